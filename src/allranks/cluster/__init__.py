@@ -1,0 +1,8 @@
+"""Node, Cluster and the host lists people have: hostfiles, comma lists, node[01-04].
+
+Pure: text in, frozen objects out. No socket, no file, no environment.
+"""
+
+from .nodes import Cluster, Node
+
+__all__ = ["Cluster", "Node"]

@@ -1,0 +1,39 @@
+"""Node and Cluster: machines in order, the first is the master."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine with an address and slots.
+
+    `name` is what the user wrote and what every output shows; `host` is the name or address ssh is given
+    (it says nothing about the data network). `slots` is the number of ranks, None where not stated.
+    `is_local` marks a list entry that is this machine, or a virtual node: it starts without ssh.
+    """
+
+    index: int
+    name: str
+    host: str
+    user: str | None = None
+    port: int | None = None
+    slots: int | None = None
+    is_local: bool = False
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ordered nodes; `nodes[0]` is the master. `source` says where the list came from, for messages."""
+
+    nodes: tuple[Node, ...]
+    source: str
+
+    @property
+    def master(self) -> Node:
+        """The node whose rank 0 hosts the rendezvous."""
+        return self.nodes[0]
+
+    def __len__(self) -> int:
+        return len(self.nodes)

@@ -1,0 +1,60 @@
+"""The whole error tree. Only `cli/` catches `AllranksError`.
+
+    AllranksError                 exit code
+    ├── UsageError                2   an option, a hostfile, a TOML file or their combination is wrong
+    │   ├── HostfileError         2   with file and line
+    │   └── ConfigError           2   with file and key
+    ├── RunNotFound               2   no such run directory
+    ├── NodeError                 4   a node, a link or a service failed
+    │   ├── TransportError        4   a node could not be reached
+    │   └── ProtocolError         4   both sides do not speak the same frames
+    └── Interrupted               130 / 143
+
+A message says what was set, what was found, and what to set. A failed check is a Finding, not an error.
+"""
+
+from __future__ import annotations
+
+
+class AllranksError(Exception):
+    """Base of all errors raised on purpose; `exit_code` is what the command returns."""
+
+    exit_code = 4
+
+
+class UsageError(AllranksError):
+    """What the user asked cannot be done as asked."""
+
+    exit_code = 2
+
+
+class HostfileError(UsageError):
+    """A host list or hostfile is wrong; the message starts with `file:line:`."""
+
+
+class ConfigError(UsageError):
+    """allranks.toml or an environment variable is wrong; the message names the key."""
+
+
+class RunNotFound(UsageError):
+    """The run directory that was named, or any at all, does not exist."""
+
+
+class NodeError(AllranksError):
+    """A node, a link or a service failed."""
+
+
+class TransportError(NodeError):
+    """A node could not be reached."""
+
+
+class ProtocolError(NodeError):
+    """The two ends of a channel do not speak the same frames; the message names both versions."""
+
+
+class Interrupted(AllranksError):
+    """The user or the system ended the command; 130 for Ctrl-C, 143 for SIGTERM."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -1,0 +1,83 @@
+"""Finding and Verdict: what a check, a gate, a test or a rule says (pure).
+
+A check that fails is a Finding, never an exception. `cause` is one of `CAUSES`, the labels a verdict
+may carry; `where` says which node, peer, rank, interface or port it is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place a finding is about; every part may be absent."""
+
+    node: str | None = None
+    peer: str | None = None
+    rank: int | None = None
+    interface: str | None = None
+    port: int | None = None
+    gpu: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Only the parts that are set."""
+        return {k: v for k, v in vars(self).items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence about one place, with what to do about it.
+
+    `id` is a cause label (see `allranks.diagnose.causes`) or a check's own id; `evidence` holds short
+    texts or figures that a reader can verify.
+    """
+
+    id: str
+    status: Status
+    message: str
+    remedy: str = ""
+    where: Where = field(default_factory=Where)
+    evidence: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form fixed by the design."""
+        return {
+            "id": self.id,
+            "status": self.status,
+            "where": self.where.to_json(),
+            "message": self.message,
+            "remedy": self.remedy,
+            "evidence": list(self.evidence),
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The finding that explains the rest: one cause, one culprit, the victims.
+
+    `confidence` is 0 to 1; `victims` are ranks; `detected_after_s` is seconds from the failure to its
+    detection where both are known.
+    """
+
+    finding: Finding
+    cause: str
+    confidence: float
+    victims: tuple[int, ...] = ()
+    attempt: int = 0
+    detected_after_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form fixed by the design: a Finding plus the verdict's own fields."""
+        return {
+            "schema": 1,
+            **self.finding.to_json(),
+            "cause": self.cause,
+            "confidence": self.confidence,
+            "victims": list(self.victims),
+            "attempt": self.attempt,
+            "detected_after_s": self.detected_after_s,
+        }

@@ -1,0 +1,59 @@
+"""RunSpec: one field for every option of `run`; durations in seconds, sizes in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What the user asked. Every option of `allranks run` names one of these fields.
+
+    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the
+    first N. `nproc` None means auto. `pg_timeout_forced` is true only where --pg-timeout was an option,
+    and then overrides the script's own value. `env` is set in the ranks; `forward` names are copied from
+    the caller's environment. `workdir` None means the caller's directory.
+    """
+
+    command: tuple[str, ...] = ()
+    name: str = "run"
+    # target
+    local: int | None = None
+    hosts: str | None = None
+    nodes: int | None = None
+    nproc: int | None = None
+    # how
+    launcher: str = "direct"
+    python: str | None = None
+    guard_python: str | None = None
+    workdir: str | None = None
+    prelude: str | None = None
+    wrap: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    forward: tuple[str, ...] = ()
+    ssh_options: tuple[str, ...] = ()
+    # network
+    network: str | None = None
+    master_addr: str | None = None
+    master_port: int = 0
+    # times, seconds
+    lease: float = 60.0
+    grace: float = 1.0
+    stop_grace: float = 30.0
+    connect_timeout: float = 12.0
+    init_timeout: float = 600.0
+    pg_timeout: float | None = None
+    pg_timeout_forced: bool = False
+    # places
+    runs_dir: str = "runs"
+    node_dir: str | None = None
+    output_dir: str | None = None
+    # behaviour
+    retries: int = 0
+    debug: bool = False
+    step_pattern: str | None = None
+    fold: bool = True
+    end_leftovers: bool = False
+    detach: bool = False
+    dry_run: bool = False
+    json: bool = False
