@@ -3,6 +3,24 @@
 Pure: text and mappings in, RunSpec out. It does not know nodes' facts (that is `plan/`).
 """
 
+from .document import from_document, to_document
+from .layers import Resolved, resolve
 from .runspec import RunSpec
+from .secrets import redact_argv, redact_env
+from .template import commented_config
+from .units import format_duration, format_size, parse_duration, parse_size
 
-__all__ = ["RunSpec"]
+__all__ = [
+    "Resolved",
+    "RunSpec",
+    "commented_config",
+    "format_duration",
+    "format_size",
+    "from_document",
+    "parse_duration",
+    "parse_size",
+    "redact_argv",
+    "redact_env",
+    "resolve",
+    "to_document",
+]

@@ -1,0 +1,48 @@
+# make demo: the main job on this machine. make test: every test that can run here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
+
+.PHONY: demo test test-slow lint bench setup system clean
+
+setup: $(VENV)/.demo
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch numpy
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP) -e '.[dev,stacks]'
+	touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/allranks run --local 2 --nproc 2 --name demo -- examples/train_lm.py
+
+# Real sshd in network namespaces needs root and these; without root the host tests say that they skip.
+system:
+	@if [ "$$(id -u)" = 0 ]; then \
+	  for tool in /usr/sbin/sshd ip nft; do command -v $$tool >/dev/null || missing=1; done; \
+	  if [ -n "$$missing" ]; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	      openssh-server openssh-client iproute2 nftables iputils-ping fish tcsh faketime procps; \
+	  fi; \
+	fi
+
+test: $(VENV)/.test system
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(VENV)/.test system
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/mypy
+
+bench: $(VENV)/.test system
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,58 @@
+"""One question to each node of a target about leftovers of earlier runs, over the usual channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.cluster import Cluster, Node
+from allranks.errors import TransportError
+from allranks.gang.channel import Channel, ChannelFailed
+from allranks.node.frames import Frame
+from allranks.spec import RunSpec
+
+from .transport import Transport
+
+SECONDS = 60.0
+AT_ONCE = 64
+
+
+def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Sends each named node its sweep header; the answers by node name. TransportError names a node."""
+
+    async def all_of_them() -> list[dict[str, Any]]:
+        limit = asyncio.Semaphore(AT_ONCE)
+        return await asyncio.gather(*(_one(spec, n, headers[n.name], limit) for n in nodes))
+
+    nodes = [n for n in cluster.nodes if n.name in headers]
+    return dict(zip((n.name for n in nodes), asyncio.run(all_of_them()), strict=True))
+
+
+async def _one(spec: RunSpec, node: Node, header: Mapping[str, Any], limit: asyncio.Semaphore) -> dict[str, Any]:
+    answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+    def on_frames(frames: list[Frame]) -> None:
+        for frame in frames:
+            if isinstance(frame, dict) and not answer.done():
+                answer.set_result(frame)
+
+    def on_closed(why: str) -> None:
+        if not answer.done():
+            answer.set_result({"type": "fault", "message": why})
+
+    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    channel = Channel(node, transport, on_frames, on_closed)
+    async with limit:
+        try:
+            await channel.open({"mode": "sweep", "node_dir": spec.node_dir, **header}, {"type": "hello"}, SECONDS)
+            found = await asyncio.wait_for(answer, SECONDS)
+        except ChannelFailed as error:
+            raise TransportError(f"{error.finding.message}\n  {error.finding.remedy}") from None
+        except asyncio.TimeoutError:
+            raise TransportError(f"{node.name} did not answer within {SECONDS:g} s") from None
+        finally:
+            channel.close()
+    if found["type"] != "swept":
+        raise TransportError(f"{node.name}: {found.get('message')}")
+    return found

@@ -1,0 +1,44 @@
+"""allranks attach: follow a run, or take it over where its controller is gone."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from allranks.gang import session as sessions
+from allranks.report.live import JsonView, View
+from allranks.runs.directory import RunDirectory
+
+from .follow import follow_run
+from .keys import offer
+from .run import close
+
+
+def command(
+    run: Annotated[str | None, typer.Argument(help="run directory or name (default: the newest)")] = None,
+    runs_dir: Annotated[str | None, typer.Option(help="where run directories are (runs)")] = None,
+    take_over: Annotated[bool, typer.Option("--take-over", help="replace a controller that lives")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="JSON on stdout")] = False,
+) -> None:
+    """Follow a run again; where its launcher died, take it over before the lease is up.
+
+    Example: allranks attach
+    """
+    found = RunDirectory.find(Path(runs_dir or RunDirectory.default_dir()), run)
+    result = found.read_document("result.json")
+    if result is not None:
+        JsonView().closing(result, None) if json_ else View().closing(result, result.get("verdict"))
+        if json_:
+            sys.stdout.write(json.dumps(result) + "\n")
+        raise typer.Exit(int(result["exit"]))
+    view = JsonView() if json_ else View()
+    if found.controller_alive() and not take_over:
+        raise typer.Exit(follow_run(found, view))
+    view.event({"t": time.time(), "event": "note", "message": f"taking over {found.name}"})
+    session = sessions.adopt(found, view)
+    raise typer.Exit(close(session, session.run(None if json_ else offer), json_))

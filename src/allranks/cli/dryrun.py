@@ -1,0 +1,66 @@
+"""--dry-run: the exact commands and environments, without doing anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from typing import Any
+
+from allranks.backends.transport import Transport
+from allranks.cluster import Cluster
+from allranks.gang.members import NodeState
+from allranks.gang.places import Setting, place_for
+from allranks.plan.environment import forwarded
+from allranks.plan.plan import Attempt, make_plan, orders
+from allranks.spec import RunSpec
+from allranks.spec.secrets import redact_env
+
+
+def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
+    """What `run` would do. Words in <> are known only once a node has answered."""
+    inherit = all(n.is_local for n in cluster.nodes)
+    setting = Setting(
+        run=f"{spec.name}-<time>",
+        uid="<uid>",
+        token="",
+        workdir=os.getcwd(),
+        run_outputs=os.path.join(os.path.abspath(spec.runs_dir), f"{spec.name}-<time>", "outputs"),
+        local_nodes=frozenset(n.name for n in cluster.nodes if n.is_local),
+        forwarded={} if inherit else forwarded(dict(os.environ), spec.forward),
+    )
+    plan = make_plan(spec, cluster, {})
+    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    attempt = Attempt(0, spec.master_addr or "<proved address>", spec.master_port)
+    nodes = []
+    for planned in plan.nodes:
+        state = NodeState(planned.node.name, planned.node.index, node_dir="<node dir>")
+        place = place_for(spec, setting, state, {})
+        message = orders(spec, plan, planned, place, attempt, {})
+        argv = ["(this machine, no ssh)"] if planned.node.is_local else transport.argv(planned.node)
+        nodes.append({"name": planned.node.name, "reached_by": argv, "nproc": planned.nproc, **message})
+    if json_:
+        return json.dumps({"schema": 1, "world_size": plan.world_size, "nodes": [_redacted(n) for n in nodes]})
+    return "\n".join(_lines(spec, plan.world_size, [_redacted(n) for n in nodes]))
+
+
+def _redacted(node: dict[str, Any]) -> dict[str, Any]:
+    ranks = [{**r, "env": redact_env(r["env"])} for r in node["ranks"]]
+    return {k: v for k, v in {**node, "ranks": ranks}.items() if k not in ("type", "follow", "make", "attempt")}
+
+
+def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]]) -> list[str]:
+    lines = [f"would start {world_size} ranks on {len(nodes)} nodes (launcher {spec.launcher}); nothing was done"]
+    for node in nodes:
+        lines.append(f"\n{node['name']}: {shlex.join(node['reached_by'])}")
+        for rank in node["ranks"]:
+            lines.append(f"  rank {rank['rank']}: cd {shlex.quote(rank['workdir'])} && {shlex.join(rank['argv'])}")
+        environments = [r["env"] for r in node["ranks"]]
+        common = {k: v for k, v in environments[0].items() if all(e.get(k) == v for e in environments)}
+        lines += [f"    {k}={shlex.quote(v)}" for k, v in sorted(common.items())]
+        for rank in node["ranks"]:
+            own = {k: v for k, v in rank["env"].items() if k not in common}
+            if own:
+                lines.append(f"  rank {rank['rank']}: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in own.items()))
+    lines.append("\nnproc auto counts GPUs only on the nodes themselves; addresses and ports are proved at the gate")
+    return lines

@@ -1,0 +1,93 @@
+"""clean --leftovers: what earlier runs left on the nodes, listed, and ended on request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from allranks.backends.sweeper import ask
+from allranks.cluster import Cluster
+from allranks.spec import RunSpec
+
+from .target import find_cluster, resolve_options
+
+Answers = dict[str, dict[str, Any]]
+
+
+def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, json_: bool) -> int:
+    """Lists leftovers of the target's nodes, asks, ends by pid and start time. Exit code 4 if some stay."""
+    resolved = resolve_options(options, None)
+    spec, cluster = resolved.spec, find_cluster(resolved)
+    question = {"foreign": {"port": spec.master_port}} if foreign else {}
+    answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
+    chosen = _choose(answers, foreign)
+    if json_ and not yes:
+        typer.echo(json.dumps({"schema": 1, "nodes": answers, "ended": False}))
+        return 0
+    if not json_:
+        _list(answers, foreign)
+    directories = {name: [] if foreign else answer["directories"] for name, answer in answers.items()}
+    count = sum(len(p) for p in chosen.values()) + sum(len(d) for d in directories.values())
+    if not count or not (yes or _agreed(chosen, foreign)):
+        return 0
+    left = _end(spec, cluster, chosen, directories)
+    if json_:
+        typer.echo(json.dumps({"schema": 1, "nodes": answers, "ended": True, "left": left}))
+    else:
+        typer.echo("all ended" if not any(left.values()) else f"could not end: {left}")
+    return 4 if any(left.values()) else 0
+
+
+def _choose(answers: Answers, foreign: bool) -> dict[str, list[dict[str, Any]]]:
+    """Without --foreign: processes of runs whose guard is dead. With it: the user's others that are in the way."""
+    if foreign:
+        return {name: answer.get("foreign") or [] for name, answer in answers.items()}
+    return {name: [p for p in a["processes"] if not p["live"]] for name, a in answers.items()}
+
+
+def _list(answers: Answers, foreign: bool) -> None:
+    nothing = True
+    for name, answer in answers.items():
+        for process in answer.get("foreign") or [] if foreign else answer["processes"]:
+            nothing = False
+            note = process.get("why") or (f"run {process['uid']}" + (" (alive: left alone)" if process["live"] else ""))
+            typer.echo(f"{name}  pid {process['pid']}  {note}  {process['command']}")
+        for path in [] if foreign else answer["directories"]:
+            nothing = False
+            typer.echo(f"{name}  directory {path}")
+    if nothing:
+        typer.echo("nothing is left of earlier runs" if not foreign else "no other process of yours is in the way")
+
+
+def _agreed(chosen: dict[str, list[dict[str, Any]]], foreign: bool) -> bool:
+    if not foreign:
+        return typer.confirm("end these processes and remove these directories?")
+    for name, processes in chosen.items():
+        chosen[name] = [p for p in processes if typer.confirm(f"{name}: end pid {p['pid']} ({p['command']})?")]
+    return any(chosen.values())
+
+
+def _end(
+    spec: RunSpec, cluster: Cluster, chosen: dict[str, list[dict[str, Any]]], directories: dict[str, list[str]]
+) -> dict[str, Any]:
+    left: dict[str, Any] = {}
+    ends = {n: {"end": [[p["pid"], p["start_time"]] for p in found]} for n, found in chosen.items() if found}
+    for name, answer in ask(spec, cluster, ends).items():
+        left[name] = answer["left"]
+    ask(spec, cluster, {n: {"remove": paths} for n, paths in directories.items() if paths})
+    return left
+
+
+def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
+    """run --end-leftovers: ends processes of runs whose guard is dead, before anything starts."""
+    answers = ask(spec, cluster, {n.name: {} for n in cluster.nodes})
+    chosen = _choose(answers, foreign=False)
+    if any(chosen.values()):
+        count = sum(len(p) for p in chosen.values())
+        left = _end(spec, cluster, chosen, {n: a["directories"] for n, a in answers.items()})
+        typer.echo(f"ended {count} leftover processes of earlier runs", err=True)
+        if any(left.values()):
+            typer.echo(f"could not end: {left}", err=True)

@@ -1,0 +1,184 @@
+"""allranks run: start a gang on the target's nodes, watch it, end it, explain it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from allranks.cluster import Cluster
+from allranks.gang import session as sessions
+from allranks.report.live import JsonView, View
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+from allranks.spec.layers import Resolved
+
+from .dryrun import describe
+from .keys import offer
+from .target import find_cluster, require_command, resolve_options
+
+TARGET, HOW, NETWORK, TIMES, PLACES, BEHAVIOUR = (
+    "Target", "How", "Network", "Times (500ms, 8s, 10m, 2h)", "Places", "Behaviour",
+)  # fmt: skip
+
+
+def _option(names: str, panel: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names.split(), rich_help_panel=panel, help=text, metavar=metavar)
+
+
+Text = str | None
+
+
+def command(
+    command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
+    local: Annotated[int | None, _option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
+    hosts: Annotated[Text, _option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
+    nodes: Annotated[int | None, _option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
+    nproc: Annotated[Text, _option("--nproc", TARGET, "ranks a node, or auto: slots, else GPUs, else 1", "K")] = None,
+    launcher: Annotated[Text, _option("--launcher", HOW, "direct, torchrun, or command (once a node)", "NAME")] = None,
+    python: Annotated[Text, _option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
+    guard_python: Annotated[Text, _option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
+    workdir: Annotated[Text, _option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
+    prelude: Annotated[Text, _option("--prelude", HOW, "shell lines before the ranks: conda activate …")] = None,
+    wrap: Annotated[Text, _option("--wrap", HOW, "goes around each rank: 'apptainer exec --nv IMG'")] = None,
+    env: Annotated[list[str] | None, _option("--env", HOW, "set K=V, or forward NAME from here", "K=V|NAME")] = None,
+    ssh_options: Annotated[list[str] | None, _option("--ssh-option", HOW, "as ssh's -o", "KEY=VALUE")] = None,
+    network: Annotated[Text, _option("--network", NETWORK, "network of the master address", "CIDR")] = None,
+    master_addr: Annotated[Text, _option("--master-addr", NETWORK, "default: chosen, and proved")] = None,
+    master_port: Annotated[int | None, _option("--master-port", NETWORK, "0: a free one (default)")] = None,
+    lease: Annotated[Text, _option("--lease", TIMES, "ranks live this long without allranks (60s)")] = None,
+    grace: Annotated[Text, _option("--grace", TIMES, "SIGTERM to SIGKILL after a failure (1s)")] = None,
+    stop_grace: Annotated[Text, _option("--stop-grace", TIMES, "SIGTERM to SIGKILL at stop, Ctrl-C (30s)")] = None,
+    connect_timeout: Annotated[Text, _option("--connect-timeout", TIMES, "to reach a node (12s)")] = None,
+    init_timeout: Annotated[Text, _option("--init-timeout", TIMES, "until all ranks have initialised (10m)")] = None,
+    pg_timeout: Annotated[Text, _option("--pg-timeout", TIMES, "of the process groups, over the script's own")] = None,
+    name: Annotated[Text, _option("--name", PLACES, "first part of the run directory's name (run)")] = None,
+    runs_dir: Annotated[Text, _option("--runs-dir", PLACES, "where run directories go (runs)")] = None,
+    node_dir: Annotated[Text, _option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
+    output_dir: Annotated[Text, _option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
+    config: Annotated[Text, _option("--config", PLACES, "settings file (allranks.toml)")] = None,
+    retries: Annotated[int | None, _option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
+    debug: Annotated[bool | None, _option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
+    step_pattern: Annotated[Text, _option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
+    no_fold: Annotated[bool, _option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
+    end_leftovers: Annotated[
+        bool | None, _option("--end-leftovers", BEHAVIOUR, "end processes of earlier, dead runs first")
+    ] = None,
+    detach: Annotated[bool | None, _option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
+    dry_run: Annotated[bool, _option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
+    json_: Annotated[bool, _option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
+) -> None:
+    """Start training on every node, watch it, and end all of it if any part fails.
+
+    Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
+    """
+    given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "json_", "dry_run")}
+    resolved = resolve_options({**given, "fold": False if no_fold else None}, config)
+    require_command(resolved)
+    cluster = find_cluster(resolved)
+    spec = resolved.spec
+    if not json_:
+        for note in resolved.notes:
+            typer.echo(f"note: {note}", err=True)
+    if dry_run:
+        typer.echo(describe(spec, cluster, json_))
+        raise typer.Exit(0)
+    raise typer.Exit(launch(resolved, cluster, json_))
+
+
+def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
+    """Runs it here, or leaves a daemon with it; gives the exit code."""
+    spec = resolved.spec
+    if spec.end_leftovers:
+        from .leftovers import end_dead_runs
+
+        end_dead_runs(spec, cluster)
+    session = sessions.create(spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_))
+    session.view.opening(opening(session))
+    if spec.detach:
+        return _leave(session, json_)
+    result = session.run(None if json_ else offer)
+    return close(session, result, json_)
+
+
+def make_view(spec: RunSpec, json_: bool) -> View | JsonView:
+    """What the person sees."""
+    return JsonView() if json_ else View(fold=spec.fold)
+
+
+def opening(session: sessions.Session) -> dict[str, Any]:
+    """What `run` opens with."""
+    return {
+        "run": session.setting.run,
+        "directory": str(session.run_dir.path),
+        "command": list(session.spec.command),
+        "launcher": session.spec.launcher,
+        "source": session.cluster.source,
+        "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.nodes],
+    }
+
+
+def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int:
+    """Prints the end and gives the exit code."""
+    if json_:
+        sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
+    session.view.closing(result, result.get("verdict"))
+    return int(result["exit"])
+
+
+def _leave(session: sessions.Session, json_: bool) -> int:
+    """--detach: a daemon holds the lease; this process waits until the ranks have started."""
+    run = session.run_dir
+    pid = os.fork()
+    if pid == 0:
+        sessions.detach_stdio(run.path / "controller.log")
+        session.take_view(View(fold=session.spec.fold))
+        document = run.read_document("run.json") or {}
+        run.write_document("run.json", {**document, "controller": sessions.controller_identity()})
+        code = 1
+        try:
+            code = close(session, session.run(), False)
+        finally:
+            os._exit(code)
+    return _watch_start(run, pid, session.view, json_)
+
+
+def _watch_start(run: RunDirectory, pid: int, view: View | JsonView, json_: bool) -> int:
+    shown = 0
+    while True:
+        events = run.read_events()
+        for event in events[shown:]:
+            view.event(event)
+        shown = len(events)
+        names = {e.get("event") for e in events}
+        if "rank-started" in names or "run-end" in names or _ended(pid):
+            break
+        time.sleep(0.1)
+    result = run.read_document("result.json")
+    if result is not None and result.get("exit"):
+        view.closing(result, result.get("verdict"))
+        return int(result["exit"])
+    document = {"schema": 1, "run": run.name, "directory": str(run.path), "detached": True, "exit": 0}
+    if json_:
+        typer.echo(json.dumps(document))
+    else:
+        view.tick(time.time())
+        typer.echo(f"detached: allranks status {run.name} · logs -f · attach · stop")
+    return 0
+
+
+def _ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
+
+
+def runs_dir_of(path: Path) -> Path:
+    """The directory that holds a run directory."""
+    return path.parent

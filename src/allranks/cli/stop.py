@@ -1,0 +1,106 @@
+"""allranks stop: end a run in order, through its controller or, where that is dead, through the nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from allranks.gang import session as sessions
+from allranks.node.processes import Process, read_process, send_signal
+from allranks.report.live import JsonView, View
+from allranks.runs.directory import RunDirectory
+from allranks.spec.units import parse_duration
+
+from .run import close
+
+
+def command(
+    run: Annotated[str | None, typer.Argument(help="run directory or name (default: the newest)")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="every run of this runs directory that is not over")] = False,
+    now: Annotated[bool, typer.Option("--now", help="no time for ranks to save")] = False,
+    stop_grace: Annotated[str | None, typer.Option(help="SIGTERM to SIGKILL (the run's own, 30s)")] = None,
+    runs_dir: Annotated[str | None, typer.Option(help="where run directories are (runs)")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="JSON on stdout")] = False,
+) -> None:
+    """End a run in order: ranks get SIGTERM and 30 s to save; works when the launcher is dead, too.
+
+    Example: allranks stop
+    """
+    directory = Path(runs_dir or RunDirectory.default_dir())
+    if all_:
+        found = [r for r in RunDirectory.list_runs(directory) if r.read_document("result.json") is None]
+    else:
+        found = [RunDirectory.find(directory, run)]
+    grace = 0.0 if now else (parse_duration(stop_grace, "--stop-grace") if stop_grace else None)
+    outcomes = [_stop(item, grace, json_) for item in found]
+    if json_:
+        typer.echo(json.dumps({"schema": 1, "stopped": outcomes}))
+    elif not found:
+        typer.echo("no run is left to stop")
+    raise typer.Exit(max((o["code"] for o in outcomes), default=0))
+
+
+def _stop(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]:
+    if run.read_document("result.json") is not None:
+        if not json_:
+            typer.echo(f"{run.name} is over")
+        return {"run": run.name, "how": "over", "code": 0}
+    controller = _controller(run)
+    if controller is not None:
+        return _through_controller(run, controller, grace, json_)
+    return _through_nodes(run, grace, json_)
+
+
+def _controller(run: RunDirectory) -> Process | None:
+    document = (run.read_document("run.json") or {}).get("controller") or {}
+    process = read_process(int(document.get("pid") or 0)) if run.controller_alive() else None
+    return process if process is not None and process.start == document.get("start_time") else None
+
+
+def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> dict[str, Any]:
+    """SIGTERM to the controller is an orderly stop; a second one is one without grace."""
+    if not json_:
+        typer.echo(f"stopping {run.name}: ranks have {_seconds(run, grace):g} s to save")
+    send_signal(controller, signal.SIGTERM)
+    hurried = time.monotonic() + (grace if grace is not None else float("inf"))
+    while run.read_document("result.json") is None:
+        process = read_process(controller.pid)
+        if process is None or process.start != controller.start or process.state == "Z":
+            break
+        if time.monotonic() >= hurried:
+            send_signal(controller, signal.SIGTERM)
+            hurried = float("inf")
+        time.sleep(0.05)
+    result = run.read_document("result.json")
+    if result is None:
+        return _through_nodes(run, grace, json_)
+    if not json_:
+        typer.echo(f"{run.name} has ended; nothing of it is left" if not result.get("left") else f"left: {result['left']}")
+    return {"run": run.name, "how": "controller", "code": 4 if result.get("left") else 0}
+
+
+def _seconds(run: RunDirectory, grace: float | None) -> float:
+    spec = (run.read_document("run.json") or {}).get("spec") or {}
+    return grace if grace is not None else float(spec.get("stop_grace") or 30.0)
+
+
+def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]:
+    """The controller is dead: its guards are looked for on the nodes and told to end."""
+    if not json_:
+        typer.echo(f"the controller of {run.name} is dead: looking for its guards on the nodes")
+    session = sessions.adopt(run, JsonView() if json_ else View())
+    if grace is not None:
+        session.spec = dataclasses.replace(session.spec, stop_grace=grace)
+    result = session.run(stop_first="stop")
+    if not json_:
+        close(session, result, False)
+    unreached = [n.name for n in session.controller.gang.nodes.values() if n.gone]
+    code = 4 if result.get("left") or unreached else 0
+    return {"run": run.name, "how": "nodes", "unreached": unreached, "code": code, "pid": os.getpid()}

@@ -1,0 +1,109 @@
+"""From options, environment and allranks.toml to a RunSpec and a Cluster (reads files, asks the host)."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from allranks.cluster import Cluster
+from allranks.cluster.build import make_cluster, virtual_cluster
+from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
+from allranks.errors import ConfigError, HostfileError, UsageError
+from allranks.spec.layers import Resolved, resolve
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CONFIG_NAME = "allranks.toml"
+FILE_LIMIT = 1 << 20
+
+
+def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    """The TOML file named by --config or ALLRANKS_CONFIG, else allranks.toml here if there is one."""
+    wanted = path or environ.get("ALLRANKS_CONFIG")
+    file = Path(wanted or CONFIG_NAME)
+    if not wanted and not file.is_file():
+        return {}, CONFIG_NAME
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_LIMIT + 1)
+        if len(data) > FILE_LIMIT:
+            raise ConfigError(f"{file}: larger than 1 MiB; is this an allranks.toml?")
+        return tomllib.loads(data.decode()), str(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def resolve_options(options: Mapping[str, Any], config: str | None) -> Resolved:
+    """The RunSpec, with a remark for each disagreement."""
+    document, source = read_config(config, os.environ)
+    return resolve(options, os.environ, document, config_source=source)
+
+
+def find_cluster(resolved: Resolved) -> Cluster:
+    """The nodes of the target; without one, one virtual node."""
+    spec = resolved.spec
+    if spec.hosts is None:
+        return virtual_cluster(spec.local or 1)
+    path = Path(spec.hosts)
+    if path.is_file():
+        nodes, source = parse_hostfile(_read_hostfile(path), spec.hosts), spec.hosts
+    elif "/" in spec.hosts or spec.hosts.endswith((".txt", ".hosts")):
+        raise HostfileError(f"{spec.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
+    else:
+        nodes, source = parse_host_argument(spec.hosts), "--hosts"
+    return make_cluster(
+        nodes, source=source, first=spec.nodes, is_local=this_machine(), caller=getpass.getuser()
+    )
+
+
+def _read_hostfile(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(FILE_LIMIT + 1)
+    except OSError as error:
+        raise HostfileError(f"{path}: {error.strerror}") from None
+    if len(data) > FILE_LIMIT:
+        raise HostfileError(f"{path}: larger than 1 MiB; is this a hostfile?")
+    return data.decode("utf-8", "replace")
+
+
+def this_machine() -> Callable[[str], bool]:
+    """Tells whether a host of the list is this machine: its name, or an address of its own."""
+    names = {"localhost", socket.gethostname(), socket.gethostname().split(".")[0]}
+
+    def check(host: str) -> bool:
+        if host in names:
+            return True
+        try:
+            found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except OSError:
+            return False
+        return any(_is_own(family, address[0]) for family, _, _, _, address in found)
+
+    return check
+
+
+def _is_own(family: int, address: Any) -> bool:
+    """An address is this machine's if a socket can be bound to it."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((address, 0))
+        return True
+    except OSError:
+        return False
+
+
+def require_command(resolved: Resolved) -> None:
+    """The words after `--`."""
+    if not resolved.spec.command:
+        raise UsageError("no training command: put it after --, as in `allranks run --local 2 -- train.py`")

@@ -1,0 +1,53 @@
+"""From nodes to a Cluster: the first N of a list, or N virtual nodes on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from ..errors import UsageError
+from .nodes import Cluster, Node
+
+MAX_VIRTUAL = 1024
+
+
+def make_cluster(
+    nodes: Sequence[Node],
+    *,
+    source: str,
+    first: int | None,
+    is_local: Callable[[str], bool],
+    caller: str | None = None,
+) -> Cluster:
+    """The first `first` nodes (all where None), indexed from 0, those that are this machine marked.
+
+    `is_local` says whether a host is this machine; `caller` is the user who runs allranks. An entry with
+    a port of its own (a container behind this address) or with another user is reached by ssh as asked.
+    """
+    if not nodes:
+        raise UsageError(f"{source} has no host; give at least one")
+    if first is not None and not 1 <= first <= len(nodes):
+        raise UsageError(f"--nodes {first}: {source} has {_count(len(nodes))}; "
+                         f"set --nodes from 1 to {len(nodes)}, or add hosts")
+    chosen = nodes[: first or len(nodes)]
+    return Cluster(tuple(
+        dataclasses.replace(node, index=index, is_local=_starts_here(node, is_local, caller))
+        for index, node in enumerate(chosen)), source)
+
+
+def virtual_cluster(count: int) -> Cluster:
+    """`count` virtual nodes on this machine, called local0, local1, …"""
+    if not 1 <= count <= MAX_VIRTUAL:
+        raise UsageError(f"--local {count}: set a number of virtual nodes from 1 to {MAX_VIRTUAL}")
+    return Cluster(tuple(Node(index, f"local{index}", "localhost", is_local=True) for index in range(count)),
+                   f"--local {count}")
+
+
+def _starts_here(node: Node, is_local: Callable[[str], bool], caller: str | None) -> bool:
+    if node.port not in (None, 22) or (node.user is not None and node.user != caller):
+        return False
+    return node.is_local or is_local(node.host)
+
+
+def _count(number: int) -> str:
+    return "1 host" if number == 1 else f"{number} hosts"

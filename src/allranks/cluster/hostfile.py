@@ -1,0 +1,122 @@
+"""Hostfiles and `--hosts` lists in all the forms people have, to nodes; and nodes back to a hostfile.
+
+A line is `[user@]HOST[:port] [slots=N] [port=N] [user=NAME] [max_slots=N]`; HOST is a name, an address,
+`[ipv6]` or a node list `node[01-04,07],login1`. `#` at the start of a line or after a space begins a
+comment. An item of `--hosts` is written the same way (`--hosts 'h1 slots=8,h2'`). The first node is the
+master. `max_slots=` is accepted for Open MPI's sake, must not be below `slots=` and has no effect.
+
+Every error starts with `file:line:`. Names are the host part as written; where one host is listed with
+several ports (containers), those nodes are called `host:port` to keep names unique.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import HostfileError, UsageError
+from .entries import Entry, parse_entries
+from .hostlist import MAX_HOSTS, split_list
+from .names import host_key, show
+from .nodes import Node
+
+MAX_TEXT = 1 << 20
+MAX_LINE = 1 << 14
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """An entry and where it was written."""
+
+    entry: Entry
+    line: int
+
+
+def parse_hostfile(text: str, source: str) -> list[Node]:
+    """The nodes of a hostfile; `source` is its name for messages. HostfileError names file and line."""
+    if len(text) > MAX_TEXT:
+        raise HostfileError(f"{source}: more than {MAX_TEXT} characters; this is no hostfile")
+    placed: list[_Placed] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        where = f"{source}:{number}"
+        if len(line) > MAX_LINE:
+            raise HostfileError(f"{where}: a line of more than {MAX_LINE} characters; write one host a line")
+        code = _without_comment(line.removesuffix("\r"))
+        if code.strip(" \t"):
+            placed += _entries(code, number, where)
+            _check_total(placed, where)
+    if not placed:
+        raise HostfileError(f"{source}:1: no host in this file; write one name or address a line")
+    return _nodes(placed, source, "line")
+
+
+def parse_host_argument(text: str, source: str = "--hosts") -> list[Node]:
+    """The nodes of a comma list; commas inside brackets belong to a node list."""
+    if len(text) > MAX_TEXT:
+        raise HostfileError(f"{source}: more than {MAX_TEXT} characters; write a hostfile")
+    if not text.strip(" \t"):
+        raise HostfileError(f"{source}: no host given; write h1,h2 or node[01-04], or the path of a hostfile")
+    placed: list[_Placed] = []
+    try:
+        items = split_list(text)
+    except UsageError as error:
+        raise HostfileError(f"{source}: {error}") from None
+    for number, item in enumerate(items, start=1):
+        placed += _entries(item, number, source)
+        _check_total(placed, source)
+    return _nodes(placed, source, "entry")
+
+
+def render_hostfile(nodes: Iterable[Node]) -> str:
+    """A hostfile with these nodes; parsing it gives them back."""
+    return "".join(_render(node) + "\n" for node in nodes)
+
+
+def _render(node: Node) -> str:
+    parts = [f"[{node.host}]" if ":" in node.host else node.host]
+    for name, value in (("user", node.user), ("port", node.port), ("slots", node.slots)):
+        if value is not None:
+            parts.append(f"{name}={value}")
+    return " ".join(parts)
+
+
+def _without_comment(line: str) -> str:
+    """The line up to a `#` at its start or after a space or tab."""
+    for position, character in enumerate(line):
+        if character == "#" and (position == 0 or line[position - 1] in " \t"):
+            return line[:position]
+    return line
+
+
+def _entries(code: str, number: int, where: str) -> list[_Placed]:
+    try:
+        return [_Placed(entry, number) for entry in parse_entries(code)]
+    except UsageError as error:
+        raise HostfileError(f"{where}: {error}") from None
+
+
+def _check_total(placed: list[_Placed], where: str) -> None:
+    if len(placed) > MAX_HOSTS:
+        raise HostfileError(f"{where}: more than {MAX_HOSTS} hosts")
+
+
+def _nodes(placed: list[_Placed], source: str, unit: str) -> list[Node]:
+    """Entries as nodes: duplicates refused, names unique, indices in order."""
+    seen: dict[tuple[str, int], int] = {}
+    for item in placed:
+        key = (host_key(item.entry.host), item.entry.port or 22)
+        if key in seen:
+            where = f"{source}:{item.line}" if unit == "line" else f"{source}: entry {item.line}"
+            raise HostfileError(f"{where}: {show(item.entry.host)} is in {unit} {seen[key]} already; "
+                                "remove one of them, or use slots=N for more ranks on a host")
+        seen[key] = item.line
+    hosts = Counter(host for host, _ in seen)
+    return [Node(index, _name(item.entry, hosts), item.entry.host, item.entry.user, item.entry.port,
+                 item.entry.slots) for index, item in enumerate(placed)]
+
+
+def _name(entry: Entry, hosts: Counter[str]) -> str:
+    if entry.port is None or hosts[host_key(entry.host)] == 1:
+        return entry.host
+    return f"[{entry.host}]:{entry.port}" if ":" in entry.host else f"{entry.host}:{entry.port}"

@@ -1,0 +1,89 @@
+"""What a host and a user may be called: a whitelist, because these words reach ssh and shells.
+
+A host is a name (letters, digits, `.`, `_`, `-`, starting with a letter, a digit or `_`), an IPv4 address
+or an IPv6 address with an optional zone (`fe80::1%eth0`). Anything else is refused: a leading `-` would be
+an option to ssh, `%` outside a zone is a token of ssh_config, and the rest means something to a shell.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from ..errors import UsageError
+
+MAX_HOST = 253
+MAX_USER = 64
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_HOST_CHARACTERS = re.compile(r"[A-Za-z0-9._-]")
+_NUMERIC = re.compile(r"[0-9.]+")
+_ZONE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def show(value: object) -> str:
+    """`value` as it can be printed in a message: quoted, on one line, cut at 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:56] + " ..."
+
+
+def check_host(text: str) -> str:
+    """Return `text` if it can be given to ssh as a host; UsageError says what is wrong with it."""
+    if ":" in text:
+        return check_ipv6(text)
+    if not text:
+        raise UsageError("a host name is missing; write a name or an address")
+    if text.startswith("-"):
+        raise UsageError(f"{show(text)}: a host name cannot start with '-' (ssh would take it as an option)")
+    if len(text) > MAX_HOST:
+        raise UsageError(f"{show(text)}: a host name of {len(text)} characters; {MAX_HOST} are the most")
+    if not _HOST.fullmatch(text):
+        raise UsageError(f"{show(text)}: {_strange(text)} cannot be in a host name; "
+                         "letters, digits, '.', '_' and '-' can")
+    if _NUMERIC.fullmatch(text) and not _is_ipv4(text):
+        raise UsageError(f"{show(text)} is not a host: a number alone is neither a name nor an IPv4 address")
+    return text
+
+
+def check_ipv6(text: str) -> str:
+    """Return `text` if it is an IPv6 address, with or without a zone and without brackets."""
+    address, percent, zone = text.partition("%")
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        raise UsageError(f"{show(text)} is not an IPv6 address; write host:port with one colon, "
+                         "or [address]:port") from None
+    if percent and not _ZONE.fullmatch(zone):
+        raise UsageError(f"{show(text)}: the zone after '%' must be an interface name such as eth0")
+    return text
+
+
+def check_user(text: str) -> str:
+    """Return `text` if it can be given to ssh as a user name."""
+    if text.startswith("-"):
+        raise UsageError(f"{show(text)}: a user name cannot start with '-' (ssh would take it as an option)")
+    if len(text) > MAX_USER or not _USER.fullmatch(text):
+        raise UsageError(f"{show(text)} is not a user name; letters, digits, '.', '_' and '-' can be in one, "
+                         f"at most {MAX_USER}")
+    return text
+
+
+def host_key(host: str) -> str:
+    """One text for all spellings of a host: lower case, IPv6 addresses compressed."""
+    address, percent, zone = host.partition("%")
+    if ":" in address:
+        return str(ipaddress.IPv6Address(address)) + percent + zone
+    return host.lower()
+
+
+def _strange(text: str) -> str:
+    """The first character that no host name has, quoted; the first one where only its place is wrong."""
+    return repr(next((c for c in text if not _HOST_CHARACTERS.match(c)), text[0]))
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,249 @@
+"""One channel to one node: a client process, the boot marker, then frames both ways (IO, no decisions).
+
+Runs on the asyncio loop with plain descriptors: at full output this path carries every byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from allranks.backends.bundle import MARKER, payload
+from allranks.backends.transport import Transport
+from allranks.cluster import Node
+from allranks.findings import Finding
+from allranks.node.frames import Decoder, Frame, FrameError, pack_json
+
+READ = 256 << 10
+BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
+STDERR_LIMIT = 64 << 10
+MAX_TRIES = 6
+
+
+class ChannelFailed(Exception):
+    """The node process ended, or was silent, before its marker came."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+class Channel:
+    """Opens, speaks, and closes; `on_frames` and `on_closed` are called from the loop."""
+
+    def __init__(
+        self,
+        node: Node,
+        transport: Transport,
+        on_frames: Callable[[list[Frame]], None],
+        on_closed: Callable[[str], None],
+    ) -> None:
+        self.node = node
+        self._transport = transport
+        self._on_frames, self._on_closed = on_frames, on_closed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._decoder = Decoder()
+        self._out = bytearray()
+        self._banner = bytearray()
+        self._stderr = bytearray()
+        self._booted: asyncio.Future[None] | None = None
+        self._open_fds: set[int] = set()
+        self._payload = b""
+
+    async def open(self, header: Mapping[str, Any], first: Mapping[str, Any], seconds: float) -> None:
+        """Starts the node side and returns when its marker came; raises ChannelFailed.
+
+        A client that sshd turned away before authentication (MaxStartups) is tried again.
+        """
+        deadline = asyncio.get_running_loop().time() + seconds
+        for attempt in range(MAX_TRIES):
+            try:
+                await self._open_once(header, first, deadline, seconds)
+                return
+            except ChannelFailed:
+                left = deadline - asyncio.get_running_loop().time()
+                again = self._transport.retry(self.node, self._stderr.decode("utf-8", "replace"))
+                if not again or left < 1 or attempt == MAX_TRIES - 1:
+                    raise
+                await asyncio.sleep(min(0.2 * 2**attempt, left / 2))
+
+    async def _open_once(
+        self, header: Mapping[str, Any], first: Mapping[str, Any], deadline: float, seconds: float
+    ) -> None:
+        self.close()
+        loop = asyncio.get_running_loop()
+        self._decoder, self._out = Decoder(), bytearray()
+        self._banner, self._stderr = bytearray(), bytearray()
+        self._booted = loop.create_future()
+        self._payload = payload(dict(header)) + pack_json(dict(first))
+        self._process = subprocess.Popen(
+            self._transport.argv(self.node),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, bufsize=0,
+        )  # fmt: skip
+        self._watch()
+        self._write(self._transport.opening(self.node))
+        try:
+            await asyncio.wait_for(asyncio.shield(self._booted), max(0.1, deadline - loop.time()))
+        except asyncio.TimeoutError:
+            self.close()
+            raise ChannelFailed(self._transport.silence(self.node, seconds)) from None
+
+    def _watch(self) -> None:
+        assert self._process is not None
+        loop = asyncio.get_running_loop()
+        for pipe, callback in (
+            (self._process.stdout, self._on_stdout),
+            (self._process.stderr, self._on_stderr),
+        ):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._open_fds.add(pipe.fileno())
+            loop.add_reader(pipe.fileno(), callback)
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _on_stderr(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        fd = self._process.stderr.fileno()
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._forget(fd)
+        elif len(self._stderr) < STDERR_LIMIT:
+            self._stderr += data
+
+    def _on_stdout(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            data = os.read(self._process.stdout.fileno(), READ)
+        except BlockingIOError:
+            return
+        if not data:
+            self._ended()
+        elif self._booted is not None and not self._booted.done():
+            self._look_for_marker(data)
+        else:
+            self._feed(data)
+
+    def _look_for_marker(self, data: bytes) -> None:
+        self._banner += data
+        at = self._banner.find(MARKER)
+        if at < 0:
+            if len(self._banner) > BANNER_LIMIT:
+                self._ended()
+            return
+        assert self._booted is not None
+        self._booted.set_result(None)
+        self._write(self._payload)
+        self._payload = b""
+        rest = bytes(self._banner[at + len(MARKER) :])
+        if rest:
+            self._feed(rest)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            frames = self._decoder.feed(data)
+        except FrameError as error:
+            self.close()
+            self._on_closed(str(error))
+            return
+        if frames:
+            self._on_frames(frames)
+
+    def _ended(self) -> None:
+        """End of the client's output: its exit code and its last words say why."""
+        assert self._process is not None
+        process, self._process_code = self._process, None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        self._read_last_words()
+        stderr = self._stderr.decode("utf-8", "replace")
+        code = process.poll()
+        booting = self._booted is not None and not self._booted.done()
+        stdout = bytes(self._banner)
+        self.close()
+        if booting and self._booted is not None:
+            self._booted.set_exception(
+                ChannelFailed(self._transport.failure(self.node, stdout, stderr, code))
+            )
+        else:
+            last = stderr.strip().splitlines()
+            self._on_closed(last[-1] if last else "the connection ended")
+
+    def _read_last_words(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        with contextlib.suppress(OSError):
+            while len(self._stderr) < STDERR_LIMIT:
+                data = os.read(self._process.stderr.fileno(), 65536)
+                if not data:
+                    break
+                self._stderr += data
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Queues a message; nothing happens on a closed channel."""
+        if self._process is not None and self._booted is not None and self._booted.done():
+            self._write(pack_json(dict(message)))
+
+    def _write(self, data: bytes) -> None:
+        waiting = bool(self._out)
+        self._out += data
+        if not waiting:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        fd = self._process.stdin.fileno()
+        try:
+            while self._out:
+                del self._out[: os.write(fd, memoryview(self._out)[:READ])]
+        except BlockingIOError:
+            if fd not in self._open_fds:
+                self._open_fds.add(fd)
+                asyncio.get_running_loop().add_writer(fd, self._flush)
+            return
+        except OSError:
+            self._out.clear()  # the reading side will tell
+        if fd in self._open_fds:
+            self._open_fds.discard(fd)
+            asyncio.get_running_loop().remove_writer(fd)
+
+    # -- closing -----------------------------------------------------------------------------------
+
+    def _forget(self, fd: int) -> None:
+        if fd in self._open_fds:
+            self._open_fds.discard(fd)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(fd)
+            loop.remove_writer(fd)
+
+    def close(self) -> None:
+        """Ends the client process (never anything on the node but the relay)."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for fd in list(self._open_fds):
+            self._forget(fd)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+    @property
+    def is_open(self) -> bool:
+        """True between the marker and the end."""
+        return self._process is not None and self._booted is not None and self._booted.done()

@@ -1,0 +1,357 @@
+"""The controller: carries out what the gang decides, over one channel a node (IO, no decisions).
+
+It renews channels that break, for as long as the lease lasts; it writes events, logs and status into the
+run directory; and it ends when the last attempt is over everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from allranks.backends.transport import Transport
+from allranks.cluster import Cluster, Node
+from allranks.node.frames import METRICS, PROTOCOL, Frame, Output
+from allranks.runs.directory import RunDirectory
+from allranks.runs.logs import LogWriter
+from allranks.spec import RunSpec
+
+from .channel import Channel, ChannelFailed
+from .clocks import Clock
+from .machine import Gang
+from .places import Setting, mark, node_label
+from .progress import Progress
+from .states import Action, AttemptOver, Back, Event, Lost, Note, Send, Silent, State, Stop, Tick, Unreachable
+from .translate import translate
+
+OPENING_AT_ONCE = 64
+TICK = 0.2
+STATUS_EVERY = 1.0
+ACK_EVERY = 2.0
+
+
+class View(Protocol):
+    """What the controller tells the person in front of it."""
+
+    def event(self, event: dict[str, Any]) -> None: ...
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
+    def status(self, document: dict[str, Any], now: float) -> None: ...
+    def tick(self, now: float) -> None: ...
+
+
+class Member:
+    """The controller's side of a node: channel, clock, when it was last heard."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.channel: Channel | None = None
+        self.clock = Clock()
+        self.heard = time.monotonic()
+        self.silent = False
+        self.lost = False
+        self.known = False  # its guard has said hello once
+        self.opening: asyncio.Task[None] | None = None
+        self.waiting: list[Mapping[str, Any]] = []
+
+
+class Controller:
+    """One run. `judge` decides after each attempt: ("retry", "repeat" or "finish")."""
+
+    def __init__(
+        self, spec: RunSpec, cluster: Cluster, setting: Setting, transport: Transport, run: RunDirectory, view: View,
+        judge: Callable[[Gang], str], attach: bool = False,
+    ) -> None:  # fmt: skip
+        self.spec, self.setting, self.run_dir, self.view = spec, setting, run, view
+        self.cluster = cluster
+        self.gang = Gang(spec, cluster, setting, time.time())
+        self.members = {n.name: Member(n) for n in cluster.nodes}
+        self.logs = LogWriter(run)
+        self.progress = Progress(spec.step_pattern)
+        self._transport, self._judge, self._attach = transport, judge, attach
+        self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
+        self._over = asyncio.Event()
+        self._beat = max(0.5, min(5.0, spec.lease / 6))
+        self._next_status = self._next_beat = self._next_ack = 0.0
+        self._dirty = True
+        self._disk_full: set[str] = set()
+        self.released: set[str] = set()
+        self.replaced = False  # another controller has taken the run over
+
+    # -- driving -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until the last attempt has ended everywhere."""
+        self._act(self.gang.begin())
+        for member in self.members.values():
+            self._open(member)
+        while not self._over.is_set():
+            try:
+                await asyncio.wait_for(self._over.wait(), self._tick_length())
+            except asyncio.TimeoutError:
+                self._tick()
+        if self.replaced:
+            self._close()
+            return
+        await self._release()
+        self._write_status()
+
+    def _tick_length(self) -> float:
+        return TICK if len(self.members) <= 64 or self.gang.state is not State.RUNNING else 4 * TICK
+
+    def feed(self, event: Event) -> None:
+        """Gives an event to the gang and carries out what it says."""
+        self._dirty = True
+        self._act(self.gang.handle(event, time.time()))
+
+    def stop(self, reason: str, grace: float) -> None:
+        """The user wants the run to end."""
+        self.feed(Stop("", time.time(), reason, grace))
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                self._send(self.members[action.node], action.message)
+            elif isinstance(action, Note):
+                self._note(action)
+            elif isinstance(action, AttemptOver):
+                self._attempt_over()
+
+    def _attempt_over(self) -> None:
+        decision = self._judge(self.gang)
+        if decision == "finish":
+            self._over.set()
+        else:
+            self._act(self.gang.retry(time.time(), same_attempt=decision == "repeat"))
+
+    def _note(self, note: Note) -> None:
+        event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.gang.attempt, **note.fields}
+        self.run_dir.append_event(event)
+        self.view.event(event)
+
+    # -- channels ----------------------------------------------------------------------------------
+
+    def _send(self, member: Member, message: Mapping[str, Any]) -> None:
+        if member.channel is not None and member.channel.is_open:
+            member.channel.send(message)
+
+    def _open(self, member: Member) -> None:
+        if member.opening is None or member.opening.done():
+            member.opening = asyncio.get_running_loop().create_task(self._connect(member))
+
+    async def _connect(self, member: Member) -> None:
+        """Opens the channel; the first failure of a node that never answered is final."""
+        node = member.node
+        renewing = member.known or self._attach
+        if not renewing:
+            self._note(Note("node-connecting", {"node": node.name}))
+        pause = 0.2
+        while not member.lost and not self._over.is_set():
+            channel = Channel(
+                node,
+                self._transport,
+                lambda frames: self._frames(member, frames),
+                lambda why: self._closed(member, why),
+            )
+            member.channel = channel
+            try:
+                async with self._semaphore:
+                    await channel.open(
+                        self._header(member, renewing), self._hello(member), self._patience(renewing)
+                    )
+                return
+            except ChannelFailed as error:
+                if not renewing:
+                    self.feed(Unreachable(node.name, time.time(), error.finding))
+                    return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 4.0)
+
+    def _patience(self, renewing: bool) -> float:
+        return (
+            min(self.spec.connect_timeout, max(2.0, self.spec.lease / 3))
+            if renewing
+            else self.spec.connect_timeout
+        )
+
+    def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
+        return {
+            "mode": "attach" if renewing else "guard",
+            "uid": self.setting.uid,
+            "node": node_label(member.node.index),
+            "mark": mark(self.setting, member.node.index),
+            "lease": self.spec.lease,
+            "grace": self.spec.grace,
+            "node_dir": self.spec.node_dir,
+        }
+
+    def _hello(self, member: Member) -> dict[str, Any]:
+        have = self.logs.sizes(member.node.index, member.node.name)
+        return {"type": "hello", "protocol": PROTOCOL, "lease": self.spec.lease, "have": have}
+
+    def _closed(self, member: Member, why: str) -> None:
+        """The channel ended: a guard that is being released does that; any other is looked for again."""
+        if self._over.is_set() or member.node.name in self.released:
+            return
+        if not member.known:
+            self.feed(
+                Unreachable(
+                    member.node.name, time.time(), self._transport.failure(member.node, b"", why, None)
+                )
+            )
+            return
+        self._open(member)
+
+    def _frames(self, member: Member, frames: list[Frame]) -> None:
+        member.heard = time.monotonic()
+        if member.silent:
+            member.silent = False
+            self.feed(Back(member.node.name, time.time()))
+        for frame in frames:
+            if isinstance(frame, Output):
+                self._output(member, frame)
+            else:
+                self._message(member, frame)
+
+    def _message(self, member: Member, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "pong":
+            member.clock.sample(float(message.get("sent") or 0), float(message["t"]), time.time())
+            return
+        if kind == "hello":
+            member.known = True
+            self._send(member, {"type": "ping", "sent": time.time()})
+        if kind == "replaced":
+            self.replaced = True
+            self._over.set()
+            return
+        if kind == "dropped":
+            fields = {"node": member.node.name, "rank": message["rank"], "bytes": message["bytes"]}
+            self._note(Note("dropped", fields))
+            return
+        event = translate(member.node.name, message, member.clock)
+        if event is not None:
+            self.feed(event)
+
+    def _output(self, member: Member, frame: Output) -> None:
+        node, stream = member.node, frame.stream
+        now = time.time()
+        in_place = stream.kind == METRICS and node.name in self.setting.local_nodes
+        if not in_place and not self.logs.write(node.index, node.name, stream, frame.offset, frame.data):
+            self._disk_is_full(node.name)
+        if stream.attempt == self.gang.attempt or stream.kind == METRICS:
+            self.progress.output(stream, frame.data, now)
+        if stream.kind == 0:
+            self.view.output(node.name, stream.rank, frame.data, now)
+        elif stream.kind == METRICS:
+            self._dirty = True
+
+    def _disk_is_full(self, node: str) -> None:
+        if node not in self._disk_full:
+            self._disk_full.add(node)
+            message = f"the run directory's disk is full: output of {node} stays in its node directory"
+            self._note(Note("note", {"message": message}))
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self.feed_quietly(Tick("", time.time()))
+        self._watch_silence(now)
+        if now >= self._next_beat:
+            self._next_beat = now + self._beat
+            for member in self.members.values():
+                self._send(member, {"type": "ping", "sent": time.time()})
+        if now >= self._next_ack:
+            self._next_ack = now + ACK_EVERY
+            self._acknowledge()
+        if now >= self._next_status:
+            self._next_status = now + STATUS_EVERY
+            self._first_step()
+            self._write_status()
+        self.view.tick(time.time())
+
+    def feed_quietly(self, event: Event) -> None:
+        """An event that changes nothing most of the time."""
+        self._act(self.gang.handle(event, time.time()))
+
+    def _acknowledge(self) -> None:
+        for member in self.members.values():
+            if member.node.name in self._disk_full:
+                self._disk_full.discard(member.node.name)
+                self._send(member, self._hello(member))  # sends again from what has found room
+            fresh = self.logs.fresh_sizes(member.node.index)
+            if fresh:
+                self._send(member, {"type": "ack", "sizes": fresh})
+
+    def _watch_silence(self, now: float) -> None:
+        """Three missing beats: renew the channel. The whole lease: the node is lost."""
+        for member in self.members.values():
+            if not member.known or member.lost or member.node.name in self.released:
+                continue
+            quiet = now - member.heard
+            if quiet > self.spec.lease:
+                member.lost = True
+                if member.channel is not None:
+                    member.channel.close()
+                self.feed(Lost(member.node.name, time.time(), time.time() - quiet))
+            elif quiet > 3 * self._beat and not member.silent:
+                member.silent = True
+                self.feed(Silent(member.node.name, time.time()))
+                if member.channel is not None:
+                    member.channel.close()
+                self._open(member)
+
+    def _first_step(self) -> None:
+        seconds = self.progress.first_step_t
+        if seconds is not None and not self.progress.first_step_told:
+            self.progress.first_step_told = True
+            self._note(Note("first-step", {"seconds": round(seconds - self.gang.started, 3)}))
+
+    def status(self) -> dict[str, Any]:
+        """The status.json document."""
+        live = self.progress.by_rank()
+        gang = self.gang
+        return {
+            "run": self.setting.run,
+            "state": gang.state.value,
+            "t": round(time.time(), 3),
+            "attempt": gang.attempt,
+            "master": {"address": gang.master_addr, "port": gang.master_port},
+            "world_size": gang.plan.world_size if gang.plan is not None else None,
+            "nodes": [n.to_json(live) for n in gang.nodes.values()],
+        }
+
+    def _write_status(self) -> None:
+        document = self.status()
+        self.view.status(document, time.time())
+        if self._dirty or self.progress.changed():
+            self._dirty = False
+            self.run_dir.write_document("status.json", document)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def _release(self) -> None:
+        """Guards go, and node directories with them, except where a log has not been fetched whole."""
+        for member in self.members.values():
+            self.released.add(member.node.name)
+            if member.node.name not in self._disk_full and self.gang.nodes[member.node.name].ended:
+                self._send(member, {"type": "release"})
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline and any(
+            m.channel is not None and m.channel.is_open and self.gang.nodes[m.node.name].ended
+            and m.node.name not in self._disk_full
+            for m in self.members.values()
+        ):  # fmt: skip
+            await asyncio.sleep(0.01)
+        self._close()
+
+    def _close(self) -> None:
+        for member in self.members.values():
+            if member.opening is not None and not member.opening.done():
+                member.opening.cancel()
+            self.released.add(member.node.name)
+            if member.channel is not None:
+                member.channel.close()
+        self.logs.close()

@@ -1,0 +1,54 @@
+"""What a finished attempt left, put together as an Incident and judged (reads log tails)."""
+
+from __future__ import annotations
+
+from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
+from allranks.diagnose.verdict import judge
+from allranks.findings import Verdict
+from allranks.node.frames import RANK_LOG
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+
+from .machine import Gang
+from .states import Exit
+
+TAIL = 16 << 10
+
+
+def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | None:
+    """The verdict on the attempt that is just over; None where nothing failed."""
+    ranks = gang.ranks()
+    incident = Incident(
+        attempt=gang.attempt,
+        world_size=gang.plan.world_size if gang.plan is not None else len(ranks),
+        ranks_by_node={n.name: tuple(n.ranks) for n in gang.nodes.values()},
+        exits=tuple(_record(gang, run, e) for e in gang.exits),
+        faults=tuple(Fault(f.node, f.id, f.message, f.t) for f in gang.faults),
+        lost=tuple(LostNode(e.node, e.t, e.last_heard, "nothing was heard for the lease") for e in gang.lost),
+        findings=tuple(gang.findings),
+        initialised=frozenset(r.rank for r in ranks if r.initialised_t is not None),
+        init_entered=frozenset(r.rank for r in ranks if r.entered),
+        init_timeout_hit=gang.init_timeout_hit,
+        stop_reason=gang.stop_reason,
+        started_t=gang.attempt_started,
+        detected_t=gang.failed_t,
+        master=gang.master.name,
+    )
+    return judge(incident)
+
+
+def _record(gang: Gang, run: RunDirectory, item: Exit) -> ExitRecord:
+    node = gang.nodes[item.node]
+    tail = ""
+    if item.code != 0:
+        path = run.log_path(node.index, node.name, RANK_LOG, item.rank, gang.attempt)
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - TAIL))
+                tail = file.read(TAIL).decode("utf-8", "replace")
+        except OSError:
+            pass
+    return ExitRecord(
+        item.rank, item.node, item.code, item.signal, item.t, item.expected, item.attempt, item.oom_kills,
+        dict(item.error) if item.error else None, tail,
+    )  # fmt: skip

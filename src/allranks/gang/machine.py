@@ -1,0 +1,503 @@
+"""The gang: one state machine for all nodes of a run, (state, event, now) → actions. Pure.
+
+Nodes gather, the master listens, every node proves that it reaches it, ranks start everywhere, and the
+first failure ends all of them. What each event does in each state stands in `states.TABLE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.cluster import Cluster
+from allranks.findings import Finding, Where
+from allranks.plan.network import choose_address, offered
+from allranks.plan.plan import Attempt, Plan, make_plan, orders
+from allranks.preflight import judge_quick
+from allranks.spec import RunSpec
+
+from .members import NodeState, RankState
+from .places import Setting, place_for, setup_message
+from .states import (
+    TABLE,
+    Action,
+    AttemptOver,
+    Drained,
+    Ended,
+    Event,
+    Exit,
+    Facts,
+    Fault,
+    Hello,
+    Listening,
+    Lost,
+    Note,
+    Probed,
+    Report,
+    Send,
+    Started,
+    State,
+    Stop,
+    Unreachable,
+)
+
+PROBE_SECONDS = 6.0
+END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
+DRAIN_PATIENCE = 60.0
+GATE_REPEATS = 3  # for EADDRINUSE at rank 0 on a port we chose ourselves
+
+
+class Gang:
+    """Decides; the controller acts. Read `state`, `nodes`, `findings`, `exits` after each event."""
+
+    def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, started: float) -> None:
+        self.spec, self.cluster, self.setting = spec, cluster, setting
+        self.state = State.GATHERING
+        self.nodes = {n.name: NodeState(n.name, n.index) for n in cluster.nodes}
+        self.plan: Plan | None = None
+        self.attempt = 0
+        self.started, self.attempt_started = started, started
+        self.master_addr, self.master_port = "", 0
+        self.findings: list[Finding] = []
+        self.exits: list[Exit] = []
+        self.faults: list[Fault] = []
+        self.lost: list[Lost] = []
+        self.stop_reason: str | None = None
+        self.init_timeout_hit = False
+        self.initialised_t: float | None = None
+        self.failed_t: float | None = None
+        self._gate_t = started
+        self._port_tries = 0
+        self._end_deadline = 0.0
+        self._end_grace = 0.0
+        self._interfaces: dict[str, dict[str, str]] = {}
+
+    # -- driving -----------------------------------------------------------------------------------
+
+    def begin(self) -> list[Action]:
+        """The first actions."""
+        return [Note("attempt-start", {"attempt": 0})]
+
+    def adopt(self, attempt: int, ranks: Mapping[str, tuple[int, ...]], master: tuple[str, int]) -> None:
+        """Takes over a run that another controller started: its ranks run, its guards will say hello."""
+        self.state, self.attempt = State.RUNNING, attempt
+        self.master_addr, self.master_port = master
+        for name, numbers in ranks.items():
+            node = self.nodes[name]
+            node.state, node.node_dir = "silent", "?"
+            node.ranks = {r: RankState(r, r - numbers[0]) for r in numbers}
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """What to do about an event; `now` is unix seconds on the controller's clock."""
+        name = TABLE[self.state].get(type(event))
+        if name is None:
+            return [Note("note", {"message": f"{type(event).__name__} of {event.node} came out of order"})]
+        if name == "ignore":
+            return []
+        actions: list[Action] = getattr(self, name)(event, now)
+        return actions
+
+    @property
+    def master(self) -> NodeState:
+        """The first node."""
+        return self.nodes[self.cluster.master.name]
+
+    def ranks(self) -> list[RankState]:
+        """All ranks of the present attempt, in order."""
+        return [r for n in self.nodes.values() for r in n.ranks.values()]
+
+    # -- gathering ---------------------------------------------------------------------------------
+
+    def on_hello(self, event: Hello, now: float) -> list[Action]:
+        """First word of a guard, or the word of one that was away."""
+        node = self.nodes[event.node]
+        first = not node.node_dir
+        node.node_dir, node.hostname = event.node_dir, event.hostname
+        if event.dead:
+            return self._guard_found_dead(event, now)
+        if not first:
+            return self._catch_up(node, event, now)
+        node.state = "ready"
+        ready = Note("node-ready", {"node": node.name, "hostname": event.hostname})
+        return [ready, Send(node.name, setup_message(self.spec, self.setting))]
+
+    def _guard_found_dead(self, event: Hello, now: float) -> list[Action]:
+        node = self.nodes[event.node]
+        actions = self._catch_up(node, event, now)
+        self.faults.append(Fault(node.name, event.t, "guard-death", event.how))
+        actions.append(
+            Note("finding", {"node": node.name, "message": f"the guard on {node.name} {event.how}"})
+        )
+        actions += self._fail(now)
+        if self.state is State.ENDING:
+            actions.append(Send(node.name, {"type": "end", "grace": 0.0, "reason": "guard-death"}))
+        return actions
+
+    def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
+        """What happened on a node while nobody listened."""
+        actions: list[Action] = []
+        summary = event.attempt or {}
+        if summary.get("attempt") != self.attempt:
+            return self._resend(node)
+        for key, found in (summary.get("ranks") or {}).items():
+            rank = node.ranks.get(int(key))
+            if rank is None:
+                continue
+            if rank.pid is None:
+                actions += self.on_started(
+                    Started(node.name, event.t, rank.rank, found["pid"], self.attempt), now
+                )
+            if found.get("exit") is not None and rank.exit is None:
+                actions += self.on_exit(read_exit(node.name, found["exit"], event.t), now)
+        if summary.get("ending") and self.state is State.RUNNING:
+            self.faults.append(
+                Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
+            )
+            actions += self._fail(now)
+        return actions + self._resend(node)
+
+    def _resend(self, node: NodeState) -> list[Action]:
+        """Repeats the request that may have been lost with the old channel."""
+        if self.state is State.ENDING and not (node.ended and node.drained):
+            return [Send(node.name, {"type": "end", "grace": self._end_grace, "reason": "again"})]
+        if self.state is State.GATHERING and node.facts is None:
+            return [Send(node.name, setup_message(self.spec, self.setting))]
+        return []
+
+    def on_facts(self, event: Facts, now: float) -> list[Action]:
+        """Once every node has been looked at: judge, then open the gate."""
+        node = self.nodes[event.node]
+        node.facts = event.facts
+        actions: list[Action] = [Note("facts", {"node": node.name})]
+        if event.error:
+            finding = Finding(
+                "remote-path-missing", "fail", f"{node.name}: {event.error}",
+                "try the --prelude by hand on the node", Where(node=node.name),
+            )  # fmt: skip
+            return actions + self._refuse([finding], now)
+        if any(n.facts is None for n in self.nodes.values()):
+            return actions
+        return actions + self._judge(now)
+
+    def _judge(self, now: float) -> list[Action]:
+        facts = {n.name: dict(n.facts or {}) for n in self.nodes.values()}
+        request = {
+            **setup_message(self.spec, self.setting),
+            "nproc": self.spec.nproc,
+            "virtual": bool(self.spec.local),
+        }
+        found = judge_quick(request, facts)
+        failures = [f for f in found if f.status == "fail"]
+        actions: list[Action] = [Note("finding", f.to_json()) for f in found]
+        self.findings += [f for f in found if f.status == "warn"]
+        if failures:
+            return actions + self._refuse(failures, now)
+        self.plan = make_plan(self.spec, self.cluster, facts)
+        return actions + self._open_gate(now)
+
+    def on_unreachable(self, event: Unreachable, now: float) -> list[Action]:
+        """A node that can't be reached ends the start for all; the others are looked at no further."""
+        self.nodes[event.node].state = "unreachable"
+        actions: list[Action] = [Note("finding", event.finding.to_json())]
+        return actions + self._refuse([event.finding], now)
+
+    def _refuse(self, failures: list[Finding], now: float) -> list[Action]:
+        self.findings += failures
+        return self._fail(now)
+
+    # -- the gate ----------------------------------------------------------------------------------
+
+    def _open_gate(self, now: float) -> list[Action]:
+        self.state = State.LISTENING
+        self._gate_t = now
+        assert self.plan is not None
+        for planned in self.plan.nodes:
+            node = self.nodes[planned.node.name]
+            node.state, node.probes, node.ended, node.drained = "ready", None, False, False
+            ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
+            node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
+        message = {"type": "listen", "port": self.spec.master_port, "token": self._token()}
+        return [Send(self.master.name, message)]
+
+    def _token(self) -> str:
+        return f"{self.setting.token}/{self.attempt}/{self._port_tries}"
+
+    def on_listening(self, event: Listening, now: float) -> list[Action]:
+        """The port is open on the master: everybody tries every address it could be reached at."""
+        if event.error is not None:
+            return self._refuse([_port_finding(self.master.name, event.error)], now)
+        self.master_port = event.port
+        self.state = State.PROVING
+        addresses = self._offers()
+        if not addresses:
+            finding = Finding(
+                "no-interface", "fail", f"{self.master.name} has no address that other nodes could use"
+                + (f" in --network {self.spec.network}" if self.spec.network else ""),
+                "show its addresses with `ip -br addr` and choose with --network CIDR", Where(node=self.master.name),
+            )  # fmt: skip
+            return self._refuse([finding], now)
+        message = {
+            "type": "probe", "addresses": addresses, "port": event.port, "token": self._token(),
+            "seconds": PROBE_SECONDS,
+        }  # fmt: skip
+        note = Note("gate-listening", {"node": self.master.name, "addresses": addresses, "port": event.port})
+        return [note, *(Send(name, message) for name in self.nodes)]
+
+    def _offers(self) -> list[str]:
+        if self.spec.master_addr:
+            return [self.spec.master_addr]
+        facts = {n.name: n.facts or {} for n in self.nodes.values()}
+        return [o.address for o in offered(facts, self.master.name, self.spec.network)]
+
+    def on_probed(self, event: Probed, now: float) -> list[Action]:
+        """When every node has answered: the best address that all reach, or who does not reach which."""
+        self.nodes[event.node].probes = event.results
+        if any(n.probes is None for n in self.nodes.values()):
+            return []
+        facts = {n.name: n.facts or {} for n in self.nodes.values()}
+        probes = {n.name: n.probes or () for n in self.nodes.values()}
+        choice = choose_address(self.spec, self.master.name, self.master_port, facts, probes)
+        actions: list[Action] = [Note("finding", f.to_json()) for f in choice.findings]
+        self.findings += [f for f in choice.findings if f.status == "warn"]
+        failures = [f for f in choice.findings if f.status == "fail"]
+        if failures or choice.address is None:
+            return actions + self._refuse(failures, now)
+        self.master_addr = choice.address
+        self._interfaces = {name: dict(env) for name, env in choice.environment.items()}
+        proved = {
+            "address": choice.address,
+            "port": self.master_port,
+            "seconds": round(now - self._gate_t, 3),
+        }
+        return [*actions, Note("gate-proved", proved), *self._start_ranks()]
+
+    def _start_ranks(self) -> list[Action]:
+        assert self.plan is not None
+        self.state = State.RUNNING
+        attempt = Attempt(self.attempt, self.master_addr, self.master_port)
+        actions: list[Action] = []
+        for planned in self.plan.nodes:
+            node = self.nodes[planned.node.name]
+            node.state = "running"
+            place = place_for(self.spec, self.setting, node, self._interfaces.get(node.name, {}))
+            actions.append(
+                Send(node.name, orders(self.spec, self.plan, planned, place, attempt, node.facts or {}))
+            )
+        if self.spec.launcher != "direct":
+            for node in self.nodes.values():  # one process a node stands for all of its ranks
+                node.ranks = (
+                    dict(list(node.ranks.items())[:1]) if self.spec.launcher == "command" else node.ranks
+                )
+        return actions
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def on_started(self, event: Started, now: float) -> list[Action]:
+        """A rank's process runs."""
+        rank = self.nodes[event.node].ranks.get(event.rank)
+        if rank is None or event.attempt != self.attempt:
+            return []
+        rank.pid, rank.state = event.pid, "started"
+        return [
+            Note("rank-started", {"node": event.node, "rank": event.rank, "pid": event.pid, "t": event.t})
+        ]
+
+    def on_report(self, event: Report, now: float) -> list[Action]:
+        """A rank has entered or left init_process_group."""
+        rank = self.nodes[event.node].ranks.get(event.rank)
+        if rank is None:
+            return []
+        if event.what == "init-entered":
+            rank.entered = True
+            return []
+        if event.what != "initialised" or rank.initialised_t is not None:
+            return []
+        rank.initialised_t = event.t
+        if rank.exit is None:
+            rank.state = "initialised"
+        actions: list[Action] = [
+            Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})
+        ]
+        times = [r.initialised_t for r in self.ranks()]
+        if self.initialised_t is None and all(t is not None for t in times):
+            self.initialised_t = max(t for t in times if t is not None)
+            seconds = round(self.initialised_t - self.started, 3)
+            actions.append(
+                Note("all-initialised", {"seconds": seconds, "ranks": len(times), "t": self.initialised_t})
+            )
+        return actions
+
+    def on_exit(self, event: Exit, now: float) -> list[Action]:
+        """A rank ended. 0 is no failure; anything else ends the gang."""
+        rank = self.nodes[event.node].ranks.get(event.rank)
+        if rank is None or event.attempt != self.attempt or rank.exit is not None:
+            return []
+        rank.exit = event
+        self.exits.append(event)
+        failed = event.code != 0
+        rank.state = ("killed" if event.expected else "failed") if failed else "exited"
+        fields = {"node": event.node, "rank": event.rank, "t": event.t, "expected": event.expected}
+        fields.update({"code": event.code} if event.signal is None else {"signal": event.signal})
+        actions: list[Action] = [Note("rank-exit", fields)]
+        if self.state is not State.RUNNING:
+            return actions
+        if failed:
+            return actions + self._fail(now)
+        if all(r.exit is not None for r in self._processes()):
+            return actions + self._end(now, self.spec.grace, "done")
+        return actions
+
+    def _processes(self) -> list[RankState]:
+        """Ranks that have a process of their own: with a launcher, the first of each node."""
+        if self.spec.launcher == "direct":
+            return self.ranks()
+        return [next(iter(n.ranks.values())) for n in self.nodes.values()]
+
+    def on_fault(self, event: Fault, now: float) -> list[Action]:
+        """A guard's own trouble ends the gang."""
+        self.faults.append(event)
+        note = Note("finding", {"node": event.node, "message": f"{event.node}: {event.message}"})
+        return [note, *self._fail(now)]
+
+    def on_silent(self, event: Event, now: float) -> list[Action]:
+        """Several beats are missing."""
+        node = self.nodes[event.node]
+        if node.gone:
+            return []
+        node.state = "silent"
+        return [Note("node-silent", {"node": event.node})]
+
+    def on_back(self, event: Event, now: float) -> list[Action]:
+        """It is heard again, in time."""
+        node = self.nodes[event.node]
+        if node.state != "silent":
+            return []
+        node.state = "running" if self.state in (State.RUNNING, State.ENDING) else "ready"
+        return [Note("node-back", {"node": event.node})]
+
+    def on_lost(self, event: Lost, now: float) -> list[Action]:
+        """The lease of a node is over: its guard, if it lives, ends its ranks now; so do we elsewhere."""
+        node = self.nodes[event.node]
+        node.state = "lost"
+        for rank in node.ranks.values():
+            rank.state = "lost"
+        self.lost.append(event)
+        return [Note("node-lost", {"node": event.node, "last_heard": event.last_heard}), *self._fail(now)]
+
+    def on_stop(self, event: Stop, now: float) -> list[Action]:
+        """The user wants it to end; a second call can only be shorter."""
+        if self.state is State.OVER:
+            return []
+        self.stop_reason = self.stop_reason or event.reason
+        return self._end(now, event.grace, event.reason)
+
+    def on_tick(self, event: Event, now: float) -> list[Action]:
+        """Time limits."""
+        if self.state is State.ENDING:
+            return self._check_ended(now)
+        over = now - self.attempt_started > self.spec.init_timeout
+        if not over or self.init_timeout_hit:
+            return []
+        if self.state is not State.RUNNING:
+            self.init_timeout_hit = True
+            return self._fail(now)
+        ranks = [r for r in self.ranks() if r.exit is None]
+        if any(r.entered for r in ranks) and any(r.initialised_t is None for r in ranks):
+            self.init_timeout_hit = True
+            return self._fail(now)
+        return []
+
+    # -- ending ------------------------------------------------------------------------------------
+
+    def _fail(self, now: float) -> list[Action]:
+        if self.failed_t is None:
+            self.failed_t = now
+        return self._end(now, self.spec.grace, "failure")
+
+    def _end(self, now: float, grace: float, reason: str) -> list[Action]:
+        """Asks every node to end its ranks; again with a shorter grace where one is running already."""
+        again = self.state is State.ENDING
+        if self.state is State.OVER or (again and now + grace >= self._end_deadline - END_PATIENCE):
+            return []
+        self.state = State.ENDING
+        self._end_grace = grace
+        self._end_deadline = now + grace + END_PATIENCE
+        message = {"type": "end", "grace": grace, "reason": reason}
+        actions: list[Action] = [Note("ending", {"reason": reason, "grace": grace})]
+        for node in self.nodes.values():
+            if node.node_dir and not node.gone:
+                actions.append(Send(node.name, message))
+        return actions + self._check_ended(now)
+
+    def on_ended(self, event: Ended, now: float) -> list[Action]:
+        """A node has nothing left, or says what it could not end."""
+        node = self.nodes[event.node]
+        if node.ended:
+            return []
+        node.ended, node.left, node.state = True, event.left, "ended"
+        note = Note("node-clean", {"node": event.node, "left": list(event.left), "t": event.t})
+        return [note, *self._check_ended(now)]
+
+    def on_drained(self, event: Drained, now: float) -> list[Action]:
+        """All its output is here."""
+        self.nodes[event.node].drained = True
+        return self._check_ended(now)
+
+    def _check_ended(self, now: float) -> list[Action]:
+        waiting = [n for n in self.nodes.values() if n.node_dir and not n.gone]
+        if any(not n.ended for n in waiting) and now < self._end_deadline:
+            return []
+        if any(n.ended and not n.drained for n in waiting) and now < self._end_deadline + DRAIN_PATIENCE:
+            return []
+        self.state = State.OVER
+        return [AttemptOver(self.attempt)]
+
+    # -- the next attempt --------------------------------------------------------------------------
+
+    @property
+    def port_was_taken(self) -> bool:
+        """True where rank 0 lost the race for a port that we chose: the gate is repeated, it costs no attempt."""
+        zero = [e for e in self.exits if e.rank == 0 and not e.expected and e.error]
+        text = str((zero[0].error or {}).get("message", "")) if zero else ""
+        taken = "EADDRINUSE" in text or "address already in use" in text.lower()
+        return taken and self.spec.master_port == 0 and self._port_tries < GATE_REPEATS
+
+    def retry(self, now: float, same_attempt: bool) -> list[Action]:
+        """Starts the whole gang again: a further attempt, or the same one with another port."""
+        if same_attempt:
+            self._port_tries += 1
+        else:
+            self._port_tries = 0
+        self.attempt += 1  # logs are kept apart in either case
+        self.attempt_started, self.initialised_t, self.failed_t = now, None, None
+        self.init_timeout_hit = False
+        self.exits, self.faults, self.lost, self.findings = [], [], [], []
+        return [Note("attempt-start", {"attempt": self.attempt}), *self._open_gate(now)]
+
+
+def _port_finding(master: str, error: Mapping[str, Any]) -> Finding:
+    port = int(error.get("port") or 0)
+    owner = error.get("owner") or {}
+    held = ""
+    if owner.get("pid"):
+        held = f" by pid {owner['pid']} ({owner.get('command') or '?'}, user {owner.get('user') or '?'})"
+    elif owner:
+        held = " by a process that is not visible to you"
+    if error.get("errno") != "EADDRINUSE":
+        return Finding("unknown", "fail", f"{master} could not open port {port}: {error.get('text')}",
+                       "try another --master-port", Where(node=master, port=port))  # fmt: skip
+    remedy = "use --master-port 0 for a free one"
+    if owner.get("pid"):
+        remedy += f", or end that process: allranks clean --leftovers --foreign (pid {owner['pid']})"
+    return Finding(
+        "port-in-use", "fail", f"port {port} on {master} is held{held or ' by another program'}", remedy,
+        Where(node=master, port=port),
+    )  # fmt: skip
+
+
+def read_exit(node: str, message: Mapping[str, Any], t: float) -> Exit:
+    """An `exit` message as an event; `t` is its corrected time."""
+    return Exit(
+        node, t, int(message["rank"]), int(message.get("attempt", 0)), message.get("code"), message.get("signal"),
+        bool(message.get("expected")), int(message.get("oom_kills") or 0), message.get("error"),
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""What the gang knows of each node and rank (pure state, no decisions)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .states import Exit
+
+
+@dataclass
+class RankState:
+    """One rank of the present attempt."""
+
+    rank: int
+    local_rank: int
+    state: str = "waiting"
+    pid: int | None = None
+    entered: bool = False
+    initialised_t: float | None = None
+    exit: Exit | None = None
+
+
+@dataclass
+class NodeState:
+    """One node: how far it is, what it said."""
+
+    name: str
+    index: int
+    state: str = "connecting"
+    node_dir: str = ""
+    hostname: str = ""
+    facts: Mapping[str, Any] | None = None
+    probes: tuple[Mapping[str, Any], ...] | None = None
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    ended: bool = False
+    drained: bool = False
+    left: tuple[Mapping[str, Any], ...] = ()
+    end_asked_t: float | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Nothing more is to be expected from it."""
+        return self.state in ("lost", "unreachable")
+
+    def to_json(self, live: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """The node's part of status.json; `live` adds step, rate and last output by rank."""
+        return {
+            "name": self.name,
+            "index": self.index,
+            "state": self.state,
+            "ranks": [
+                {
+                    "rank": r.rank,
+                    "local_rank": r.local_rank,
+                    "state": r.state,
+                    "pid": r.pid,
+                    "step": None,
+                    "rate": None,
+                    "last_output": None,
+                    **live.get(r.rank, {}),
+                }
+                for r in self.ranks.values()
+            ],
+        }

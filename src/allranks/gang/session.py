@@ -1,0 +1,291 @@
+"""One launch, from a RunSpec to its result: cluster, run directory, controller, judgement, retries (IO)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import allranks
+from allranks.backends.transport import Transport
+from allranks.cluster import Cluster, Node
+from allranks.diagnose.outcomes import exit_code, retryable
+from allranks.findings import Verdict
+from allranks.node.processes import read_process
+from allranks.plan.environment import forwarded
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+from allranks.spec.document import from_document, to_document
+
+from .controller import Controller, View
+from .evidence import judge_attempt
+from .machine import Gang
+from .places import Setting
+
+
+class Session:
+    """A run in the making or in progress. `result` is there after `run`."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        cluster: Cluster,
+        setting: Setting,
+        run: RunDirectory,
+        view: View,
+        adopted: bool = False,
+    ) -> None:
+        self.spec, self.cluster, self.setting, self.run_dir = spec, cluster, setting, run
+        self.adopted = adopted
+        self.verdict: Verdict | None = None
+        self.attempts: list[dict[str, Any]] = []
+        self.started = time.time()
+        self.view = view
+        transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+        self.controller = Controller(
+            spec, cluster, setting, transport, run, view, self._judge, attach=adopted
+        )
+        self._signals = 0
+
+    def take_view(self, view: View) -> None:
+        """Another view from now on (after the fork of --detach)."""
+        self.view = self.controller.view = view
+
+    def run(
+        self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
+    ) -> dict[str, Any]:
+        """Runs to the end and returns the result document; `stop_first` ends an adopted run at once."""
+        asyncio.run(self._main(on_stop_key, stop_first))
+        return self._finish()
+
+    async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt, "ctrl-c")
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._interrupt, "sigterm")
+        if on_stop_key is not None:
+            loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
+        if stop_first is not None:
+            loop.call_soon(self.controller.stop, stop_first, self.spec.stop_grace)
+        await self.controller.run()
+
+    def _interrupt(self, reason: str) -> None:
+        """Once: orderly, ranks may save. Twice: now."""
+        self._signals += 1
+        self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 else 0.0)
+
+    # -- judging -----------------------------------------------------------------------------------
+
+    def _judge(self, gang: Gang) -> str:
+        """After an attempt: finish, retry, or repeat the gate with another port."""
+        if gang.port_was_taken:
+            self.controller.run_dir.append_event(
+                {
+                    "t": time.time(),
+                    "event": "note",
+                    "message": f"port {gang.master_port} was taken: trying another",
+                }
+            )
+            return "repeat"
+        verdict = judge_attempt(gang, self.run_dir, self.spec)
+        self.verdict = verdict
+        outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
+        self.attempts.append(
+            {"attempt": gang.attempt, "outcome": outcome, "verdict": verdict.to_json() if verdict else None}
+        )
+        self.run_dir.append_event(
+            {"t": time.time(), "event": "attempt-end", "attempt": gang.attempt, "outcome": outcome}
+        )
+        failures = sum(1 for a in self.attempts if a["outcome"] == "failed")
+        again = (
+            verdict is not None
+            and not gang.stop_reason
+            and failures <= self.spec.retries
+            and not self.adopted
+        )
+        if again and verdict is not None and retryable(verdict) and gang.plan is not None and not gang.lost:
+            self.view.event(
+                {"t": time.time(), "event": "retry", "attempt": gang.attempt, "verdict": verdict.to_json()}
+            )
+            return "retry"
+        return "finish"
+
+    def _finish(self) -> dict[str, Any]:
+        gang = self.controller.gang
+        if self.controller.replaced:
+            return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
+        failed = any(e.code != 0 for e in gang.exits)
+        code = exit_code(self.verdict, gang.stop_reason, failed)
+        result = {
+            "run": self.setting.run,
+            "directory": str(self.run_dir.path),
+            "exit": code,
+            "program_exit": self._program_exit(gang),
+            "verdict": self.verdict.to_json() if self.verdict else None,
+            "findings": [f.to_json() for f in gang.findings],
+            "attempts": self.attempts,
+            "timing": self._timing(gang),
+            "left": {n.name: list(n.left) for n in gang.nodes.values() if n.left},
+            "unfetched": self._unfetched(gang),
+            "outputs": self._outputs(gang),
+        }
+        if self.verdict is not None:
+            self.run_dir.write_document("verdict.json", self.verdict.to_json())
+        self.run_dir.write_document("result.json", result)
+        self.run_dir.append_event({"t": time.time(), "event": "run-end", "exit": code})
+        status = self.controller.status()
+        status["state"] = "stopped" if gang.stop_reason else ("failed" if code else "done")
+        self.run_dir.write_document("status.json", status)
+        return result
+
+    def _program_exit(self, gang: Gang) -> dict[str, Any]:
+        rank = self.verdict.finding.where.rank if self.verdict is not None else None
+        for item in gang.exits:
+            if item.rank == (rank if rank is not None else 0):
+                return {"rank": item.rank, "code": item.code, "signal": item.signal}
+        return {"rank": None, "code": None, "signal": None}
+
+    def _timing(self, gang: Gang) -> dict[str, Any]:
+        seconds = {"total": round(time.time() - self.started, 3)}
+        if gang.initialised_t is not None:
+            seconds["initialised"] = round(gang.initialised_t - gang.started, 3)
+        if self.controller.progress.first_step_t is not None:
+            seconds["first_step"] = round(self.controller.progress.first_step_t - gang.started, 3)
+        return seconds
+
+    def _unfetched(self, gang: Gang) -> dict[str, Any]:
+        """Nodes whose logs end before their ranks did, with how far each log goes."""
+        found = {}
+        for node in gang.nodes.values():
+            if node.ranks and node.node_dir and not node.drained:
+                sizes = self.controller.logs.sizes(node.index, node.name)
+                found[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
+        return found
+
+    def _outputs(self, gang: Gang) -> dict[str, str]:
+        """Where each node's outputs lie."""
+        if self.spec.output_dir is not None:
+            return {n.name: self.spec.output_dir for n in gang.nodes.values()}
+        here = self.setting.local_nodes
+        return {
+            n.name: self.setting.run_outputs if n.name in here else f"{n.node_dir}/outputs"
+            for n in gang.nodes.values()
+            if n.node_dir
+        }
+
+
+# -- making sessions -----------------------------------------------------------------------------------
+
+
+def create(
+    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View]
+) -> Session:
+    """Makes the run directory and a session for a new run."""
+    run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
+    uid = f"{run.name}-{secrets.token_hex(3)}"
+    (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
+    local = frozenset(n.name for n in cluster.nodes if n.is_local)
+    inherit = all(n.is_local for n in cluster.nodes)
+    setting = Setting(
+        run=run.name,
+        uid=uid,
+        token=secrets.token_hex(16),
+        workdir=cwd,
+        run_outputs=str(run.path.absolute() / "outputs"),
+        local_nodes=local,
+        forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
+        virtual_env=environ.get("VIRTUAL_ENV"),
+        conda_prefix=environ.get("CONDA_PREFIX"),
+    )
+    run.write_document("run.json", run_document(spec, cluster, setting))
+    run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": uid})
+    return Session(spec, cluster, setting, run, view_for())
+
+
+def _named(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}
+
+
+def controller_identity() -> dict[str, Any]:
+    """Host, pid and start time of this process: what `stop` and `attach` look for."""
+    me = read_process(os.getpid())
+    return {"host": socket.gethostname(), "pid": os.getpid(), "start_time": me.start if me is not None else 0}
+
+
+def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str, Any]:
+    """run.json as it is at the start."""
+    return {
+        "run": setting.run,
+        "uid": setting.uid,
+        "started": time.time(),
+        "command": list(spec.command),
+        "spec": to_document(spec),
+        "nodes": [
+            {
+                "name": n.name,
+                "index": n.index,
+                "host": n.host,
+                "user": n.user,
+                "port": n.port,
+                "slots": n.slots,
+                "is_local": n.is_local,
+            }
+            for n in cluster.nodes
+        ],  # fmt: skip
+        "source": cluster.source,
+        "workdir": setting.workdir,
+        "versions": {"allranks": allranks.__version__, "python": platform.python_version()},
+        "controller": controller_identity(),
+    }
+
+
+def adopt(run: RunDirectory, view: View) -> Session:
+    """A session for a run whose controller is gone: its guards are looked for and taken over."""
+    document = run.read_document("run.json") or {}
+    status = run.read_document("status.json") or {}
+    nodes = tuple(
+        Node(n["index"], n["name"], n["host"], n["user"], n["port"], n["slots"], n["is_local"])
+        for n in document["nodes"]
+    )
+    cluster = Cluster(nodes, document.get("source", "run.json"))
+    spec = from_document(document["spec"])
+    setting = Setting(
+        run=run.name,
+        uid=document["uid"],
+        token="",
+        workdir=document["workdir"],
+        run_outputs=str(run.path.absolute() / "outputs"),
+        local_nodes=frozenset(n.name for n in nodes if n.is_local),
+    )
+    session = Session(spec, cluster, setting, run, view, adopted=True)
+    ranks = {n["name"]: tuple(r["rank"] for r in n["ranks"]) for n in status.get("nodes", [])}
+    master = status.get("master") or {}
+    session.controller.gang.adopt(
+        int(status.get("attempt") or 0),
+        {n.name: ranks.get(n.name, ()) for n in nodes},
+        (str(master.get("address") or ""), int(master.get("port") or 0)),
+    )
+    run.write_document("run.json", {**document, "controller": controller_identity()})
+    run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
+    return session
+
+
+def detach_stdio(log: Path) -> None:
+    """Leaves the terminal: own session, output into the run directory's controller.log."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for target, source in ((0, null), (1, out), (2, out)):
+        os.dup2(source, target)

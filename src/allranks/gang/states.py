@@ -1,0 +1,223 @@
+"""States, events and actions of a gang, and the table that says which event is handled in which state.
+
+An event that stands in no row of the present state is out of order and is noted, never acted on.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allranks.findings import Finding
+
+
+class State(enum.Enum):
+    """Where the gang stands."""
+
+    GATHERING = "starting"  # nodes connect, say hello, are looked at
+    LISTENING = "gating"  # the master opens the proof port
+    PROVING = "proving"  # every node tries every offered address
+    RUNNING = "running"  # ranks are started and watched
+    ENDING = "ending"  # every rank is being ended, everywhere
+    OVER = "over"
+
+
+# -- events --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened on a node; `node` is its name, `t` its time on the controller's clock."""
+
+    node: str
+    t: float
+
+
+@dataclass(frozen=True)
+class Hello(Event):
+    """A guard (or what is left of one: `dead`) answers."""
+
+    node_dir: str
+    hostname: str
+    dead: bool = False
+    how: str = ""
+    attempt: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Facts(Event):
+    """The look at a node is done."""
+
+    facts: Mapping[str, Any]
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Listening(Event):
+    """The master's proof port is open, or could not be."""
+
+    port: int = 0
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Probed(Event):
+    """A node has tried the offered addresses."""
+
+    results: tuple[Mapping[str, Any], ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """A rank's process runs."""
+
+    rank: int
+    pid: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Report(Event):
+    """The runner inside a rank says: init-entered, initialised, destroyed."""
+
+    rank: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Exit(Event):
+    """A rank's main process ended."""
+
+    rank: int
+    attempt: int
+    code: int | None
+    signal: int | None
+    expected: bool
+    oom_kills: int = 0
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Ended(Event):
+    """A node has ended its ranks and looked: `left` is what it could not end."""
+
+    attempt: int
+    left: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Drained(Event):
+    """All output of a node has arrived."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Fault(Event):
+    """A guard, or the way to it, reports a failure of its own."""
+
+    id: str
+    message: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Unreachable(Event):
+    """A node could not be reached at the start; final."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Silent(Event):
+    """Nothing is heard from a node for several beats; the channel is being renewed."""
+
+
+@dataclass(frozen=True)
+class Back(Event):
+    """A silent node is heard again."""
+
+
+@dataclass(frozen=True)
+class Lost(Event):
+    """A node was silent for the whole lease: its guard has ended its ranks by itself, if it lives."""
+
+    last_heard: float
+
+
+@dataclass(frozen=True)
+class Stop(Event):
+    """The user or the system wants the run to end; `node` is empty."""
+
+    reason: str
+    grace: float
+
+
+@dataclass(frozen=True)
+class Tick(Event):
+    """Time goes on; `node` is empty."""
+
+
+# -- actions -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """A message to a node's guard."""
+
+    node: str
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Note:
+    """An entry of events.jsonl."""
+
+    event: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AttemptOver:
+    """An attempt has ended everywhere: the controller judges it and answers with `retry` or `finish`."""
+
+    attempt: int
+
+
+Action = Send | Note | AttemptOver
+
+# -- the table -----------------------------------------------------------------------------------------
+
+_ALWAYS: dict[type[Event], str] = {
+    Stop: "on_stop",
+    Tick: "on_tick",
+    Silent: "on_silent",
+    Back: "on_back",
+    Lost: "on_lost",
+    Fault: "on_fault",
+    Hello: "on_hello",
+}
+
+TABLE: dict[State, dict[type[Event], str]] = {
+    State.GATHERING: {**_ALWAYS, Facts: "on_facts", Unreachable: "on_unreachable"},
+    State.LISTENING: {**_ALWAYS, Listening: "on_listening"},
+    State.PROVING: {**_ALWAYS, Probed: "on_probed"},
+    State.RUNNING: {**_ALWAYS, Started: "on_started", Report: "on_report", Exit: "on_exit"},
+    State.ENDING: {
+        **_ALWAYS,
+        Started: "on_started",
+        Report: "on_report",
+        Exit: "on_exit",
+        Ended: "on_ended",
+        Drained: "on_drained",
+        # late answers of a gate that is being given up
+        Facts: "ignore",
+        Listening: "ignore",
+        Probed: "ignore",
+        Unreachable: "on_unreachable",
+    },
+    State.OVER: {Tick: "ignore", Hello: "ignore", Ended: "ignore", Drained: "ignore", Back: "ignore"},
+}

@@ -1,0 +1,78 @@
+"""A guard's messages as events of the gang, with times on the controller's clock (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .clocks import Clock
+from .machine import read_exit
+from .states import Drained, Ended, Event, Facts, Fault, Hello, Listening, Probed, Report, Started
+
+Message = dict[str, Any]
+
+
+def _hello(node: str, m: Message, t: float) -> Event:
+    return Hello(
+        node, t, m["node_dir"], m["hostname"], bool(m.get("dead")), str(m.get("how") or ""), m.get("attempt")
+    )
+
+
+def _facts(node: str, m: Message, t: float) -> Event:
+    return Facts(node, t, m.get("facts") or {}, str(m.get("prelude_error") or m.get("error") or ""))
+
+
+def _listening(node: str, m: Message, t: float) -> Event:
+    return Listening(node, t, int(m.get("port") or 0), m.get("error"))
+
+
+def _probed(node: str, m: Message, t: float) -> Event:
+    return Probed(node, t, tuple(m.get("results") or ()), str(m.get("error") or ""))
+
+
+def _started(node: str, m: Message, t: float) -> Event:
+    return Started(node, t, int(m["rank"]), int(m["pid"]), int(m["attempt"]))
+
+
+def _report(node: str, m: Message, t: float) -> Event:
+    return Report(node, t, int(m["rank"]), str(m.get("event")))
+
+
+def _ended(node: str, m: Message, t: float) -> Event:
+    return Ended(node, t, int(m.get("attempt") or 0), tuple(m.get("left") or ()))
+
+
+def _drained(node: str, m: Message, t: float) -> Event:
+    return Drained(node, t, int(m.get("attempt") or 0))
+
+
+def _fault(node: str, m: Message, t: float) -> Event:
+    return Fault(node, t, str(m.get("id")), str(m.get("message")), m.get("rank"))
+
+
+_KINDS: dict[str, Callable[[str, Message, float], Event]] = {
+    "hello": _hello,
+    "facts": _facts,
+    "listening": _listening,
+    "probed": _probed,
+    "started": _started,
+    "report": _report,
+    "exit": read_exit,
+    "ended": _ended,
+    "drained": _drained,
+    "fault": _fault,
+}
+
+
+def translate(node: str, message: Message, clock: Clock) -> Event | None:
+    """The event, or None for a message that is none of the gang's business."""
+    kind = _KINDS.get(message["type"])
+    if kind is None:
+        return None
+    t = message.get("t")
+    error = message.get("error")
+    if message["type"] == "exit" and isinstance(error, dict):
+        own = (error.get("allranks") or {}).get("t")
+        if isinstance(own, (int, float)):
+            t = min(float(own), float(t or own))  # the program's own word is earlier than its reaping
+    return kind(node, message, clock.correct(float(t)) if isinstance(t, (int, float)) else 0.0)

@@ -1,0 +1,182 @@
+"""The ranks of one attempt on this node: started together, watched, ended together."""
+
+import json
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from .frames import RANK_LOG, Stream
+from .outlet import Outlet
+from .processes import (
+    Process,
+    alive,
+    command_of,
+    descendants,
+    end_all,
+    marked,
+    reap_children,
+    send_signal,
+    snapshot,
+)
+from .ranks import Rank, StartError, start_rank
+
+ERROR_FILE_LIMIT = 128 << 10
+END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reported
+
+
+class Attempt:
+    """Ranks of one attempt. `tell` takes messages for the controller and the journal."""
+
+    def __init__(
+        self, number: int, mark: str, outlet: Outlet, tell: Callable[[Dict[str, Any]], None]
+    ) -> None:
+        self.number = number
+        self.ranks: Dict[int, Rank] = {}
+        self._mark, self._outlet, self._tell = mark, outlet, tell
+        self._end_at: Optional[float] = None
+        self._reason = ""
+        self._began_end = 0.0
+        self.left: Optional[List[Dict[str, Any]]] = None
+        self._ooms = _oom_kills()
+
+    @property
+    def ending(self) -> bool:
+        """True from the first signal on."""
+        return self._end_at is not None
+
+    @property
+    def ended(self) -> bool:
+        """True once looked for and verified: nothing is left, or what is left is in `left`."""
+        return self.left is not None
+
+    def start(
+        self, orders: List[Dict[str, Any]], base: Dict[str, str], pass_pipe: Callable[[Rank], None]
+    ) -> None:
+        """Starts all ranks; where one can't start, the others are not begun and the fault is told."""
+        for order in orders:
+            try:
+                rank = start_rank(order, base, os.getpid())
+            except StartError as error:
+                self._tell(
+                    {"type": "fault", "id": "start-failed", "rank": order["rank"], "message": str(error)}
+                )
+                return
+            self.ranks[rank.rank] = rank
+            self._outlet.add_spool(Stream(RANK_LOG, rank.rank, self.number))
+            pass_pipe(rank)
+            self._tell(
+                {"type": "started", "rank": rank.rank, "pid": rank.process.pid, "attempt": self.number,
+                 "start_time": rank.process.start, "t": time.time()}
+            )  # fmt: skip
+
+    def stream(self, rank: Rank) -> Stream:
+        """The name of a rank's output."""
+        return Stream(RANK_LOG, rank.rank, self.number)
+
+    def pump(self, rank: Rank) -> bool:
+        """Moves a rank's output to the spool; False once the pipe is at its end."""
+        spool = self._outlet.spool(self.stream(rank))
+        assert spool is not None
+        return spool.pump(rank.pipe) is not None
+
+    def reaped(self, statuses: Dict[int, int]) -> None:
+        """Records the exits of main processes among dead children."""
+        for rank in self.ranks.values():
+            status = statuses.get(rank.process.pid)
+            if status is None or rank.exit is not None:
+                continue
+            rank.exit = {"type": "exit", "rank": rank.rank, "attempt": self.number, "t": time.time()}
+            if os.WIFSIGNALED(status):
+                rank.exit["signal"] = os.WTERMSIG(status)
+            else:
+                rank.exit["code"] = os.WEXITSTATUS(status)
+            rank.exit["expected"] = self.ending
+            rank.exit["oom_kills"] = _oom_kills() - self._ooms
+            rank.exit["error"] = _error_file(rank.error_file)
+            self._tell(rank.exit)
+
+    def begin_end(self, grace: float, reason: str) -> None:
+        """SIGTERM to each main process alone; a second call can only shorten the grace."""
+        now = time.monotonic()
+        if self._end_at is None:
+            self._reason, self._began_end, self._end_at = reason, now, now + grace
+            for rank in self.ranks.values():
+                if rank.exit is None:
+                    send_signal(rank.process, signal.SIGTERM)
+                    send_signal(rank.process, signal.SIGCONT)  # a stopped rank would never see it
+        else:
+            self._end_at = min(self._end_at, now + grace)
+
+    def next_deadline(self) -> Optional[float]:
+        """When SIGKILL is due (CLOCK_MONOTONIC seconds)."""
+        return None if self.ended else self._end_at
+
+    def advance_end(self) -> None:
+        """Once the main processes are gone or the grace is over: SIGKILL to everything, then look."""
+        if self._end_at is None or self.ended:
+            return
+        if time.monotonic() < self._end_at and any(r.exit is None for r in self.ranks.values()):
+            return
+        left = end_all(self._everything, self._reap, END_SECONDS)
+        self.left = [{"pid": p.pid, "state": p.state, "command": command_of(p.pid)} for p in left]
+        self._tell(
+            {"type": "ended", "attempt": self.number, "left": self.left, "reason": self._reason,
+             "seconds": round(time.monotonic() - self._began_end, 3), "t": time.time()}
+        )  # fmt: skip
+
+    def _reap(self) -> None:
+        self.reaped(reap_children())
+
+    def _everything(self) -> List[Process]:
+        """By lineage below this guard, and by the run mark where lineage was lost."""
+        processes = snapshot()
+        found = {p.pid: p for p in descendants([os.getpid()], processes)}
+        for process in marked(self._mark, processes):
+            found.setdefault(process.pid, process)
+        found.pop(os.getpid(), None)
+        return list(found.values())
+
+    def running(self) -> List[Rank]:
+        """Ranks whose main process has not ended."""
+        return [r for r in self.ranks.values() if r.exit is None]
+
+    def summary(self) -> Dict[str, Any]:
+        """State for a controller that comes back."""
+        return {
+            "attempt": self.number,
+            "ranks": {
+                str(r.rank): {"pid": r.process.pid, "start_time": r.process.start, "exit": r.exit}
+                for r in self.ranks.values()
+            },
+            "ending": self.ending,
+            "ended": self.left,
+        }
+
+    def stragglers(self) -> List[Process]:
+        """Main processes that are still alive."""
+        return alive([r.process for r in self.running()])
+
+
+def _error_file(path: Optional[str]) -> Optional[Dict[str, Any]]:
+    """The structured error file of a rank, where it wrote one."""
+    if not path:
+        return None
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read(ERROR_FILE_LIMIT).decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _oom_kills() -> int:
+    """How often the kernel has ended a process of this machine for want of memory."""
+    try:
+        with open("/proc/vmstat") as file:
+            for line in file:
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,0 +1,242 @@
+"""The process that ssh starts: it makes the node directory, leaves watcher and guard, and relays bytes.
+
+It dies with the ssh session and nothing else does. Modes: `guard` starts a run on this node, `attach`
+connects to one that is there, `sweep` lists or ends what earlier runs left.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, Dict, List, Optional
+
+from . import nodedir
+from .frames import NODE_LOG, Stream, pack_json
+from .link import Link, read_journal
+from .outlet import Outlet
+from .processes import PR_SET_CHILD_SUBREAPER, prctl
+from .sweep import sweep
+from .watcher import Keeper, Watcher
+
+BUFFER = 1 << 20
+
+
+def main(header: Dict[str, Any], runner: bytes) -> None:
+    """Entry point, called by the boot line with the header the controller sent."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        if header["mode"] == "sweep":
+            _say({"type": "swept", **sweep(header)})
+        elif header["mode"] == "attach":
+            _attach(header)
+        else:
+            _start(header, runner)
+    except nodedir.NoNodeDir as error:
+        _say({"type": "fault", "id": "node-dir", "message": str(error)})
+    except Exception as error:
+        text = "%s: %s" % (type(error).__name__, error)
+        _say({"type": "fault", "id": "boot", "message": text, "traceback": traceback.format_exc()[-2000:]})
+
+
+def _say(message: Dict[str, Any]) -> None:
+    data = pack_json(message)
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def _start(header: Dict[str, Any], runner: bytes) -> None:
+    directory = nodedir.make(header.get("node_dir"), header["uid"], header["node"])
+    with open(os.path.join(directory, "runner.py"), "wb") as file:
+        file.write(runner)
+    log, path = nodedir.scratch(directory)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(8)
+    daemon = os.fork()
+    if daemon == 0:
+        _leave(header, directory, listener, log)
+    listener.close()
+    os.waitpid(daemon, 0)
+    _relay(path)
+
+
+def _leave(header: Dict[str, Any], directory: str, listener: socket.socket, log: str) -> None:
+    """Forks the watcher out of the ssh session; never returns."""
+    try:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        _detach_output(log)
+        _watch_and_guard(header, directory, listener)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
+
+
+def _detach_output(log: str) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(null)
+    os.close(out)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _watch_and_guard(header: Dict[str, Any], directory: str, listener: socket.socket) -> None:
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    guard = os.fork()
+    if guard == 0:
+        status = 1
+        try:
+            from .guard import Guard
+
+            ours.close()
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+            status = Guard(header, directory, listener, theirs).run()
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+    theirs.close()
+    Watcher(header, directory, listener, guard, ours).run()
+    os._exit(0)
+
+
+def _attach(header: Dict[str, Any]) -> None:
+    """To a guard (or its watcher) that lives, else to what the node directory still holds."""
+    directory = nodedir.find(header.get("node_dir"), header["uid"], header["node"])
+    if directory is None:
+        _say(
+            {"type": "fault", "id": "no-run", "message": "nothing of run %s is on this node" % header["uid"]}
+        )
+        return
+    _, path = nodedir.scratch(directory)
+    if not _relay(path):
+        _keep(directory)
+
+
+def _keep(directory: str) -> None:
+    """Nobody lives there: this process itself gives out the spool."""
+    outlet = Outlet(os.path.join(directory, "spool"))
+    outlet.add_existing_spools()
+    outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(directory, "node.log"))
+    keeper = Keeper(directory, outlet, read_journal(os.path.join(directory, "journal.jsonl")))
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        _shuttle(theirs)
+        os._exit(0)
+    theirs.close()
+    link = Link(ours)
+    try:
+        while True:
+            with selectors.DefaultSelector() as selector:
+                mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.backlog else 0)
+                selector.register(ours, mask)
+                selector.select(5.0)
+            if keeper.answer(link, link.receive()):
+                nodedir.remove(directory)
+                return
+    except (EOFError, OSError):
+        return
+
+
+def _relay(path: str) -> bool:
+    """Connects and shuttles until either side ends; False where nobody listens."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(path)
+    except OSError:
+        return False
+    _shuttle(sock)
+    return True
+
+
+def _shuttle(sock: socket.socket) -> None:
+    """Bytes from standard input to the socket and from the socket to standard output, both at once."""
+    sock.setblocking(False)
+    os.set_blocking(0, False)
+    os.set_blocking(1, False)
+    up, down = bytearray(), bytearray()
+    poll = selectors.PollSelector()
+    while True:
+        _want(poll, 0, selectors.EVENT_READ if len(up) < BUFFER else 0)
+        _want(poll, 1, selectors.EVENT_WRITE if down else 0)
+        wanted = (selectors.EVENT_READ if len(down) < BUFFER else 0) | (selectors.EVENT_WRITE if up else 0)
+        _want(poll, sock.fileno(), wanted)
+        for key, events in poll.select():
+            try:
+                if key.fd == 0:
+                    _take(os.read(0, 65536), up)
+                elif key.fd == 1:
+                    del down[: os.write(1, memoryview(down)[:65536])]
+                else:
+                    if events & selectors.EVENT_READ:
+                        _take(sock.recv(65536), down)
+                    if events & selectors.EVENT_WRITE:
+                        del up[: sock.send(memoryview(up)[:65536])]
+            except BlockingIOError:
+                continue
+            except (EOFError, OSError):
+                _last_words(down)
+                return
+
+
+def _take(data: bytes, buffer: bytearray) -> None:
+    if not data:
+        raise EOFError
+    buffer += data
+
+
+def _last_words(data: bytearray) -> None:
+    """What the guard sent before it closed still goes out, within a second."""
+    deadline = time.monotonic() + 1
+    while data and time.monotonic() < deadline:
+        try:
+            del data[: os.write(1, data)]
+        except BlockingIOError:
+            time.sleep(0.01)
+        except OSError:
+            return
+
+
+def _want(poll: selectors.BaseSelector, fd: int, events: int) -> None:
+    key: Optional[selectors.SelectorKey] = poll.get_map().get(fd)
+    if key is None:
+        if events:
+            poll.register(fd, events)
+    elif not events:
+        poll.unregister(fd)
+    elif key.events != events:
+        poll.modify(fd, events)
+
+
+def read_exactly(count: int) -> bytes:
+    """Reads from standard input; used before the relay takes over."""
+    data: List[bytes] = []
+    while count:
+        part = os.read(0, min(count, 1 << 20))
+        if not part:
+            raise SystemExit(1)
+        data.append(part)
+        count -= len(part)
+    return b"".join(data)
+
+
+def enter() -> None:
+    """Reads the header (4 bytes length, JSON) and the runner (the same) and goes to `main`."""
+    header = json.loads(read_exactly(int.from_bytes(read_exactly(4), "big")).decode())
+    runner = read_exactly(int.from_bytes(read_exactly(4), "big"))
+    main(header, runner)

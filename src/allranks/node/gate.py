@@ -1,0 +1,259 @@
+"""The proof that every node reaches the master's port, from the node's side.
+
+The master listens as torch will (wildcard, IPv6 dual stack where there is IPv6, SO_REUSEADDR) and
+answers with the run's token; every node connects to every offered address and reads the token, so a
+foreign listener is told from ours. Afterwards a bound socket that does not listen keeps other programs
+off the port, and torch still binds over it.
+"""
+
+import errno
+import os
+import random
+import selectors
+import socket
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from .portowner import who_holds
+
+LOWEST_PORT = 10240
+TRIES = 64
+EXTRA = 0.5  # seconds given to the other addresses once one has answered
+
+
+def wildcard(port: int, reuse: bool) -> socket.socket:
+    """A stream socket bound as torch's TCPStore binds; raises OSError."""
+    try:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        address = "::"
+    except OSError:
+        sock, address = socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0"
+    try:
+        if reuse:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        return sock
+    except OSError as error:
+        sock.close()
+        if address == "::" and error.errno == errno.EADDRNOTAVAIL:  # IPv6 is built in but switched off
+            return _wildcard4(port, reuse)
+        raise
+
+
+def _wildcard4(port: int, reuse: bool) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if reuse:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("0.0.0.0", port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _free_port() -> int:
+    """A port that nobody uses in any way, below the range the kernel hands out by itself."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low, high = (int(word) for word in file.read().split())
+    except (OSError, ValueError):
+        low, high = 32768, 60999
+    ranges = [r for r in ((LOWEST_PORT, low - 1), (high + 1, 65535)) if r[1] - r[0] > 100]
+    first, last = ranges[0] if ranges else (LOWEST_PORT, 65535)
+    for _ in range(TRIES):
+        port = random.randint(first, last)
+        try:
+            wildcard(port, reuse=False).close()
+            return port
+        except OSError:
+            continue
+    raise OSError(errno.EADDRINUSE, "no free port found between %d and %d" % (first, last))
+
+
+class Gate:
+    """The master's listening socket, then the socket that holds the port."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self.port = port or _free_port()
+        self._token = token.encode() + b"\n"
+        self.listener: Optional[socket.socket] = wildcard(self.port, reuse=True)
+        self._holder: Optional[socket.socket] = None
+        assert self.listener is not None
+        self.listener.listen(1024)
+        self.listener.setblocking(False)
+        self._clients: List[Tuple[float, socket.socket]] = []
+
+    def accept(self) -> None:
+        """Answers every waiting prober with the token; the prober closes first, so TIME_WAIT is its own."""
+        while self.listener is not None:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                break
+            client.setblocking(False)
+            try:
+                client.send(self._token)
+            except OSError:
+                pass
+            self._clients.append((time.monotonic(), client))
+        self._clients = [c for c in self._clients if not self._done(*c)]
+
+    @staticmethod
+    def _done(since: float, client: socket.socket) -> bool:
+        try:
+            gone = client.recv(64) == b""
+        except BlockingIOError:
+            gone = time.monotonic() - since > 10
+        except OSError:
+            gone = True
+        if gone:
+            client.close()
+        return gone
+
+    def hold(self) -> None:
+        """Stops listening and keeps the port bound, so that only a socket with SO_REUSEADDR gets it."""
+        self._close_listener()
+        try:
+            self._holder = wildcard(self.port, reuse=True)
+        except OSError:
+            self._holder = None  # somebody was faster: rank 0 will say EADDRINUSE, the gate is repeated
+
+    def _close_listener(self) -> None:
+        for _, client in self._clients:
+            client.close()
+        self._clients = []
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+
+    def release(self) -> None:
+        """Lets the port go."""
+        self._close_listener()
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
+
+
+def port_failure(port: int, error: OSError) -> Dict[str, Any]:
+    """Why the port could not be had, with its owner where one can be seen."""
+    return {
+        "port": port,
+        "errno": errno.errorcode.get(error.errno or 0, "?"),
+        "text": os.strerror(error.errno) if error.errno else str(error),
+        "owner": who_holds(port) if error.errno == errno.EADDRINUSE else None,
+    }
+
+
+class _Probe:
+    """One connection attempt: connect, read the token, note the source address."""
+
+    def __init__(self, address: str, port: int, token: bytes) -> None:
+        self.address, self._port, self._token = address, port, token
+        self.result: Dict[str, Any] = {"address": address, "ok": False}
+        self._begin = time.monotonic()
+        self._data = b""
+        self.sock: Optional[socket.socket] = None
+        try:
+            family, kind, proto, _, where = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)[0]
+            self.sock = socket.socket(family, kind, proto)
+            self.sock.setblocking(False)
+            self.sock.connect(where)
+        except BlockingIOError:
+            pass
+        except socket.gaierror as error:
+            self._finish("resolution", str(error))
+        except OSError as error:
+            self._failed(error.errno or 0)
+
+    @property
+    def done(self) -> bool:
+        return self.sock is None
+
+    def _finish(self, error: Optional[str], text: str = "") -> None:
+        self.result["seconds"] = round(time.monotonic() - self._begin, 4)
+        if error is None:
+            self.result["ok"] = True
+        else:
+            self.result.update(error=error, text=text)
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+    def _failed(self, number: int) -> None:
+        names = {
+            errno.ECONNREFUSED: "refused",
+            errno.ETIMEDOUT: "timeout",
+            errno.ECONNRESET: "refused",
+            errno.EHOSTUNREACH: "unreachable",
+            errno.ENETUNREACH: "unreachable",
+            errno.EACCES: "refused",
+        }
+        self._finish(names.get(number, "failed"), os.strerror(number))
+
+    def advance(self, readable: bool) -> None:
+        """The socket became writable (connected or failed) or readable (the token)."""
+        assert self.sock is not None
+        number = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number:
+            self._failed(number)
+            return
+        if "local_address" not in self.result:
+            try:
+                self.result["local_address"] = self.sock.getsockname()[0]
+            except OSError:
+                pass
+        if readable:
+            self._read()
+
+    def _read(self) -> None:
+        assert self.sock is not None
+        try:
+            part = self.sock.recv(256)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._failed(error.errno or 0)
+            return
+        self._data += part
+        if self._data == self._token:
+            self._finish(None)
+        elif not part or not self._token.startswith(self._data):
+            self._finish("foreign", "another program answers on this port")
+
+    def expire(self) -> None:
+        self._finish("timeout", "no answer")
+
+
+def probe(addresses: List[str], port: int, token: str, seconds: float) -> Dict[str, Any]:
+    """Tries all addresses at once. Blocks up to `seconds`: run it as a task."""
+    probes = [_Probe(address, port, token.encode() + b"\n") for address in addresses]
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for item in probes:
+            if item.sock is not None:
+                selector.register(item.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, item)
+        proven = False
+        while any(not p.done for p in probes) and time.monotonic() < deadline:
+            for key, events in selector.select(max(0.0, min(0.05, deadline - time.monotonic()))):
+                _advance(selector, key.data, events)
+            if not proven and any(p.result["ok"] for p in probes):
+                proven = True
+                deadline = min(deadline, time.monotonic() + EXTRA)
+    for item in probes:
+        if not item.done:
+            item.expire()
+    return {"results": [p.result for p in probes]}
+
+
+def _advance(selector: selectors.BaseSelector, item: _Probe, events: int) -> None:
+    sock = item.sock
+    if sock is None:
+        return
+    was = sock.fileno()
+    item.advance(bool(events & selectors.EVENT_READ))
+    if item.done:
+        selector.unregister(was)
+    elif events & selectors.EVENT_WRITE:
+        selector.modify(sock, selectors.EVENT_READ, item)

@@ -1,0 +1,437 @@
+"""The guard: owns the ranks of one node. Single-threaded; all that may block runs in a forked task.
+
+It listens on a Unix socket in the node directory. One controller at a time: a newer one replaces the
+older. Without word from a controller for the lease, it ends its ranks and itself.
+"""
+
+import array
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from .attempt import Attempt
+from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, FrameError, Output, Stream
+from .gate import Gate, port_failure, probe
+from .link import HIGH_WATER, Journal, Link
+from .look import look, stacks
+from .outlet import Outlet
+from .processes import read_process, reap_children, send_signal
+from .ranks import Rank
+from .tasks import Task
+
+TICK = 1.0  # seconds between looks at the watcher, beats and lease checks
+FILE_TICK = 0.25  # seconds between looks at followed files while ranks run
+LOOK_SECONDS = 30.0
+
+RELEASED, LEASE_OVER = 0, 3  # how a guard ends; anything else is a death
+
+
+class Guard:
+    """The main loop and what the controller may ask for."""
+
+    def __init__(
+        self, header: Dict[str, Any], node_dir: str, listener: socket.socket, watcher: socket.socket
+    ) -> None:
+        self._header, self._dir = header, node_dir
+        self._mark = header["mark"]
+        self._lease = float(header["lease"])
+        self._grace = float(header["grace"])
+        self._watcher_pid = os.getppid()
+        self._watcher, self._listener = watcher, listener
+        self._link: Optional[Link] = None
+        self._journal = Journal(os.path.join(node_dir, "journal.jsonl"))
+        self._outlet = Outlet(os.path.join(node_dir, "spool"))
+        self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
+        self._attempt: Optional[Attempt] = None
+        self._gate: Optional[Gate] = None
+        self._base = dict(os.environ)
+        self._tasks: Dict[int, Task] = {}
+        self._selector = selectors.DefaultSelector()
+        self._heard = time.monotonic()
+        self._next_tick = 0.0
+        self._watcher_stops = 0
+        self._result: Optional[int] = None
+        self._drain_told = True
+        self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
+            "hello": self._on_hello, "setup": self._on_setup, "listen": self._on_listen, "probe": self._on_probe,
+            "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack, "end": self._on_end,
+            "stacks": self._on_stacks, "release": self._on_release,
+        }  # fmt: skip
+
+    # -- the loop ------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until released (gives RELEASED), or the lease is over and everything has ended (LEASE_OVER)."""
+        self._reports.bind(os.path.join(self._dir, "report.sock"))
+        self._reports.setblocking(False)
+        self._listener.setblocking(False)
+        wake_read, wake_write = os.pipe()
+        for end in (wake_read, wake_write):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._selector.register(wake_read, selectors.EVENT_READ, lambda: self._on_children(wake_read))
+        self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
+        self._selector.register(self._reports, selectors.EVENT_READ, self._on_report)
+        me = read_process(os.getpid())
+        start = me.start if me is not None else 0
+        self._journal.write({"event": "guard", "pid": os.getpid(), "start_time": start, "t": time.time()})
+        while self._result is None:
+            for key, _ in self._selector.select(self._timeout()):
+                key.data()
+            self._work()
+        return self._result
+
+    def _timeout(self) -> float:
+        deadlines = [self._next_tick]
+        if self._attempt is not None:
+            due = self._attempt.next_deadline()
+            if due is not None:
+                deadlines.append(due)
+            if self._link is not None and not self._attempt.ended:
+                deadlines.append(time.monotonic() + FILE_TICK)
+        deadlines += [task.deadline for task in self._tasks.values()]
+        return max(0.0, min(deadlines) - time.monotonic())
+
+    def _work(self) -> None:
+        """What is due by time, after all input that was pending has been read."""
+        now = time.monotonic()
+        for fd, task in list(self._tasks.items()):
+            if now >= task.deadline:
+                self._end_task(fd, task.expire())
+        if self._attempt is not None and self._attempt.ending and not self._attempt.ended:
+            self._attempt.advance_end()
+            if self._attempt.ended:
+                self._pump_rest()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK
+            self._tick(now)
+        self._send_output()
+
+    def _tick(self, now: float) -> None:
+        self._watcher_beat()
+        self._look_at_watcher()
+        if now - self._heard > self._lease:
+            self._lease_over(now)
+
+    def _lease_over(self, now: float) -> None:
+        attempt = self._attempt
+        if attempt is None or attempt.ended:
+            self._journal.write({"event": "lease-over", "t": time.time()})
+            self._result = LEASE_OVER
+        elif not attempt.ending:
+            self._log(
+                "no word from the controller for %g s: the lease is over, ending the ranks" % self._lease
+            )
+            attempt.begin_end(self._grace, "lease")
+
+    # -- the watcher ---------------------------------------------------------------------------------
+
+    def _watcher_beat(self) -> None:
+        try:
+            self._watcher.send(b"{}")
+        except OSError:
+            pass
+
+    def _look_at_watcher(self) -> None:
+        """A dead watcher, or one found stopped twice, ends the run: it is the guarantee against orphans."""
+        if os.getppid() != self._watcher_pid:
+            self._watcher_lost("died")
+            return
+        process = read_process(self._watcher_pid)
+        self._watcher_stops = self._watcher_stops + 1 if process is not None and process.state in "Tt" else 0
+        if self._watcher_stops >= 2 and process is not None:
+            send_signal(process, signal.SIGKILL)
+            self._watcher_lost("was stopped")
+
+    def _watcher_lost(self, what: str) -> None:
+        if self._watcher_pid == 0:
+            return
+        self._watcher_pid = os.getppid()
+        self._log("the watcher %s" % what)
+        self._tell({"type": "fault", "id": "watcher-lost", "message": "the watcher process %s" % what})
+        if self._attempt is not None:
+            self._attempt.begin_end(self._grace, "watcher-lost")
+
+    def _pass_pipe(self, rank: Rank) -> None:
+        """Hands the watcher the pipe's read end, and follows it here."""
+        assert self._attempt is not None
+        note = json.dumps({"rank": rank.rank, "attempt": self._attempt.number}).encode()
+        try:
+            rights = array.array("i", [rank.pipe])
+            self._watcher.sendmsg([note], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except OSError as error:
+            self._log("the watcher did not take a pipe: %s" % error)
+        self._selector.register(rank.pipe, selectors.EVENT_READ, lambda: self._on_output(rank))
+
+    # -- events --------------------------------------------------------------------------------------
+
+    def _on_children(self, wake: int) -> None:
+        try:
+            os.read(wake, 4096)
+        except BlockingIOError:
+            pass
+        statuses = reap_children()
+        if self._attempt is not None:
+            self._attempt.reaped(statuses)
+
+    def _on_output(self, rank: Rank) -> None:
+        assert self._attempt is not None
+        if rank.pipe >= 0 and not self._attempt.pump(rank):
+            self._close_pipe(rank)
+
+    def _close_pipe(self, rank: Rank) -> None:
+        self._selector.unregister(rank.pipe)
+        os.close(rank.pipe)
+        rank.pipe = -1
+
+    def _pump_rest(self) -> None:
+        """After the end: what the pipes still hold. What could not be ended may keep one open."""
+        assert self._attempt is not None
+        for rank in self._attempt.ranks.values():
+            while rank.pipe >= 0:
+                spool = self._outlet.spool(self._attempt.stream(rank))
+                assert spool is not None
+                moved = spool.pump(rank.pipe)
+                if not moved:
+                    self._close_pipe(rank)
+        self._drain_told = False
+
+    def _on_report(self) -> None:
+        while True:
+            try:
+                data = self._reports.recv(65536)
+            except OSError:
+                return
+            try:
+                message = json.loads(data.decode())
+            except ValueError:
+                continue
+            if isinstance(message, dict) and isinstance(message.get("rank"), int):
+                if message.get("event") == "initialised" and self._gate is not None:
+                    self._gate.release()
+                self._tell({**message, "type": "report"})
+
+    def _on_connection(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        self._drop_link({"type": "replaced"})
+        self._link = Link(sock)
+        self._selector.register(sock, selectors.EVENT_READ, self._on_link)
+
+    def _drop_link(self, last_word: Optional[Dict[str, Any]] = None) -> None:
+        if self._link is None:
+            return
+        link, self._link = self._link, None
+        self._selector.unregister(link.sock)
+        if last_word is not None:
+            try:
+                link.send(last_word)
+                link.flush()
+            except OSError:
+                pass
+        link.close()
+
+    def _on_link(self) -> None:
+        if self._link is None:
+            return
+        try:
+            frames = self._link.receive()
+        except FrameError as error:
+            self._log(str(error))
+            self._drop_link({"type": "fault", "id": "protocol", "message": str(error)})
+            return
+        except (EOFError, OSError):
+            self._drop_link()
+            return
+        self._heard = time.monotonic()
+        for frame in frames:
+            handler = None if isinstance(frame, Output) else self._handlers.get(frame["type"])
+            if handler is None or isinstance(frame, Output):
+                text = "a message this guard does not know (protocol %d)" % PROTOCOL
+                self._tell({"type": "fault", "id": "protocol", "message": text})
+            else:
+                handler(frame)
+
+    def _send_output(self) -> None:
+        if self._link is None:
+            return
+        try:
+            self._link.flush()
+            if self._link.backlog < HIGH_WATER:
+                self._link.send_bytes(self._outlet.fill(HIGH_WATER - self._link.backlog))
+                for stream, count in self._outlet.new_drops().items():
+                    self._link.send(
+                        {"type": "dropped", "kind": stream.kind, "rank": stream.rank, "bytes": count}
+                    )
+                self._tell_drained()
+                self._link.flush()
+            mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.backlog else 0)
+            self._selector.modify(self._link.sock, mask, self._on_link)
+        except OSError:
+            self._drop_link()
+
+    def _tell_drained(self) -> None:
+        if (
+            not self._drain_told
+            and self._outlet.drained
+            and self._attempt is not None
+            and self._link is not None
+        ):
+            self._drain_told = True
+            self._link.send(
+                {"type": "drained", "attempt": self._attempt.number, "sizes": self._outlet.sizes()}
+            )
+
+    def _tell(self, message: Dict[str, Any]) -> None:
+        """To the controller where there is one, and to the journal in any case."""
+        self._journal.write(message)
+        if self._link is not None:
+            self._link.send(message)
+
+    def _log(self, text: str) -> None:
+        """A line in the node's log (standard error of the guard is that file)."""
+        os.write(2, ("%s %s\n" % (time.strftime("%H:%M:%S"), text)).encode("utf-8", "replace"))
+
+    # -- what the controller asks --------------------------------------------------------------------
+
+    def _on_hello(self, message: Dict[str, Any]) -> None:
+        if message.get("protocol") != PROTOCOL:
+            text = "this guard speaks protocol %d, the controller %s" % (PROTOCOL, message.get("protocol"))
+            self._drop_link({"type": "fault", "id": "protocol", "message": text})
+            return
+        self._lease = float(message.get("lease", self._lease))
+        self._outlet.controller_has(message.get("have", {}))
+        self._drain_told = not (self._attempt is not None and self._attempt.ended)
+        assert self._link is not None
+        self._link.send(
+            {"type": "hello", "protocol": PROTOCOL, "node_dir": self._dir, "pid": os.getpid(), "t": time.time(),
+             "hostname": socket.gethostname(), "cwd": os.getcwd(), "dead": False,
+             "attempt": self._attempt.summary() if self._attempt is not None else None}
+        )  # fmt: skip
+
+    def _run_task(
+        self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[Dict[str, Any]], None]
+    ) -> None:
+        task = Task(name, function, seconds, done)
+        self._tasks[task.pipe] = task
+        self._selector.register(task.pipe, selectors.EVENT_READ, lambda: self._on_task(task))
+
+    def _on_task(self, task: Task) -> None:
+        result = task.read()
+        if result is not None:
+            self._end_task(task.pipe, result)
+
+    def _end_task(self, fd: int, result: Dict[str, Any]) -> None:
+        task = self._tasks.pop(fd)
+        self._selector.unregister(fd)
+        task.close()
+        task.done(result)
+
+    def _on_setup(self, message: Dict[str, Any]) -> None:
+        """Looks at this node in a task; the environment after the prelude stays here."""
+
+        def done(result: Dict[str, Any]) -> None:
+            self._base = result.pop("environment", self._base)
+            self._tell({"type": "facts", **result})
+
+        base = self._base
+        self._run_task("the look at this node", lambda: look(message, base), LOOK_SECONDS, done)
+
+    def _on_listen(self, message: Dict[str, Any]) -> None:
+        if self._gate is not None:
+            self._selector_forget_gate()
+        port = int(message.get("port", 0))
+        try:
+            self._gate = Gate(port, message["token"])
+        except OSError as error:
+            self._tell({"type": "listening", "error": port_failure(port, error)})
+            return
+        assert self._gate.listener is not None
+        self._selector.register(self._gate.listener, selectors.EVENT_READ, self._gate.accept)
+        self._tell({"type": "listening", "port": self._gate.port})
+
+    def _selector_forget_gate(self) -> None:
+        assert self._gate is not None
+        if self._gate.listener is not None:
+            self._selector.unregister(self._gate.listener)
+        self._gate.release()
+        self._gate = None
+
+    def _on_probe(self, message: Dict[str, Any]) -> None:
+        addresses, port, token = message["addresses"], int(message["port"]), message["token"]
+        seconds = float(message["seconds"])
+        self._run_task(
+            "the proof",
+            lambda: probe(addresses, port, token, seconds),
+            seconds + 5,
+            lambda result: self._tell({"type": "probed", **result}),
+        )
+
+    def _on_start(self, message: Dict[str, Any]) -> None:
+        if self._attempt is not None and not self._attempt.ended:
+            self._tell({"type": "fault", "id": "protocol", "message": "an attempt is still running"})
+            return
+        if self._gate is not None:
+            if self._gate.listener is not None:
+                self._selector.unregister(self._gate.listener)
+            self._gate.hold()
+        number = int(message["attempt"])
+        self._attempt = Attempt(number, self._mark, self._outlet, self._tell)
+        for entry in message.get("follow", []):
+            # The program appends to one metrics file over all attempts; NCCL's log is one an attempt.
+            metrics = entry["kind"] == "metrics"
+            stream = Stream(METRICS, entry["rank"], 0) if metrics else Stream(NCCL_LOG, entry["rank"], number)
+            self._outlet.add_file(stream, entry["path"])
+        for path in message.get("make", []):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        self._attempt.start(message["ranks"], self._base, self._pass_pipe)
+
+    def _on_ping(self, message: Dict[str, Any]) -> None:
+        assert self._link is not None
+        self._link.send({"type": "pong", "sent": message.get("sent"), "t": time.time()})
+
+    def _on_ack(self, message: Dict[str, Any]) -> None:
+        self._outlet.acknowledge(message.get("sizes", {}))
+
+    def _on_end(self, message: Dict[str, Any]) -> None:
+        if self._gate is not None:
+            self._selector_forget_gate()
+        if self._attempt is None:
+            self._attempt = Attempt(0, self._mark, self._outlet, self._tell)
+        if self._attempt.ended:
+            self._tell({"type": "ended", "attempt": self._attempt.number, "left": self._attempt.left,
+                        "reason": "already", "seconds": 0.0, "t": time.time()})  # fmt: skip
+            self._drain_told = False
+            return
+        self._attempt.begin_end(float(message["grace"]), message.get("reason", ""))
+
+    def _on_stacks(self, message: Dict[str, Any]) -> None:
+        attempt = self._attempt
+        if attempt is None:
+            self._tell({"type": "stacks", "ranks": {}})
+            return
+        wanted = {r.rank: r.process for r in attempt.running() if r.rank in message.get("ranks", [])}
+        directory = self._dir
+        self._run_task(
+            "taking stacks",
+            lambda: {"ranks": stacks(wanted, directory)},
+            20.0,
+            lambda result: self._tell({"type": "stacks", **result}),
+        )
+
+    def _on_release(self, message: Dict[str, Any]) -> None:
+        """All is done and fetched. The watcher removes the node directory."""
+        if self._attempt is not None and not self._attempt.ended:
+            self._tell({"type": "fault", "id": "protocol", "message": "release before the ranks have ended"})
+            return
+        self._journal.write({"event": "released", "t": time.time()})
+        self._result = RELEASED
+        self._send_output()

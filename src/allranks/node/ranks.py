@@ -1,0 +1,133 @@
+"""Starting a rank: fork from the guard's only thread, set limits and death signal, exec."""
+
+import fcntl
+import os
+import resource
+import signal
+import struct
+from typing import Any, Dict, List, Optional
+
+from .processes import PR_SET_PDEATHSIG, Process, prctl, read_process
+
+PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on; below a user's soft limit
+
+
+class Rank:
+    """A rank of the present attempt: its main process, its pipe, how it ended."""
+
+    def __init__(
+        self, rank: int, local_rank: int, process: Process, pipe: int, error_file: Optional[str]
+    ) -> None:
+        self.rank, self.local_rank = rank, local_rank
+        self.process = process
+        self.pipe = pipe  # -1 once at its end
+        self.error_file = error_file
+        self.exit: Optional[Dict[str, Any]] = None
+
+
+class StartError(Exception):
+    """A rank could not be started; the text says which call failed on what."""
+
+
+def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> Rank:
+    """Forks and execs one rank as the controller ordered; raises StartError."""
+    environment = dict(base)
+    for name in order.get("unset", []):
+        environment.pop(name, None)
+    environment.update(order["env"])
+    read_end, write_end = os.pipe()
+    _grow(read_end)
+    os.set_blocking(read_end, False)
+    error_read, error_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become_rank(order, environment, write_end, error_write, guard_pid)
+    os.close(write_end)
+    os.close(error_write)
+    process = read_process(pid)
+    failure = _read_all(error_read)
+    if failure or process is None:
+        os.close(read_end)
+        number, step = _unpack_failure(failure)
+        raise StartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
+    return Rank(
+        order["rank"], order["local_rank"], process, read_end, order["env"].get("TORCHELASTIC_ERROR_FILE")
+    )
+
+
+def _step_text(step: int, order: Dict[str, Any]) -> str:
+    steps = ["start", "enter the working directory %s" % order["workdir"], "run %s" % order["argv"][0]]
+    return "rank %d could not %s" % (order["rank"], steps[min(step, 2)])
+
+
+def _grow(pipe: int) -> None:
+    try:
+        fcntl.fcntl(pipe, 1031, PIPE_SIZE)  # F_SETPIPE_SZ
+    except OSError:
+        pass
+
+
+def _read_all(fd: int) -> bytes:
+    """Waits until exec closes the pipe: empty means that it succeeded."""
+    data = b""
+    while True:
+        part = os.read(fd, 64)
+        if not part:
+            os.close(fd)
+            return data
+        data += part
+
+
+def _unpack_failure(data: bytes) -> List[int]:
+    return list(struct.unpack("ii", data)) if len(data) == 8 else [0, 0]
+
+
+def _become_rank(
+    order: Dict[str, Any], environment: Dict[str, str], output: int, failure: int, guard_pid: int
+) -> None:
+    """In the child: never returns."""
+    step = 0
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a help only: setuid programs clear it
+        if os.getppid() != guard_pid:
+            os._exit(1)
+        _restore_signals()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        _raise_limits()
+        step = 1
+        os.chdir(order["workdir"])
+        step = 2
+        os.execvpe(order["argv"][0], order["argv"], environment)
+    except OSError as error:
+        os.write(failure, struct.pack("ii", error.errno or 0, step))
+    finally:
+        os._exit(127)
+
+
+def _restore_signals() -> None:
+    """Python ignores SIGPIPE and SIGXFSZ and the guard handles SIGCHLD: a rank starts with none of it."""
+    signal.set_wakeup_fd(-1)
+    for number in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+        signal.SIGCHLD,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGINT,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _raise_limits() -> None:
+    """NCCL pins memory and opens many sockets: soft limits go up to the hard ones."""
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
+        try:
+            hard = resource.getrlimit(limit)[1]
+            resource.setrlimit(limit, (hard, hard))
+        except (OSError, ValueError):
+            pass

@@ -1,0 +1,102 @@
+"""What earlier runs left on this node: processes by run mark, node directories without a guard."""
+
+import os
+from typing import Any, Dict, List
+
+from .link import read_journal
+from .nodedir import bases, remove
+from .processes import (
+    Process,
+    alive,
+    command_of,
+    descendants,
+    end_all,
+    mark_of,
+    read_process,
+    reap_children,
+    snapshot,
+)
+
+
+def sweep(header: Dict[str, Any]) -> Dict[str, Any]:
+    """Lists leftovers of this user; with "end" (list of [pid, start]) ends exactly those.
+
+    "live" marks processes whose run still has its guard: they are listed, and ended only when named.
+    """
+    if header.get("end") is not None:
+        return {"left": _end(header["end"])}
+    if header.get("remove") is not None:
+        return {"removed": _remove(header["remove"], header.get("node_dir"))}
+    live = _guards(header.get("node_dir"))
+    found = []
+    for process in snapshot().values():
+        mark = mark_of(process.pid)
+        if mark is None or process.state in "ZX":
+            continue
+        uid, _, node = mark.partition("/")
+        found.append(
+            {"uid": uid, "node": node, "pid": process.pid, "start_time": process.start,
+             "command": command_of(process.pid), "live": mark in live}
+        )  # fmt: skip
+    return {"processes": found, "directories": _directories(header.get("node_dir"), live)}
+
+
+def _end(names: List[List[int]]) -> List[Dict[str, Any]]:
+    """Ends the named processes and what is below them, by pid and start time."""
+    wanted = [Process(int(pid), 0, "R", int(start)) for pid, start in names]
+
+    def find() -> List[Process]:
+        roots = alive(wanted)
+        processes = snapshot()
+        below = descendants([p.pid for p in roots], processes)
+        return roots + below
+
+    left = end_all(find, reap_children, 5.0)
+    return [{"pid": p.pid, "start_time": p.start, "command": command_of(p.pid)} for p in left]
+
+
+def _run_dirs(wanted: Any) -> List[str]:
+    found = []
+    for base in bases(wanted):
+        top = os.path.join(os.path.abspath(base), "allranks-%d" % os.getuid())
+        for run in _names(top):
+            found += [os.path.join(top, run, node) for node in _names(os.path.join(top, run))]
+    return sorted(set(found))
+
+
+def _names(path: str) -> List[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _guards(wanted: Any) -> Dict[str, int]:
+    """Run marks whose guard lives: the journal names its pid."""
+    found: Dict[str, int] = {}
+    for path in _run_dirs(wanted):
+        for entry in read_journal(os.path.join(path, "journal.jsonl"))[:1]:
+            pid = entry.get("pid")
+            process = read_process(pid) if isinstance(pid, int) else None
+            if process is not None and process.start == entry.get("start_time") and process.state not in "ZX":
+                mark = "%s/%s" % (os.path.basename(os.path.dirname(path)), os.path.basename(path))
+                found[mark] = process.pid
+    return found
+
+
+def _directories(wanted: Any, live: Dict[str, int]) -> List[str]:
+    """Node directories that no guard uses."""
+    return [
+        path
+        for path in _run_dirs(wanted)
+        if "%s/%s" % (os.path.basename(os.path.dirname(path)), os.path.basename(path)) not in live
+    ]
+
+
+def _remove(paths: List[str], wanted: Any) -> List[str]:
+    """Removes dead runs' directories, only such as this sweep itself would list."""
+    known = set(_directories(wanted, _guards(wanted)))
+    removed = [path for path in paths if path in known]
+    for path in removed:
+        remove(path)
+    return removed

@@ -1,0 +1,135 @@
+"""The environment of a rank: torchrun's whole contract, allranks' own names, the user's settings.
+
+Order, later wins: what the node's session and the prelude give (known only there), forwarded names,
+allranks' own, interface settings, [env] and --env. Names starting with NCCL_, RCCL_, GLOO_, TORCH_ and
+OMP_NUM_THREADS of the caller are forwarded to other hosts (the local backend inherits all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from allranks.spec import RunSpec
+
+if TYPE_CHECKING:
+    from .plan import Attempt, NodePlan
+
+FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_")
+FORWARDED_NAMES = ("OMP_NUM_THREADS",)
+# Read by allranks itself (they set --pg-timeout) and by no library.
+NOT_FORWARDED = ("NCCL_TIMEOUT",)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node's ranks live. `outputs_here`: outputs are written straight into the run directory."""
+
+    node_dir: str
+    workdir: str
+    output_dir: str
+    outputs_here: bool
+    mark: str
+    run: str
+    forwarded: Mapping[str, str] = field(default_factory=dict)
+    interfaces: Mapping[str, str] = field(default_factory=dict)
+    has_cuda: bool = False
+
+    def nccl_log(self, rank: int, attempt: int) -> str:
+        """NCCL's own log of a rank."""
+        return f"{self.node_dir}/nccl_a{attempt}_rank_{rank:03d}.log"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process a launcher asks for; `env` holds what only this launcher sets."""
+
+    rank: int
+    local_rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    per_rank: bool = True
+
+
+def forwarded(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """What of the caller's environment goes to the ranks on other hosts."""
+    return {
+        k: v
+        for k, v in environ.items()
+        if k in names
+        or ((k.startswith(FORWARDED_PREFIXES) or k in FORWARDED_NAMES) and k not in NOT_FORWARDED)
+    }
+
+
+def rank_environment(
+    spec: RunSpec, world_size: int, node: NodePlan, process: Process, place: Place, attempt: Attempt
+) -> dict[str, str]:
+    """Everything set for one process, without the node's own base environment."""
+    environment = dict(place.forwarded)
+    environment.update(_own(spec, process, place, attempt))
+    if process.per_rank:
+        environment.update(_contract(spec, world_size, node, process, attempt, place))
+    environment.update(_debug(spec, place, process, attempt, environment))
+    environment.update(place.interfaces)
+    environment.update(spec.env)
+    return environment
+
+
+def _contract(
+    spec: RunSpec, world_size: int, node: NodePlan, process: Process, attempt: Attempt, place: Place
+) -> dict[str, str]:
+    """What torchrun gives a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    found = {
+        "RANK": process.rank,
+        "LOCAL_RANK": process.local_rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": node.nproc,
+        "GROUP_RANK": node.node.index,
+        "GROUP_WORLD_SIZE": node.of,
+        "ROLE_RANK": process.rank,
+        "ROLE_WORLD_SIZE": world_size,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": attempt.master_addr,
+        "MASTER_PORT": attempt.master_port,
+        "NODE_RANK": node.node.index,
+        "TORCHELASTIC_RESTART_COUNT": attempt.number,
+        "TORCHELASTIC_MAX_RESTARTS": spec.retries,
+        "TORCHELASTIC_RUN_ID": place.run,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": f"{place.node_dir}/error_a{attempt.number}_rank_{process.rank:03d}.json",
+        "ALLRANKS_STACKS_FILE": f"{place.node_dir}/stacks_rank_{process.rank:03d}.txt",
+    }
+    if "OMP_NUM_THREADS" not in place.forwarded and node.nproc > 1:
+        found["OMP_NUM_THREADS"] = 1  # as torchrun does
+    return {k: str(v) for k, v in found.items()}
+
+
+def _own(spec: RunSpec, process: Process, place: Place, attempt: Attempt) -> dict[str, str]:
+    found = {
+        "ALLRANKS_RUN": place.run,
+        "ALLRANKS_MARK": place.mark,
+        "ALLRANKS_OUTPUT_DIR": place.output_dir,
+        "ALLRANKS_REPORT_SOCKET": f"{place.node_dir}/report.sock",
+        "ALLRANKS_ATTEMPT": str(attempt.number),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if spec.pg_timeout is not None:
+        found["ALLRANKS_PG_TIMEOUT"] = f"{spec.pg_timeout:g}"
+        if spec.pg_timeout_forced:
+            found["ALLRANKS_PG_TIMEOUT_FORCED"] = "1"
+    return found
+
+
+def _debug(
+    spec: RunSpec, place: Place, process: Process, attempt: Attempt, so_far: Mapping[str, str]
+) -> dict[str, str]:
+    """NCCL's log level and file; what the user set stays."""
+    found: dict[str, str] = {}
+    if spec.debug:
+        found = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
+    elif "NCCL_DEBUG" not in so_far:
+        found["NCCL_DEBUG"] = "WARN"
+    if "NCCL_DEBUG_FILE" not in so_far and process.per_rank:
+        found["NCCL_DEBUG_FILE"] = place.nccl_log(process.rank, attempt.number)
+    return found

@@ -1,0 +1,119 @@
+"""Plan: which ranks run on which node, with which argv and environment.
+
+`make_plan` needs the facts of every node (slots, interpreter); `orders` needs the attempt's address.
+What it returns is what a guard executes and what --dry-run prints.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allranks.cluster import Cluster, Node
+from allranks.spec import RunSpec
+
+from .environment import Place, rank_environment
+from .launchers import LAUNCHERS
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """The ranks of one node: `first_rank` … `first_rank + nproc - 1`."""
+
+    node: Node
+    nproc: int
+    first_rank: int
+    of: int  # number of nodes
+    reason: str  # where nproc comes from, for messages
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All nodes' ranks. World size is the sum."""
+
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks in all."""
+        return sum(n.nproc for n in self.nodes)
+
+    def node_of(self, rank: int) -> NodePlan:
+        """The node that holds a rank."""
+        for node in self.nodes:
+            if node.first_rank <= rank < node.first_rank + node.nproc:
+                return node
+        raise KeyError(rank)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What differs between attempts: number, address, port."""
+
+    number: int
+    master_addr: str
+    master_port: int
+
+
+def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, Mapping[str, Any]]) -> Plan:
+    """Fixes the number of ranks a node: --nproc, slots, visible devices, GPUs listed, else 1."""
+    nodes, first = [], 0
+    for node in cluster.nodes:
+        count, reason = _nproc(spec, node, facts.get(node.name, {}), len(cluster) if spec.local else 1)
+        nodes.append(NodePlan(node, count, first, len(cluster), reason))
+        first += count
+    return Plan(tuple(nodes))
+
+
+def _nproc(spec: RunSpec, node: Node, facts: Mapping[str, Any], shared_by: int) -> tuple[int, str]:
+    if spec.nproc is not None:
+        return spec.nproc, "--nproc"
+    if node.slots is not None:
+        return node.slots, "slots in the host list"
+    gpus = facts.get("gpus") or {}
+    count = int(gpus.get("count") or 0) // shared_by
+    if count:
+        return count, str(gpus.get("source") or "GPUs found")
+    return 1, "no GPU found"
+
+
+def orders(
+    spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The `start` message for one node's guard."""
+    launcher = LAUNCHERS[spec.launcher]
+    ranks = []
+    for process in launcher(spec, plan.world_size, node, place, attempt, facts):
+        environment = rank_environment(spec, plan.world_size, node, process, place, attempt)
+        ranks.append(
+            {
+                "rank": process.rank,
+                "local_rank": process.local_rank,
+                "argv": _wrapped(spec, process.argv),
+                "env": {**environment, **process.env},
+                "workdir": place.workdir,
+            }
+        )
+    return {
+        "type": "start",
+        "attempt": attempt.number,
+        "ranks": ranks,
+        "make": [place.output_dir],
+        "follow": _followed(spec, node, place, attempt),
+    }
+
+
+def _wrapped(spec: RunSpec, argv: tuple[str, ...]) -> list[str]:
+    return [*shlex.split(spec.wrap or ""), *argv]
+
+
+def _followed(spec: RunSpec, node: NodePlan, place: Place, attempt: Attempt) -> list[dict[str, Any]]:
+    """Files that others write and that travel to the run directory."""
+    found: list[dict[str, Any]] = []
+    for rank in range(node.first_rank, node.first_rank + node.nproc):
+        metrics = f"{place.output_dir}/rank_{rank:02d}_metrics.jsonl"
+        found.append({"kind": "metrics", "rank": rank, "path": metrics})
+        found.append({"kind": "nccl", "rank": rank, "path": place.nccl_log(rank, attempt.number)})
+    return found

@@ -1,0 +1,199 @@
+"""Every RunSpec field a user can set: how its value is read, and its name as an option.
+
+A reader takes a value from the command line, the environment or TOML and returns what RunSpec holds; it
+raises ValueError whose text says what to set. Readers accept their own results, so a saved spec goes
+through them again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+
+from ..cluster.hostlist import MAX_HOSTS
+from ..cluster.names import check_host
+from ..errors import UsageError
+from .units import WANT_DURATION, duration_of
+
+Reader = Callable[[object], object]
+LAUNCHERS = ("direct", "torchrun", "command")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_WHOLE = re.compile(r"[0-9]{1,9}")
+_SSH_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=[ \t]*|[ \t]+)[^\x00-\x08\x0a-\x1f\x7f]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def _whole(low: int, high: int, auto: Sequence[str] = ()) -> Reader:
+    """A whole number; one of the words in `auto` stands for None."""
+    want = f"a whole number from {low} to {high}" + (f' or "{auto[0]}"' if auto else "")
+
+    def read(value: object) -> object:
+        if auto and (value is None or value in auto):
+            return None
+        number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
+        if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
+            raise ValueError(want)
+        return number
+
+    return read
+
+
+def _seconds(low: float, above: bool = False) -> Reader:
+    """A duration of at least `low` seconds, or above it."""
+    want = f"{WANT_DURATION}, {'more than' if above else 'at least'} {low:g}s"
+
+    def read(value: object) -> object:
+        seconds = duration_of(value)
+        if seconds < low or (above and seconds == low):
+            raise ValueError(want)
+        return seconds
+
+    return read
+
+
+def _text(want: str, lines: bool = False) -> Reader:
+    """A text that is not empty; without control characters unless `lines`, and never with a NUL."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(want)
+        if "\0" in value or (not lines and _CONTROL.search(value)):
+            raise ValueError(f"{want}, without control characters")
+        return value
+
+    return read
+
+
+def _path(want: str) -> Reader:
+    """A text that no program can take as an option."""
+    text = _text(want)
+
+    def read(value: object) -> object:
+        if isinstance(value, str) and value.startswith("-"):
+            raise ValueError(f"{want}, not starting with '-'")
+        return text(value)
+
+    return read
+
+
+def _matching(pattern: re.Pattern[str], want: str) -> Reader:
+    def read(value: object) -> object:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError(want)
+        return value
+
+    return read
+
+
+def _texts(each: Reader, want: str) -> Reader:
+    """A list of texts, each read by `each`; a tuple comes out."""
+
+    def read(value: object) -> object:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(want)
+        try:
+            return tuple(each(item) for item in value)
+        except ValueError:
+            raise ValueError(want) from None
+
+    return read
+
+
+def _word(value: object) -> object:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError("a text without NUL")
+    return value
+
+
+def flag(value: object) -> object:
+    """A bool, or 1/true/yes/on and 0/false/no/off as text."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
+        return value.lower() in _TRUE
+    raise ValueError("true or false")
+
+
+def _hosts(value: object) -> object:
+    """A file's path, a comma list, or a TOML array of hosts."""
+    want = 'the path of a hostfile or a list such as "node[01-04]"'
+    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(v, str) for v in value):
+        value = ",".join(value)
+    return _path(want)(value)
+
+
+def _host(value: object) -> object:
+    try:
+        return check_host(value if isinstance(value, str) else "")
+    except UsageError as error:
+        raise ValueError(f"a host name or an address ({error})") from None
+
+
+def _network(value: object) -> object:
+    """CIDR networks with commas, or a TOML array of them, normalised."""
+    want = "networks such as 10.0.0.0/16, with commas between them"
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not texts:
+        raise ValueError(want)
+    try:
+        if not all(isinstance(text, str) and "/" in text for text in texts):
+            raise ValueError(want)
+        return ",".join(str(ipaddress.ip_network(text.strip(), strict=False)) for text in texts)
+    except ValueError:
+        raise ValueError(want) from None
+
+
+def _pattern(value: object) -> object:
+    want = "a regular expression of Python"
+    try:
+        re.compile(value if isinstance(value, str) and value else "(")
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{want} ({error})") from None
+    return value
+
+
+READERS: dict[str, Reader] = {
+    "command": _texts(_word, 'a list of words such as ["train.py", "--epochs", "3"]'),
+    "name": _matching(_RUN_NAME, "a name of at most 40 letters, digits, '.', '_', '-', not starting with '.'"),
+    "local": _whole(1, 1024),
+    "hosts": _hosts,
+    "nodes": _whole(1, MAX_HOSTS),
+    "nproc": _whole(1, 1024, auto=("auto", "gpu")),
+    "launcher": _matching(re.compile("|".join(LAUNCHERS)), "one of " + ", ".join(LAUNCHERS)),
+    "python": _path("the name or path of a Python interpreter"),
+    "guard_python": _path("the name or path of a Python interpreter"),
+    "workdir": _path("the path of a directory"),
+    "prelude": _text("shell commands to run before the ranks", lines=True),
+    "wrap": _text("a command such as 'apptainer exec --nv IMG'"),
+    "ssh_options": _texts(_matching(_SSH_OPTION, ""), "options of ssh_config such as Port=2222"),
+    "network": _network,
+    "master_addr": _host,
+    "master_port": _whole(0, 65535),
+    "lease": _seconds(2),
+    "grace": _seconds(0),
+    "stop_grace": _seconds(0),
+    "connect_timeout": _seconds(0, above=True),
+    "init_timeout": _seconds(0, above=True),
+    "pg_timeout": _seconds(0, above=True),
+    "runs_dir": _path("the path of a directory"),
+    "node_dir": _path("the path of a directory on the nodes"),
+    "output_dir": _path("the path of a directory"),
+    "retries": _whole(0, 10_000),
+    "debug": flag,
+    "step_pattern": _pattern,
+    "fold": flag,
+    "end_leftovers": flag,
+    "detach": flag,
+    "dry_run": flag,
+    "json": flag,
+}
+OPTION_ONLY = ("dry_run", "json")
+_OPTION_NAMES = {"ssh_options": "--ssh-option", "fold": "--no-fold", "command": "the command after --"}
+
+
+def option_name(field: str) -> str:
+    """A field as the option that sets it."""
+    return _OPTION_NAMES.get(field, "--" + field.replace("_", "-"))

@@ -1,0 +1,66 @@
+"""What must not be written into run.json: values whose name says that they are secret.
+
+A name is split into words at `_`, `-`, `.` and capitals. It is secret if a word says password, secret or
+credential, or ends in `token` or `key`. Counts and special tokens of a vocabulary are none
+(`--max-tokens`, `--pad-token`, `TOKENIZERS_PARALLELISM`). Passwords inside URLs are hidden as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+REDACTED = "<redacted>"
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_ANYWHERE = ("secret", "password", "passwd", "passphrase", "credential", "apikey")
+_ENDINGS = ("token", "key", "keys", "sshpass")
+_WHOLE = ("pass", "pwd", "auth")
+_VOCABULARY = {"pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "image", "per", "sort"}
+_IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+_ASSIGNED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&|]+)")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable or an option of this name holds a secret."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    joined = "".join(words)
+    if any(part in joined for part in _ANYWHERE):
+        return True
+    if len(words) > 1 and any(word in _WHOLE for word in words):
+        return True
+    ends = any(word.endswith(_ENDINGS) for word in words)
+    return ends and not _VOCABULARY.intersection(words)
+
+
+def redact_text(text: str) -> str:
+    """A shell text with the values of secret assignments and passwords in URLs hidden."""
+    def hide(match: re.Match[str]) -> str:
+        return f"{match['name']}={REDACTED}" if is_secret_name(match["name"]) else match[0]
+
+    return _in_urls(_ASSIGNED.sub(hide, text))
+
+
+def redact_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables with the values of secret ones hidden."""
+    return {name: REDACTED if is_secret_name(name) else _in_urls(value) for name, value in env.items()}
+
+
+def redact_argv(argv: Sequence[str]) -> list[str]:
+    """The words of a command with `--token=…`, `--api-key …` and `KEY=…` hidden."""
+    shown: list[str] = []
+    hide_next = False
+    for word in argv:
+        hide, hide_next = hide_next and not word.startswith("--"), False
+        name, equals, _ = word.partition("=")
+        if hide:
+            shown.append(REDACTED)
+        elif equals and is_secret_name(name):
+            shown.append(f"{name}={REDACTED}")
+        else:
+            hide_next = word.startswith("-") and not equals and is_secret_name(word)
+            shown.append(_in_urls(word))
+    return shown
+
+
+def _in_urls(text: str) -> str:
+    return _IN_URL.sub(rf"\g<1>{REDACTED}@", text)

@@ -1,0 +1,110 @@
+"""The variables of the ranks: `--env K=V`, `--env NAME`, the table `[env]` and the list `forward`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import ConfigError, UsageError
+from .fields import ENV_NAME
+from .units import shown
+
+RESERVED = {
+    "RANK": "", "LOCAL_RANK": "", "GROUP_RANK": "", "ROLE_RANK": "", "NODE_RANK": "",
+    "WORLD_SIZE": "", "LOCAL_WORLD_SIZE": "", "GROUP_WORLD_SIZE": "", "ROLE_WORLD_SIZE": "",
+    "MASTER_ADDR": "; set --master-addr", "MASTER_PORT": "; set --master-port",
+}
+
+
+@dataclass(frozen=True)
+class Variables:
+    """What is set in the ranks, what is copied from the caller's environment, and remarks."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    forward: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_variables(
+    items: object, config: Mapping[str, object], environ: Mapping[str, str], source: str
+) -> Variables:
+    """Options over TOML; of two options with the same name the last one holds."""
+    given, copied = _from_options(items, environ)
+    table = _table(config.get("env"), source)
+    listed, missing = _listed(config.get("forward"), environ, source)
+    notes = [f"--env {name} overrides [env] {name} in {source}"
+             for name in table if name in copied or given.get(name, table[name]) != table[name]]
+    notes += [f"forward: {name} is not set in the environment, so it is not forwarded" for name in missing]
+    env = {**{k: v for k, v in table.items() if k not in copied}, **given}
+    both = [name for name in listed if name in env]
+    notes += [f"{name} is set by {'--env' if name in given else '[env]'}, so forward in {source} "
+              "does not copy it" for name in both]
+    forward = tuple(dict.fromkeys(copied + [name for name in listed if name not in env]))
+    return Variables(env, forward, tuple(notes))
+
+
+def check_name(name: str, where: str, error: type[UsageError]) -> str:
+    """Return `name` if a user may set it in the ranks."""
+    if not ENV_NAME.fullmatch(name):
+        raise error(f"{where}: {shown(name)} is not the name of a variable; "
+                    "letters, digits and '_', not a digit first")
+    if name in RESERVED:
+        raise error(f"{where}: {name} differs between ranks or nodes and is set by allranks{RESERVED[name]}")
+    return name
+
+
+def _from_options(items: object, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """`K=V` as a mapping and `NAME` as a list."""
+    given: dict[str, str] = {}
+    copied: list[str] = []
+    for item in _strings(items or (), "--env", UsageError):
+        name, equals, value = item.partition("=")
+        check_name(name, "--env", UsageError)
+        if not equals and name not in environ:
+            raise UsageError(f"--env {name}: {name} is not set in the environment; set it, "
+                             f"or write --env {name}=VALUE")
+        given.pop(name, None)
+        copied = [other for other in copied if other != name]
+        if equals:
+            given[name] = _value(value, f"--env {name}", UsageError)
+        else:
+            copied.append(name)
+    return given, copied
+
+
+def _table(table: object, source: str) -> dict[str, str]:
+    """`[env]`; numbers are taken as text."""
+    if table is None:
+        return {}
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{source}: env: found {shown(table)}, set a table [env] with NAME = \"value\"")
+    return {check_name(str(name), f"{source}: [env]", ConfigError):
+            _value(value, f"{source}: [env] {name}", ConfigError) for name, value in table.items()}
+
+
+def _listed(
+    names: object, environ: Mapping[str, str], source: str
+) -> tuple[list[str], list[str]]:
+    """`forward`, parted into those the caller's environment has and those it has not."""
+    where = f"{source}: forward"
+    checked = [check_name(name, where, ConfigError) for name in _strings(names or (), where, ConfigError)]
+    return [n for n in checked if n in environ], [n for n in checked if n not in environ]
+
+
+def _strings(value: object, where: str, error: type[UsageError]) -> Sequence[str]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise error(f"{where}: found {shown(value)}, set a list of names")
+    for item in value:
+        if not isinstance(item, str):
+            raise error(f"{where}: found {shown(item)}, set a list of names")
+    return value
+
+
+def _value(value: object, where: str, error: type[UsageError]) -> str:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise error(f"{where}: found {shown(value)}, set a text such as \"1\"")
+    if "\0" in value:
+        raise error(f"{where}: the value has a NUL character; remove it")
+    return value

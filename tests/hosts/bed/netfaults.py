@@ -1,0 +1,222 @@
+"""Fault verbs of the network: cable, firewall, loss, rate, delay, MTU, interfaces that lead nowhere.
+
+Nothing is remembered here: `clear_network_faults` looks at what is there, so any process can undo.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.hosts.bed.commands import BedError, Unavailable, batch, call, in_netns
+from tests.hosts.bed.host import HostBase
+from tests.hosts.waiting import wait_until
+
+RELAY = Path(__file__).with_name("relay.py")
+TABLE = "table inet faults { chain input { type filter hook input priority 0; }; }\n"
+RULE = 'add rule inet faults input iifname != "lo"'
+WIRE = (
+    "table netdev wire {\n"
+    "  chain inward { type filter hook ingress device eth0 priority 0; }\n"
+    "  chain outward { type filter hook egress device eth0 priority 0; }\n"
+    "}\n"
+)
+
+
+class NetworkFaults(HostBase):
+    # The cable
+
+    @property
+    def outer(self) -> str:
+        """The machine's end of the host's cable: its port, or the relay's TAP while there is a delay."""
+        tap = f"{self.slot.bridge}t{self.index}"
+        return tap if Path(f"/sys/class/net/{tap}").exists() else self.port
+
+    def link_down(self) -> None:
+        """The cable is pulled at the switch: nobody is told, packets vanish both ways."""
+        call("ip", "link", "set", self.outer, "down")
+
+    def link_up(self) -> None:
+        call("ip", "link", "set", self.outer, "up")
+
+    # The firewall; the host's own connections to itself pass, as with real ones
+
+    def _filter(self, rule: str) -> None:
+        in_netns(self.netns, "nft", "-f", "-", stdin=f"{TABLE}{RULE} {rule}\n")
+
+    def drop_port(self, port: int, proto: str = "tcp") -> None:
+        """Filtered: who connects to this port of the host waits and hears nothing."""
+        self._filter(f"{proto} dport {port} drop")
+
+    def reject_port(self, port: int) -> None:
+        """Refused at once, as if nothing listened there."""
+        self._filter(f"tcp dport {port} reject with tcp reset")
+
+    def drop_high_ports(self, except_: Iterable[int] = ()) -> None:
+        """Only low ports (ssh) and `except_` take new connections: what many sites have."""
+        ports = ", ".join(str(p) for p in except_)
+        unless = f"tcp dport != {{ {ports} }} " if ports else ""
+        self._filter(f"tcp dport 1024-65535 {unless}tcp flags & (syn|ack) == syn drop")
+
+    def drop_from(self, peer: HostBase | str) -> None:
+        """One way: this host hears nothing of `peer`, which still hears this host."""
+        for family, address in _addresses(peer):
+            self._filter(f"{family} saddr {address} drop")
+
+    # The wire
+
+    def loss(self, percent: float, peer: HostBase | str | None = None) -> None:
+        """Packets lost at random, in each direction (only from and to `peer`, if given); ARP passes."""
+        drop = f"meta protocol != arp numgen random mod 10000 < {round(percent * 100)} drop"
+        if percent >= 100:
+            drop = "meta protocol != arp drop"
+        lines = []
+        if peer is None:
+            lines = [f"add rule netdev wire {chain} {drop}" for chain in ("inward", "outward")]
+        for family, address in _addresses(peer) if peer is not None else []:
+            lines.append(f"add rule netdev wire inward {family} saddr {address} {drop}")
+            lines.append(f"add rule netdev wire outward {family} daddr {address} {drop}")
+        in_netns(self.netns, "nft", "-f", "-", stdin=WIRE + "\n".join(lines) + "\n")
+
+    def rate(self, speed: str | None) -> None:
+        """A slow cable, both ways: "10mbit"; None: as fast as it goes."""
+        self._rate_out(speed)
+        self._rate_in(speed)
+
+    def _rate_out(self, speed: str | None) -> None:
+        in_netns(self.netns, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+        if speed:
+            in_netns(self.netns, "tc", "qdisc", "add", "dev", "eth0", *_bucket(speed))
+
+    def _rate_in(self, speed: str | None) -> None:
+        call("tc", "qdisc", "del", "dev", self.outer, "root", check=False)
+        if speed:
+            call("tc", "qdisc", "add", "dev", self.outer, *_bucket(speed))
+
+    def mtu(self, size: int) -> None:
+        """The host believes in this MTU. Above 1500: the bridge loses larger frames without a word.
+
+        Segmentation offload goes to one packet, else large frames would pass as something the card splits.
+        """
+        in_netns(self.netns, "ip", "link", "set", "eth0", "mtu", str(size), "gso_max_segs", "1")
+
+    def path_mtu(self, size: int) -> None:
+        """The switch port carries less than the host believes: large frames vanish both ways."""
+        in_netns(self.netns, "ip", "link", "set", "eth0", "gso_max_segs", "1")
+        call("ip", "link", "set", self.outer, "mtu", str(size))
+
+    def delay(self, ms: float) -> None:
+        """Each frame takes `ms` longer, each way (so a round trip twice that).
+
+        The port leaves the bridge for a namespace without addresses; a relay holds each frame back and hands
+        it to a TAP in the bridge. Say `rate` after `delay`, not before.
+        """
+        if not os.path.exists("/dev/net/tun"):
+            raise Unavailable("delay needs /dev/net/tun (a TAP device), and this machine has none")
+        self._undelay()
+        tap = f"{self.slot.bridge}t{self.index}"
+        self._make_void()
+        batch(f"link set {self.port} netns {self.slot.void}")
+        batch(f"link set {self.port} up", netns=self.slot.void)
+        with open(self.dir / "relay.log", "ab") as log:
+            relay = subprocess.Popen(
+                [sys.executable, str(RELAY), tap, self.slot.void, self.port, str(ms)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        (self.dir / "relay.pid").write_text(str(relay.pid))
+
+        def ready() -> bool:
+            if relay.poll() is not None:
+                raise BedError(f"relay: {(self.dir / 'relay.log').read_text()}")
+            return Path(f"/sys/class/net/{tap}").exists()
+
+        wait_until(ready, what=f"the relay's {tap}")
+        batch(f"link set {tap} mtu 1500 master {self.slot.bridge} up")
+
+    def _undelay(self) -> None:
+        file = self.dir / "relay.pid"
+        if not file.exists():
+            return
+        pid = int(file.read_text())
+        file.unlink()
+        if str(RELAY).encode() in _cmdline(pid):
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not _cmdline(pid), what="the relay gone")
+        wait_until(lambda: self.outer == self.port, what="the relay's TAP gone")
+        if self.is_on:
+            batch(f"link set {self.port} netns {os.getpid()}", netns=self.slot.void)
+            batch(f"link set {self.port} master {self.slot.bridge} up")
+
+    # Interfaces
+
+    def add_interface(self, name: str, cidr: str, *, first: bool = False) -> None:
+        """A second interface, up and running, that leads nowhere. `first`: listed before eth0.
+
+        (By name, as in /sys/class/net, what comes first is the name's doing: "aa0".)
+        """
+        self._make_void()
+        used = {int(str(link["ifindex"])) for link in self.links()}
+        index = f"index {min(set(range(2, 10)) - used) if first else max(used) + 1}"
+        far = f"x{self.index}-{name}"[:15]
+        batch(
+            f"link add {name} {index} type veth peer name {far} netns {self.slot.void}",
+            f"addr add {cidr} dev {name}",
+            f"link set {name} up",
+            netns=self.netns,
+        )
+        batch(f"link set {far} up", netns=self.slot.void)
+
+        def running() -> bool:
+            return any(link["ifname"] == name and link["operstate"] == "UP" for link in self.links())
+
+        wait_until(running, what=f"{name} running")
+
+    def links(self) -> list[dict[str, object]]:
+        """What `ip link` shows on the host, in its order."""
+        found: list[dict[str, object]] = json.loads(in_netns(self.netns, "ip", "-j", "link"))
+        return found
+
+    def _make_void(self) -> None:
+        if not os.path.exists(f"/run/netns/{self.slot.void}"):
+            call("ip", "netns", "add", self.slot.void)
+            in_netns(self.slot.void, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", check=False)
+
+    def clear_network_faults(self) -> None:
+        self._undelay()
+        self.link_up()
+        call("tc", "qdisc", "del", "dev", self.port, "root", check=False)
+        in_netns(self.netns, "nft", "flush", "ruleset")
+        in_netns(self.netns, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+        extra = [str(link["ifname"]) for link in self.links() if link["ifname"] not in ("lo", "eth0")]
+        lines = [f"link del {name}" for name in extra]
+        batch("link set eth0 mtu 1500 gso_max_segs 65535 up", *lines, netns=self.netns)
+        batch(f"link set {self.port} mtu 1500")
+
+
+def _addresses(peer: HostBase | str) -> list[tuple[str, str]]:
+    if isinstance(peer, HostBase):
+        return [("ip", peer.address), ("ip6", peer.address6)]
+    return [("ip6" if ":" in peer else "ip", peer)]
+
+
+def _bucket(speed: str) -> list[str]:
+    return ["root", "tbf", "rate", speed, "burst", "32kb", "latency", "400ms"]
+
+
+def _cmdline(pid: int) -> bytes:
+    """Empty when the process is gone or a zombie (which is reaped if it is our child)."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

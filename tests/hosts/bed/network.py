@@ -1,0 +1,175 @@
+"""Slots: which bridge, names and subnet a bed has, so that several beds run side by side.
+
+The bridge is the lock: the kernel lets one process create a name, and it lives as long as the bed. Its alias
+says who owns it, so a bed whose owner was killed is found and removed by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.hosts.bed.commands import BedError, batch, call
+from tests.hosts.waiting import wait_until
+
+PREFIX = "arbed"
+SLOTS = 200
+KEPT = "kept"
+
+
+@dataclass(frozen=True)
+class Slot:
+    number: int
+
+    @property
+    def bridge(self) -> str:
+        return f"{PREFIX}{self.number}"
+
+    @property
+    def void(self) -> str:
+        """A namespace without addresses: what is connected to it leads nowhere."""
+        return f"{self.bridge}-void"
+
+    @property
+    def subnet(self) -> str:
+        return f"10.203.{self.number}"
+
+    @property
+    def subnet6(self) -> str:
+        return f"fdab:{self.number + 1:x}:"
+
+    @property
+    def head(self) -> str:
+        """The address of the machine itself, where the controller runs."""
+        return f"{self.subnet}.254"
+
+    @property
+    def head6(self) -> str:
+        return f"{self.subnet6}:fe"
+
+    def netns(self, name: str) -> str:
+        return f"{self.bridge}-{name}"
+
+    def port(self, index: int) -> str:
+        return f"{self.bridge}p{index}"
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; empty if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _start_time(pid: int) -> str:
+    return "".join(_stat(pid)[19:20])
+
+
+def _bridges() -> dict[str, str]:
+    """Name → alias of every bridge that is ours."""
+    found = json.loads(call("ip", "-j", "link", "show", "type", "bridge") or "[]")
+    return {b["ifname"]: b.get("ifalias", "") for b in found if b.get("ifname", "").startswith(PREFIX)}
+
+
+def claim(*, keep: bool) -> Slot:
+    """A free slot with its bridge up. `keep`: the bed outlives this process."""
+    sweep()
+    taken = _bridges()
+    for number in range(SLOTS):
+        slot = Slot(number)
+        if slot.bridge in taken:
+            continue
+        try:
+            call("ip", "link", "add", slot.bridge, "type", "bridge")
+        except BedError as error:
+            if "File exists" in str(error):
+                continue
+            raise
+        try:
+            _dress(slot, KEPT if keep else f"{os.getpid()}:{_start_time(os.getpid())}")
+        except BedError:
+            call("ip", "link", "del", slot.bridge, check=False)
+            raise
+        return slot
+    raise BedError(f"all {SLOTS} test beds are taken: ip link show type bridge")
+
+
+def _dress(slot: Slot, owner: str) -> None:
+    batch(
+        f"link set {slot.bridge} alias {owner}",
+        f"link set {slot.bridge} mtu 1500",  # said once by hand, it no longer follows its ports
+        f"addr add {slot.head}/24 dev {slot.bridge}",
+        f"addr add {slot.head6}/64 dev {slot.bridge} nodad",
+        f"link set {slot.bridge} up",
+    )
+
+
+def sweep() -> list[str]:
+    """Remove beds whose owner is dead; the names of their bridges."""
+    removed = []
+    for name, owner in _bridges().items():
+        pid, _, start = owner.partition(":")
+        if pid.isdigit() and _start_time(int(pid)) != start:
+            release(Slot(int(name.removeprefix(PREFIX))))
+            removed.append(name)
+    return removed
+
+
+def namespaces(slot: Slot) -> list[str]:
+    try:
+        names = os.listdir("/run/netns")
+    except FileNotFoundError:
+        return []
+    return sorted(n for n in names if n.startswith(f"{slot.bridge}-"))
+
+
+def links(slot: Slot) -> list[str]:
+    """The machine's own ends of the bed's links, and its bridge."""
+    own = (slot.bridge, f"{slot.bridge}p", f"{slot.bridge}t")
+    return [n for n in os.listdir("/sys/class/net") if n == own[0] or n.startswith(own[1:])]
+
+
+def processes_in(netns: str) -> list[int]:
+    return [int(pid) for pid in call("ip", "netns", "pids", netns, check=False).split()]
+
+
+def kill_in(netns: str) -> None:
+    """SIGKILL to all in a network namespace, until none is left.
+
+    A dying process leaves its namespace before it is gone, so we also wait for each one that we met.
+    """
+    met: set[int] = set()
+
+    def none_left() -> bool:
+        pids = [pid for pid in processes_in(netns) if pid != os.getpid()]
+        met.update(pids)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    wait_until(none_left, what=f"no process in {netns}")
+    wait_until(lambda: all(_is_dead(pid) for pid in met), what=f"the processes of {netns} gone")
+
+
+def _is_dead(pid: int) -> bool:
+    """Gone, or a zombie that waits for its parent."""
+    stat = _stat(pid)
+    return not stat or stat[0] in "ZX"
+
+
+def release(slot: Slot) -> None:
+    """Nothing of the slot is left: processes, links, namespaces, bridge."""
+    spaces = namespaces(slot)
+    for netns in spaces:
+        kill_in(netns)
+    ports = [n for n in links(slot) if n != slot.bridge]
+    batch(*(f"link del {n}" for n in ports), *(f"netns del {n}" for n in spaces), check=False)
+    call("ip", "link", "del", slot.bridge, check=False)
+    wait_until(lambda: not links(slot) and not namespaces(slot), what=f"links of {slot.bridge} gone")

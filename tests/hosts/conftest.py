@@ -1,0 +1,65 @@
+"""Beds for the host tests. Without root, sshd, ip or nft each test that asks for one is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.hosts.bed import Bed, missing
+
+MakeBed = Callable[..., Bed]
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.hosts)
+
+
+def _need_root() -> None:
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+
+
+def _module_bed(n: int, factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    _need_root()
+    with Bed.up(n, factory.mktemp(f"bed{n}-")) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def bed4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """Four hosts for all tests of a module; healed after each."""
+    yield from _module_bed(4, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def bed2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """Two hosts for all tests of a module; healed after each."""
+    yield from _module_bed(2, tmp_path_factory)
+
+
+@pytest.fixture
+def make_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeBed]:
+    """`make_bed(n, shm=…, names=…)`: a bed of the test's own."""
+    _need_root()
+    with ExitStack() as stack:
+
+        def make(n: int, **options: object) -> Bed:
+            up: Callable[..., Bed] = Bed.up
+            return stack.enter_context(up(n, tmp_path_factory.mktemp("bed-"), **options))
+
+        yield make
+
+
+@pytest.fixture(autouse=True)
+def _heal(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What one test broke must not fail the next."""
+    beds = [request.getfixturevalue(name) for name in ("bed2", "bed4") if name in request.fixturenames]
+    yield
+    for bed in beds:
+        bed.heal()

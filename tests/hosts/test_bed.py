@@ -1,0 +1,410 @@
+"""The test bed does what its verbs say; else every test that uses it would prove nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.hosts.bed import Bed, BedError, Host, Unavailable, network
+from tests.hosts.bed.__main__ import main
+from tests.hosts.bed.host import read_process
+from tests.hosts.conftest import MakeBed
+from tests.hosts.waiting import wait_until
+
+LISTEN = (
+    "import socket,sys,time\n"
+    "s=socket.socket(); s.setsockopt(1,2,1); s.bind(('', int(sys.argv[1]))); s.listen(); time.sleep(600)"
+)
+CONNECT = (
+    "import socket,sys\n"
+    "try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 1); print('open')\n"
+    "except ConnectionRefusedError: print('refused')\n"
+    "except OSError: print('silence')"
+)
+OPEN, REFUSED, SILENCE = "open", "refused", "silence"
+
+
+def connect(origin: Host, address: str, port: int) -> str:
+    return origin.run(["python3", "-c", CONNECT, address, str(port)]).stdout.strip()
+
+
+def listen(host: Host, port: int) -> None:
+    host.popen(["python3", "-c", LISTEN, str(port)])
+    wait_until(lambda: connect(host, "127.0.0.1", port) == OPEN, what=f"{host} listens on {port}")
+
+
+def runs(pid: int) -> bool:
+    process = read_process(pid)
+    return process is not None and process.state != "Z"
+
+
+def pings(origin: Host, address: str, *options: str) -> bool:
+    done = origin.run(["ping", "-n", "-c1", "-W1", *options, address], check=False)
+    return done.returncode == 0
+
+
+def round_trip(origin: Host, address: str) -> float:
+    """The best of three, in milliseconds."""
+    out = origin.run(["ping", "-n", "-c3", "-i0.01", "-W2", address]).stdout
+    return float(out.rpartition("=")[2].split("/")[0])
+
+
+def test_hosts_are_machines(bed4: Bed) -> None:
+    """Own name, address, processes, shared memory; names resolve among them."""
+    for host in bed4.hosts:
+        assert bed4.ssh(host.name, "hostname", check=True).stdout == f"{host.name}\n"
+        assert bed4.ssh(host.address, "hostname", check=True).stdout == f"{host.name}\n"
+        assert bed4.ssh(host.address6, "hostname", check=True).stdout == f"{host.name}\n"
+    first, second, *_ = bed4.hosts
+    assert first.run("getent hosts h1 h2 head").stdout.split()[::2] == [
+        first.address,
+        second.address,
+        bed4.head_address,
+    ]
+    assert pings(first, "h2") and pings(first, "head") and pings(first, "h2-v6", "-6")
+    first.run("echo x > /dev/shm/mine")
+    assert second.run("ls /dev/shm").stdout == ""
+    assert "65536" in first.run("df /dev/shm").stdout
+    assert first.run("ls /sys/class/net").stdout.split() == ["eth0", "lo"]
+    assert first.run("cat /proc/1/comm").stdout == "bash\n"
+    assert first.run([sys.executable, "-c", "import pytest"], check=False).stderr == ""
+
+
+def test_a_users_own_ssh(bed2: Bed) -> None:
+    """`ssh` on PATH reaches the hosts with checked host keys."""
+    out = subprocess.run(
+        ["ssh", "h2", "echo $SSH_CONNECTION"], env=bed2.env(), capture_output=True, text=True
+    )
+    assert out.stdout.split()[0] == bed2.head_address and out.stderr == ""
+    assert bed2.hostfile.read_text().split() == [h.address for h in bed2.hosts]
+    assert bed2.hostfile_names.read_text().split() == ["h1", "h2"]
+    known = bed2.dir / "known_hosts"
+    text = known.read_text()
+    known.write_text("")
+    try:
+        assert "Host key verification failed" in bed2.ssh("h1", "true").stderr
+    finally:
+        known.write_text(text)
+
+
+def test_a_user_who_is_not_root(bed2: Bed) -> None:
+    done = bed2.ssh(
+        "h1", f"id -un; pwd; touch f; {sys.executable} -c 'import os; print(os.getuid())'", user="trainer"
+    )
+    assert done.stdout.split() == ["trainer", "/home/trainer", "20200"], done.stderr
+    assert (bed2.hosts[0].home("trainer") / "f").exists()
+    assert bed2.hosts[0].run("id -un", user=(20200, 20200)).stdout == "trainer\n"
+
+
+def test_link_down(bed2: Bed) -> None:
+    one, two = bed2.hosts
+    one.link_down()
+    assert not pings(two, one.address)
+    assert bed2.ssh("-oConnectTimeout=1", "h1", check=False).returncode == 255
+    one.link_up()
+    wait_until(lambda: pings(two, one.address), what="the link carries again")
+
+
+def test_drop_is_silence_and_reject_is_refused(bed2: Bed) -> None:
+    one, two = bed2.hosts
+    for port in (4000, 4001, 4002):
+        listen(one, port)
+    one.drop_port(4001)
+    one.reject_port(4002)
+    assert [connect(two, one.address, p) for p in (4000, 4001, 4002)] == [OPEN, SILENCE, REFUSED]
+    assert [connect(one, one.address, p) for p in (4000, 4001, 4002)] == [OPEN, OPEN, OPEN]
+    one.clear_faults()
+    assert [connect(two, one.address, p) for p in (4001, 4002)] == [OPEN, OPEN]
+
+
+def test_drop_high_ports(bed2: Bed) -> None:
+    one, two = bed2.hosts
+    listen(one, 4000)
+    listen(one, 4001)
+    listen(two, 4000)
+    one.drop_high_ports(except_=[4001])
+    assert [connect(two, one.address, p) for p in (22, 4000, 4001)] == [OPEN, SILENCE, OPEN]
+    assert connect(one, two.address, 4000) == OPEN
+
+
+def test_drop_from_is_one_way(bed4: Bed) -> None:
+    one, two, three, _ = bed4.hosts
+    receive = (
+        "import socket; s=socket.socket(2,2); s.bind(('',4000)); s.settimeout(1.5); print('up', flush=True)\n"
+        "try: print(s.recv(99).decode())\n"
+        "except OSError: print('nothing')"
+    )
+
+    def hears(listener: Host, speaker: Host) -> str:
+        process = listener.popen(["python3", "-c", receive])
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        speaker.run(f"echo -n hello > /dev/udp/{listener.address}/4000")
+        return process.communicate(timeout=20)[0].strip()
+
+    one.drop_from(two)
+    assert [hears(one, two), hears(two, one), hears(one, three)] == ["nothing", "hello", "hello"]
+
+
+def test_loss(bed4: Bed) -> None:
+    one, two, three, _ = bed4.hosts
+    one.loss(30)
+    out = two.run(["ping", "-n", "-q", "-c200", "-i0.002", "-W1", one.address], check=False).stdout
+    lost = float(out.partition("% packet loss")[0].split()[-1])
+    assert 25 < lost < 75, out  # 51 % is to be expected: 30 % each way
+    one.clear_faults()
+    one.loss(100, peer=two)
+    assert not pings(two, one.address) and pings(three, one.address)
+
+
+@pytest.mark.parametrize("inward", [True, False])
+def test_rate(bed2: Bed, inward: bool) -> None:
+    size = 1_500_000
+    command = "cat > /dev/null" if inward else f"head -c {size} /dev/zero"
+
+    def seconds() -> float:
+        start = time.monotonic()
+        subprocess.run(
+            ["ssh", "h1", command],
+            env=bed2.env(),
+            input=bytes(size) if inward else b"",
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=60,
+        )
+        return time.monotonic() - start
+
+    bed2.hosts[0].rate("10mbit")
+    slow = seconds()
+    bed2.hosts[0].rate(None)
+    fast = seconds()
+    assert slow > 1.0 and fast < slow / 2, (slow, fast)
+
+
+def test_jumbo_frames_into_a_normal_switch(bed2: Bed) -> None:
+    """The classic: small packets and the handshake pass, the first large one never does."""
+    one, two = bed2.hosts
+    for host in bed2.hosts:
+        host.mtu(9000)
+    assert pings(one, two.address) and not pings(one, two.address, "-s4000")
+    assert connect(one, two.address, 22) == OPEN
+    send = f"timeout 3 ssh -F {bed2.ssh_config()} {{}} 'head -c 1000000 /dev/zero' | wc -c"
+    assert int(one.run(send.format(two.address), check=False).stdout) < 1_000_000
+    one.clear_faults()
+    two.clear_faults()
+    assert pings(one, two.address, "-s4000")
+
+
+def test_path_mtu(bed2: Bed) -> None:
+    one, two = bed2.hosts
+    one.path_mtu(1000)
+    assert pings(two, one.address) and not pings(two, one.address, "-s1200", "-Mdo")
+
+
+def test_delay(bed2: Bed) -> None:
+    one, two = bed2.hosts
+    try:
+        one.delay(20)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    wait_until(lambda: pings(two, one.address), what="frames through the relay")
+    assert 40 <= round_trip(two, one.address) < 200
+    data = os.urandom(3_000_000)  # offloaded segments and checksums must survive the relay
+    for command, given in (("cat", data), ("head -c 3000000 /dev/zero", b"")):
+        argv = ["ssh", "h1", command]
+        out = subprocess.run(
+            argv, env=bed2.env(), input=given, capture_output=True, timeout=60, check=True
+        ).stdout
+        assert out == (given or bytes(3_000_000))
+    one.link_down()
+    assert not pings(two, one.address)
+    one.clear_faults()
+    wait_until(lambda: pings(two, one.address), what="the plain cable is back")
+    assert round_trip(two, one.address) < 20
+
+
+def test_power_off_is_sudden_and_complete(bed2: Bed) -> None:
+    one, two = bed2.hosts
+    one.popen(["env", "MARK=power", "setsid", "sleep", "600"])
+    (marked,) = wait_until(lambda: one.processes_with_env("MARK=power"), what="a process on the host")
+    with socket.create_connection((one.address, 22), timeout=2) as connection:
+        assert connection.recv(99).startswith(b"SSH-")
+        one.power_off()
+        connection.settimeout(1)
+        with pytest.raises(TimeoutError):  # no end of file, no reset: nobody was left to send it
+            connection.recv(1)
+    assert not one.is_on and one.pids() == []
+    assert not runs(marked.pid)
+    assert not pings(two, one.address)
+    with pytest.raises(BedError, match="is off"):
+        one.run("true")
+    one.power_on()
+    assert bed2.ssh("h1", "hostname").stdout == "h1\n"
+
+
+def test_signals_and_processes(bed2: Bed) -> None:
+    one, two = bed2.hosts
+    one.popen(["env", "ALLRANKS_UID=u1", "sleep", "600"])
+    (found,) = wait_until(lambda: one.pids("u1"), what="the process")
+    wait_until(lambda: one.pids("u1")[0].command == "sleep 600", what="exec")
+    assert found.inner != found.pid and two.pids("u1") == []
+    one.stop(found)
+    wait_until(lambda: one.pids("u1")[0].state == "T", what="stopped")
+    one.cont(found)
+    wait_until(lambda: one.pids("u1")[0].state == "S", what="going on")
+    with pytest.raises(BedError, match="is not on h2"):
+        two.kill(found)
+    one.kill(found, signal.SIGTERM)
+    wait_until(lambda: one.pids("u1") == [], what="gone")
+    one.popen(["sleep", "600"])
+    wait_until(one.pids, what="a process")
+    one.kill_all()
+    assert one.pids() == [] and bed2.ssh("h1", "true").returncode == 0
+
+
+def test_a_killed_sshd_comes_back(bed2: Bed) -> None:
+    one = bed2.hosts[0]
+    listener = next(p for p in one.pids(system=True) if "[listener]" in p.command)
+    one.kill(listener)
+    one.wait_ready()
+
+
+def test_names(bed2: Bed) -> None:
+    one, two = bed2.hosts
+    own = ["python3", "-c", "import socket; print(socket.gethostbyname(socket.gethostname()))"]
+    one.own_name_to("127.0.1.1")
+    assert one.run(own).stdout == "127.0.1.1\n" and two.run(own).stdout == f"{two.address}\n"
+    one.forget_own_name()
+    assert "gaierror" in one.run(own, check=False).stderr
+    one.set_hosts("192.0.2.9 h1\n")
+    assert one.run(own).stdout == "192.0.2.9\n"
+    one.clear_faults()
+    assert one.run(own).stdout == f"{one.address}\n"
+
+
+def test_interface_that_leads_nowhere(bed2: Bed) -> None:
+    one, _ = bed2.hosts
+    one.add_interface("eth1", "192.0.2.77/24")
+    one.add_interface("aa0", "198.51.100.7/24", first=True)
+    links = one.links()
+    assert [link["ifname"] for link in links] == ["lo", "aa0", "eth0", "eth1"]
+    assert all("LOWER_UP" in str(link["flags"]) for link in links)
+    assert one.run("ls /sys/class/net").stdout.split()[0] == "aa0"
+    assert not pings(one, "192.0.2.2") and not pings(one, "198.51.100.1")
+    one.clear_faults()
+    assert [link["ifname"] for link in one.links()] == ["lo", "eth0"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "command", "expected"),
+    [("bash", "echo $((1+1))", "2"), ("fish", "echo (math 1 + 1)", "2"), ("tcsh", "echo $?tcsh", "1")],
+)
+@pytest.mark.parametrize("user", ["root", "trainer"])
+def test_login_shells(bed2: Bed, shell: str, command: str, expected: str, user: str) -> None:
+    one, _ = bed2.hosts
+    try:
+        one.set_shell(user, shell, banner="Welcome to *h1*")
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    assert bed2.ssh("h1", command, user=user).stdout == f"Welcome to *h1*\n{expected}\n"
+    assert bed2.ssh("h2", "echo $0", user=user).stdout == "bash\n"
+    one.clear_faults()
+    assert bed2.ssh("h1", "echo $0", user=user).stdout == "bash\n"
+
+
+def test_disks(bed2: Bed, tmp_path: Path) -> None:
+    one, two = bed2.hosts
+    (tmp_path / "there").write_text("x")
+    one.mount_empty(tmp_path)
+    assert one.run(f"ls {tmp_path}").stdout == "" and two.run(f"ls {tmp_path}").stdout == "there\n"
+    new = tmp_path / "a" / "b"
+    two.small_tmpfs(new, "256k")
+    two.run(f"echo kept > {new}/file")
+    two.full_disk(new)
+    write = f"dd if=/dev/zero of={new}/more bs=4096 count=1"
+    assert "No space left" in two.run(write, check=False).stderr
+    two.free_disk(new)
+    two.run(write)
+    assert two.run(f"cat {new}/file").stdout == "kept\n"
+    for host in bed2.hosts:
+        host.clear_faults()
+    assert [p.name for p in tmp_path.iterdir()] == ["there"]
+
+
+def test_python_first(bed2: Bed) -> None:
+    one, _ = bed2.hosts
+    try:
+        for user in ("root", "trainer"):
+            one.python_first("3.6", user)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    for user in ("root", "trainer"):
+        assert bed2.ssh("h1", "python3 --version; ls /", user=user).stdout.startswith("Python 3.6")
+        assert not bed2.ssh("h2", "python3 --version", user=user).stdout.startswith("Python 3.6")
+    one.clear_faults()
+    assert not bed2.ssh("h1", "python3 --version").stdout.startswith("Python 3.6")
+
+
+def test_run_ends_what_takes_too_long(bed2: Bed) -> None:
+    one, _ = bed2.hosts
+    with pytest.raises(subprocess.TimeoutExpired):
+        one.run("sleep 600", timeout=0.3)
+    wait_until(lambda: one.pids() == [], what="nothing left of it")
+    with pytest.raises(BedError, match="exit 3: why"):
+        one.run("echo why >&2; exit 3")
+
+
+def test_two_beds_and_nothing_left(make_bed: MakeBed, bed2: Bed) -> None:
+    bed = make_bed(3, names=["node01", "node02", "gpu-a"], shm="8m", own_tmp=True)
+    last = bed.hosts[2]
+    last.popen(["sleep", "600"])
+    last.add_interface("eth1", "192.0.2.9/24")
+    last.run("touch /tmp/mine")
+    assert bed.hosts[0].run("ls /tmp/mine", check=False).returncode != 0
+    assert last.run(f"cat {bed.hostfile}").stdout == bed.hostfile.read_text()
+    assert bed.slot != bed2.slot and not pings(bed2.hosts[0], last.address)
+    assert bed.ssh("gpu-a", "df --output=size /dev/shm", check=True).stdout.split()[-1] == "8192"
+    inits = [host.init for host in bed.hosts]
+    spaces = network.namespaces(bed.slot)
+    bed.down()
+    assert len(spaces) == 4 and not network.namespaces(bed.slot) and not network.links(bed.slot)
+    assert not any(pid is None or runs(pid) for pid in inits)
+    assert not bed.dir.exists() and bed2.ssh("h1", "true").returncode == 0
+
+
+def test_a_bed_whose_owner_was_killed_is_swept(make_bed: MakeBed, tmp_path: Path) -> None:
+    code = (
+        "from tests.hosts.bed import Bed\n"
+        f"print(Bed.up(1, {str(tmp_path / 'b')!r}).slot.number, flush=True)\n"
+        "import time; time.sleep(600)"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        slot = network.Slot(int(owner.stdout.readline()))
+        assert network.links(slot)
+        owner.kill()
+    network.sweep()
+    assert not network.links(slot) and not network.namespaces(slot)
+
+
+def test_command_line(make_bed: MakeBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--dir", str(tmp_path / "bed")]
+    assert main(["up", "2", *where]) == 0
+    try:
+        assert f"export PATH={tmp_path}/bed/bin/root:$PATH" in capsys.readouterr().out
+        bed = Bed.load(tmp_path / "bed")
+        network.sweep()
+        assert main(["do", "h2", "drop_port", "22", *where]) == 0
+        assert bed.ssh("-oConnectTimeout=1", "h2").returncode == 255
+        assert main(["do", "h2", "clear_faults", *where]) == 0
+        assert bed.ssh("h2", "hostname").stdout == "h2\n"
+        assert main(["do", "h2", "fly", *where]) == 1 and main(["up", "2", *where]) == 1
+    finally:
+        assert main(["down", *where]) == 0
+    assert not (tmp_path / "bed").exists() and not network.links(bed.slot)

@@ -1,0 +1,4 @@
+print("dos")
+raise ValueError(
+    "lines"
+)

@@ -1,0 +1,5 @@
+import warnings
+
+
+def warn_here(level):
+    warnings.warn("helper %d" % level, UserWarning, stacklevel=level)

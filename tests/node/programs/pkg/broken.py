@@ -1,0 +1,1 @@
+from pkg.absent import nothing  # noqa: F401

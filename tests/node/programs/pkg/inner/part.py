@@ -1,0 +1,2 @@
+class Part:
+    pass

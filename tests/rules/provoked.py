@@ -1,0 +1,231 @@
+"""The cases of `provoke.py`: a training script that fails, and what the verdict must say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HEAD = """import datetime, os, sys, time
+import torch, torch.distributed as dist
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+"""
+INIT = HEAD + 'dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))\n'
+STEPS = """
+def step(n):
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    at(n)
+
+def main():
+    for n in range(200):
+        step(n)
+        time.sleep(0.01)
+
+main()
+dist.destroy_process_group()
+"""
+
+
+def at_step(body: str, who: str = "rank == 1") -> str:
+    """A script that trains, and at step 3 does `body` on the ranks for which `who` holds."""
+    lines = "".join(f"        {line}\n" for line in body.splitlines())
+    return INIT + f"def at(n):\n    if n == 3 and {who}:\n{lines}" + STEPS
+
+
+def alone(body: str, who: str = "rank == 1") -> str:
+    """A script that does `body` on the ranks for which `who` holds before it joins the group."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return HEAD + f"if {who}:\n{lines}" + INIT[len(HEAD) :] + "def at(n): pass\n" + STEPS
+
+
+LOADER = """from torch.utils.data import DataLoader
+def get(i):
+    {body}
+    return torch.zeros(1)
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, i): return get(i)
+for batch in DataLoader(Data(), num_workers=1): pass"""
+
+ALL = "True"
+USER = "user-code-exception-one-rank"
+
+
+def case(code: str, **rest: Any) -> dict[str, Any]:
+    """A case; `expect` and run settings by name."""
+    expect = {k: rest.pop(k) for k in ("cause", "where", "victims", "says", "not_says", "evidence") if k in rest}
+    return {"code": code, "expect": expect, **rest}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "rank_raised/one-rank": case(
+        at_step('raise ValueError(f"bad batch {n}")', "rank == 3"), world=4, cause=USER, victims=[0, 1, 2],
+        where={"node": "h2", "rank": 3}, says=["rank 3 on h2", "raised ValueError: bad batch 3", "train.py:", "in at"],
+        evidence=["ValueError: bad batch 3"],
+    ),
+    "rank_raised/every-rank": case(
+        at_step('raise KeyError(f"label of rank {rank}")', ALL), world=4, cause=USER, victims=[], where={},
+        says=["every rank raised KeyError"],
+    ),
+    "rank_raised/wrapped-exception": case(
+        at_step('try:\n    open("/data/none.bin")\nexcept OSError as e:\n    raise RuntimeError("no batch") from e'),
+        cause="missing-file-or-data-path", where={"node": "h2", "rank": 1}, victims=[0], says=["/data/none.bin"],
+    ),
+    "rank_raised/barrier-in-finally": case(
+        at_step('try:\n    if rank == 1: raise ValueError("bad record")\n    else: os._exit(0)\nfinally:\n'
+                '    time.sleep(0.1); dist.barrier()', ALL),
+        cause=USER, where={"node": "h2", "rank": 1}, says=["ValueError: bad record"],
+    ),
+    "rank_raised/peer-loss-wrapped": case(
+        INIT + "def at(n):\n    if n == 3 and rank == 1: raise ZeroDivisionError('loss is 0')\n"
+        + STEPS.replace("    dist.all_reduce(x)", "    try: dist.all_reduce(x)\n    except RuntimeError as e:\n"
+                        "        raise ValueError('step failed') from e"),
+        cause=USER, where={"node": "h2", "rank": 1}, victims=[0], says=["ZeroDivisionError: loss is 0"],
+    ),
+    "rank_raised/missing-module-one-node": case(
+        alone("import flash_attn_nope", "rank >= 2"), world=4, cause="missing-module", where={"node": "h2"},
+        victims=[0, 1], says=["on h2", "flash_attn_nope"],
+    ),
+    "rank_raised/missing-module-every-rank": case(
+        alone("import flash_attn_nope", ALL), cause="missing-module", where={}, says=["every rank"], victims=[],
+    ),
+    "rank_raised/missing-file": case(
+        alone('open("/data/shard_0001.bin", "rb")'), cause="missing-file-or-data-path",
+        where={"node": "h2", "rank": 1}, says=["/data/shard_0001.bin"],
+    ),
+    "rank_raised/permission-denied": case(
+        alone('os.mkdir("locked", 0o700); os.setuid(65534)\nopen("/root/data.bin")'), cause="permission-denied",
+        where={"node": "h2", "rank": 1}, says=["/root/data.bin"],
+    ),
+    "rank_raised/disk-full": case(
+        at_step('with open("/dev/full", "w") as f: f.write("x")'), cause="disk-full",
+        where={"node": "h2", "rank": 1}, says=["No space left on device"],
+    ),
+    "rank_raised/disk-full-torch-save": case(
+        at_step('torch.save({"w": torch.zeros(100000)}, "/dev/full")'), cause="disk-full",
+        where={"node": "h2", "rank": 1},
+    ),
+    "rank_raised/too-many-open-files": case(
+        at_step('import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n'
+                'keep = [open("/dev/null") for _ in range(100)]'),
+        cause="too-many-open-files", where={"node": "h2", "rank": 1}, says=["Too many open files"],
+    ),
+    "rank_raised/port-in-use": case(
+        INIT, hold_port=True, cause="port-in-use", where={"node": "h1", "rank": 0}, says=["EADDRINUSE"],
+    ),
+    "rank_raised/dataloader-worker-killed": case(
+        at_step(LOADER.format(body="if i == 5: os.kill(os.getpid(), 9)")), cause="dataloader-worker-killed",
+        where={"node": "h2", "rank": 1}, victims=[0],
+    ),
+    "rank_raised/dataloader-worker-bus-error": case(
+        at_step(LOADER.format(body="if i == 5: os.kill(os.getpid(), 7)")), cause="dataloader-worker-killed",
+        where={"node": "h2", "rank": 1},
+    ),
+    "rank_raised/dataloader-worker-raises": case(
+        at_step(LOADER.format(body='if i == 5: open("/data/img_5.jpg")')), cause="missing-file-or-data-path",
+        where={"node": "h2", "rank": 1},
+    ),
+    "rank_raised/checkpoint-truncated": case(
+        at_step('torch.save({"w": torch.zeros(100000)}, "c.pt"); os.truncate("c.pt", 1000); torch.load("c.pt")'),
+        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1},
+    ),
+    "rank_raised/checkpoint-garbage": case(
+        at_step('open("c.pt", "w").write("<html>login</html>"); torch.load("c.pt")'),
+        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1},
+    ),
+    "rank_raised/checkpoint-empty": case(
+        at_step('open("c.pt", "w").close(); torch.load("c.pt")'),
+        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1},
+    ),
+    "rank_raised/checkpoint-size-mismatch": case(
+        at_step('torch.nn.Linear(4, 4).load_state_dict(torch.nn.Linear(4, 8).state_dict())', ALL),
+        cause="checkpoint-corrupt-or-mismatch", where={}, says=["every rank"],
+    ),
+    "rank_raised/checkpoint-missing-keys": case(
+        at_step('torch.nn.Linear(4, 4).load_state_dict({"module.weight": torch.zeros(4, 4)})', ALL),
+        cause="checkpoint-corrupt-or-mismatch", where={}, says=["every rank"],
+    ),
+    "rank_raised/unused-parameters": case(
+        INIT + """class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    def forward(self, x): return self.a(x)
+net = torch.nn.parallel.DistributedDataParallel(Net())
+for n in range(5): net(torch.ones(2, 4)).sum().backward()
+""", cause="unused-parameters-ddp", where={}, says=["every rank"],
+    ),
+    "rank_raised/order-mismatch-detail": case(
+        INIT + "x = torch.ones(4)\ndist.all_reduce(x) if rank else dist.broadcast(x, 0)\n",
+        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, cause="nccl-timeout-collective-mismatch",
+    ),
+    "rank_raised/shape-mismatch-detail": case(
+        INIT + "dist.all_reduce(torch.ones(4 + rank))\n",
+        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, cause="collective-shape-mismatch",
+    ),
+    "rank_raised/no-interface": case(
+        INIT + "def at(n): pass\n" + STEPS, env={}, cause="no-interface", where={}, says=["eth77"],
+    ),
+    "rank_exited/sys-exit-code": case(
+        at_step("sys.exit(3)"), cause=USER, where={"node": "h2", "rank": 1}, victims=[0], says=["ended with code 3"],
+    ),
+    "rank_exited/sys-exit-text": case(
+        at_step('sys.exit("loss is nan, giving up")'), cause=USER, where={"node": "h2", "rank": 1},
+        says=["ended with code 1"], evidence=["loss is nan, giving up"],
+    ),
+    "rank_exited/os-exit": case(
+        at_step('print("giving up"); os._exit(7)'), cause=USER, where={"node": "h2", "rank": 1},
+        says=["ended with code 7"], evidence=["giving up"],
+    ),
+    "rank_exited/bad-arguments": case(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\np.parse_args()\n",
+        args=["--lrr", "0.1"], cause="bad-launch-arguments", where={}, says=["--lrr"],
+    ),
+    "rank_exited/no-script": case(
+        "", script="trian.py", cause="remote-path-missing", where={}, says=["trian.py"],
+    ),
+    "rank_killed/sigkill": case(
+        at_step("os.kill(os.getpid(), 9)", "rank == 3"), world=4, cause="unknown", where={"node": "h2", "rank": 3},
+        victims=[0, 1, 2], says=["rank 3 on h2", "SIGKILL", "not by allranks"],
+    ),
+    "rank_killed/sigkill-of-rank-0": case(
+        at_step("os.kill(os.getpid(), 9)", "rank == 0"), cause="unknown", where={"node": "h1", "rank": 0},
+        victims=[1], says=["rank 0 on h1", "SIGKILL"],
+    ),
+    "rank_killed/sigterm-from-outside": case(
+        at_step("os.kill(os.getpid(), 15)"), cause="unknown", where={"node": "h2", "rank": 1},
+        says=["SIGTERM", "not by allranks"], victims=[0],
+    ),
+    "rank_crashed/segfault": case(
+        at_step("import ctypes; ctypes.string_at(0)"), cause="segfault-native", where={"node": "h2", "rank": 1},
+        victims=[0], says=["SIGSEGV"],
+    ),
+    "rank_crashed/segfault-with-faulthandler": case(
+        at_step("import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)"), cause="segfault-native",
+        where={"node": "h2", "rank": 1}, victims=[0], says=["train.py:"],
+    ),
+    "rank_crashed/abort": case(
+        at_step("os.abort()"), cause="segfault-native", where={"node": "h2", "rank": 1}, victims=[0],
+        says=["SIGABRT"],
+    ),
+    "rank_crashed/short-tensor": case(
+        INIT + "dist.all_reduce(torch.ones(4 if rank else 4096))\n", cause="collective-shape-mismatch",
+    ),
+    "peer_lost/exit-0-early": case(
+        at_step("os._exit(0)"), cause="connection-reset-peer-died", where={"node": "h1", "rank": 0},
+        says=["rank 1 on h2", "code 0"],
+    ),
+    "peer_lost/collective-timeout": case(
+        at_step("time.sleep(60)").replace("seconds=20", "seconds=4"), cause="unknown", says=["rank 0", "waited"],
+    ),
+    "peer_lost/rank-never-came": case(
+        INIT.replace("seconds=20", "seconds=5"), start=[0], cause="rendezvous-timeout", says=["rank 1 on h2"],
+        incident={"init_entered": [0]},
+    ),
+    "peer_lost/nobody-listens": case(
+        INIT.replace("seconds=20", "seconds=5"), start=[1], cause="rendezvous-timeout", says=["rank 0 on h1"],
+        incident={"init_entered": [1]},
+    ),
+}
+CASES["rank_raised/no-interface"]["code"] = CASES["rank_raised/no-interface"]["code"].replace(
+    "import datetime", 'import os; os.environ["GLOO_SOCKET_IFNAME"] = "eth77"\nimport datetime'
+)
