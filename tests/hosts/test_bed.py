@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.hosts.bed import Bed, BedError, Host, Unavailable, network
+from tests.hosts.bed import Bed, BedError, Host, Unavailable, missing, network
 from tests.hosts.bed.__main__ import main
 from tests.hosts.bed.host import read_process
 from tests.hosts.conftest import MakeBed
@@ -408,3 +408,8 @@ def test_command_line(make_bed: MakeBed, tmp_path: Path, capsys: pytest.CaptureF
     finally:
         assert main(["down", *where]) == 0
     assert not (tmp_path / "bed").exists() and not network.links(bed.slot)
+
+
+def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert missing() == "host tests need root: they make network namespaces"

@@ -36,7 +36,7 @@ def parse_entries(text: str) -> Iterator[Entry]:
     _check_printable(text)
     words = _EQUALS.sub("=", text).split()
     if words[0] == "rank" and len(words) > 1 and re.match(r"[0-9]+=", words[1]):
-        raise UsageError("this is a line of an Open MPI rankfile; write one host a line, such as 'h1 slots=8'")
+        raise UsageError("this is a line of an Open MPI rankfile; write one host a line: 'h1 slots=8'")
     attributes = _attributes(words[0], words[1:])
     for item in split_list(words[0]):
         yield from _item(item, attributes)

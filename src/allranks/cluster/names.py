@@ -23,6 +23,8 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 def show(value: object) -> str:
     """`value` as it can be printed in a message: quoted, on one line, cut at 60 characters."""
+    if isinstance(value, int) and abs(value) >= 10**20:
+        return "a number of more than 20 digits"
     text = repr(value)
     return text if len(text) <= 60 else text[:56] + " ..."
 

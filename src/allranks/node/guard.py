@@ -18,6 +18,7 @@ from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, FrameError, Output, S
 from .gate import Gate, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
 from .look import look, stacks
+from .nodedir import remove
 from .outlet import Outlet
 from .processes import read_process, reap_children, send_signal
 from .ranks import Rank
@@ -53,7 +54,7 @@ class Guard:
         self._selector = selectors.DefaultSelector()
         self._heard = time.monotonic()
         self._next_tick = 0.0
-        self._watcher_stops = 0
+        self._watcher_stops, self._watcher_gone = 0, False
         self._result: Optional[int] = None
         self._drain_told = True
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -150,9 +151,9 @@ class Guard:
             self._watcher_lost("was stopped")
 
     def _watcher_lost(self, what: str) -> None:
-        if self._watcher_pid == 0:
+        if self._watcher_gone:
             return
-        self._watcher_pid = os.getppid()
+        self._watcher_gone = True
         self._log("the watcher %s" % what)
         self._tell({"type": "fault", "id": "watcher-lost", "message": "the watcher process %s" % what})
         if self._attempt is not None:
@@ -435,3 +436,5 @@ class Guard:
         self._journal.write({"event": "released", "t": time.time()})
         self._result = RELEASED
         self._send_output()
+        if self._watcher_gone:
+            remove(self._dir)  # the watcher would have done it

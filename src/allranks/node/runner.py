@@ -11,38 +11,34 @@ The program must not notice. What this file adds is switched on by variables tha
     ALLRANKS_PG_TIMEOUT_FORCED=1    … also where the program names a timeout
 
 It ships as this one file, needs the standard library alone and runs under Python 3.8 and later. Before the
-program starts only built-in modules are imported: a `socket.py` beside the program must shadow the
-library's own exactly as it would without the runner. To see that this holds, tests/node/test_runner.py
-runs many programs both ways and compares.
+program starts only built-in modules are imported: a `queue.py` beside the program must shadow the library's
+own exactly as without the runner. tests/node/test_runner.py runs many programs both ways and compares.
 """
 
 from __future__ import annotations
 
 import _imp
 import faulthandler
-import io
 import os
 import sys
 import time
-from _signal import SIGRTMIN
 
 TYPE_CHECKING = False  # `typing` is not built in
 if TYPE_CHECKING:
     from types import CodeType, ModuleType, TracebackType
-    from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple, Type
+    from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple
 
 NAME = "<allranks importlib._bootstrap>"  # what the runner's frames are called, see the last lines
 C10D = "torch.distributed.distributed_c10d"
 PID = os.getpid()  # forked children have all of this too and must not act for the rank
-ERROR_FILE, STACKS_FILE, REPORT_SOCKET, PG_TIMEOUT, RANK = [
-    os.environ.get(name, "")
-    for name in (
-        "TORCHELASTIC_ERROR_FILE", "ALLRANKS_STACKS_FILE", "ALLRANKS_REPORT_SOCKET", "ALLRANKS_PG_TIMEOUT", "RANK",
-    )
-]  # fmt: skip
+ERROR_FILE = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+STACKS_FILE = os.environ.get("ALLRANKS_STACKS_FILE", "")
+REPORT_SOCKET = os.environ.get("ALLRANKS_REPORT_SOCKET", "")
+PG_TIMEOUT = os.environ.get("ALLRANKS_PG_TIMEOUT", "")
 FORCED = os.environ.get("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
+RANK = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdigit() else None
 TRACEBACK_LIMIT, TEXT_LIMIT, CHAIN_LIMIT = 64 << 10, 16 << 10, 16
-show = sys.__excepthook__  # prints as the interpreter does, in C
+show = sys.__excepthook__  # displays as the interpreter does, in C
 
 
 # ---- the program's own world: what differs between `python runner.py train.py` and `python train.py`
@@ -51,19 +47,18 @@ show = sys.__excepthook__  # prints as the interpreter does, in C
 def prepare() -> Tuple[Optional[CodeType], str, bool]:
     """Puts the process into the state the program expects.
 
-    Returns the code of a script, or None, the module for runpy and whether that comes from -m."""
+    Returns the code of a script; else None, the module for runpy and whether it comes from -m."""
     plain = plain_command()
     del sys.argv[0]
-    if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv[:1] == sys.argv[:2] == ["-m"]:
+    if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv == ["-m"] or sys.argv[0].endswith(".pyc"):
         become_plain(plain)
     register_stacks()
     if REPORT_SOCKET or PG_TIMEOUT:
         sys.meta_path.insert(0, TorchFinder())
     if sys.argv[0] == "-m":
-        del sys.argv[0]
-        name, sys.argv[0] = sys.argv[0], "-m"
+        name = sys.argv.pop(1)
         fresh_main(None)
-        set_first_path(lambda: os.getcwd())
+        set_first_path(os.getcwd)
         return None, name, True
     path = script_path(sys.argv[0])
     if has_importer(path):
@@ -80,7 +75,7 @@ def plain_command() -> List[str]:
     """The interpreter's command line without the runner; sys.orig_argv is corrected on the way."""
     original = getattr(sys, "orig_argv", None)
     if original is None:  # before Python 3.10
-        with io.open("/proc/self/cmdline", "rb") as file:
+        with open("/proc/self/cmdline", "rb") as file:
             original = [os.fsdecode(part) for part in file.read().split(b"\0")[:-1]]
     del original[len(original) - len(sys.argv)]
     return list(original)
@@ -89,18 +84,16 @@ def plain_command() -> List[str]:
 def become_plain(command: List[str]) -> NoReturn:
     """Starts over as plain Python, in the same process.
 
-    For what the runner does not run itself, and for a script that cannot be opened or compiled: nothing of
-    the program has run yet, and nobody prints the interpreter's own errors as well as the interpreter."""
+    For what the runner does not run, and for a script that cannot be read or compiled: nothing of the program
+    has run yet, and nobody prints the interpreter's own errors as well as the interpreter."""
     os.execv(sys.executable, command)
 
 
 def script_path(path: str) -> str:
     """Since Python 3.9 the interpreter makes the script's path absolute, and changes nothing else in it."""
-    if sys.version_info < (3, 9) or path.startswith("/"):
-        return path
     try:
-        return os.getcwd() + "/" + path
-    except OSError:
+        return path if sys.version_info < (3, 9) or path.startswith("/") else os.getcwd() + "/" + path
+    except OSError:  # the working directory is gone
         return path
 
 
@@ -116,47 +109,44 @@ def has_importer(path: str) -> bool:
 
 
 def set_first_path(find: Optional[Callable[[], str]]) -> None:
-    """The interpreter put the runner's directory first, unless told by -I or -P not to."""
+    """The interpreter put the runner's directory first, unless told not to by -I or -P."""
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
         return
+    del sys.path[0]
     try:
-        sys.path[:1] = [find()] if find else []
+        sys.path[:0] = [find()] if find else []
     except OSError:  # the working directory is gone
-        del sys.path[0]
+        pass
 
 
 def fresh_main(script: Optional[str]) -> None:
-    """A new `__main__` with the names, in the order, that this interpreter gives it; the runner's goes away."""
+    """A new `__main__`, with the names, in the order, that this interpreter gives it."""
     module = type(sys)("__main__")
-    module.__dict__.update((name, value) for name, value in globals().items() if name.startswith("__"))
-    module.__doc__ = None
-    if "__annotations__" in module.__dict__:
-        module.__annotations__ = {}
+    names = module.__dict__
+    names.update((name, value) for name, value in globals().items() if name.startswith("__"))
+    names["__doc__"] = None
+    if "__annotations__" in names:
+        names["__annotations__"] = {}
     if script is None:  # runpy adds the rest
-        module.__dict__["__loader__"] = sys.modules["_frozen_importlib"].BuiltinImporter
-        for name in ("__file__", "__cached__"):
-            module.__dict__.pop(name, None)
+        names["__loader__"] = sys.modules["_frozen_importlib"].BuiltinImporter
+        del names["__file__"], names["__cached__"]
     else:
-        module.__file__ = script
-        module.__dict__["__loader__"] = type(__loader__)("__main__", script)
+        names["__file__"] = script
+        names["__loader__"] = type(names["__loader__"])("__main__", script)
     sys.modules["__main__"] = module
 
 
 def compile_script(path: str, plain: List[str]) -> CodeType:
-    """Compiles the script; warnings are held back, as plain Python would print them a second time."""
+    """Compiles the script; where that fails, plain Python says so, and prints the warnings held back here."""
     stderr, held = sys.stderr, Held()
+    sys.stderr = held
     try:
-        with io.open_code(path) as file:
+        with open(path, "rb") as file:
             source = file.read()
-        if path.endswith(".pyc"):
-            become_plain(plain)
-        sys.stderr = held  # type: ignore[assignment]
         code: CodeType = compile(source, path, "exec", dont_inherit=True)
-    except (OSError, SyntaxError) as error:
-        if isinstance(error, SyntaxError) or not has_importer(path):
+    except Exception as error:
+        if isinstance(error, (OSError, SyntaxError)):
             record(strip(error))
-        become_plain(plain)
-    except Exception:
         become_plain(plain)
     finally:
         sys.stderr = stderr
@@ -171,16 +161,16 @@ class Held(list):  # type: ignore[type-arg]
     write = list.append
 
     def flush(self) -> None:
-        pass
+        return
 
 
 # ---- the end of the program
 
 
 def run() -> None:
-    """The only function between the interpreter and the program, so the only added frame but one.
+    """The only function between the interpreter and the program, so it adds one frame to the module's own.
 
-    No variable here holds the program's module or its dict, which would delay its objects' end."""
+    No variable here holds the program's module or its dict: that would delay the end of the objects in it."""
     code, name, alter = prepare()
     failure: Optional[BaseException] = None
     try:
@@ -208,28 +198,27 @@ def run() -> None:
 
 
 def leave_module(leaving: SystemExit) -> None:
-    """sys.exit('text') under -m prints the text before the interpreter flushes stdout: do the same.
+    """sys.exit('text') under -m prints the text before the interpreter flushes stdout: here as well.
 
-    That is also how runpy says that there is no such module, which the error file should tell."""
+    It is also how runpy says that there is no such module, which the error file should tell."""
     cause = leaving.__context__
-    if type(cause).__module__ == "runpy" and cause is not None:
+    if cause is not None and type(cause).__module__ == "runpy":
         record(strip(cause))
-    if leaving.code is not None and not isinstance(leaving.code, int):
-        print(leaving.code, file=sys.stderr)
+    if not (leaving.code is None or isinstance(leaving.code, int)):
+        complain("%s\n" % (leaving.code,))
         leaving.code = 1
 
 
 def strip(error: BaseException) -> BaseException:
     """Takes the runner's frames out of the tracebacks of an exception and of all that it came from."""
-    seen, waiting = set(), [error]  # type: ignore[var-annotated]
+    seen, groups = set(), vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
+    waiting: List[Optional[BaseException]] = [error]
     while waiting:
         one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        one.__traceback__ = without_runner(one.__traceback__)
-        group = one.exceptions if sys.version_info >= (3, 11) and isinstance(one, BaseExceptionGroup) else ()
-        waiting += [other for other in (one.__cause__, one.__context__, *group) if other is not None]
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = without_runner(one.__traceback__)
+            waiting += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, groups) else ())]
     return error
 
 
@@ -237,28 +226,27 @@ def without_runner(first: Optional[TracebackType]) -> Optional[TracebackType]:
     while first is not None and first.tb_frame.f_code.co_filename == NAME:
         first = first.tb_next
     last = first
-    while last is not None and last.tb_next is not None:
-        if last.tb_next.tb_frame.f_code.co_filename == NAME:
-            last.tb_next = last.tb_next.tb_next
-        else:
-            last = last.tb_next
+    while last is not None:
+        following = last.tb_next
+        while following is not None and following.tb_frame.f_code.co_filename == NAME:
+            last.tb_next = following = following.tb_next
+        last = following
     return first
 
 
 def display(error: BaseException, script: bool) -> None:
-    """What the interpreter does with an uncaught exception (PyErr_Print), but with the runner out of sight."""
-    if script:
-        for stream in (sys.stderr, sys.stdout):
-            try:
-                stream.flush()
-            except Exception:
-                continue
+    """What the interpreter does with an uncaught exception (PyErr_Print), with the runner out of sight."""
+    for stream in (sys.stderr, sys.stdout) if script else ():
+        try:
+            stream.flush()
+        except Exception:
+            continue
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
     hook = getattr(sys, "excepthook", None)
     if hook is None:
-        sys.stderr.write("sys.excepthook is missing\n")
+        complain("sys.excepthook is missing\n")
         hook = show
     try:
         hook(type(error), error, error.__traceback__)
@@ -267,10 +255,17 @@ def display(error: BaseException, script: bool) -> None:
         raise
     except BaseException as mistake:
         second = strip(mistake)
-    sys.stderr.write("Error in sys.excepthook:\n")
+    complain("Error in sys.excepthook:\n")
     show(type(second), second, second.__traceback__)
-    sys.stderr.write("\nOriginal exception was:\n")
+    complain("\nOriginal exception was:\n")
     show(type(error), error, error.__traceback__)
+
+
+def complain(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+    except Exception:
+        pass
 
 
 def fall_silent(error: BaseException) -> None:
@@ -291,58 +286,37 @@ def fall_silent(error: BaseException) -> None:
 
 
 def record(error: BaseException) -> None:
-    """Writes the error file: torchelastic's document with one more key. Never raises, whatever happens."""
+    """Writes the error file: torchelastic's document with one more key.
+
+    Never raises, whatever happens (a broken __str__, a full disk, a signal handler that raises meanwhile)."""
     if not ERROR_FILE or os.getpid() != PID:
         return
     temporary = "%s.%d.tmp" % (ERROR_FILE, PID)
     try:
-        json = library("json")
+        import json
+
         data = json.dumps(describe(error)).encode("ascii")
         try:
-            with io.open(temporary, "wb") as file:
+            with open(temporary, "wb") as file:
                 file.write(data)
             os.rename(temporary, ERROR_FILE)
         except BaseException:
             os.unlink(temporary)
-    except BaseException:  # a broken __str__, a full disk, a signal handler that raises: the program's end is its own
+    except BaseException:
         pass
 
 
-def library(name: str) -> Any:
-    """The standard library's module, even where a file of that name lies beside the program."""
-    before, home = list(sys.path), os.path.dirname(os.__file__)
-    try:
-        sys.path[:] = [path for path in before if path.startswith(home) or path.endswith(".zip")]
-        return __import__(name)
-    finally:
-        sys.path[:] = before
-
-
 def describe(error: BaseException) -> Dict[str, Any]:
-    now, text = time.time(), text_of(error)
-    lines = library("traceback").format_exception(type(error), error, error.__traceback__)
-    trace = "".join(lines)[-TRACEBACK_LIMIT:]
-    where = place_of(error)
-    return {
-        "message": {
-            "message": "%s: %s" % (type(error).__name__, text),
-            "extraInfo": {"py_callstack": trace, "timestamp": str(int(now))},
-        },
-        "allranks": {
-            "schema": 1,
-            "type": type(error).__qualname__,
-            "module": type(error).__module__,
-            "text": text,
-            "t": now,
-            "rank": int(RANK) if RANK.isdigit() else None,
-            "pid": PID,
-            "file": where[0],
-            "line": where[1],
-            "function": where[2],
-            "chain": [{"type": type(one).__qualname__, "text": text_of(one)} for one in causes_of(error)],
-            "traceback": trace,
-        },
-    }
+    import traceback
+
+    now, kind, text = time.time(), type(error), text_of(error)
+    trace = "".join(traceback.format_exception(kind, error, error.__traceback__))[-TRACEBACK_LIMIT:]
+    more = {"py_callstack": trace, "timestamp": str(int(now))}
+    facts: Dict[str, Any] = {"schema": 1, "type": kind.__qualname__, "module": kind.__module__, "text": text}
+    facts["file"], facts["line"], facts["function"] = place_of(error)
+    facts.update(t=now, rank=RANK, pid=PID, traceback=trace)
+    facts["chain"] = [{"type": type(one).__qualname__, "text": text_of(one)} for one in causes_of(error)]
+    return {"message": {"message": "%s: %s" % (kind.__name__, text), "extraInfo": more}, "allranks": facts}
 
 
 def text_of(error: BaseException) -> str:
@@ -356,9 +330,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
     """What the traceback calls the cause of the exception, and the cause of that, and so on."""
     seen = {id(error)}
     while len(seen) <= CHAIN_LIMIT:
-        cause = error.__cause__
-        if cause is None and not error.__suppress_context__:
-            cause = error.__context__
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is None or id(cause) in seen:
             return
         seen.add(id(cause))
@@ -367,7 +339,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def place_of(error: BaseException) -> Tuple[Optional[str], Optional[int], Optional[str]]:
-    """The innermost frame of the user's own code, else the innermost frame; file, line, function."""
+    """File, line and function of the innermost frame in the user's own code, else of the innermost one."""
     places: List[Tuple[Optional[str], Optional[int], Optional[str]]] = []
     trace = error.__traceback__
     while trace is not None:
@@ -382,8 +354,8 @@ def place_of(error: BaseException) -> Tuple[Optional[str], Optional[int], Option
 
 
 def is_own(file: str) -> bool:
-    installed = file.startswith(os.path.dirname(os.__file__) + "/") or "/site-packages/" in file
-    return not installed and "/dist-packages/" not in file and not file.startswith("<")
+    library = os.path.dirname(os.__file__) + "/"
+    return not (file.startswith((library, "<")) or "/site-packages/" in file or "/dist-packages/" in file)
 
 
 # ---- stacks on a signal
@@ -392,37 +364,26 @@ def is_own(file: str) -> bool:
 def register_stacks() -> None:
     """SIGRTMIN+7 makes faulthandler's C handler write all stacks, even while the program sits in C++.
 
-    The file is not inherited by other programs and has a high number: the program's first open() gives 3."""
+    Other programs do not inherit the file; its number is high, so that the program's own first file is 3."""
     if not STACKS_FILE:
         return
     try:
-        low = os.open(STACKS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        faulthandler.register(SIGRTMIN + 7, file=raised(low), all_threads=True, chain=False)
+        from _signal import SIGRTMIN  # type: ignore[import-not-found]
+
+        file = os.open(STACKS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if 960 not in map(int, os.listdir("/proc/self/fd")) and os.sysconf("SC_OPEN_MAX") > 960:
+            low, file = file, os.dup2(file, 960, inheritable=False)
+            os.close(low)
+        faulthandler.register(SIGRTMIN + 7, file=file, all_threads=True, chain=False)
     except (OSError, RuntimeError, ValueError):
         pass
-
-
-def raised(low: int) -> int:
-    for high in range(960, 1000):
-        try:
-            os.fstat(high)
-        except OSError:
-            try:
-                os.dup2(low, high, inheritable=False)
-            except OSError:  # above the limit of open files
-                return low
-            os.close(low)
-            return high
-    return low
 
 
 # ---- torch: reports and timeouts
 
 
 class TorchFinder:
-    """Waits on sys.meta_path for torch's distributed module, sees it loaded by its own loader, and is gone.
-
-    Patching must happen before `torch.distributed` copies the names: between exec_module and the import's end."""
+    """Waits on sys.meta_path for torch's distributed module, has it loaded as ever, and is gone."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != C10D:
@@ -432,52 +393,45 @@ class TorchFinder:
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                loader = spec.loader
-                if os.getpid() == PID and hasattr(loader, "exec_module"):
-                    attend(loader)
+                attend(spec.loader)
                 return spec
         return None
 
 
 def attend(loader: Any) -> None:
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        del loader.exec_module  # the class's own is back
-        limit = timeout()
-        if limit is not None:
-            set_defaults(limit)
-        execute(module)
-        try:
-            watch(module, limit if FORCED else None)
-        except Exception:  # an unknown torch: the program runs, without reports
-            pass
-
+    """Patches at the end of exec_module: before `from .distributed_c10d import *` copies the names."""
     try:
-        loader.exec_module = exec_module
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the class's own is back
+            limit = set_timeout()
+            execute(module)
+            try:
+                watch(module, limit if FORCED else None)
+            except Exception:  # a torch that is built otherwise: the program runs, without reports
+                pass
+
+        if os.getpid() == PID:
+            loader.exec_module = exec_module
     except Exception:
         pass
 
 
-def timeout() -> Any:
+def set_timeout() -> Any:
+    """Before distributed_c10d runs: what it copies, also into default arguments (torch 2.1), is then ours."""
     try:
-        from datetime import timedelta
+        import datetime
 
-        return timedelta(seconds=float(PG_TIMEOUT)) if PG_TIMEOUT else None
-    except Exception:
-        return None
-
-
-def set_defaults(limit: Any) -> None:
-    """Before distributed_c10d runs, so that what it copies, also as default arguments (torch ≤ 2.1), is ours."""
-    try:
         import torch.distributed.constants as constants
 
+        limit = datetime.timedelta(seconds=float(PG_TIMEOUT))
         for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
             if getattr(constants, name, None) is not None:  # None: this torch has no NCCL
                 setattr(constants, name, limit)
+        return limit
     except Exception:
-        pass
+        return None
 
 
 def watch(module: Any, forced: Any) -> None:
@@ -485,58 +439,43 @@ def watch(module: Any, forced: Any) -> None:
     from functools import wraps
     from inspect import signature
 
-    def arguments(function: Any, given: Tuple[Any, ...], named: Dict[str, Any]) -> Dict[str, Any]:
-        try:
-            return dict(signature(function).bind_partial(*given, **named).arguments)
-        except TypeError:  # a wrong call: the function itself says so
-            return {}
-
-    def with_timeout(function: Any) -> Any:
-        """Overrides a timeout that the program names."""
-        names = list(signature(function).parameters)
-        if forced is None or "timeout" not in names:
-            return function
+    def limited(function: Any) -> Any:
+        """Overrides a timeout that the program names, by position or by name."""
+        at = list(signature(function).parameters).index("timeout")
 
         @wraps(function)
-        def limited(*given: Any, **named: Any) -> Any:
-            at = names.index("timeout")
+        def call(*given: Any, **named: Any) -> Any:
             if len(given) > at:
-                given = given[:at] + (forced,) + given[at + 1 :]
-            else:
-                named["timeout"] = forced
-            return function(*given, **named)
+                return function(*given[:at], forced, *given[at + 1 :], **named)
+            return function(*given, **{**named, "timeout": forced})
 
-        return limited
+        return call
 
-    for name in ("init_process_group", "new_group", "split_group"):
+    for name in ("init_process_group", "new_group", "split_group") if forced is not None else ():
         if hasattr(module, name):
-            setattr(module, name, with_timeout(getattr(module, name)))
+            setattr(module, name, limited(getattr(module, name)))
     start, stop = module.init_process_group, module.destroy_process_group
 
     @wraps(start)
     def init_process_group(*given: Any, **named: Any) -> Any:
-        asked = arguments(start, given, named)
-        size = asked.get("world_size", -1)
-        size = size if isinstance(size, int) and size > 0 else os.environ.get("WORLD_SIZE", "")
-        report("init-entered", lambda: (size, asked.get("backend") or ""))
+        backend = named.get("backend", given[0] if given else None)
+        report("init-entered", named.get("world_size"), backend)
         result = start(*given, **named)
-        report("initialised", lambda: (module.get_world_size(), module.get_backend()))
+        report("initialised", module.get_world_size(), module.get_backend())
         return result
 
     @wraps(stop)
     def destroy_process_group(*given: Any, **named: Any) -> Any:
-        facts: Tuple[Any, Any] = ("", "")
-        if module.is_initialized():
-            facts = (module.get_world_size(), module.get_backend())
+        facts = (module.get_world_size(), module.get_backend()) if module.is_initialized() else (None, None)
         result = stop(*given, **named)
         if not module.is_initialized():
-            report("destroyed", lambda: facts)
+            report("destroyed", *facts)
         return result
 
     module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
 
 
-def report(event: str, facts: Callable[[], Tuple[Any, Any]]) -> None:
+def report(event: str, size: Any, backend: Any) -> None:
     """One datagram to the guard; it never blocks, and one that cannot be sent is lost."""
     if not REPORT_SOCKET or os.getpid() != PID:
         return
@@ -544,15 +483,9 @@ def report(event: str, facts: Callable[[], Tuple[Any, Any]]) -> None:
         import json
         import socket
 
-        size, backend = facts()
-        message = {
-            "event": event,
-            "rank": int(RANK) if RANK.isdigit() else None,
-            "pid": PID,
-            "t": time.time(),
-            "world_size": int(size) if str(size).isdigit() else None,
-            "backend": str(backend),
-        }
+        size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
+        message = {"event": event, "rank": RANK, "pid": PID, "t": time.time()}
+        message.update(world_size=size or None, backend=str(backend or ""))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
             channel.setblocking(False)
             channel.sendto(json.dumps(message).encode(), REPORT_SOCKET)
@@ -561,7 +494,7 @@ def report(event: str, facts: Callable[[], Tuple[Any, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    # The runner's frames get a name that the warnings module passes over like the import system's own, and by
-    # which they are found and taken out of tracebacks.
-    _imp._fix_co_filename(sys._getframe().f_code, NAME)
+    # Under this name the warnings module passes over the runner's frames as over the import system's own, and
+    # strip() finds them. _fix_co_filename renames the code of this file in place, with all functions in it.
+    _imp._fix_co_filename(sys._getframe().f_code, NAME)  # type: ignore[attr-defined]
     run()

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ..cluster.names import show
 from ..errors import ConfigError
 from .fields import READERS, flag
+from .redact import redact_argv, redact_env, redact_text
 from .runspec import RunSpec
-from .secrets import redact_argv, redact_env, redact_text
-from .units import shown
 from .variables import check_name
 
 SCHEMA = 1
@@ -35,7 +35,7 @@ def from_document(document: Mapping[str, Any], source: str = "run.json: spec") -
     """The spec of a document; fields it lacks have their defaults, fields of a newer allranks are ignored."""
     schema = document.get("schema")
     if schema != SCHEMA:
-        raise ConfigError(f"{source}: schema {shown(schema)}; this allranks reads schema {SCHEMA}")
+        raise ConfigError(f"{source}: schema {show(schema)}; this allranks reads schema {SCHEMA}")
     values: dict[str, Any] = {}
     for field in dataclasses.fields(RunSpec):
         if field.name in document and document[field.name] != _default(field):
@@ -59,10 +59,11 @@ def _value(name: str, value: object, source: str) -> object:
             return tuple(check_name(w, where, ConfigError) for w in words) if isinstance(words, tuple) else ()
         return READERS.get(name, flag)(value)
     except ValueError as error:
-        raise ConfigError(f"{where}: found {shown(value)}, set {error}") from None
+        raise ConfigError(f"{where}: found {show(value)}, set {error}") from None
 
 
 def _env(value: object, where: str) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not all(isinstance(v, str) and "\0" not in v for v in value.values()):
-        raise ConfigError(f"{where}: found {shown(value)}, set an object of names and texts")
-    return {check_name(str(name), where, ConfigError): text for name, text in value.items()}
+    found = value if isinstance(value, Mapping) else {"": None}
+    if not all(isinstance(text, str) and "\0" not in text for text in found.values()):
+        raise ConfigError(f"{where}: found {show(value)}, set an object of names and texts")
+    return {check_name(str(name), where, ConfigError): text for name, text in found.items()}

@@ -157,7 +157,7 @@ def _pattern(value: object) -> object:
 
 READERS: dict[str, Reader] = {
     "command": _texts(_word, 'a list of words such as ["train.py", "--epochs", "3"]'),
-    "name": _matching(_RUN_NAME, "a name of at most 40 letters, digits, '.', '_', '-', not starting with '.'"),
+    "name": _matching(_RUN_NAME, "at most 40 letters, digits, '.', '_', '-', a letter or digit first"),
     "local": _whole(1, 1024),
     "hosts": _hosts,
     "nodes": _whole(1, MAX_HOSTS),

@@ -24,10 +24,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..cluster.names import show
 from ..errors import ConfigError, UsageError
 from .fields import OPTION_ONLY, READERS, option_name
+from .redact import redact_text
 from .runspec import RunSpec
-from .units import shown
 from .variables import read_variables
 
 ENVIRONMENT = {
@@ -99,7 +100,7 @@ def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]
         if field in OPTION_ONLY:
             raise ConfigError(f"{source}: {key}: give {option_name(field)} on the command line instead")
         if field not in known:
-            raise ConfigError(f"{source}: {shown(key)} is not a setting{_close(field, known)}")
+            raise ConfigError(f"{source}: {show(key)} is not a setting{_close(field, known)}")
         if field in fields:
             raise ConfigError(f"{source}: {key} is set twice, with '-' and with '_'; keep one")
         fields[field] = value
@@ -108,7 +109,7 @@ def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]
 
 def _close(word: str, known: list[str]) -> str:
     match = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {match[0].replace('_', '-')}?" if match else "; `allranks init` writes all settings"
+    return f"; did you mean {match[0].replace('_', '-')}?" if match else "; `allranks init` lists them all"
 
 
 def _collect(
@@ -128,8 +129,7 @@ def _options(options: Mapping[str, object]) -> Iterator[tuple[str, _Given]]:
         if field not in READERS:
             raise UsageError(f"{option_name(field)} is not an option{_close(field, list(READERS))}")
         name = option_name(field)
-        shows_value = not isinstance(value, (bool, list, tuple))
-        yield field, _Given(value, f"{name} {value}" if shows_value else name, name, 0, UsageError)
+        yield field, _Given(value, _option_label(field, value), name, 0, UsageError)
 
 
 def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
@@ -143,14 +143,25 @@ def _file(config: Mapping[str, object], source: str) -> Iterator[tuple[str, _Giv
     for field, value in config.items():
         if field not in TABLES:
             key = field.replace("_", "-")
-            yield field, _Given(value, f"{key} = {_toml(value)} in {source}", f"{source}: {key}", 2, ConfigError)
+            label = redact_text(f"{key}{_toml(value)} in {source}")
+            yield field, _Given(value, label, f"{source}: {key}", 2, ConfigError)
+
+
+def _option_label(field: str, value: object) -> str:
+    """An option as it was written, without secrets; of lists the name alone."""
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{field.replace('_', '-')}"
+    name = option_name(field)
+    return name if isinstance(value, (list, tuple)) else redact_text(f"{name} {value}")
 
 
 def _toml(value: object) -> str:
-    """A value about as TOML writes it, for a note."""
+    """A value about as TOML writes it, for a note; of lists and tables nothing."""
     if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else shown(value)
+        return " = " + str(value).lower()
+    if isinstance(value, str):
+        return f' = "{value}"'
+    return f" = {show(value)}" if isinstance(value, (int, float)) else ""
 
 
 def _targets(given: dict[str, list[_Given]], notes: list[str]) -> dict[str, list[_Given]]:
@@ -193,7 +204,7 @@ def _read(field: str, given: _Given, lenient: bool = False) -> object:
     except ValueError as error:
         if lenient:
             return given
-        raise given.error(f"{given.where}: found {shown(given.value)}, set {error}") from None
+        raise given.error(f"{given.where}: found {show(given.value)}, set {error}") from None
 
 
 def _env_items(options: Mapping[str, object]) -> list[object]:
@@ -204,7 +215,7 @@ def _env_items(options: Mapping[str, object]) -> list[object]:
         if value is None:
             continue
         if not isinstance(value, (list, tuple)):
-            raise UsageError(f"--env: found {shown(value)}, set NAME=VALUE or NAME")
+            raise UsageError(f"--env: found {show(value)}, set NAME=VALUE or NAME")
         items += value
     return items
 
@@ -224,7 +235,7 @@ def _world_size(environ: Mapping[str, str]) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
-        raise ConfigError(f"WORLD_SIZE: found {shown(text)}, set a whole number above 0 or unset it")
+        raise ConfigError(f"WORLD_SIZE: found {show(text)}, set a whole number above 0 or unset it")
     return int(text)
 
 

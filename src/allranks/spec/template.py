@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from ..cluster.names import show
 from ..errors import UsageError
 from .fields import READERS, option_name
-from .units import shown
 
 # field, example in TOML, comment; a field None starts a section
 _SETTINGS: tuple[tuple[str | None, str, str], ...] = (
@@ -91,7 +91,7 @@ def _toml(key: str, text: str) -> str:
         value = READERS[field](text)
         text.encode("utf-8")
     except ValueError as error:
-        raise UsageError(f"init: {option_name(field)}: found {shown(text)}, set {error}") from None
+        raise UsageError(f"init: {option_name(field)}: found {show(text)}, set {error}") from None
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

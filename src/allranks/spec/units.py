@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 
+from ..cluster.names import show
 from ..errors import UsageError
 
 MAX_DURATION = 366 * 86400.0
@@ -45,7 +46,7 @@ def parse_duration(value: object, what: str) -> float:
     try:
         return duration_of(value)
     except ValueError as error:
-        raise UsageError(f"{what}: found {shown(value)}, set {error}") from None
+        raise UsageError(f"{what}: found {show(value)}, set {error}") from None
 
 
 def parse_size(value: object, what: str) -> int:
@@ -53,15 +54,7 @@ def parse_size(value: object, what: str) -> int:
     try:
         return size_of(value)
     except ValueError as error:
-        raise UsageError(f"{what}: found {shown(value)}, set {error}") from None
-
-
-def shown(value: object) -> str:
-    """`value` as a message prints it: on one line, at most 80 characters."""
-    if isinstance(value, int) and abs(value) >= 10**20:
-        return "a number of more than 20 digits"
-    text = repr(value)
-    return text if len(text) <= 80 else text[:76] + " ..."
+        raise UsageError(f"{what}: found {show(value)}, set {error}") from None
 
 
 def format_duration(seconds: float) -> str:
@@ -117,5 +110,5 @@ def _size_text(text: str) -> float | int:
     match = _SIZE.fullmatch(text) if len(text) <= _MAX_TEXT else None
     if not match:
         raise ValueError(WANT_SIZE)
-    factor = 1024 ** _POWERS.get((match[2] or "").upper(), 0)
+    factor: int = 1024 ** _POWERS.get((match[2] or "").upper(), 0)
     return float(match[1]) * factor if "." in match[1] else int(match[1]) * factor

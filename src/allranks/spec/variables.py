@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..cluster.names import show
 from ..errors import ConfigError, UsageError
 from .fields import ENV_NAME
-from .units import shown
 
 RESERVED = {
     "RANK": "", "LOCAL_RANK": "", "GROUP_RANK": "", "ROLE_RANK": "", "NODE_RANK": "",
@@ -46,7 +46,7 @@ def read_variables(
 def check_name(name: str, where: str, error: type[UsageError]) -> str:
     """Return `name` if a user may set it in the ranks."""
     if not ENV_NAME.fullmatch(name):
-        raise error(f"{where}: {shown(name)} is not the name of a variable; "
+        raise error(f"{where}: {show(name)} is not the name of a variable; "
                     "letters, digits and '_', not a digit first")
     if name in RESERVED:
         raise error(f"{where}: {name} differs between ranks or nodes and is set by allranks{RESERVED[name]}")
@@ -77,7 +77,7 @@ def _table(table: object, source: str) -> dict[str, str]:
     if table is None:
         return {}
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{source}: env: found {shown(table)}, set a table [env] with NAME = \"value\"")
+        raise ConfigError(f"{source}: env: found {show(table)}, set a table [env] with NAME = \"value\"")
     return {check_name(str(name), f"{source}: [env]", ConfigError):
             _value(value, f"{source}: [env] {name}", ConfigError) for name, value in table.items()}
 
@@ -93,10 +93,10 @@ def _listed(
 
 def _strings(value: object, where: str, error: type[UsageError]) -> Sequence[str]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise error(f"{where}: found {shown(value)}, set a list of names")
+        raise error(f"{where}: found {show(value)}, set a list of names")
     for item in value:
         if not isinstance(item, str):
-            raise error(f"{where}: found {shown(item)}, set a list of names")
+            raise error(f"{where}: found {show(item)}, set a list of names")
     return value
 
 
@@ -104,7 +104,7 @@ def _value(value: object, where: str, error: type[UsageError]) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise error(f"{where}: found {shown(value)}, set a text such as \"1\"")
+        raise error(f"{where}: found {show(value)}, set a text such as \"1\"")
     if "\0" in value:
         raise error(f"{where}: the value has a NUL character; remove it")
     return value

@@ -1,3 +1,4 @@
+# ruff: noqa
 """Starts itself again, as some launchers inside libraries do."""
 import os
 import subprocess

@@ -1,5 +1,7 @@
+# ruff: noqa
 """Objects of __main__ end in the same order and see the same globals."""
 import atexit
+import os
 import sys
 import weakref
 
@@ -8,9 +10,9 @@ class Loud:
     def __init__(self, name):
         self.name = name
 
-    def __del__(self):
-        out.write("end of %s %s %s\n" % (self.name, sys is None, sorted(globals() or ())))
-        out.flush()
+    def __del__(self, say=os.write, names=globals()):
+        present = sorted(name for name, value in names.items() if value is not None)
+        say(1, ("end of %s, still %s\n" % (self.name, present)).encode())
 
 
 class Cycle(Loud):
@@ -19,11 +21,10 @@ class Cycle(Loud):
         self.me = self
 
 
-out = open(1, "w", closefd=False)
 first, second = Loud("first"), Loud("second")
 cycle, _third = Cycle("cycle"), Loud("third")
-weakref.finalize(first, lambda: out.write("finalized\n"))
-atexit.register(lambda: out.write("atexit\n"))
+weakref.finalize(first, os.write, 1, b"finalized\n")
+atexit.register(os.write, 1, b"atexit\n")
 if len(sys.argv) > 1:
     local = Loud("local")
     raise ValueError("with things alive")

@@ -1,4 +1,4 @@
-# args: end
+# ruff: noqa
 """Ways to end beside exceptions: signals, _exit, threads, fork."""
 import asyncio
 import os

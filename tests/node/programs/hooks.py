@@ -1,4 +1,4 @@
-# args: own
+# ruff: noqa
 """What programs do with sys.excepthook, and what the interpreter leaves in sys.last_*."""
 import atexit
 import sys

@@ -1,4 +1,4 @@
-# args: one --two "three four" -m x
+# ruff: noqa
 """The program's own docstring."""
 import os
 import signal

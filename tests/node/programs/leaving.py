@@ -1,4 +1,4 @@
-# args: 'the text'
+# ruff: noqa
 """Prints to both streams, then leaves by what the argument evaluates to."""
 import atexit
 import sys

@@ -1,4 +1,4 @@
-# args: plain
+# ruff: noqa
 import sys
 
 

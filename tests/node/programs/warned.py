@@ -1,3 +1,4 @@
+# ruff: noqa
 """Warnings are attributed to the same lines, also where the stack level leads out of the program."""
 import logging
 import warnings

@@ -1,4 +1,4 @@
-# args: spawn forkserver fork
+# ruff: noqa
 import multiprocessing
 import sys
 

@@ -1,1 +1,2 @@
+# ruff: noqa
 VALUE = "from the package"

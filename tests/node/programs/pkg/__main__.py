@@ -1,3 +1,4 @@
+# ruff: noqa
 import sys
 
 print("main of", __package__, sys.argv, __file__)

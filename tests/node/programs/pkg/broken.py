@@ -1,1 +1,2 @@
+# ruff: noqa
 from pkg.absent import nothing  # noqa: F401

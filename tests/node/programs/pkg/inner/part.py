@@ -1,2 +1,3 @@
+# ruff: noqa
 class Part:
     pass

@@ -1,3 +1,4 @@
+# ruff: noqa
 """A module to be run with -m."""
 import multiprocessing
 import sys

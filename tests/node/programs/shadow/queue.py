@@ -1,1 +1,2 @@
+# ruff: noqa
 MINE = "this queue"

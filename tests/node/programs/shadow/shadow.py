@@ -1,3 +1,4 @@
+# ruff: noqa
 # Files beside the program come before the standard library's.
 import queue
 import socket

@@ -17,7 +17,8 @@ _ENDINGS = ("token", "key", "keys", "sshpass")
 _WHOLE = ("pass", "pwd", "auth")
 _VOCABULARY = {"pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "image", "per", "sort"}
 _IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
-_ASSIGNED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&|]+)")
+_ASSIGNED = re.compile(r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)="
+                       r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&|]+)")
 
 
 def is_secret_name(name: str) -> bool:

@@ -1,0 +1,91 @@
+"""GPUs of this node as CUDA or HIP would count them, from files alone (no nvidia-smi: it takes seconds).
+
+`root` is "/" but in tests.
+"""
+
+import glob
+import os
+import re
+from typing import Any, Dict, List, Mapping, Optional
+
+_NVIDIA = re.compile(r"nvidia\d+\Z")
+
+
+def gpus(environ: Mapping[str, str], root: str = "/") -> Dict[str, Any]:
+    """count, source (where the count comes from), vendor, list (device numbers or UUIDs), mig."""
+    nvidia = _nvidia_devices(root)
+    if nvidia:
+        return _nvidia(nvidia, environ, root)
+    amd = _amd_devices(root)
+    if amd:
+        return _amd(amd, environ)
+    return {"count": 0, "source": "no /dev/nvidia* and no /dev/kfd", "vendor": None, "list": [], "mig": False}
+
+
+def _nvidia_devices(root: str) -> List[str]:
+    try:
+        names = [n for n in os.listdir(os.path.join(root, "dev")) if _NVIDIA.match(n)]
+    except OSError:
+        return []
+    return sorted((n[len("nvidia") :] for n in names), key=int)
+
+
+def _nvidia(devices: List[str], environ: Mapping[str, str], root: str) -> Dict[str, Any]:
+    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    mig = bool(glob.glob(os.path.join(root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*")))
+    found = {"source": "/dev/nvidia*", "vendor": "nvidia", "mig": mig}  # type: Dict[str, Any]
+    chosen = [str(i) for i in range(len(devices))]
+    if wanted is not None:
+        chosen = visible(wanted, len(devices))
+        found.update(source="CUDA_VISIBLE_DEVICES=%s" % wanted, mig=mig or "MIG-" in wanted)
+    return {"count": len(chosen), "list": chosen, **found}
+
+
+def visible(value: str, count: int) -> List[str]:
+    """The devices a *_VISIBLE_DEVICES value leaves: the list ends at the first entry that is not one
+    (CUDA C++ Programming Guide, "CUDA Environment Variables"; HIP reads it the same way)."""
+    found = []  # type: List[str]
+    for word in value.split(","):
+        word = word.strip()
+        if re.match(r"(GPU|MIG)-", word):
+            found.append(word)
+        elif word.isdigit() and int(word) < count:
+            found.append(word)
+        else:
+            break
+    return found
+
+
+def _amd_devices(root: str) -> List[str]:
+    """KFD topology nodes with compute units whose render node this user's namespace has."""
+    if not os.path.exists(os.path.join(root, "dev/kfd")):
+        return []
+    found = []  # type: List[str]
+    for path in glob.glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/properties")):
+        values = _properties(path)
+        if int(values.get("simd_count", "0")) <= 0:
+            continue
+        minor = values.get("drm_render_minor")
+        if minor is None or os.path.exists(os.path.join(root, "dev/dri/renderD" + minor)):
+            found.append(os.path.basename(os.path.dirname(path)))
+    return sorted(found, key=lambda name: int(name) if name.isdigit() else 0)
+
+
+def _properties(path: str) -> Dict[str, str]:
+    try:
+        with open(path) as file:
+            pairs = [line.split(None, 1) for line in file]
+    except OSError:
+        return {}
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def _amd(devices: List[str], environ: Mapping[str, str]) -> Dict[str, Any]:
+    """ROCR_VISIBLE_DEVICES first, then HIP's (which CUDA_VISIBLE_DEVICES stands in for) on what is left."""
+    chosen, source = [str(i) for i in range(len(devices))], "/dev/kfd"
+    for names in (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")):
+        name = next((n for n in names if n in environ), None)  # type: Optional[str]
+        if name is not None:
+            chosen = visible(environ[name], len(chosen))
+            source = "%s=%s" % (name, environ[name])
+    return {"count": len(chosen), "source": source, "vendor": "amd", "list": chosen, "mig": False}

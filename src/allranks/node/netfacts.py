@@ -1,0 +1,212 @@
+"""Interfaces and addresses of this node, as getifaddrs(3) would give them to NCCL and Gloo.
+
+Two rtnetlink(7) dumps, which work in any network namespace and need no /sys; where netlink is not
+allowed, SIOCGIFCONF (IPv4, up interfaces only) and /proc/net/if_inet6.
+"""
+
+import array
+import fcntl
+import socket
+import struct
+import threading
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40
+NAME_SECONDS = 3.0
+NETLINK_SECONDS = 2.0
+_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_GETADDR = 16, 18, 20, 22
+_IFLA_IFNAME, _IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL, _IFA_FLAGS = 3, 1, 2, 3, 8
+_DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_ADDRESS_FLAGS = {0x01: "temporary", 0x08: "dadfailed", 0x20: "deprecated", 0x40: "tentative"}
+
+
+def interfaces() -> List[Dict[str, Any]]:
+    """All interfaces in the kernel's order; each address with its scope, and its label where that is
+    another name than the interface's (glibc and so NCCL take the label for the name)."""
+    try:
+        return _from_netlink()
+    except OSError:
+        return _from_ioctl()
+
+
+def interface(name: str, index: int, flags: int) -> Dict[str, Any]:
+    """One interface without addresses."""
+    return {
+        "name": name,
+        "index": index,
+        "up": bool(flags & IFF_UP),
+        "running": bool(flags & IFF_RUNNING),
+        "loopback": bool(flags & IFF_LOOPBACK),
+        "addresses": [],
+    }
+
+
+def _from_netlink() -> List[Dict[str, Any]]:
+    found = {}  # type: Dict[int, Dict[str, Any]]
+    for body in _dump(_RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0), _RTM_NEWLINK):
+        index, flags = struct.unpack_from("=iI", body, 4)
+        names = [value for kind, value in _attributes(body, 16) if kind == _IFLA_IFNAME]
+        if names:
+            found[index] = interface(_text(names[0]), index, flags)
+    for body in _dump(_RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, 0), _RTM_NEWADDR):
+        index = struct.unpack_from("=I", body, 4)[0]
+        if index in found:
+            address = _address(body, found[index]["name"])
+            if address is not None:
+                found[index]["addresses"].append(address)
+    return list(found.values())
+
+
+def _dump(request: int, body: bytes, answer: int) -> Iterator[bytes]:
+    """The bodies of one netlink dump."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+        link.settimeout(NETLINK_SECONDS)
+        link.bind((0, 0))
+        link.send(struct.pack("=IHHII", 16 + len(body), request, _DUMP_REQUEST, 1, 0) + body)
+        while True:
+            data, offset = link.recv(1 << 18), 0
+            while offset + 16 <= len(data):
+                length, kind = struct.unpack_from("=IH", data, offset)
+                if kind == 3:  # NLMSG_DONE
+                    return
+                if kind == 2 or length < 16:  # NLMSG_ERROR
+                    raise OSError("netlink refused")
+                if kind == answer:
+                    yield data[offset + 16 : offset + length]
+                offset += (length + 3) & ~3
+
+
+def _attributes(body: bytes, offset: int) -> Iterator[Tuple[int, bytes]]:
+    while offset + 4 <= len(body):
+        length, kind = struct.unpack_from("=HH", body, offset)
+        if length < 4:
+            return
+        yield kind & 0x3FFF, body[offset + 4 : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _text(data: bytes) -> str:
+    return data.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def _address(body: bytes, name: str) -> Optional[Dict[str, Any]]:
+    """An ifaddrmsg: IFA_LOCAL is the own address (IFA_ADDRESS the peer's on point-to-point links)."""
+    family, prefix, flags, scope = struct.unpack_from("=BBBB", body, 0)
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    found = dict(_attributes(body, 8))
+    raw = found.get(_IFA_LOCAL, found.get(_IFA_ADDRESS))
+    if raw is None:
+        return None
+    if _IFA_FLAGS in found:
+        flags = struct.unpack("=I", found[_IFA_FLAGS])[0]
+    text = socket.inet_ntop(family, raw)
+    address = described(text, prefix, scope)
+    words = [word for bit, word in _ADDRESS_FLAGS.items() if flags & bit and not _is_secondary(bit, family)]
+    if words:
+        address["flags"] = words
+    label = _text(found.get(_IFA_LABEL, b""))
+    if label and label != name:
+        address["label"] = label
+    return address
+
+
+def _is_secondary(bit: int, family: int) -> bool:
+    """Bit 1 means temporary for IPv6 and secondary for IPv4."""
+    return bit == 0x01 and family == socket.AF_INET
+
+
+def described(text: str, prefix: int, scope: int) -> Dict[str, Any]:
+    """An address as facts carry it; `scope` is an RT_SCOPE number."""
+    word = {253: "link", 254: "host"}.get(scope, "global")
+    if text.startswith("169.254.") or text.lower().startswith("fe80:"):
+        word = "link"
+    return {"address": text, "prefix": prefix, "family": 6 if ":" in text else 4, "scope": word}
+
+
+def _from_ioctl() -> List[Dict[str, Any]]:
+    found = {name: interface(name, index, 0) for index, name in socket.if_nameindex()}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for name, item in found.items():
+            item.update(interface(name, item["index"], _flags(sock, name)))
+        for label, text in _configured(sock):
+            item = found.setdefault(label.split(":")[0], interface(label, 0, _flags(sock, label)))
+            address = described(text, _prefix(sock, label), 254 if text.startswith("127.") else 0)
+            if label != item["name"]:
+                address["label"] = label
+            item["addresses"].append(address)
+    for name, address in _inet6():
+        if name in found:
+            found[name]["addresses"].append(address)
+    return sorted(found.values(), key=lambda item: int(item["index"]))
+
+
+def _flags(sock: socket.socket, name: str) -> int:
+    try:
+        data = fcntl.ioctl(sock.fileno(), 0x8913, struct.pack("256s", name.encode()[:15]))  # SIOCGIFFLAGS
+    except OSError:
+        return 0
+    return int(struct.unpack_from("=H", data, 16)[0])
+
+
+def _prefix(sock: socket.socket, name: str) -> int:
+    try:
+        data = fcntl.ioctl(sock.fileno(), 0x891B, struct.pack("256s", name.encode()[:15]))  # SIOCGIFNETMASK
+    except OSError:
+        return 32
+    return bin(struct.unpack_from(">I", data, 20)[0]).count("1")
+
+
+def _configured(sock: socket.socket) -> List[Tuple[str, str]]:
+    """SIOCGIFCONF: 40 bytes an entry on 64-bit machines (struct ifreq)."""
+    size = 40 if struct.calcsize("P") == 8 else 32
+    buffer = array.array("B", bytes(size * 256))
+    where, length = buffer.buffer_info()
+    answer = fcntl.ioctl(sock.fileno(), 0x8912, struct.pack("iP", length, where))
+    used = struct.unpack("iP", answer)[0]
+    data = buffer.tobytes()
+    return [
+        (_text(data[at : at + 16]), socket.inet_ntoa(data[at + 20 : at + 24])) for at in range(0, used, size)
+    ]
+
+
+def _inet6() -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """/proc/net/if_inet6: address, index, prefix, scope (0x20 link, 0x10 host), flags, name."""
+    try:
+        with open("/proc/net/if_inet6") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        words = line.split()
+        text = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
+        scope = {0x10: 254, 0x20: 253}.get(int(words[3], 16), 0)
+        yield words[5], described(text, int(words[2], 16), scope)
+
+
+def own_name(name: str, seconds: float = NAME_SECONDS) -> Dict[str, Any]:
+    """What the own host name resolves to; a resolver that hangs costs `seconds`, no more."""
+    found = {}  # type: Dict[str, Any]
+
+    def resolve() -> None:
+        try:
+            answers = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
+            found["addresses"] = list(dict.fromkeys(str(a[4][0]) for a in answers))
+        except (OSError, UnicodeError) as error:
+            found["error"] = getattr(error, "strerror", None) or str(error)
+
+    thread = threading.Thread(target=resolve, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return dict(found) or {"error": "no answer within %g s" % seconds}
+
+
+def dual_stack() -> bool:
+    """Whether torch's listener (`::` with IPV6_V6ONLY off) can be made here."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind(("::", 0))
+        return True
+    except OSError:
+        return False

@@ -1,2 +1,0 @@
-﻿print("caf\u00e9", "é", ascii("é"))
-raise ValueError("é")

@@ -1,3 +1,0 @@
-# -*- coding: latin-1 -*-
-print(ascii("café"))
-raise ValueError("café")

@@ -1,4 +1,0 @@
-print("dos")
-raise ValueError(
-    "lines"
-)
