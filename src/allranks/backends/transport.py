@@ -62,9 +62,7 @@ class Transport:
             )
         if node.is_local:
             text = stderr.strip()[-300:] or f"ended with code {code}"
-            return Finding(
-                "unknown", "fail", f"{node.name}: the guard could not start: {text}", "", Where(node.name)
-            )
+            return Finding("unknown", "fail", f"{node.name}: the guard could not start: {text}", "", Where(node.name))
         return explain(node, stderr, code, have_ssh_key())
 
     def silence(self, node: Node, seconds: float) -> Finding:

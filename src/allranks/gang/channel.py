@@ -172,9 +172,7 @@ class Channel:
         stdout = bytes(self._banner)
         self.close()
         if booting and self._booted is not None:
-            self._booted.set_exception(
-                ChannelFailed(self._transport.failure(self.node, stdout, stderr, code))
-            )
+            self._booted.set_exception(ChannelFailed(self._transport.failure(self.node, stdout, stderr, code)))
         else:
             last = stderr.strip().splitlines()
             self._on_closed(last[-1] if last else "the connection ended")

@@ -157,9 +157,7 @@ class Controller:
             member.channel = channel
             try:
                 async with self._semaphore:
-                    await channel.open(
-                        self._header(member, renewing), self._hello(member), self._patience(renewing)
-                    )
+                    await channel.open(self._header(member, renewing), self._hello(member), self._patience(renewing))
                 return
             except ChannelFailed as error:
                 if not renewing:
@@ -169,11 +167,7 @@ class Controller:
             pause = min(2 * pause, 4.0)
 
     def _patience(self, renewing: bool) -> float:
-        return (
-            min(self.spec.connect_timeout, max(2.0, self.spec.lease / 3))
-            if renewing
-            else self.spec.connect_timeout
-        )
+        return min(self.spec.connect_timeout, max(2.0, self.spec.lease / 3)) if renewing else self.spec.connect_timeout
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
         return {
@@ -195,11 +189,7 @@ class Controller:
         if self._over.is_set() or member.node.name in self.released:
             return
         if not member.known:
-            self.feed(
-                Unreachable(
-                    member.node.name, time.time(), self._transport.failure(member.node, b"", why, None)
-                )
-            )
+            self.feed(Unreachable(member.node.name, time.time(), self._transport.failure(member.node, b"", why, None)))
             return
         self._open(member)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.cluster import Cluster
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 from allranks.plan.network import choose_address, offered
 from allranks.plan.plan import Attempt, Plan, make_plan, orders
 from allranks.preflight import judge_quick
@@ -18,6 +18,7 @@ from allranks.spec import RunSpec
 
 from .members import NodeState, RankState
 from .places import Setting, place_for, setup_message
+from .remarks import no_interface, not_shared, port_finding, prelude_failed, world_size_differs
 from .states import (
     TABLE,
     Action,
@@ -43,6 +44,7 @@ from .states import (
 
 PROBE_SECONDS = 6.0
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
+GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 DRAIN_PATIENCE = 60.0
 GATE_REPEATS = 3  # for EADDRINUSE at rank 0 on a port we chose ourselves
 
@@ -69,6 +71,7 @@ class Gang:
         self._gate_t = started
         self._port_tries = 0
         self._end_deadline = 0.0
+        self._gather_deadline = float("inf")
         self._end_grace = 0.0
         self._interfaces: dict[str, dict[str, str]] = {}
 
@@ -119,15 +122,15 @@ class Gang:
             return self._catch_up(node, event, now)
         node.state = "ready"
         ready = Note("node-ready", {"node": node.name, "hostname": event.hostname})
+        if any(n.state == "unreachable" for n in self.nodes.values()):
+            return [ready, *self._check_gathered(now)]
         return [ready, Send(node.name, setup_message(self.spec, self.setting))]
 
     def _guard_found_dead(self, event: Hello, now: float) -> list[Action]:
         node = self.nodes[event.node]
         actions = self._catch_up(node, event, now)
         self.faults.append(Fault(node.name, event.t, "guard-death", event.how))
-        actions.append(
-            Note("finding", {"node": node.name, "message": f"the guard on {node.name} {event.how}"})
-        )
+        actions.append(Note("finding", {"node": node.name, "message": f"the guard on {node.name} {event.how}"}))
         actions += self._fail(now)
         if self.state is State.ENDING:
             actions.append(Send(node.name, {"type": "end", "grace": 0.0, "reason": "guard-death"}))
@@ -144,15 +147,11 @@ class Gang:
             if rank is None:
                 continue
             if rank.pid is None:
-                actions += self.on_started(
-                    Started(node.name, event.t, rank.rank, found["pid"], self.attempt), now
-                )
+                actions += self.on_started(Started(node.name, event.t, rank.rank, found["pid"], self.attempt), now)
             if found.get("exit") is not None and rank.exit is None:
                 actions += self.on_exit(read_exit(node.name, found["exit"], event.t), now)
         if summary.get("ending") and self.state is State.RUNNING:
-            self.faults.append(
-                Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
-            )
+            self.faults.append(Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked"))
             actions += self._fail(now)
         return actions + self._resend(node)
 
@@ -170,11 +169,7 @@ class Gang:
         node.facts = event.facts
         actions: list[Action] = [Note("facts", {"node": node.name})]
         if event.error:
-            finding = Finding(
-                "remote-path-missing", "fail", f"{node.name}: {event.error}",
-                "try the --prelude by hand on the node", Where(node=node.name),
-            )  # fmt: skip
-            return actions + self._refuse([finding], now)
+            return actions + self._refuse([prelude_failed(node.name, event.error)], now)
         if any(n.facts is None for n in self.nodes.values()):
             return actions
         return actions + self._judge(now)
@@ -193,13 +188,29 @@ class Gang:
         if failures:
             return actions + self._refuse(failures, now)
         self.plan = make_plan(self.spec, self.cluster, facts)
+        expected = self.setting.expected_world_size
+        if expected is not None and expected != self.plan.world_size:
+            actions += self._warn(world_size_differs(expected, self.plan))
         return actions + self._open_gate(now)
+
+    def _warn(self, finding: Finding) -> list[Action]:
+        self.findings.append(finding)
+        return [Note("finding", finding.to_json())]
 
     def on_unreachable(self, event: Unreachable, now: float) -> list[Action]:
         """A node that can't be reached ends the start for all; the others are looked at no further."""
         self.nodes[event.node].state = "unreachable"
-        actions: list[Action] = [Note("finding", event.finding.to_json())]
-        return actions + self._refuse([event.finding], now)
+        self.findings.append(event.finding)
+        self._gather_deadline = min(self._gather_deadline, now + GATHER_PATIENCE)
+        return [Note("finding", event.finding.to_json()), *self._check_gathered(now)]
+
+    def _check_gathered(self, now: float) -> list[Action]:
+        """With a node that can't be reached, the others get a moment to fail too: all are named at once."""
+        failed = any(n.state == "unreachable" for n in self.nodes.values())
+        open_ends = any(n.state == "connecting" for n in self.nodes.values())
+        if failed and self.state is State.GATHERING and (not open_ends or now >= self._gather_deadline):
+            return self._fail(now)
+        return []
 
     def _refuse(self, failures: list[Finding], now: float) -> list[Action]:
         self.findings += failures
@@ -216,7 +227,9 @@ class Gang:
             node.state, node.probes, node.ended, node.drained = "ready", None, False, False
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
-        message = {"type": "listen", "port": self.spec.master_port, "token": self._token()}
+        message = {
+            "type": "listen", "port": self.spec.master_port, "token": self._token(), "nonce_dir": self.spec.output_dir,
+        }  # fmt: skip
         return [Send(self.master.name, message)]
 
     def _token(self) -> str:
@@ -225,20 +238,16 @@ class Gang:
     def on_listening(self, event: Listening, now: float) -> list[Action]:
         """The port is open on the master: everybody tries every address it could be reached at."""
         if event.error is not None:
-            return self._refuse([_port_finding(self.master.name, event.error)], now)
+            return self._refuse([port_finding(self.master.name, event.error)], now)
         self.master_port = event.port
         self.state = State.PROVING
         addresses = self._offers()
         if not addresses:
-            finding = Finding(
-                "no-interface", "fail", f"{self.master.name} has no address that other nodes could use"
-                + (f" in --network {self.spec.network}" if self.spec.network else ""),
-                "show its addresses with `ip -br addr` and choose with --network CIDR", Where(node=self.master.name),
-            )  # fmt: skip
+            finding = no_interface(self.master.name, self.spec.network)
             return self._refuse([finding], now)
         message = {
             "type": "probe", "addresses": addresses, "port": event.port, "token": self._token(),
-            "seconds": PROBE_SECONDS,
+            "seconds": PROBE_SECONDS, "nonce_dir": self.spec.output_dir,
         }  # fmt: skip
         note = Note("gate-listening", {"node": self.master.name, "addresses": addresses, "port": event.port})
         return [note, *(Send(name, message) for name in self.nodes)]
@@ -252,12 +261,15 @@ class Gang:
     def on_probed(self, event: Probed, now: float) -> list[Action]:
         """When every node has answered: the best address that all reach, or who does not reach which."""
         self.nodes[event.node].probes = event.results
+        actions: list[Action] = []
+        if not event.shared:
+            actions += self._warn(not_shared(event.node, self.master.name, self.spec.output_dir or ""))
         if any(n.probes is None for n in self.nodes.values()):
-            return []
+            return actions
         facts = {n.name: n.facts or {} for n in self.nodes.values()}
         probes = {n.name: n.probes or () for n in self.nodes.values()}
         choice = choose_address(self.spec, self.master.name, self.master_port, facts, probes)
-        actions: list[Action] = [Note("finding", f.to_json()) for f in choice.findings]
+        actions += [Note("finding", f.to_json()) for f in choice.findings]
         self.findings += [f for f in choice.findings if f.status == "warn"]
         failures = [f for f in choice.findings if f.status == "fail"]
         if failures or choice.address is None:
@@ -280,14 +292,10 @@ class Gang:
             node = self.nodes[planned.node.name]
             node.state = "running"
             place = place_for(self.spec, self.setting, node, self._interfaces.get(node.name, {}))
-            actions.append(
-                Send(node.name, orders(self.spec, self.plan, planned, place, attempt, node.facts or {}))
-            )
+            actions.append(Send(node.name, orders(self.spec, self.plan, planned, place, attempt, node.facts or {})))
         if self.spec.launcher != "direct":
             for node in self.nodes.values():  # one process a node stands for all of its ranks
-                node.ranks = (
-                    dict(list(node.ranks.items())[:1]) if self.spec.launcher == "command" else node.ranks
-                )
+                node.ranks = dict(list(node.ranks.items())[:1]) if self.spec.launcher == "command" else node.ranks
         return actions
 
     # -- running -----------------------------------------------------------------------------------
@@ -298,9 +306,7 @@ class Gang:
         if rank is None or event.attempt != self.attempt:
             return []
         rank.pid, rank.state = event.pid, "started"
-        return [
-            Note("rank-started", {"node": event.node, "rank": event.rank, "pid": event.pid, "t": event.t})
-        ]
+        return [Note("rank-started", {"node": event.node, "rank": event.rank, "pid": event.pid, "t": event.t})]
 
     def on_report(self, event: Report, now: float) -> list[Action]:
         """A rank has entered or left init_process_group."""
@@ -315,16 +321,12 @@ class Gang:
         rank.initialised_t = event.t
         if rank.exit is None:
             rank.state = "initialised"
-        actions: list[Action] = [
-            Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})
-        ]
+        actions: list[Action] = [Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})]
         times = [r.initialised_t for r in self.ranks()]
         if self.initialised_t is None and all(t is not None for t in times):
             self.initialised_t = max(t for t in times if t is not None)
             seconds = round(self.initialised_t - self.started, 3)
-            actions.append(
-                Note("all-initialised", {"seconds": seconds, "ranks": len(times), "t": self.initialised_t})
-            )
+            actions.append(Note("all-initialised", {"seconds": seconds, "ranks": len(times), "t": self.initialised_t}))
         return actions
 
     def on_exit(self, event: Exit, now: float) -> list[Action]:
@@ -395,6 +397,8 @@ class Gang:
         """Time limits."""
         if self.state is State.ENDING:
             return self._check_ended(now)
+        if self.state is State.GATHERING and now >= self._gather_deadline:
+            return self._check_gathered(now)
         over = now - self.attempt_started > self.spec.init_timeout
         if not over or self.init_timeout_hit:
             return []
@@ -473,26 +477,6 @@ class Gang:
         self.init_timeout_hit = False
         self.exits, self.faults, self.lost, self.findings = [], [], [], []
         return [Note("attempt-start", {"attempt": self.attempt}), *self._open_gate(now)]
-
-
-def _port_finding(master: str, error: Mapping[str, Any]) -> Finding:
-    port = int(error.get("port") or 0)
-    owner = error.get("owner") or {}
-    held = ""
-    if owner.get("pid"):
-        held = f" by pid {owner['pid']} ({owner.get('command') or '?'}, user {owner.get('user') or '?'})"
-    elif owner:
-        held = " by a process that is not visible to you"
-    if error.get("errno") != "EADDRINUSE":
-        return Finding("unknown", "fail", f"{master} could not open port {port}: {error.get('text')}",
-                       "try another --master-port", Where(node=master, port=port))  # fmt: skip
-    remedy = "use --master-port 0 for a free one"
-    if owner.get("pid"):
-        remedy += f", or end that process: allranks clean --leftovers --foreign (pid {owner['pid']})"
-    return Finding(
-        "port-in-use", "fail", f"port {port} on {master} is held{held or ' by another program'}", remedy,
-        Where(node=master, port=port),
-    )  # fmt: skip
 
 
 def read_exit(node: str, message: Mapping[str, Any], t: float) -> Exit:

@@ -30,6 +30,7 @@ class Setting:
     forwarded: Mapping[str, str] = field(default_factory=dict)
     virtual_env: str | None = None
     conda_prefix: str | None = None
+    expected_world_size: int | None = None
 
 
 def mark(setting: Setting, index: int) -> str:

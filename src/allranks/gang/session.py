@@ -51,9 +51,7 @@ class Session:
         self.started = time.time()
         self.view = view
         transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
-        self.controller = Controller(
-            spec, cluster, setting, transport, run, view, self._judge, attach=adopted
-        )
+        self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, attach=adopted)
         self._signals = 0
 
     def take_view(self, view: View) -> None:
@@ -106,16 +104,9 @@ class Session:
             {"t": time.time(), "event": "attempt-end", "attempt": gang.attempt, "outcome": outcome}
         )
         failures = sum(1 for a in self.attempts if a["outcome"] == "failed")
-        again = (
-            verdict is not None
-            and not gang.stop_reason
-            and failures <= self.spec.retries
-            and not self.adopted
-        )
+        again = verdict is not None and not gang.stop_reason and failures <= self.spec.retries and not self.adopted
         if again and verdict is not None and retryable(verdict) and gang.plan is not None and not gang.lost:
-            self.view.event(
-                {"t": time.time(), "event": "retry", "attempt": gang.attempt, "verdict": verdict.to_json()}
-            )
+            self.view.event({"t": time.time(), "event": "retry", "attempt": gang.attempt, "verdict": verdict.to_json()})
             return "retry"
         return "finish"
 

@@ -64,10 +64,11 @@ class Listening(Event):
 
 @dataclass(frozen=True)
 class Probed(Event):
-    """A node has tried the offered addresses."""
+    """A node has tried the offered addresses; `shared`: it sees the output directory's nonce."""
 
     results: tuple[Mapping[str, Any], ...] = ()
     error: str = ""
+    shared: bool = True
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ Message = dict[str, Any]
 
 
 def _hello(node: str, m: Message, t: float) -> Event:
-    return Hello(
-        node, t, m["node_dir"], m["hostname"], bool(m.get("dead")), str(m.get("how") or ""), m.get("attempt")
-    )
+    return Hello(node, t, m["node_dir"], m["hostname"], bool(m.get("dead")), str(m.get("how") or ""), m.get("attempt"))
 
 
 def _facts(node: str, m: Message, t: float) -> Event:
@@ -27,7 +25,8 @@ def _listening(node: str, m: Message, t: float) -> Event:
 
 
 def _probed(node: str, m: Message, t: float) -> Event:
-    return Probed(node, t, tuple(m.get("results") or ()), str(m.get("error") or ""))
+    results = tuple(m.get("results") or ())
+    return Probed(node, t, results, str(m.get("error") or ""), bool(m.get("shared", True)))
 
 
 def _started(node: str, m: Message, t: float) -> Event:

@@ -136,6 +136,11 @@ class Gate:
             self._holder = None
 
 
+def nonce_name(token: str) -> str:
+    """The file by which nodes prove that a directory is shared."""
+    return ".allranks-" + "".join(c for c in token if c.isalnum())
+
+
 def port_failure(port: int, error: OSError) -> Dict[str, Any]:
     """Why the port could not be had, with its owner where one can be seen."""
     return {

@@ -11,11 +11,11 @@ import selectors
 import signal
 import socket
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Optional
 
 from .attempt import Attempt
 from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, FrameError, Output, Stream
-from .gate import Gate, port_failure, probe
+from .gate import Gate, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
 from .look import look, stacks
 from .nodedir import remove
@@ -25,6 +25,7 @@ from .ranks import Rank
 from .tasks import Task
 
 TICK = 1.0  # seconds between looks at the watcher, beats and lease checks
+UNGREETED = 10.0  # seconds a guard waits for its first word: its controller died while it was starting
 FILE_TICK = 0.25  # seconds between looks at followed files while ranks run
 LOOK_SECONDS = 30.0
 
@@ -52,11 +53,12 @@ class Guard:
         self._base = dict(os.environ)
         self._tasks: Dict[int, Task] = {}
         self._selector = selectors.DefaultSelector()
-        self._heard = time.monotonic()
+        self._heard, self._greeted = time.monotonic(), False
         self._next_tick = 0.0
         self._watcher_stops, self._watcher_gone = 0, False
         self._result: Optional[int] = None
         self._drain_told = True
+        self._nonce: Optional[str] = None
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
             "hello": self._on_hello, "setup": self._on_setup, "listen": self._on_listen, "probe": self._on_probe,
@@ -117,12 +119,14 @@ class Guard:
     def _tick(self, now: float) -> None:
         self._watcher_beat()
         self._look_at_watcher()
-        if now - self._heard > self._lease:
+        if now - self._heard > (self._lease if self._greeted else min(self._lease, UNGREETED)):
             self._lease_over(now)
 
     def _lease_over(self, now: float) -> None:
         attempt = self._attempt
-        if attempt is None or attempt.ended:
+        if attempt is None:
+            self._result = RELEASED  # nothing ever ran here: nothing is worth keeping
+        elif attempt.ended:
             self._journal.write({"event": "lease-over", "t": time.time()})
             self._result = LEASE_OVER
         elif not attempt.ending:
@@ -308,6 +312,7 @@ class Guard:
             text = "this guard speaks protocol %d, the controller %s" % (PROTOCOL, message.get("protocol"))
             self._drop_link({"type": "fault", "id": "protocol", "message": text})
             return
+        self._greeted = True
         self._lease = float(message.get("lease", self._lease))
         self._outlet.controller_has(message.get("have", {}))
         self._drain_told = not (self._attempt is not None and self._attempt.ended)
@@ -350,6 +355,7 @@ class Guard:
         if self._gate is not None:
             self._selector_forget_gate()
         port = int(message.get("port", 0))
+        self._leave_nonce(message.get("nonce_dir"), message["token"])
         try:
             self._gate = Gate(port, message["token"])
         except OSError as error:
@@ -358,6 +364,24 @@ class Guard:
         assert self._gate.listener is not None
         self._selector.register(self._gate.listener, selectors.EVENT_READ, self._gate.accept)
         self._tell({"type": "listening", "port": self._gate.port})
+
+    def _leave_nonce(self, directory: Optional[str], token: str) -> None:
+        """A file in the shared output directory, by which the other nodes prove that it is shared."""
+        if directory is not None:
+            self._nonce = os.path.join(directory, nonce_name(token))
+            try:
+                os.makedirs(directory, exist_ok=True)
+                os.close(os.open(self._nonce, os.O_WRONLY | os.O_CREAT, 0o600))
+            except OSError as error:
+                self._log("could not write to %s: %s" % (directory, error.strerror))
+
+    def _remove_nonce(self) -> None:
+        if self._nonce is not None:
+            try:
+                os.unlink(self._nonce)
+            except OSError:
+                pass
+            self._nonce = None
 
     def _selector_forget_gate(self) -> None:
         assert self._gate is not None
@@ -369,11 +393,13 @@ class Guard:
     def _on_probe(self, message: Dict[str, Any]) -> None:
         addresses, port, token = message["addresses"], int(message["port"]), message["token"]
         seconds = float(message["seconds"])
+        directory = message.get("nonce_dir")
+        shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(token)))
         self._run_task(
             "the proof",
             lambda: probe(addresses, port, token, seconds),
             seconds + 5,
-            lambda result: self._tell({"type": "probed", **result}),
+            lambda result: self._tell({"type": "probed", **result, "shared": shared}),
         )
 
     def _on_start(self, message: Dict[str, Any]) -> None:
@@ -384,6 +410,7 @@ class Guard:
             if self._gate.listener is not None:
                 self._selector.unregister(self._gate.listener)
             self._gate.hold()
+        self._remove_nonce()
         number = int(message["attempt"])
         self._attempt = Attempt(number, self._mark, self._outlet, self._tell)
         for entry in message.get("follow", []):
@@ -403,6 +430,7 @@ class Guard:
         self._outlet.acknowledge(message.get("sizes", {}))
 
     def _on_end(self, message: Dict[str, Any]) -> None:
+        self._remove_nonce()
         if self._gate is not None:
             self._selector_forget_gate()
         if self._attempt is None:

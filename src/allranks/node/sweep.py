@@ -5,6 +5,7 @@ from typing import Any, Dict, List
 
 from .link import read_journal
 from .nodedir import bases, remove
+from .portowner import who_holds
 from .processes import (
     Process,
     alive,
@@ -12,10 +13,14 @@ from .processes import (
     descendants,
     end_all,
     mark_of,
+    open_names,
     read_process,
     reap_children,
     snapshot,
 )
+
+GPU_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/renderD")
+NOT_A_GPU = ("/dev/nvidiactl", "/dev/nvidia-modeset")
 
 
 def sweep(header: Dict[str, Any]) -> Dict[str, Any]:
@@ -27,6 +32,8 @@ def sweep(header: Dict[str, Any]) -> Dict[str, Any]:
         return {"left": _end(header["end"])}
     if header.get("remove") is not None:
         return {"removed": _remove(header["remove"], header.get("node_dir"))}
+    if header.get("foreign") is not None:
+        return {"foreign": _foreign(int(header["foreign"].get("port") or 0))}
     live = _guards(header.get("node_dir"))
     found = []
     for process in snapshot().values():
@@ -39,6 +46,25 @@ def sweep(header: Dict[str, Any]) -> Dict[str, Any]:
              "command": command_of(process.pid), "live": mark in live}
         )  # fmt: skip
     return {"processes": found, "directories": _directories(header.get("node_dir"), live)}
+
+
+def _foreign(port: int) -> List[Dict[str, Any]]:
+    """This user's processes without a run mark that hold a GPU, or the port."""
+    found: Dict[int, str] = {}
+    holder = who_holds(port) if port else None
+    if holder is not None and holder.get("pid"):
+        found[int(holder["pid"])] = "holds port %d" % port
+    for pid in snapshot():
+        devices = sorted(n for n in open_names([pid]) if n.startswith(GPU_DEVICES) and n not in NOT_A_GPU)
+        if devices:
+            found.setdefault(pid, "holds " + devices[0])
+    ours = os.getuid()
+    listed = []
+    for pid, why in sorted(found.items()):
+        process = read_process(pid)
+        if process is not None and mark_of(pid) is None and os.stat("/proc/%d" % pid).st_uid == ours:
+            listed.append({"pid": pid, "start_time": process.start, "command": command_of(pid), "why": why})
+    return listed
 
 
 def _end(names: List[List[int]]) -> List[Dict[str, Any]]:

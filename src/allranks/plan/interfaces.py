@@ -1,0 +1,317 @@
+"""Which interface NCCL and Gloo would take on a node, and what to set where that would be wrong.
+
+NCCL (src/misc/socket.cc, ncclFindInterfaces and findInterfaces; src/include/socket.h: MAX_IFS 16):
+NCCL_SOCKET_IFNAME, if longer than one character, is the whole answer. Else `ib*`; the subnet of
+NCCL_COMM_ID (one interface); anything but docker*, lo*, virbr*; docker*; lo*; virbr* (virbr from 2.28.9).
+`^` excludes and `=` is exact, both at the head of the list only (and `^=` is both). It walks
+getifaddrs(3): all IPv4 addresses in interface order, then all IPv6; interfaces must be RUNNING, ::1 and
+what NCCL_SOCKET_FAMILY excludes are skipped, a name counts once. RCCL is the same without virbr.
+
+Gloo in torch (torch/csrc/distributed/c10d/init.cpp and gloo/transport/tcp/device.cc): every name of
+GLOO_SOCKET_IFNAME (split at commas, no signs) must exist and have an address; unset, the address that
+the node's own host name resolves to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from allranks.findings import Finding, Where
+
+MAX_IFS = 16
+# Interfaces that, as a rule, lead to containers or virtual machines of their own host only.
+HOST_LOCAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "cali", "podman", "lxc", "lxd", "kube")
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class InterfaceChoice:
+    """One node: the interface Gloo and NCCL will use, the environment that makes it so, and why.
+
+    `gloo` and `nccl` are None where nothing is known; `nccl` may be a list with commas.
+    """
+
+    gloo: str | None
+    nccl: str | None
+    env: dict[str, str]
+    explanation: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the gate showed of a node's interfaces. `chosen` carries the master address; `passed` and
+    `failed` are names; what is in neither was not tried."""
+
+    chosen: str | None
+    passed: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+# -- reading the facts -----------------------------------------------------------------------------
+
+
+def getifaddrs(facts: Facts) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """(name, address, interface) in the order of glibc: all IPv4, then all IPv6."""
+    found = facts.get("interfaces")
+    items = found if isinstance(found, list) else []
+    for family in (4, 6):
+        for item in items:
+            for address in item.get("addresses") or ():
+                if address.get("family") == family:
+                    yield address.get("label") or item["name"], address, item
+
+
+def interface_of(facts: Facts, address: str) -> str | None:
+    """The name of the interface that has an address."""
+    wanted = _plain(address)
+    for name, item, _ in getifaddrs(facts):
+        if _plain(item["address"]) == wanted:
+            return name
+    return None
+
+
+def subnet(address: Mapping[str, Any]) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """The network an address of the facts lies in."""
+    return ipaddress.ip_network(f"{address['address']}/{address.get('prefix', 32)}", strict=False)
+
+
+def on_link(facts: Facts, address: str) -> str | None:
+    """The interface whose subnet holds an address, or None."""
+    wanted = ipaddress.ip_address(_plain(address))
+    for name, item, interface in getifaddrs(facts):
+        if interface.get("up") and not interface.get("loopback") and wanted in subnet(item):
+            return name
+    return None
+
+
+def is_host_local(name: str) -> bool:
+    """Names that bridges and pairs of container engines carry."""
+    return name.startswith(HOST_LOCAL)
+
+
+def _plain(address: str) -> str:
+    """Without a zone, and without the prefix of an IPv4 address mapped into IPv6."""
+    text = address.partition("%")[0].lower()
+    return text[7:] if text.startswith("::ffff:") and "." in text else text
+
+
+# -- NCCL's rule -----------------------------------------------------------------------------------
+
+
+def nccl_interfaces(
+    facts: Facts, environ: Mapping[str, str] | None = None, virbr: bool = True
+) -> tuple[str, ...]:
+    """The interfaces NCCL takes, the first of them for its bootstrap; empty: NCCL fails."""
+    settings = nccl_settings(facts) if environ is None else environ
+    wanted = settings.get("NCCL_SOCKET_IFNAME", "")
+    family = {"AF_INET": 4, "AF_INET6": 6}.get(settings.get("NCCL_SOCKET_FAMILY", ""))
+    if len(wanted) > 1:
+        return _matching(facts, wanted, family)
+    found = _matching(facts, "ib", family)
+    comm_id = settings.get("NCCL_COMM_ID", "")
+    if not found and len(comm_id) > 1:
+        found = _in_subnet_of(facts, comm_id)
+    stages = ("^docker,lo,virbr", "docker", "lo", "virbr") if virbr else ("^docker,lo", "docker", "lo")
+    for stage in stages:
+        found = found or _matching(facts, stage, family)
+    return found
+
+
+def _matching(facts: Facts, pattern: str, family: int | None) -> tuple[str, ...]:
+    """findInterfaces(prefixList, …)."""
+    found: list[str] = []
+    for name, address, interface in getifaddrs(facts):
+        if not interface.get("running") or (family is not None and address["family"] != family):
+            continue
+        if _plain(address["address"]) == "::1" or name in found:
+            continue
+        if matches(name, pattern) and len(found) < MAX_IFS:
+            found.append(name)
+    return tuple(found)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """matchIfList with the signs of findInterfaces; an empty list matches everything."""
+    excludes = pattern.startswith("^")
+    pattern = pattern[1:] if excludes else pattern
+    exact = pattern.startswith("=")
+    pattern = pattern[1:] if exact else pattern
+    words = [w.partition(":")[0] for w in pattern.split(",") if w]
+    hit = not words or any(name == w if exact else name.startswith(w) for w in words)
+    return hit != excludes
+
+
+def _in_subnet_of(facts: Facts, comm_id: str) -> tuple[str, ...]:
+    """ncclFindInterfaceMatchSubnet: the first, running or not. A host name can't be resolved here."""
+    text = comm_id[1:].partition("]")[0] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
+    try:
+        wanted = ipaddress.ip_address(_plain(text))
+    except ValueError:
+        return ()
+    for name, address, _ in getifaddrs(facts):
+        if wanted in subnet(address):
+            return (name,)
+    return ()
+
+
+def nccl_settings(facts: Facts) -> dict[str, str]:
+    """What NCCL reads: the environment, then its files in order, the first to set a name wins
+    (src/misc/param.cc, initEnvFunc and setEnvFile: setenv without overwrite)."""
+    nccl = facts.get("nccl") or {}
+    found = dict(nccl.get("environ") or {})
+    for text in (nccl.get("conf") or {}).values():
+        for line in str(text).splitlines():
+            key, sign, value = line.strip().partition("=")
+            if sign and not key.startswith("#"):
+                found.setdefault(key.strip(), value.strip())
+    return found
+
+
+def who_speaks(facts: Facts) -> str | None:
+    """Who other than us decides NCCL's interfaces on this node, or None."""
+    nccl = facts.get("nccl") or {}
+    environ = nccl.get("environ") or {}
+    for key in ("NCCL_SOCKET_IFNAME", "NCCL_COMM_ID", "NCCL_SOCKET_FAMILY", "NCCL_NET_PLUGIN", "NCCL_NET"):
+        if environ.get(key):
+            return f"{key}={environ[key]}"
+        for path, text in (nccl.get("conf") or {}).items():
+            if any(line.strip().startswith(key + "=") for line in str(text).splitlines()):
+                return f"{key} in {path}"
+    plugins = nccl.get("plugins") or ()
+    return f"the plug-in {plugins[0]}" if plugins else None
+
+
+# -- Gloo's rule -----------------------------------------------------------------------------------
+
+
+def gloo_default(facts: Facts) -> str | None:
+    """The interface Gloo takes by itself: that of the own host name's address."""
+    for address in (facts.get("own_name") or {}).get("addresses") or ():
+        name = interface_of(facts, address)
+        if name is not None:
+            return name
+        if address.startswith("127."):
+            return "lo"  # 127.0.1.1 is on no interface by name, and yet lo answers
+    return None
+
+
+def _gloo_names(facts: Facts) -> list[str]:
+    """What the user set; one character is ignored (strlen > 1)."""
+    value = ((facts.get("nccl") or {}).get("environ") or {}).get("GLOO_SOCKET_IFNAME", "")
+    return [w for w in value.split(",") if w] if len(value) > 1 else []
+
+
+def _judge_gloo(node: str, facts: Facts, names: Sequence[str], proof: Proof) -> list[Finding]:
+    """Whether the user's GLOO_SOCKET_IFNAME can work on this node."""
+    known = [name for name, _, _ in getifaddrs(facts)]
+    value, found = ",".join(names), []
+    for name in names:
+        where = Where(node=node, interface=name)
+        if name[0] in "^=":
+            message = f"{node}: GLOO_SOCKET_IFNAME={value}: Gloo takes exact names, no {name[0]!r} (that is NCCL's)"
+            found.append(Finding("no-interface", "fail", message, _gloo_remedy(proof), where))
+        elif name not in known:
+            has = ", ".join(dict.fromkeys(known)) or "none"
+            message = f"{node} has no interface {name} with an address (GLOO_SOCKET_IFNAME={value}; it has {has})"
+            found.append(Finding("no-interface", "fail", message, _gloo_remedy(proof), where))
+        elif name in proof.failed and name not in proof.passed:
+            message = f"{node}: GLOO_SOCKET_IFNAME={value}, but the proof failed over {name}"
+            found.append(Finding("wrong-interface", "warn", message, _gloo_remedy(proof), where))
+    return found
+
+
+def _gloo_remedy(proof: Proof) -> str:
+    return "unset GLOO_SOCKET_IFNAME: allranks sets it on every node" + (
+        f" (here to {proof.chosen})" if proof.chosen else ""
+    )
+
+
+# -- the choice ------------------------------------------------------------------------------------
+
+
+def choose_interfaces(node: str, facts: Facts, proof: Proof, pin: bool = True) -> InterfaceChoice:
+    """One node's settings; `pin` False where all ranks share one network namespace."""
+    gloo = _choose_gloo(node, facts, proof)
+    nccl = _choose_nccl(node, facts, proof, pin)
+    return InterfaceChoice(
+        gloo.gloo, nccl.nccl, {**gloo.env, **nccl.env}, gloo.explanation + nccl.explanation,
+        gloo.findings + nccl.findings,
+    )  # fmt: skip
+
+
+def _choose_gloo(node: str, facts: Facts, proof: Proof) -> InterfaceChoice:
+    names = _gloo_names(facts)
+    if names:
+        value = ",".join(names)
+        findings = tuple(_judge_gloo(node, facts, names, proof))
+        return InterfaceChoice(value, None, {}, (f"GLOO_SOCKET_IFNAME={value}: set by you",), findings)
+    if proof.chosen is None:
+        return InterfaceChoice(gloo_default(facts), None, {}, ("GLOO_SOCKET_IFNAME: left to Gloo",))
+    default = gloo_default(facts)
+    why = f"it carries the way to the master; Gloo by itself would take {default or 'none'}"
+    return InterfaceChoice(
+        proof.chosen, None, {"GLOO_SOCKET_IFNAME": proof.chosen}, (f"GLOO_SOCKET_IFNAME={proof.chosen}: {why}",)
+    )
+
+
+def _choose_nccl(node: str, facts: Facts, proof: Proof, pin: bool) -> InterfaceChoice:
+    """The older rule (virbr counts as any other) decides: where both agree a pin changes nothing."""
+    taken = nccl_interfaces(facts, virbr=False)
+    bad = [n for n in taken if n not in proof.passed and (n in proof.failed or is_host_local(n))]
+    good = _pins(proof)
+    speaker = who_speaks(facts)
+    text = ",".join(taken)
+    if not pin or (not bad and (speaker is not None or not _is_unproved(taken, proof))):
+        return InterfaceChoice(None, text or None, {}, _left(text, speaker), _nothing(node, facts, taken, speaker))
+    if speaker is not None or not bad or not good:
+        finding = _warn(node, taken, bad, good, speaker)
+        return InterfaceChoice(None, text or None, {}, _left(text, speaker), (finding,))
+    value = "=" + ",".join(good)
+    why = f"NCCL by itself would take {text}, and {' and '.join(bad)} failed the proof"
+    return InterfaceChoice(
+        None, ",".join(good), {"NCCL_SOCKET_IFNAME": value}, (f"NCCL_SOCKET_IFNAME={value}: {why}",)
+    )
+
+
+def _pins(proof: Proof) -> list[str]:
+    """Every interface that passed; loopback and container bridges only where nothing else did."""
+    real = [n for n in proof.passed if n != "lo" and not is_host_local(n)]
+    return real or [n for n in proof.passed if n != "lo"] or list(proof.passed)
+
+
+def _is_unproved(taken: Sequence[str], proof: Proof) -> bool:
+    """NCCL's bootstrap interface was not tried, while another one passed."""
+    return bool(taken) and bool(proof.passed) and taken[0] not in proof.passed
+
+
+def _left(text: str, speaker: str | None) -> tuple[str, ...]:
+    if speaker is not None:
+        return (f"NCCL_SOCKET_IFNAME: left alone, {speaker} decides",)
+    return (f"NCCL_SOCKET_IFNAME: not set, NCCL by itself takes {text or 'no interface'}",)
+
+
+def _nothing(node: str, facts: Facts, taken: Sequence[str], speaker: str | None) -> tuple[Finding, ...]:
+    """A filter of the user's that matches no running interface."""
+    if taken or speaker is None or not facts.get("interfaces"):
+        return ()
+    message = f"{node}: {speaker} matches no running interface, so NCCL would not start there"
+    remedy = "unset NCCL_SOCKET_IFNAME, or show the names with `ip -br addr`"
+    return (Finding("no-interface", "warn", message, remedy, Where(node=node)),)
+
+
+def _warn(
+    node: str, taken: Sequence[str], bad: Sequence[str], good: Sequence[str], speaker: str | None
+) -> Finding:
+    names = bad or taken[:1]
+    what = "failed the proof" if bad else "was not covered by the proof"
+    cause = f" because of {speaker}" if speaker is not None else ""
+    message = f"{node}: NCCL will take {', '.join(names)}{cause}, which {what}"
+    remedy = "if NCCL cannot connect at its start: " + (
+        f"--env NCCL_SOCKET_IFNAME=={','.join(good)}" if good else "choose with --env NCCL_SOCKET_IFNAME==NAME"
+    )
+    return Finding("wrong-interface", "warn", message, remedy, Where(node=node, interface=names[0]))
