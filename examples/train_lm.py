@@ -41,11 +41,22 @@ def options() -> argparse.Namespace:
     parser.add_argument("--checkpoint-dir", type=Path, help="default: OUT/checkpoints; rank 0 alone uses it")
     parser.add_argument("--resume", choices=["auto", "never"], default="auto")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("ALLRANKS_OUTPUT_DIR", "outputs")))
-    parser.add_argument("--step-delay", type=float, default=0.0, metavar="SECONDS", help="to watch it for longer")
+    parser.add_argument(
+        "--step-delay", type=float, default=0.0, metavar="SECONDS", help="to watch it for longer"
+    )
     return parser.parse_args()
 
 
 # ---- data
+
+
+def sources(folder: Path):
+    """All .py files in a fixed order, without what differs between two machines of the same Python version."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.name not in ("site-packages", "dist-packages", "__pycache__", "test"):
+            yield from sources(path)
+        elif path.suffix == ".py" and not path.name.startswith(("_sysconfigdata", "sitecustomize")):
+            yield path
 
 
 class Corpus(Dataset):
@@ -54,9 +65,8 @@ class Corpus(Dataset):
     def __init__(self, context: int) -> None:
         self.context = context
         text = bytearray()
-        for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-            if not {"site-packages", "dist-packages", "__pycache__", "test", "tests"} & set(path.parts):
-                text += path.read_bytes()
+        for path in sources(Path(sysconfig.get_path("stdlib"))):
+            text += path.read_bytes()
             if len(text) >= CORPUS_BYTES:
                 break
         self.text = torch.frombuffer(text[:CORPUS_BYTES], dtype=torch.uint8)
@@ -155,6 +165,8 @@ def train(args: argparse.Namespace, device: torch.device, stop_asked: list[int])
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
     checkpoint = (args.checkpoint_dir or args.out / "checkpoints") / "latest.pt"
     start = resume(checkpoint, model, optimizer, device) if args.resume == "auto" else 0
+    if rank == 0 and start >= args.steps:
+        print(f"all {start} steps are done: ask for more --steps, or --resume never", flush=True)
     parallel = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     data = batches(Corpus(args.context), args, rank, world, start)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -187,7 +199,12 @@ def train(args: argparse.Namespace, device: torch.device, stop_asked: list[int])
 
 def main() -> None:
     args = options()
-    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }.items():
         os.environ.setdefault(name, value)
     stop_asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stop_asked.append(number))
@@ -199,10 +216,8 @@ def main() -> None:
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)  # ranks share the machine
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        train(args, device, stop_asked)
-    finally:
-        dist.destroy_process_group()
+    train(args, device, stop_asked)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

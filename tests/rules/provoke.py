@@ -3,8 +3,8 @@
     python tests/rules/provoke.py [CASE…]      (needs torch; two or four ranks on 127.0.0.1, gloo)
 
 Each case is a training script in `provoked.py`. The ranks are started bare (RANK, WORLD_SIZE, …), two
-to a pretended node. A small stand-in for the runner writes the error files. At the first failure the
-others get SIGTERM, one second later SIGKILL, as the gang does. What a case expects is kept with it.
+to a pretended node, each under allranks' own runner. At the first failure the others get SIGTERM, one
+second later SIGKILL, as the gang does. What a case expects is kept with it.
 """
 
 from __future__ import annotations
@@ -27,39 +27,7 @@ TAIL = 16 << 10
 LIMIT = 90.0
 END_AFTER = 0.25  # seconds from the first failure to SIGTERM for the others: the way through a controller
 
-RUNNER = '''
-import json, os, runpy, sys, time, traceback
-def chain(e):
-    out = []
-    while True:
-        e = e.__cause__ or (None if e.__suppress_context__ else e.__context__)
-        if e is None:
-            return out
-        out.append({"type": type(e).__name__, "text": str(e)})
-def hook(kind, e, tb):
-    frame = traceback.extract_tb(tb)[-1] if tb else None
-    own = [f for f in traceback.extract_tb(tb) if f.filename.endswith("train.py")]
-    frame = own[-1] if own else frame
-    text = "".join(traceback.format_exception(kind, e, tb))
-    sys.stderr.write(text)
-    note = {"type": kind.__name__, "module": kind.__module__, "text": str(e), "t": time.time(),
-            "rank": int(os.environ["RANK"]), "pid": os.getpid(), "file": frame and frame.filename,
-            "line": frame and frame.lineno, "function": frame and frame.name, "chain": chain(e), "traceback": text}
-    body = {"message": {"message": "%s: %s" % (kind.__name__, e),
-            "extraInfo": {"py_callstack": text, "timestamp": str(int(note["t"]))}}, "allranks": note}
-    json.dump(body, open(os.environ["ERROR_FILE"], "w"))
-sys.excepthook = hook
-del sys.argv[0]
-sys.path[0] = os.path.dirname(sys.argv[0])
-try:
-    code = compile(open(sys.argv[0]).read(), sys.argv[0], "exec")
-except FileNotFoundError:
-    os.execv(sys.executable, [sys.executable, sys.argv[0]])
-import __main__
-__main__.__file__ = sys.argv[0]
-tidy = dict(vars(__main__))
-exec(code, {"__name__": "__main__", "__file__": sys.argv[0], "__builtins__": __builtins__})
-'''
+RUNNER = HERE.parent.parent / "src/allranks/node/runner.py"
 
 
 def free_port() -> int:
@@ -75,10 +43,10 @@ def start(case: dict[str, Any], directory: Path, port: int) -> dict[int, subproc
     ranks = {}
     for rank in case.get("start", range(world)):
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank % 2), PYTHONUNBUFFERED="1",
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), ERROR_FILE=str(directory / f"error_{rank}.json"),
-                   OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **case.get("env", {}))  # fmt: skip
+                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
+                   TORCHELASTIC_ERROR_FILE=str(directory / f"error_{rank}.json"), GLOO_SOCKET_IFNAME="lo", **case.get("env", {}))  # fmt: skip
         with (directory / f"log_{rank}").open("wb") as log:
-            words = [sys.executable, str(directory / "runner.py"), case.get("script", "train.py"), *case.get("args", [])]
+            words = [sys.executable, str(RUNNER), case.get("script", "train.py"), *case.get("args", [])]
             ranks[rank] = subprocess.Popen(words, env=env, cwd=directory, stdout=log, stderr=log)
     return ranks
 
@@ -111,7 +79,6 @@ def provoke(name: str, case: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="provoke") as text:
         directory = Path(text)
         (directory / "train.py").write_text(case["code"])
-        (directory / "runner.py").write_text(RUNNER)
         port = free_port()
         holder = socket.create_server(("127.0.0.1", port)) if case.get("hold_port") else None
         began = time.time()
@@ -138,7 +105,7 @@ def provoke(name: str, case: dict[str, Any]) -> dict[str, Any]:
 def record(directory: Path, rank: int, end: dict[str, Any], shift: float) -> dict[str, Any]:
     """One rank's exit, with this machine's paths and times taken out."""
     def clean(text: str) -> str:
-        text = text.replace(str(directory) + "/", "").replace(str(directory), "/job")
+        text = text.replace(str(directory), "/job").replace(str(RUNNER), "runner.py")
         return re.sub(r"/\S*/site-packages/", "/venv/lib/python3.11/site-packages/", text)
 
     log = clean((directory / f"log_{rank}").read_text(errors="replace"))[-TAIL:]
@@ -147,8 +114,8 @@ def record(directory: Path, rank: int, end: dict[str, Any], shift: float) -> dic
     if error is not None:
         error["allranks"]["t"] = round(error["allranks"]["t"] + shift, 4)
         error["message"]["extraInfo"]["timestamp"] = str(int(error["allranks"]["t"]))
-    return {"rank": rank, **end, "t": round(end["t"] + shift, 4), "attempt": 0, "oom_kills": 0,
-            "error": error, "tail": log}  # fmt: skip
+    t = error["allranks"]["t"] if error is not None else round(end["t"] + shift, 4)
+    return {"rank": rank, **end, "t": t, "attempt": 0, "oom_kills": 0, "error": error, "tail": log}
 
 
 def main(names: list[str]) -> None:

@@ -165,8 +165,27 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
     "rank_raised/no-interface": case(
         INIT + "def at(n): pass\n" + STEPS, env={}, cause="no-interface", where={}, says=["eth77"],
     ),
+    "rank_crashed/exit-without-destroy": case(
+        at_step("sys.exit(3)"), cause=USER, where={"node": "h2", "rank": 1}, victims=[0], says=["SIGABRT"],
+    ),
+    "rank_crashed/bus-error": case(
+        at_step('import mmap; open("m", "wb").write(bytes(8192)); f = open("m", "r+b"); m = mmap.mmap(f.fileno(), 8192)\n'
+                'f.truncate(0); m[5000]'),
+        cause="segfault-native", where={"node": "h2", "rank": 1}, victims=[0], says=["SIGBUS"],
+    ),
+    "rank_raised/host-memory": case(
+        at_step("torch.empty(10**15)"), cause="host-oom-killed", where={"node": "h2", "rank": 1}, victims=[0],
+    ),
+    "rank_raised/no-cuda": case(
+        alone('torch.zeros(1, device="cuda")', ALL), cause="cuda-device-unavailable", where={}, says=["every rank"],
+    ),
+    "rank_raised/cuda-out-of-memory": case(  # torch's class; the text as in c10/cuda/CUDACachingAllocator.cpp
+        at_step('raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "\n'
+                '"capacity of 79.11 GiB of which 1.06 GiB is free.")'),
+        cause="cuda-oom", where={"node": "h2", "rank": 1}, says=["CUDA out of memory. Tried to allocate 2.00 GiB"],
+    ),
     "rank_exited/sys-exit-code": case(
-        at_step("sys.exit(3)"), cause=USER, where={"node": "h2", "rank": 1}, victims=[0], says=["ended with code 3"],
+        at_step("dist.destroy_process_group(); sys.exit(3)"), cause=USER, where={"node": "h2", "rank": 1}, victims=[0], says=["ended with code 3"],
     ),
     "rank_exited/sys-exit-text": case(
         at_step('sys.exit("loss is nan, giving up")'), cause=USER, where={"node": "h2", "rank": 1},

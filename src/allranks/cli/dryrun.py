@@ -14,7 +14,7 @@ from allranks.gang.places import Setting, place_for
 from allranks.plan.environment import forwarded
 from allranks.plan.plan import Attempt, make_plan, orders
 from allranks.spec import RunSpec
-from allranks.spec.redact import redact_env
+from allranks.spec.secrets import redact_env
 
 
 def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import platform
 import secrets
@@ -194,12 +195,21 @@ def create(
         run_outputs=str(run.path.absolute() / "outputs"),
         local_nodes=local,
         forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
-        virtual_env=environ.get("VIRTUAL_ENV"),
+        virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
     )
     run.write_document("run.json", run_document(spec, cluster, setting))
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": uid})
     return Session(spec, cluster, setting, run, view_for())
+
+
+def own_environment() -> str | None:
+    """The virtual environment allranks runs from, if torch is in it: `.venv/bin/allranks` without activate.
+
+    An environment made for allranks alone (pipx) has no torch and is not taken.
+    """
+    in_venv = sys.prefix != sys.base_prefix and importlib.util.find_spec("torch") is not None
+    return sys.prefix if in_venv else None
 
 
 def _named(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -5,8 +5,8 @@ Pure: text and mappings in, RunSpec out. It does not know nodes' facts (that is 
 
 from .document import from_document, to_document
 from .layers import Resolved, resolve
-from .redact import redact_argv, redact_env
 from .runspec import RunSpec
+from .secrets import redact_argv, redact_env
 from .template import commented_config
 from .units import format_duration, format_size, parse_duration, parse_size
 

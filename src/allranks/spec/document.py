@@ -9,8 +9,8 @@ from typing import Any
 from ..cluster.names import show
 from ..errors import ConfigError
 from .fields import READERS, flag
-from .redact import redact_argv, redact_env, redact_text
 from .runspec import RunSpec
+from .secrets import redact_argv, redact_env, redact_text
 from .variables import check_name
 
 SCHEMA = 1
@@ -63,7 +63,9 @@ def _value(name: str, value: object, source: str) -> object:
 
 
 def _env(value: object, where: str) -> dict[str, str]:
-    found = value if isinstance(value, Mapping) else {"": None}
-    if not all(isinstance(text, str) and "\0" not in text for text in found.values()):
-        raise ConfigError(f"{where}: found {show(value)}, set an object of names and texts")
-    return {check_name(str(name), where, ConfigError): text for name, text in found.items()}
+    found: dict[str, str] = {}
+    for name, text in value.items() if isinstance(value, Mapping) else [("", None)]:
+        if not isinstance(text, str) or "\0" in text:
+            raise ConfigError(f"{where}: found {show(value)}, set an object of names and texts")
+        found[check_name(str(name), where, ConfigError)] = text
+    return found

@@ -27,8 +27,8 @@ from typing import Any
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
 from .fields import OPTION_ONLY, READERS, option_name
-from .redact import redact_text
 from .runspec import RunSpec
+from .secrets import redact_text
 from .variables import read_variables
 
 ENVIRONMENT = {
