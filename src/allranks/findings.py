@@ -60,7 +60,7 @@ class Verdict:
     """The finding that explains the rest: one cause, one culprit, the victims.
 
     `confidence` is 0 to 1; `victims` are ranks; `detected_after_s` is seconds from the failure to its
-    detection where both are known.
+    detection where both are known; `runners_up` are what else failed, the likelier first.
     """
 
     finding: Finding
@@ -69,6 +69,7 @@ class Verdict:
     victims: tuple[int, ...] = ()
     attempt: int = 0
     detected_after_s: float | None = None
+    runners_up: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form fixed by the design: a Finding plus the verdict's own fields."""
@@ -80,4 +81,5 @@ class Verdict:
             "victims": list(self.victims),
             "attempt": self.attempt,
             "detected_after_s": self.detected_after_s,
+            "runners_up": [f.to_json() for f in self.runners_up],
         }

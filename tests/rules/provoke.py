@@ -1,6 +1,6 @@
 """Makes the fixtures `tests/rules/<rule>/<case>.json` out of real failures of real torch processes.
 
-    python tests/rules/provoke.py [CASE…]      (needs torch; two or four ranks on 127.0.0.1, gloo)
+    python tests/rules/provoke.py [CASE…|expect]      (needs torch; two or four ranks on 127.0.0.1, gloo)
 
 Each case is a training script in `provoked.py`. The ranks are started bare (RANK, WORLD_SIZE, …), two
 to a pretended node, each under allranks' own runner. At the first failure the others get SIGTERM, one
@@ -106,7 +106,8 @@ def record(directory: Path, rank: int, end: dict[str, Any], shift: float) -> dic
     """One rank's exit, with this machine's paths and times taken out."""
     def clean(text: str) -> str:
         text = text.replace(str(directory), "/job").replace(str(RUNNER), "runner.py")
-        return re.sub(r"/\S*/site-packages/", "/venv/lib/python3.11/site-packages/", text)
+        text = re.sub(r"/\S*/site-packages/", "/venv/lib/python3.11/site-packages/", text)
+        return text.replace(sys.prefix, "/venv").replace(sys.base_prefix, "/usr")
 
     log = clean((directory / f"log_{rank}").read_text(errors="replace"))[-TAIL:]
     path = directory / f"error_{rank}.json"
@@ -118,11 +119,22 @@ def record(directory: Path, rank: int, end: dict[str, Any], shift: float) -> dic
     return {"rank": rank, **end, "t": t, "attempt": 0, "oom_kills": 0, "error": error, "tail": log}
 
 
+def expect_anew(cases: dict[str, dict[str, Any]]) -> None:
+    """Writes what is expected into the fixtures that are there, without running anything."""
+    for name, case in cases.items():
+        path = HERE / f"{name}.json"
+        fixture = {**json.loads(path.read_text()), "expect": case["expect"]}
+        path.write_text(json.dumps(fixture, indent=1) + "\n")
+
+
 def main(names: list[str]) -> None:
-    """Writes the fixtures of the named cases, or of all."""
+    """Writes the fixtures of the named cases, or of all; `expect` renews only what they expect."""
     sys.path.insert(0, str(HERE))
     from provoked import CASES
 
+    if names == ["expect"]:
+        expect_anew(CASES)
+        return
     for name in names or list(CASES):
         found = provoke(name, CASES[name])
         path = HERE / f"{name}.json"

@@ -230,8 +230,8 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
         INIT + "dist.all_reduce(torch.ones(4 if rank else 4096))\n", cause="collective-shape-mismatch",
     ),
     "peer_lost/exit-0-early": case(
-        at_step("os._exit(0)"), cause="connection-reset-peer-died", where={"node": "h1", "rank": 0},
-        says=["rank 1 on h2", "code 0"],
+        at_step("os._exit(0)"), cause="connection-reset-peer-died", where={"node": "h2", "rank": 1},
+        victims=[0], says=["rank 1 on h2 ended with code 0", "rank 0 on h1"],
     ),
     "peer_lost/collective-timeout": case(
         at_step("time.sleep(60)").replace("seconds=20", "seconds=4"), cause="unknown", says=["rank 0", "waited"],

@@ -27,20 +27,26 @@ def make_cluster(
     if not nodes:
         raise UsageError(f"{source} has no host; give at least one")
     if first is not None and not 1 <= first <= len(nodes):
-        raise UsageError(f"--nodes {first}: {source} has {_count(len(nodes))}; "
-                         f"set --nodes from 1 to {len(nodes)}, or add hosts")
+        raise UsageError(
+            f"--nodes {first}: {source} has {_count(len(nodes))}; set --nodes from 1 to {len(nodes)}, or add hosts"
+        )
     chosen = nodes[: first or len(nodes)]
-    return Cluster(tuple(
-        dataclasses.replace(node, index=index, is_local=_starts_here(node, is_local, caller))
-        for index, node in enumerate(chosen)), source)
+    return Cluster(
+        tuple(
+            dataclasses.replace(node, index=index, is_local=_starts_here(node, is_local, caller))
+            for index, node in enumerate(chosen)
+        ),
+        source,
+    )
 
 
 def virtual_cluster(count: int) -> Cluster:
     """`count` virtual nodes on this machine, called local0, local1, …"""
     if not 1 <= count <= MAX_VIRTUAL:
         raise UsageError(f"--local {count}: set a number of virtual nodes from 1 to {MAX_VIRTUAL}")
-    return Cluster(tuple(Node(index, f"local{index}", "localhost", is_local=True) for index in range(count)),
-                   f"--local {count}")
+    return Cluster(
+        tuple(Node(index, f"local{index}", "localhost", is_local=True) for index in range(count)), f"--local {count}"
+    )
 
 
 def _starts_here(node: Node, is_local: Callable[[str], bool], caller: str | None) -> bool:

@@ -114,9 +114,11 @@ def _port(item: str, host: str, text: str | None, attributes: dict[str, str]) ->
     number = _integer(f"{show(item)}: the port", text, 65535)
     if number < 1024 and number != 22:
         shown = f"[{host}]" if ":" in host else host
-        raise UsageError(f"{show(item)}: a port below 1024 other than 22 looks like a number of slots; "
-                         f"write '{shown} slots={number}' for {number} ranks or "
-                         f"'{shown} port={number}' for ssh on port {number}")
+        raise UsageError(
+            f"{show(item)}: a port below 1024 other than 22 looks like a number of slots; "
+            f"write '{shown} slots={number}' for {number} ranks or "
+            f"'{shown} port={number}' for ssh on port {number}"
+        )
     if attribute is not None:
         raise UsageError(f"{show(item)}: the port is given twice, after ':' and by port=")
     return number

@@ -108,12 +108,16 @@ def _nodes(placed: list[_Placed], source: str, unit: str) -> list[Node]:
         key = (host_key(item.entry.host), item.entry.port or 22)
         if key in seen:
             where = f"{source}:{item.line}" if unit == "line" else f"{source}: entry {item.line}"
-            raise HostfileError(f"{where}: {show(item.entry.host)} is in {unit} {seen[key]} already; "
-                                "remove one of them, or use slots=N for more ranks on a host")
+            raise HostfileError(
+                f"{where}: {show(item.entry.host)} is in {unit} {seen[key]} already; "
+                "remove one of them, or use slots=N for more ranks on a host"
+            )
         seen[key] = item.line
     hosts = Counter(host for host, _ in seen)
-    return [Node(index, _name(item.entry, hosts), item.entry.host, item.entry.user, item.entry.port,
-                 item.entry.slots) for index, item in enumerate(placed)]
+    return [
+        Node(index, _name(item.entry, hosts), item.entry.host, item.entry.user, item.entry.port, item.entry.slots)
+        for index, item in enumerate(placed)
+    ]
 
 
 def _name(entry: Entry, hosts: Counter[str]) -> str:

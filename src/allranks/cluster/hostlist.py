@@ -54,8 +54,8 @@ def expand_item(item: str, limit: int = MAX_HOSTS) -> list[str]:
     parts: list[Sequence[str]] = []
     end, count = 0, 1
     for match in _GROUP.finditer(item):
-        parts.append([_plain(item[end:match.start()], item)])
-        literal = ":" in match[1] and item[:match.start()].rpartition("@")[2] == ""
+        parts.append([_plain(item[end : match.start()], item)])
+        literal = ":" in match[1] and item[: match.start()].rpartition("@")[2] == ""
         numbers: Sequence[str] = [match[0]] if literal else _numbers(match[1], item, limit)
         count *= len(numbers)
         _check_count(count, item, limit)
@@ -76,7 +76,7 @@ def compress(names: Iterable[str]) -> str:
     while start < len(rest):
         best_end, best = start + 1, rest[start]
         for number in _DIGITS.finditer(rest[start]) if _can_group(rest[start]) else ():
-            prefix, suffix = rest[start][:number.start()], rest[start][number.end():]
+            prefix, suffix = rest[start][: number.start()], rest[start][number.end() :]
             numbers = list(_same_shape(rest, start, prefix, suffix))
             if start + len(numbers) > best_end:
                 best_end, best = start + len(numbers), f"{prefix}[{_ranges(numbers)}]{suffix}"
@@ -127,7 +127,7 @@ def _can_group(name: str) -> bool:
 def _same_shape(names: Sequence[str], start: int, prefix: str, suffix: str) -> Iterable[str]:
     """The numbers of the names from `start` on that are `prefix`, a number, `suffix`."""
     for name in itertools.islice(names, start, None):
-        middle = name[len(prefix):len(name) - len(suffix)]
+        middle = name[len(prefix) : len(name) - len(suffix)]
         fits = len(name) > len(prefix) + len(suffix) and name.startswith(prefix) and name.endswith(suffix)
         if not (fits and _DIGITS.fullmatch(middle) and len(middle) <= MAX_DIGITS):
             return

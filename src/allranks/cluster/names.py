@@ -40,8 +40,9 @@ def check_host(text: str) -> str:
     if len(text) > MAX_HOST:
         raise UsageError(f"{show(text)}: a host name of {len(text)} characters; {MAX_HOST} are the most")
     if not _HOST.fullmatch(text):
-        raise UsageError(f"{show(text)}: {_strange(text)} cannot be in a host name; "
-                         "letters, digits, '.', '_' and '-' can")
+        raise UsageError(
+            f"{show(text)}: {_strange(text)} cannot be in a host name; letters, digits, '.', '_' and '-' can"
+        )
     if _NUMERIC.fullmatch(text) and not _is_ipv4(text):
         raise UsageError(f"{show(text)} is not a host: a number alone is neither a name nor an IPv4 address")
     return text
@@ -53,8 +54,9 @@ def check_ipv6(text: str) -> str:
     try:
         ipaddress.IPv6Address(address)
     except ValueError:
-        raise UsageError(f"{show(text)} is not an IPv6 address; write host:port with one colon, "
-                         "or [address]:port") from None
+        raise UsageError(
+            f"{show(text)} is not an IPv6 address; write host:port with one colon, or [address]:port"
+        ) from None
     if percent and not _ZONE.fullmatch(zone):
         raise UsageError(f"{show(text)}: the zone after '%' must be an interface name such as eth0")
     return text
@@ -65,8 +67,9 @@ def check_user(text: str) -> str:
     if text.startswith("-"):
         raise UsageError(f"{show(text)}: a user name cannot start with '-' (ssh would take it as an option)")
     if len(text) > MAX_USER or not _USER.fullmatch(text):
-        raise UsageError(f"{show(text)} is not a user name; letters, digits, '.', '_' and '-' can be in one, "
-                         f"at most {MAX_USER}")
+        raise UsageError(
+            f"{show(text)} is not a user name; letters, digits, '.', '_' and '-' can be in one, at most {MAX_USER}"
+        )
     return text
 
 

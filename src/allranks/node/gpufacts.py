@@ -6,7 +6,7 @@
 import glob
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping
 
 _NVIDIA = re.compile(r"nvidia\d+\Z")
 
@@ -47,12 +47,9 @@ def visible(value: str, count: int) -> List[str]:
     found = []  # type: List[str]
     for word in value.split(","):
         word = word.strip()
-        if re.match(r"(GPU|MIG)-", word):
-            found.append(word)
-        elif word.isdigit() and int(word) < count:
-            found.append(word)
-        else:
+        if not re.match(r"(GPU|MIG)-", word) and not (word.isdigit() and int(word) < count):
             break
+        found.append(word)
     return found
 
 
@@ -84,7 +81,7 @@ def _amd(devices: List[str], environ: Mapping[str, str]) -> Dict[str, Any]:
     """ROCR_VISIBLE_DEVICES first, then HIP's (which CUDA_VISIBLE_DEVICES stands in for) on what is left."""
     chosen, source = [str(i) for i in range(len(devices))], "/dev/kfd"
     for names in (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")):
-        name = next((n for n in names if n in environ), None)  # type: Optional[str]
+        name = next((n for n in names if n in environ), None)
         if name is not None:
             chosen = visible(environ[name], len(chosen))
             source = "%s=%s" % (name, environ[name])

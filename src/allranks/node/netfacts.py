@@ -165,9 +165,7 @@ def _configured(sock: socket.socket) -> List[Tuple[str, str]]:
     answer = fcntl.ioctl(sock.fileno(), 0x8912, struct.pack("iP", length, where))
     used = struct.unpack("iP", answer)[0]
     data = buffer.tobytes()
-    return [
-        (_text(data[at : at + 16]), socket.inet_ntoa(data[at + 20 : at + 24])) for at in range(0, used, size)
-    ]
+    return [(_text(data[at : at + 16]), socket.inet_ntoa(data[at + 20 : at + 24])) for at in range(0, used, size)]
 
 
 def _inet6() -> Iterator[Tuple[str, Dict[str, Any]]]:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set
 from .processes import Process, command_of, read_process
 
 LISTEN = 10
-BOUND = 13  # TCP_BOUND_INACTIVE
+BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
 SCAN_SECONDS = 1.0
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -40,7 +40,7 @@ def who_holds(port: int) -> Optional[Dict[str, Any]]:
         return {"note": "could not look: %s" % error}
     if not sockets:
         return None
-    best = min(sockets, key=lambda s: (s.state != LISTEN, s.state != BOUND, s.inode == 0))
+    best = min(sockets, key=lambda s: (s.state != LISTEN, s.state not in BOUND, s.inode == 0))
     found = {"uid": best.uid, "user": _user(best.uid), "state": _state_name(best.state)}  # type: Dict[str, Any]
     if best.inode == 0:
         return {**found, "note": "an old connection in %s, no process" % _state_name(best.state)}
@@ -135,4 +135,4 @@ def _user(uid: int) -> str:
 
 
 def _state_name(state: int) -> str:
-    return {1: "established", 6: "TIME_WAIT", LISTEN: "listen", BOUND: "bound"}.get(state, "state %d" % state)
+    return {1: "established", 6: "TIME_WAIT", LISTEN: "listen", 7: "bound", 13: "bound"}.get(state, "state %d" % state)

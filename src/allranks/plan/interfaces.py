@@ -103,9 +103,7 @@ def _plain(address: str) -> str:
 # -- NCCL's rule -----------------------------------------------------------------------------------
 
 
-def nccl_interfaces(
-    facts: Facts, environ: Mapping[str, str] | None = None, virbr: bool = True
-) -> tuple[str, ...]:
+def nccl_interfaces(facts: Facts, environ: Mapping[str, str] | None = None, virbr: bool = True) -> tuple[str, ...]:
     """The interfaces NCCL takes, the first of them for its bootstrap; empty: NCCL fails."""
     settings = nccl_settings(facts) if environ is None else environ
     wanted = settings.get("NCCL_SOCKET_IFNAME", "")
@@ -272,16 +270,16 @@ def _choose_nccl(node: str, facts: Facts, proof: Proof, pin: bool) -> InterfaceC
         finding = _warn(node, taken, bad, good, speaker)
         return InterfaceChoice(None, text or None, {}, _left(text, speaker), (finding,))
     value = "=" + ",".join(good)
-    why = f"NCCL by itself would take {text}, and {' and '.join(bad)} failed the proof"
-    return InterfaceChoice(
-        None, ",".join(good), {"NCCL_SOCKET_IFNAME": value}, (f"NCCL_SOCKET_IFNAME={value}: {why}",)
-    )
+    why = f"NCCL by itself would take {text}, and {' and '.join(bad)} did not pass the proof"
+    return InterfaceChoice(None, ",".join(good), {"NCCL_SOCKET_IFNAME": value}, (f"NCCL_SOCKET_IFNAME={value}: {why}",))
 
 
 def _pins(proof: Proof) -> list[str]:
-    """Every interface that passed; loopback and container bridges only where nothing else did."""
-    real = [n for n in proof.passed if n != "lo" and not is_host_local(n)]
-    return real or [n for n in proof.passed if n != "lo"] or list(proof.passed)
+    """Every interface that passed; loopback and container bridges only where nothing else did. Labels
+    (eth0:1) can't be named: NCCL cuts a list's words at the colon."""
+    names = [n for n in proof.passed if ":" not in n]
+    real = [n for n in names if n != "lo" and not is_host_local(n)]
+    return real or [n for n in names if n != "lo"] or names
 
 
 def _is_unproved(taken: Sequence[str], proof: Proof) -> bool:
@@ -304,11 +302,9 @@ def _nothing(node: str, facts: Facts, taken: Sequence[str], speaker: str | None)
     return (Finding("no-interface", "warn", message, remedy, Where(node=node)),)
 
 
-def _warn(
-    node: str, taken: Sequence[str], bad: Sequence[str], good: Sequence[str], speaker: str | None
-) -> Finding:
+def _warn(node: str, taken: Sequence[str], bad: Sequence[str], good: Sequence[str], speaker: str | None) -> Finding:
     names = bad or taken[:1]
-    what = "failed the proof" if bad else "was not covered by the proof"
+    what = "did not pass the proof" if bad else "was not covered by the proof"
     cause = f" because of {speaker}" if speaker is not None else ""
     message = f"{node}: NCCL will take {', '.join(names)}{cause}, which {what}"
     remedy = "if NCCL cannot connect at its start: " + (

@@ -1,8 +1,8 @@
 """The choice of MASTER_ADDR: the best of the master's addresses that all nodes have reached. Pure.
 
-`offered` says which addresses to try, `choose_address` reads the proof. The order of offers: --network,
-names of container bridges last, ib* first (as NCCL does), IPv4 before IPv6, private before public, the
-kernel's own order.
+`offered` says which addresses to try, `choose_address` reads the proof, `explain` says why it failed.
+The order of offers: --network, names of container bridges last, ib* first (as NCCL does), IPv4 before
+IPv6, private before public, the kernel's own order.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from .interfaces import (
     is_host_local,
     nccl_interfaces,
     on_link,
+    subnet,
 )
-from .reasons import explain
 
 MAX_OFFERS = 16
+AT_ONCE = 0.9  # seconds
+ARP_SECONDS = 3.5
 _UNUSABLE = ("tentative", "dadfailed", "deprecated")
 
-Probes = Mapping[str, Sequence[Mapping[str, Any]]]
+Result = Mapping[str, Any]
+Probes = Mapping[str, Sequence[Result]]
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,7 @@ def same_network(facts: Facts) -> tuple[str, int] | None:
 # -- what the proof says ---------------------------------------------------------------------------
 
 
-def choose_address(
-    spec: RunSpec, master: str, port: int, facts: Mapping[str, Facts], probes: Probes
-) -> Choice:
+def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, Facts], probes: Probes) -> Choice:
     """Reads every node's results; the first offer that all nodes reached becomes MASTER_ADDR."""
     order = _order(spec, master, facts)
     if not order:
@@ -132,14 +133,12 @@ def _no_address(spec: RunSpec, master: str) -> Finding:
     )  # fmt: skip
 
 
-def _chosen(
-    spec: RunSpec, master: str, address: str, facts: Mapping[str, Facts], probes: Probes
-) -> Choice:
+def _chosen(spec: RunSpec, master: str, address: str, facts: Mapping[str, Facts], probes: Probes) -> Choice:
     shared = share_network(facts)
-    proofs = {name: proof_of(name, master, address, facts, probes) for name in probes}
+    common = reached_by_all(probes)
+    proofs = {name: proof_of(name, master, address, facts, probes, common) for name in probes}
     choices = {
-        name: choose_interfaces(name, facts.get(name) or {}, proof, pin=not shared)
-        for name, proof in proofs.items()
+        name: choose_interfaces(name, facts.get(name) or {}, proof, pin=not shared) for name, proof in proofs.items()
     }
     findings = [f for c in choices.values() for f in c.findings]
     findings += _mixed_families(choices, facts)
@@ -168,51 +167,202 @@ def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, 
                     "another with --network", Where(node=odd[0]))]  # fmt: skip
 
 
-def proof_of(name: str, master: str, address: str, facts: Mapping[str, Facts], probes: Probes) -> Proof:
-    """Which of a node's interfaces the proof went through, and over which it failed."""
-    mine = facts.get(name) or {}
-    chosen = next((r for r in probes[name] if r.get("address") == address and r.get("ok")), {})
-    source = str(chosen.get("local_address") or "")
-    passed, failed = _of_master(mine, master, probes) if name == master else _of_other(
-        mine, facts.get(master) or {}, _of_master(facts.get(master) or {}, master, probes), probes[name]
-    )  # fmt: skip
-    carries = interface_of(mine, source) if source else None
+def reached_by_all(probes: Probes) -> frozenset[str]:
+    """Addresses that every node reached."""
+    sets = [{str(r.get("address")) for r in results if r.get("ok")} for results in probes.values()]
+    return frozenset(set.intersection(*sets)) if sets else frozenset()
+
+
+def proof_of(
+    name: str, master: str, address: str, facts: Mapping[str, Facts], probes: Probes, common: frozenset[str]
+) -> Proof:
+    """Which of a node's interfaces the proof went through, and over which it failed. What leads to an
+    address that only some nodes reached has failed for all: NCCL joins every node with every other."""
+    mine, masters = facts.get(name) or {}, facts.get(master) or {}
+    at_master = _of_master(masters, master, probes, common)
+    if name == master:
+        carries = _of_result(mine, _result_of(probes[name], address), probes, master)
+        passed, failed = at_master
+    else:
+        carries = interface_of(mine, str(_result_of(probes[name], address).get("local_address") or ""))
+        passed, failed = _of_other(mine, masters, at_master, probes[name], common)
     return Proof(carries, tuple(passed), tuple(n for n in failed if n not in passed))
 
 
-def _of_master(mine: Facts, master: str, probes: Probes) -> tuple[list[str], list[str]]:
-    """An interface of the master's passed where all others reached its address."""
+def _result_of(results: Sequence[Result], address: str) -> Result:
+    return next((r for r in results if r.get("address") == address and r.get("ok")), {})
+
+
+def _of_result(mine: Facts, result: Result, probes: Probes, master: str) -> str | None:
+    """The master's interface behind an address or name of its own. A name may be loopback for itself
+    (127.0.1.1) and something else for the others: then the interface in the subnet they came from."""
+    address = str(result.get("address") or "")
+    name = interface_of(mine, address) or interface_of(mine, str(result.get("local_address") or ""))
+    if name == "lo":
+        sources = [_result_of(probes[n], address).get("local_address") for n in probes if n != master]
+        return next((way for way in (on_link(mine, str(s)) for s in sources if s) if way is not None), name)
+    return name
+
+
+def _of_master(mine: Facts, master: str, probes: Probes, common: frozenset[str]) -> tuple[list[str], list[str]]:
+    """Its interfaces by the addresses it offered."""
     passed: list[str] = []
     failed: list[str] = []
-    others = [n for n in probes if n != master] or [master]
     for result in probes.get(master) or ():
-        address = str(result.get("address"))
-        interface = interface_of(mine, address) or interface_of(mine, str(result.get("local_address") or ""))
-        if interface is not None and interface not in passed:
-            reached = all(_ok(probes[n], address) for n in others)
-            (passed if reached else failed).append(interface)
-    return passed, failed
+        interface = _of_result(mine, result, probes, master)
+        if interface is not None:
+            (passed if result.get("address") in common else failed).append(interface)
+    return list(dict.fromkeys(passed)), failed
 
 
 def _of_other(
-    mine: Facts, masters: Facts, at_master: tuple[list[str], list[str]], results: Sequence[Mapping[str, Any]]
+    mine: Facts,
+    masters: Facts,
+    at_master: tuple[list[str], list[str]],
+    results: Sequence[Result],
+    common: frozenset[str],
 ) -> tuple[list[str], list[str]]:
-    """A node's own: sources of answers passed; on-link ways that failed, failed. What was not tried (no
+    """A node's own: sources of answers, and on-link ways where there was none. What was not tried (no
     address of the master in its subnet) shares the fate of the master's interface of the same name."""
     passed: list[str] = []
     failed: list[str] = []
     for result in results:
         address = str(result.get("address"))
-        source = interface_of(mine, str(result.get("local_address") or "")) if result.get("ok") else None
-        if source is not None and source not in passed:
-            passed.append(source)
-        way = on_link(mine, address) if not result.get("ok") and interface_of(masters, address) else None
+        if result.get("ok"):
+            way = interface_of(mine, str(result.get("local_address") or ""))
+        else:
+            way = on_link(mine, address) if interface_of(masters, address) else None
         if way is not None:
-            failed.append(way)
+            (passed if result.get("address") in common else failed).append(way)
+    tried = {*passed, *failed}
     for interface in nccl_interfaces(mine, virbr=False):
-        if interface not in passed and interface not in failed:
-            if interface in at_master[0]:
-                passed.append(interface)
-            elif interface in at_master[1]:
-                failed.append(interface)
-    return passed, failed
+        if interface not in tried and interface in at_master[0]:
+            passed.append(interface)
+        elif interface not in tried and interface in at_master[1]:
+            failed.append(interface)
+    return list(dict.fromkeys(passed)), failed
+
+
+# -- why a node did not reach it -------------------------------------------------------------------
+# What the kernel says and what it means (tcp(7), arp(7)): on the node's own subnet an absent host gives
+# "No route to host" after about 3 s of ARP, so longer silence there means that the port is filtered; "No
+# route to host" at once is a firewall that rejects (firewalld's default); "refused" on a port that we
+# know to listen is one too, or another machine with the same address.
+
+
+def explain(
+    node: str, address: str, master: str, port: int, spec: RunSpec, facts: Mapping[str, Facts], probes: Probes
+) -> Finding:  # fmt: skip
+    """The finding about one node that did not reach `address`, the one that most nodes reached."""
+    result = next((r for r in probes[node] if r.get("address") == address), {"error": "not tried"})
+    mine, masters = facts.get(node) or {}, facts.get(master) or {}
+    reached = [n for n in probes if n not in (node, master) and _ok(probes[n], address)]
+    place = f"{address} port {port} on {master}"
+    where = Where(node=node, peer=master, port=port)
+    evidence = tuple(_evidence(r) for r in probes[node])
+    finding = _wrong_address(node, address, master, spec, mine, masters, result)
+    if finding is None:
+        cause, why = _cause(result, bool(on_link(mine, address) if _is_ip(address) else None), bool(reached))
+        contrast = f"; {_names(reached)} can reach it" if reached else ""
+        message = f"{node} cannot reach {place}: {why}{contrast}"
+        finding = (cause, message, _remedy(cause, address, master, port, spec, mine, masters))
+    return Finding(finding[0], "fail", finding[1], finding[2], where, evidence)
+
+
+def _evidence(result: Result) -> str:
+    if result.get("ok"):
+        return f"{result.get('address')}: reached in {result.get('seconds', 0)} s"
+    text = result.get("text") or result.get("error")
+    return f"{result.get('address')}: {result.get('error')} ({text}) after {result.get('seconds', 0)} s"
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _wrong_address(
+    node: str, address: str, master: str, spec: RunSpec, mine: Facts, masters: Facts, result: Result
+) -> tuple[str, str, str] | None:
+    """Cases where the address itself is at fault, whatever the error was."""
+    given = f"--master-addr {address}" if spec.master_addr else address
+    if result.get("error") == "resolution":
+        remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
+        return "name-resolution", f"{node} cannot resolve {given}: {result.get('text', '')}", remedy
+    if node == master:
+        has = ", ".join(a["address"] for _, a, i in getifaddrs(masters) if not i.get("loopback")) or "none"
+        if _is_ip(address) and interface_of(masters, address) is None and not address.startswith("127."):
+            message = f"{given} is no address of {master}, the first host of the list (it has {has})"
+            return "wrong-interface", message, "drop --master-addr: allranks finds the best address by itself"
+        return None
+    own = interface_of(mine, address) if _is_ip(address) else None
+    loops = address == "localhost" or (_is_ip(address) and ipaddress.ip_address(address).is_loopback)
+    if loops:
+        message = f"{given} is every node's own loopback: {node} can't reach {master} by it"
+        return "wrong-interface", message, "drop --master-addr: allranks finds the best address by itself"
+    if own is not None:
+        message = f"{address} is not only {master}'s: {node} has the same address on {own}"
+        return "wrong-interface", message, "choose the network that joins the nodes with --network CIDR"
+    if result.get("error") == "foreign":
+        message = f"{node} reaches another program at {given}: that address leads to another machine"
+        return "wrong-interface", message, "choose the network that joins the nodes with --network CIDR"
+    return None
+
+
+def _cause(result: Result, is_on_link: bool, others_reach: bool) -> tuple[str, str]:
+    """(label, reason) from the error, where the address is one of the master's."""
+    error, seconds = result.get("error"), float(result.get("seconds") or 0.0)
+    text = str(result.get("text") or "")
+    if error == "refused":
+        return "port-blocked", "refused, though the master listens: a firewall rejects it"
+    if error == "unreachable" and "host" in text.lower() and seconds < AT_ONCE:
+        return "port-blocked", f"{text or 'unreachable'} at once: a firewall rejects it"
+    if error == "unreachable":
+        return "master-unreachable", (text or "no route").lower()
+    if error == "timeout" and (others_reach or (is_on_link and seconds > ARP_SECONDS)):
+        return "port-blocked", "no answer, as where a firewall drops it"
+    if error == "timeout":
+        return "master-unreachable", "no answer from the address"
+    return "master-unreachable", text or str(error)
+
+
+def _remedy(cause: str, address: str, master: str, port: int, spec: RunSpec, mine: Facts, masters: Facts) -> str:
+    if cause != "port-blocked":
+        has = [a["address"] for _, a, i in getifaddrs(masters) if a.get("scope") == "global"]
+        other = f" ({master} has {', '.join(has)})" if has else ""
+        return f"check the route with `ip route get {address}`, or choose with --network CIDR{other}"
+    source = _source(mine, address)
+    if spec.master_port:
+        ufw = f"sudo ufw allow from {source} to any port {port} proto tcp"
+        cmd = f"sudo firewall-cmd --add-rich-rule='rule family={_family(source)} source address={source} port "
+        cmd += f"port={port} protocol=tcp accept'"
+    else:
+        ufw = f"sudo ufw allow from {source} to any proto tcp"
+        cmd = f"sudo firewall-cmd --zone=trusted --add-source={source}"
+    extra = "" if spec.master_port else "; or open one port and name it with --master-port"
+    return f"on {master}: {ufw} (or: {cmd}){extra}; NCCL and Gloo need high ports between all nodes as well"
+
+
+def _source(mine: Facts, address: str) -> str:
+    """Whom to let in: the subnet both are in, else the node's own first address of that family."""
+    if not _is_ip(address):
+        return "NODE_ADDRESS"
+    wanted = ipaddress.ip_address(address.partition("%")[0])
+    own = [a for _, a, i in getifaddrs(mine) if not i.get("loopback") and a.get("scope") == "global"]
+    for item in own:
+        if wanted in subnet(item):
+            return str(subnet(item))
+    same = [a["address"] for a in own if a["family"] == wanted.version]
+    return same[0] if same else "NODE_ADDRESS"
+
+
+def _family(source: str) -> str:
+    return "ipv6" if ":" in source else "ipv4"

@@ -136,14 +136,14 @@ def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for name, field in ENVIRONMENT.items():
         value = environ.get(name, "").strip()
         if value:
-            yield field, _Given(value, f"{name}={value}", name, 1, ConfigError)
+            yield field, _Given(value, _label(f"{name}={value}"), name, 1, ConfigError)
 
 
 def _file(config: Mapping[str, object], source: str) -> Iterator[tuple[str, _Given]]:
     for field, value in config.items():
         if field not in TABLES:
             key = field.replace("_", "-")
-            label = redact_text(f"{key}{_toml(value)} in {source}")
+            label = _label(f"{key}{_toml(value)} in {source}")
             yield field, _Given(value, label, f"{source}: {key}", 2, ConfigError)
 
 
@@ -152,7 +152,15 @@ def _option_label(field: str, value: object) -> str:
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{field.replace('_', '-')}"
     name = option_name(field)
-    return name if isinstance(value, (list, tuple)) else redact_text(f"{name} {value}")
+    if isinstance(value, (list, tuple)):
+        return name
+    return _label(f"{name} {value if isinstance(value, str) else show(value)}")
+
+
+def _label(text: str) -> str:
+    """A source with its value for a note: no secrets, one line, not long."""
+    line = " ".join(redact_text(text).split())
+    return line if len(line) <= 160 else line[:156] + " ..."
 
 
 def _toml(value: object) -> str:

@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 REDACTED = "<redacted>"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ANYWHERE = ("secret", "password", "passwd", "passphrase", "credential", "apikey")
-_ENDINGS = ("token", "key", "keys", "sshpass")
+_ENDINGS = ("token", "key", "sshpass")
 _WHOLE = ("pass", "pwd", "auth")
 _VOCABULARY = {"pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "image", "per", "sort"}
 _IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
-_ASSIGNED = re.compile(r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)="
-                       r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&|]+)")
+_ASSIGNED = re.compile(
+    r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)="
+    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&|]+)"
+)
 
 
 def is_secret_name(name: str) -> bool:
@@ -29,12 +31,13 @@ def is_secret_name(name: str) -> bool:
         return True
     if len(words) > 1 and any(word in _WHOLE for word in words):
         return True
-    ends = any(word.endswith(_ENDINGS) for word in words)
+    ends = any(word.endswith(_ENDINGS) or word == "keys" for word in words)
     return ends and not _VOCABULARY.intersection(words)
 
 
 def redact_text(text: str) -> str:
     """A shell text with the values of secret assignments and passwords in URLs hidden."""
+
     def hide(match: re.Match[str]) -> str:
         return f"{match['name']}={REDACTED}" if is_secret_name(match["name"]) else match[0]
 

@@ -16,7 +16,11 @@ from .fields import READERS, option_name
 # field, example in TOML, comment; a field None starts a section
 _SETTINGS: tuple[tuple[str | None, str, str], ...] = (
     (None, "", "Where to run"),
-    ("hosts", '"hosts.txt"', "a hostfile, or a list such as \"node[01-04],login1\"; the first is the master"),
+    (
+        "hosts",
+        '"hosts.txt"',
+        'a hostfile, or a list such as "node[01-04],login1"; the first is the master; or local = 2',
+    ),
     ("nodes", "4", "only the first N hosts"),
     ("nproc", '"auto"', "ranks on each node; auto: slots of the hostfile, else the GPUs"),
     (None, "", "What to run"),
@@ -78,7 +82,7 @@ def _settings(is_local: bool) -> list[tuple[str | None, str, str]]:
     """The settings with one target: a file cannot have both."""
     settings = list(_SETTINGS)
     if is_local:
-        settings[1] = ("local", "2", "virtual nodes on this machine; or hosts = \"hosts.txt\" for real ones")
+        settings[1] = ("local", "2", 'virtual nodes on this machine; or hosts = "hosts.txt" for real ones')
     return settings
 
 

@@ -30,7 +30,7 @@ def duration_of(value: object) -> float:
     seconds = _number(value, WANT_DURATION) if not isinstance(value, str) else _duration_text(value)
     if not 0 <= seconds <= MAX_DURATION:
         raise ValueError(f"{WANT_DURATION}, from 0 to {MAX_DURATION / 86400:.0f}d")
-    return seconds
+    return float(seconds)
 
 
 def size_of(value: object) -> int:
@@ -83,12 +83,8 @@ def format_size(size: int) -> str:
 
 
 def _number(value: object, want: str) -> float | int:
-    """A number that is no bool, NaN or infinity."""
+    """A number that is no bool; the bounds above refuse NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(want)
-    if isinstance(value, int):
-        return value if abs(value) <= 2**64 else math.copysign(2**64, value)
-    if not math.isfinite(value):
         raise ValueError(want)
     return value
 

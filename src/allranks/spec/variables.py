@@ -10,9 +10,17 @@ from ..errors import ConfigError, UsageError
 from .fields import ENV_NAME
 
 RESERVED = {
-    "RANK": "", "LOCAL_RANK": "", "GROUP_RANK": "", "ROLE_RANK": "", "NODE_RANK": "",
-    "WORLD_SIZE": "", "LOCAL_WORLD_SIZE": "", "GROUP_WORLD_SIZE": "", "ROLE_WORLD_SIZE": "",
-    "MASTER_ADDR": "; set --master-addr", "MASTER_PORT": "; set --master-port",
+    "RANK": "",
+    "LOCAL_RANK": "",
+    "GROUP_RANK": "",
+    "ROLE_RANK": "",
+    "NODE_RANK": "",
+    "WORLD_SIZE": "",
+    "LOCAL_WORLD_SIZE": "",
+    "GROUP_WORLD_SIZE": "",
+    "ROLE_WORLD_SIZE": "",
+    "MASTER_ADDR": "; set --master-addr",
+    "MASTER_PORT": "; set --master-port",
 }
 
 
@@ -25,20 +33,23 @@ class Variables:
     notes: tuple[str, ...] = ()
 
 
-def read_variables(
-    items: object, config: Mapping[str, object], environ: Mapping[str, str], source: str
-) -> Variables:
+def read_variables(items: object, config: Mapping[str, object], environ: Mapping[str, str], source: str) -> Variables:
     """Options over TOML; of two options with the same name the last one holds."""
     given, copied = _from_options(items, environ)
     table = _table(config.get("env"), source)
     listed, missing = _listed(config.get("forward"), environ, source)
-    notes = [f"--env {name} overrides [env] {name} in {source}"
-             for name in table if name in copied or given.get(name, table[name]) != table[name]]
+    notes = [
+        f"--env {name} overrides [env] {name} in {source}"
+        for name in table
+        if name in copied or given.get(name, table[name]) != table[name]
+    ]
     notes += [f"forward: {name} is not set in the environment, so it is not forwarded" for name in missing]
     env = {**{k: v for k, v in table.items() if k not in copied}, **given}
     both = [name for name in listed if name in env]
-    notes += [f"{name} is set by {'--env' if name in given else '[env]'}, so forward in {source} "
-              "does not copy it" for name in both]
+    notes += [
+        f"{name} is set by {'--env' if name in given else '[env]'}, so forward in {source} does not copy it"
+        for name in both
+    ]
     forward = tuple(dict.fromkeys(copied + [name for name in listed if name not in env]))
     return Variables(env, forward, tuple(notes))
 
@@ -46,8 +57,7 @@ def read_variables(
 def check_name(name: str, where: str, error: type[UsageError]) -> str:
     """Return `name` if a user may set it in the ranks."""
     if not ENV_NAME.fullmatch(name):
-        raise error(f"{where}: {show(name)} is not the name of a variable; "
-                    "letters, digits and '_', not a digit first")
+        raise error(f"{where}: {show(name)} is not the name of a variable; letters, digits and '_', not a digit first")
     if name in RESERVED:
         raise error(f"{where}: {name} differs between ranks or nodes and is set by allranks{RESERVED[name]}")
     return name
@@ -61,8 +71,7 @@ def _from_options(items: object, environ: Mapping[str, str]) -> tuple[dict[str, 
         name, equals, value = item.partition("=")
         check_name(name, "--env", UsageError)
         if not equals and name not in environ:
-            raise UsageError(f"--env {name}: {name} is not set in the environment; set it, "
-                             f"or write --env {name}=VALUE")
+            raise UsageError(f"--env {name}: {name} is not set in the environment; set it, or write --env {name}=VALUE")
         given.pop(name, None)
         copied = [other for other in copied if other != name]
         if equals:
@@ -77,14 +86,14 @@ def _table(table: object, source: str) -> dict[str, str]:
     if table is None:
         return {}
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{source}: env: found {show(table)}, set a table [env] with NAME = \"value\"")
-    return {check_name(str(name), f"{source}: [env]", ConfigError):
-            _value(value, f"{source}: [env] {name}", ConfigError) for name, value in table.items()}
+        raise ConfigError(f'{source}: env: found {show(table)}, set a table [env] with NAME = "value"')
+    return {
+        check_name(str(name), f"{source}: [env]", ConfigError): _value(value, f"{source}: [env] {name}", ConfigError)
+        for name, value in table.items()
+    }
 
 
-def _listed(
-    names: object, environ: Mapping[str, str], source: str
-) -> tuple[list[str], list[str]]:
+def _listed(names: object, environ: Mapping[str, str], source: str) -> tuple[list[str], list[str]]:
     """`forward`, parted into those the caller's environment has and those it has not."""
     where = f"{source}: forward"
     checked = [check_name(name, where, ConfigError) for name in _strings(names or (), where, ConfigError)]
@@ -104,7 +113,7 @@ def _value(value: object, where: str, error: type[UsageError]) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise error(f"{where}: found {show(value)}, set a text such as \"1\"")
+        raise error(f'{where}: found {show(value)}, set a text such as "1"')
     if "\0" in value:
         raise error(f"{where}: the value has a NUL character; remove it")
     return value

@@ -20,3 +20,10 @@ print(sys.excepthook is sys.__excepthook__, hasattr(sys, "last_type"), sys.exc_i
 print(threading.current_thread(), threading.active_count(), sys.gettrace(), sys.getprofile())
 print(os.open("/dev/null", os.O_RDONLY), os.getcwd(), list(sys.path_hooks), sys.stdin, sys.stderr)
 print(sorted(set(sys.modules) - {"__future__", "_imp", "_signal", "faulthandler"}))
+
+
+def annotated(value: name.__class__) -> None:  # the runner's own __future__ imports do not reach the program
+    pass
+
+
+print(annotated.__annotations__)

@@ -1,0 +1,167 @@
+"""The frozen evidence of one attempt, and its JSON form (pure).
+
+All times are unix seconds on the controller's clock. `Incident.from_json` reads a saved incident, so
+that a verdict can be given again without the run; absent parts take their defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allranks.findings import Finding, Where
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The uncaught exception of a rank, as its error file tells it.
+
+    `chain` is what the exception came from (its cause or context, and theirs), as (type, text).
+    """
+
+    type: str
+    text: str
+    file: str = ""
+    line: int | None = None
+    function: str = ""
+    traceback: str = ""
+    chain: tuple[tuple[str, str], ...] = ()
+    pid: int | None = None
+
+    @classmethod
+    def from_error_file(cls, error: Mapping[str, Any]) -> Raised | None:
+        """Reads allranks' own part, else torchelastic's; None where neither is there."""
+        own = error.get("allranks")
+        if isinstance(own, Mapping) and own.get("type"):
+            return cls(
+                str(own["type"]), str(own.get("text") or ""), str(own.get("file") or ""), _int(own.get("line")),
+                str(own.get("function") or ""), str(own.get("traceback") or ""), _chain(own.get("chain")),
+                _int(own.get("pid")),
+            )  # fmt: skip
+        message = error.get("message")
+        extra: Any = {}
+        if isinstance(message, Mapping):
+            extra, message = message.get("extraInfo"), message.get("message")
+        if not isinstance(message, str) or not message:
+            return None
+        kind, _, text = message.partition(": ")
+        trace = str(extra.get("py_callstack") or "") if isinstance(extra, Mapping) else ""
+        return cls(kind, text, traceback=trace) if kind.isidentifier() else cls("Exception", message, traceback=trace)
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """How the main process of a rank ended.
+
+    `t` is when it failed: the time in its error file where that is earlier than its reaping. `expected`:
+    it ended after allranks had begun to end it. `oom_kills` counts the kernel's out-of-memory kills on
+    its node during the attempt; `tail` is the end of its log.
+    """
+
+    rank: int
+    node: str
+    code: int | None
+    signal: int | None
+    t: float
+    expected: bool
+    attempt: int = 0
+    oom_kills: int = 0
+    error: Mapping[str, Any] | None = None
+    tail: str = ""
+    pid: int | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Anything but code 0."""
+        return self.signal is not None or self.code != 0
+
+    @property
+    def raised(self) -> Raised | None:
+        """The exception it died of, where it left an error file."""
+        return Raised.from_error_file(self.error) if self.error else None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A guard's own trouble: start-failed, watcher-lost, guard-death, lease-over, node-dir, protocol, boot, …"""
+
+    node: str
+    id: str
+    message: str
+    t: float
+
+
+@dataclass(frozen=True)
+class LostNode:
+    """A node that was not heard for the whole lease; given up at `t`."""
+
+    node: str
+    t: float
+    last_heard: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Everything known about one attempt. `detected_t` is when the controller began to end it."""
+
+    attempt: int
+    world_size: int
+    ranks_by_node: Mapping[str, tuple[int, ...]]
+    exits: tuple[ExitRecord, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    lost: tuple[LostNode, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    initialised: frozenset[int] = frozenset()
+    init_entered: frozenset[int] = frozenset()
+    init_timeout_hit: bool = False
+    stop_reason: str | None = None
+    started_t: float = 0.0
+    detected_t: float | None = None
+    master: str = ""
+
+    def node_of(self, rank: int) -> str:
+        """The node a rank lies on; empty where it is not known."""
+        for node, ranks in self.ranks_by_node.items():
+            if rank in ranks:
+                return node
+        return next((e.node for e in self.exits if e.rank == rank), "")
+
+    @property
+    def all_ranks(self) -> frozenset[int]:
+        """Every rank of the plan."""
+        planned = frozenset(r for ranks in self.ranks_by_node.values() for r in ranks)
+        return planned or frozenset(range(self.world_size))
+
+    def oom_kills(self, node: str) -> int:
+        """The kernel's out-of-memory kills on a node, as far as its exits tell."""
+        return max((e.oom_kills for e in self.exits if e.node == node), default=0)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Incident:
+        """A saved incident; unknown names are an error, absent ones take their defaults."""
+        given = dict(data)
+        given["ranks_by_node"] = {n: tuple(r) for n, r in given.get("ranks_by_node", {}).items()}
+        given["exits"] = tuple(ExitRecord(**e) for e in given.get("exits", ()))
+        given["faults"] = tuple(Fault(**f) for f in given.get("faults", ()))
+        given["lost"] = tuple(LostNode(**n) for n in given.get("lost", ()))
+        given["findings"] = tuple(_finding(f) for f in given.get("findings", ()))
+        for name in ("initialised", "init_entered"):
+            given[name] = frozenset(given.get(name, ()))
+        return cls(**{"attempt": 0, **given})
+
+
+def _finding(data: Mapping[str, Any]) -> Finding:
+    where, evidence = Where(**data.get("where", {})), tuple(data.get("evidence", ()))
+    return Finding(data["id"], data["status"], data["message"], data.get("remedy", ""), where, evidence)
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _chain(links: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(links, (list, tuple)):
+        return ()
+    return tuple((str(k.get("type") or ""), str(k.get("text") or "")) for k in links if isinstance(k, Mapping))

@@ -1,0 +1,70 @@
+"""What follows from a verdict: the command's exit code, and whether another attempt makes sense (pure)."""
+
+from __future__ import annotations
+
+from allranks.findings import Verdict
+
+DONE, PROGRAM, CHECK, SERVICE, HANG, CTRL_C, STOPPED = 0, 1, 3, 4, 5, 130, 143
+
+SERVICE_CAUSES = frozenset({
+    "master-unreachable", "name-resolution", "hostname-resolves-to-loopback", "port-in-use", "port-blocked",
+    "wrong-interface", "no-interface", "ssh-auth", "ssh-hostkey", "ssh-unreachable", "node-network-down",
+    "stale-process", "nccl-ib-error", "nvlink-error", "fabric-manager", "xid-hardware-error", "ecc-error",
+    "gpu-fell-off-bus", "slurm-preempt-or-timelimit", "slurm-cancelled", "slurm-config", "k8s-scheduling", "k8s-image",
+    "proxy-env", "ipv6-problem", "mtu-or-packet-loss",
+})  # fmt: skip
+"""A node, a link or a service failed, whatever the program then did."""
+
+HANG_CAUSES = frozenset({
+    "rendezvous-timeout", "nccl-timeout-collective-mismatch", "nccl-timeout-straggler-or-slow-rank",
+    "uneven-data-hang",
+})  # fmt: skip
+"""Ranks waited for others that did not come."""
+
+NODE_CAUSES = frozenset({"unknown", "remote-path-missing", "python-version-or-env-mismatch", "host-oom-killed",
+                         "connection-reset-peer-died"})  # fmt: skip
+"""The node's affair where no program has failed: a guard was killed, an interpreter is absent."""
+
+USAGE_CAUSES = frozenset({"bad-launch-arguments", "ssh-auth", "ssh-hostkey", "remote-path-missing",
+                          "world-size-mismatch", "rank-duplicate-or-missing", "deepspeed-config", "accelerate-config",
+                          "slurm-config", "k8s-image"})  # fmt: skip
+"""Set wrongly: the next attempt fails the same way."""
+
+PASSING_CAUSES = frozenset({
+    "connection-reset-peer-died", "rendezvous-timeout", "master-unreachable", "node-network-down", "port-in-use",
+    "nccl-timeout-straggler-or-slow-rank", "nccl-ib-error", "nccl-gdr-or-p2p-error", "nvlink-error", "fabric-manager",
+    "xid-hardware-error", "ecc-error", "gpu-fell-off-bus", "cuda-device-unavailable", "host-oom-killed",
+    "k8s-oomkilled", "dataloader-worker-killed", "ssh-unreachable", "name-resolution", "mtu-or-packet-loss",
+    "slurm-preempt-or-timelimit", "k8s-scheduling", "stale-process", "segfault-native", "unknown",
+})  # fmt: skip
+"""Infrastructure: another attempt, or another node, may succeed."""
+
+
+def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: bool) -> int:
+    """The design's codes. `program_failed`: a rank ended with something else than 0."""
+    if verdict is None:
+        if stop_reason is not None:
+            return CTRL_C if stop_reason == "ctrl-c" else STOPPED
+        return PROGRAM if program_failed else DONE
+    if verdict.cause in SERVICE_CAUSES:
+        return SERVICE
+    if verdict.cause in HANG_CAUSES and not _explained_by_program(verdict):
+        return HANG
+    if program_failed:
+        return PROGRAM
+    return SERVICE if verdict.cause in NODE_CAUSES else CHECK
+
+
+def _explained_by_program(verdict: Verdict) -> bool:
+    """A mismatch that torch reported as an exception ended the program: nothing hung."""
+    return verdict.cause == "nccl-timeout-collective-mismatch" and " raised " in verdict.finding.message
+
+
+def retryable(verdict: Verdict) -> bool:
+    """Where the user asked for retries: all but what is set wrongly."""
+    return verdict.cause not in USAGE_CAUSES
+
+
+def passing(verdict: Verdict) -> bool:
+    """By cause, for a policy that decides by itself: infrastructure, not the program's own exception."""
+    return verdict.cause in PASSING_CAUSES

@@ -1,0 +1,41 @@
+"""What a rule answers with, and how strongly it explains a failure (pure)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from allranks.findings import Finding, Where
+
+
+class Strength(enum.IntEnum):
+    """A higher one explains a lower one, whatever their times."""
+
+    SYMPTOM = 0  # a consequence of something that no rule has seen
+    WEAK = 1  # something failed by itself, but nothing says why
+    FINDING = 2  # a check, the gate or the transport has looked and found a fault
+    ROOT = 3  # explains itself
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A possible verdict. `t`: when it happened; `culprits`: the ranks that are no victims of it.
+
+    `others`: further findings of the same rule, for the runners-up.
+    """
+
+    rule: str
+    cause: str
+    strength: Strength
+    message: str
+    confidence: float
+    t: float | None = None
+    remedy: str = ""
+    where: Where = field(default_factory=Where)
+    evidence: tuple[str, ...] = ()
+    culprits: frozenset[int] = frozenset()
+    others: tuple[Finding, ...] = ()
+
+    def finding(self) -> Finding:
+        """The candidate as a finding whose id is the cause."""
+        return Finding(self.cause, "fail", self.message, self.remedy, self.where, self.evidence[:3])

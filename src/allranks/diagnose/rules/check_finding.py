@@ -1,0 +1,58 @@
+"""What the transport, the preflight or the gate has found at fault explains why a run did not start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allranks.findings import Finding, Where
+
+from ..causes import CAUSES
+from ..incident import Incident
+from .candidate import Candidate, Strength
+from .words import name_nodes
+
+ID = "check-finding"
+SOURCE = "the findings themselves: each is a look at the thing it names"
+EXPLAINED = {
+    "master-unreachable": {"name-resolution", "hostname-resolves-to-loopback", "port-in-use", "port-blocked",
+                           "wrong-interface", "no-interface"},
+    "port-blocked": {"hostname-resolves-to-loopback", "wrong-interface", "no-interface"},
+    "rendezvous-timeout": {"master-unreachable", "name-resolution", "port-blocked", "wrong-interface", "no-interface"},
+}  # fmt: skip
+
+
+def apply(incident: Incident) -> Candidate | None:
+    """The first failed finding that no other explains; nodes that fail alike are named together."""
+    failed = list(dict.fromkeys(f for f in incident.findings if f.status == "fail"))
+    if not failed:
+        return None
+    present = {f.id for f in failed}
+    root = next((f for f in failed if not EXPLAINED.get(f.id, set()) & present), failed[0])
+    same = [f for f in failed if f.id == root.id]
+    nodes = {f.where.node for f in same if f.where.node}
+    ranks = frozenset(r for n in nodes for r in incident.ranks_by_node.get(n, ()))
+    return Candidate(
+        ID, root.id if root.id in CAUSES else "unknown", Strength.FINDING, _message(same), 0.9,
+        remedy="\n".join(dict.fromkeys(f.remedy for f in same if f.remedy)), where=_where(same),
+        evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3], culprits=ranks,
+        others=tuple(f for f in failed if f.id != root.id),
+    )  # fmt: skip
+
+
+def _where(same: Sequence[Finding]) -> Where:
+    """One finding's own place; of several, only what they share."""
+    first = same[0].where
+    shared = {k: v for k, v in vars(first).items() if all(getattr(f.where, k) == v for f in same)}
+    return Where(**shared)
+
+
+def _message(same: Sequence[Finding]) -> str:
+    """h2, h3 and h4: Permission denied (publickey)."""
+    if len(same) == 1:
+        return same[0].message
+    nodes = [f.where.node or "?" for f in same]
+    rests = {f.message.replace(n, "NODE").removeprefix("NODE: ") for f, n in zip(same, nodes, strict=True)}
+    names = name_nodes(list(dict.fromkeys(nodes)))
+    if len(rests) == 1:
+        return f"{names}: {same[0].message.removeprefix(f'{nodes[0]}: ')}"
+    return f"{len(same)} places ({names}): " + "; ".join(f.message for f in same[:4]) + ("; …" if len(same) > 4 else "")

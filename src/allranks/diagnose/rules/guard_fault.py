@@ -1,0 +1,86 @@
+"""allranks' own processes on a node failed: guard killed or stopped, watcher gone, no directory, no protocol."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from allranks.findings import Where
+
+from ..incident import Fault, Incident
+from .candidate import Candidate, Strength
+from .failures import SIGNALS
+from .words import name_nodes, numbers, one_line
+
+ID = "guard-fault"
+SOURCE = "node/watcher.py and node/guard.py: each tells how the other ended; node/boot.py: node directory, start"
+LEASE = {"lease-over", "ended-alone"}
+WHO = "on {node}: journalctl -k | grep -i 'killed process'; ask who did it (pkill, an administrator, a limit for logins)"
+STOPPED = "on {node}: find who stopped it (kill -STOP, a debugger, a frozen cgroup or container), then run again"
+LINK = "ping -c 100 {node}; look for a suspended machine, a Ctrl-Z or a firewall that drops idle connections"
+NODE_DIR = "choose another with --node-dir; df -h and ls -ld on {node}"
+REPORT = "the node's log says more: allranks logs --node {node}"
+TEXTS = (
+    ("disk-full", r"No space left|quota"),
+    ("permission-denied", r"Permission denied|not owned|Operation not permitted"),
+    ("too-many-open-files", r"Too many open files"),
+)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    cause: str
+    confidence: float
+    message: str
+    remedy: str
+    strength: Strength = Strength.ROOT
+
+
+def apply(incident: Incident) -> Candidate | None:
+    """The earliest fault that is no failed start; nodes with the same one are named together."""
+    faults = [f for f in incident.faults if f.id != "start-failed"]
+    if not faults:
+        return None
+    first = min(faults, key=lambda f: (f.id in LEASE, f.t or float("inf")))
+    nodes = list(dict.fromkeys(f.node for f in faults if (f.id, f.message) == (first.id, first.message)))
+    reading = _read(incident, first, name_nodes(nodes))
+    return Candidate(
+        ID, reading.cause, reading.strength, reading.message, reading.confidence, first.t or None,
+        reading.remedy.format(node=first.node), Where(node=first.node if len(nodes) == 1 else None),
+        tuple(one_line(f"{f.node}: {f.id}: {f.message}") for f in faults[:3]),
+    )  # fmt: skip
+
+
+def _read(incident: Incident, fault: Fault, nodes: str) -> _Reading:
+    if fault.id in ("guard-death", "watcher-lost"):
+        return _death(incident, fault, nodes)
+    if fault.id in LEASE:
+        message = f"{nodes} ended the ranks there: nothing was heard from this machine for the whole lease"
+        return _Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
+    cause = next((c for c, pattern in TEXTS if re.search(pattern, fault.message)), "unknown")
+    if fault.id == "node-dir":
+        return _Reading(cause, 0.9, f"{nodes}: no usable directory for the run: {one_line(fault.message)}", NODE_DIR)
+    what = {"protocol": "the two ends of the channel do not understand each other", "boot": "the guard could not start"}
+    head = what.get(fault.id, fault.id)
+    return _Reading(cause, 0.7, f"{nodes}: {head}: {_last(fault.message)}", REPORT)
+
+
+def _death(incident: Incident, fault: Fault, nodes: str) -> _Reading:
+    """Nobody but a person, a script or the kernel ends a guard."""
+    part = "guard" if fault.id == "guard-death" else "watcher"
+    how = re.sub(r"^the watcher process ", "", fault.message)
+    how = re.sub(r"signal (\d+)", lambda m: SIGNALS.get(int(m[1]), m[0]), how)
+    ranks = incident.ranks_by_node.get(fault.node, ())
+    took = f" and took rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)} with it" if ranks else ""
+    took = took if part == "guard" and "," not in nodes and " and " not in nodes else ""
+    if "SIGKILL" in how and incident.oom_kills(fault.node):
+        message = f"the allranks {part} on {nodes} {how}{took}: the kernel ran out of memory there"
+        return _Reading("host-oom-killed", 0.8, message, WHO)
+    killed = " and not by allranks" if "killed" in how or "stopped" in how else ""
+    stopped = "stopped" in how
+    return _Reading("unknown", 0.7, f"the allranks {part} on {nodes} {how}{killed}{took}", STOPPED if stopped else WHO)
+
+
+def _last(message: str) -> str:
+    """Of a traceback the exception, else the first line."""
+    return one_line(message.rstrip().rsplit("\n", 1)[-1]) if "Traceback" in message else one_line(message)

@@ -1,0 +1,44 @@
+"""A node was not heard for the whole lease: its link or its power is gone."""
+
+from __future__ import annotations
+
+from allranks.findings import Where
+
+from ..incident import Incident, LostNode
+from .candidate import Candidate, Strength
+from .words import name_nodes, utc
+
+ID = "node-lost"
+SOURCE = "allranks' own beats (docs/architecture.md: ping, pong); a guard that died is told by a fault instead"
+REMEDY = (
+    "is it up? ping {host} and ssh {host} uptime; then on it: ip -br link; journalctl -k --since -1h. Until then run "
+    "without it: take it out of the list"
+)
+OURS = "look at this machine's own link first: ip -br link; ping one of the nodes"
+
+
+def apply(incident: Incident) -> Candidate | None:
+    """The node that fell silent first, with those that did so together."""
+    answering = {f.node for f in incident.faults if f.id == "guard-death"}
+    lost = sorted((n for n in incident.lost if n.node not in answering), key=lambda n: n.last_heard)
+    if not lost:
+        return None
+    first, names = lost[0], [n.node for n in lost]
+    every = len(lost) > 1 and set(names) >= set(incident.ranks_by_node)
+    ranks = frozenset(r for n in names for r in incident.ranks_by_node.get(n, ()))
+    return Candidate(
+        ID, "node-network-down", Strength.ROOT, _message(lost, every), 0.6 if every else 0.9, first.last_heard,
+        OURS if every else "\n".join(REMEDY.format(host=n) for n in names[:3]),
+        Where(node=first.node if len(lost) == 1 else None),
+        tuple(f"{n.node}: last heard {utc(n.last_heard)}" + (f"; {n.reason}" if n.reason else "") for n in lost[:3]),
+        ranks,
+    )  # fmt: skip
+
+
+def _message(lost: list[LostNode], every: bool) -> str:
+    first = lost[0]
+    when = f"last heard at {utc(first.last_heard)}, given up {max(0.0, first.t - first.last_heard):.1f} s later"
+    if every:
+        return f"all {len(lost)} nodes fell silent ({when}): rather this machine's own link than theirs"
+    which = name_nodes([n.node for n in lost])
+    return f"{which} fell silent: the link or the power is gone ({when})"

@@ -1,0 +1,77 @@
+"""Ranks lost or awaited a peer, and nothing shows why it went or did not come."""
+
+from __future__ import annotations
+
+import re
+
+from allranks.findings import Where
+
+from ..incident import Incident
+from .candidate import Candidate, Strength
+from .failures import Failure, Role, failures
+from .init_timeout import missing_ranks, place_of
+from .words import last_lines, name_ranks, one_line, summary
+
+ID = "peer-lost"
+SOURCE = "gloo: pair.cc, unbound_buffer.cc; torch: socket.cpp, TCPStore.cpp, ProcessGroupNCCL.cpp; NCCL: socket.cc"
+BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
+READ = "read the other ranks' logs around that moment (allranks logs), then the kernel log of their nodes (journalctl -k)"
+EARLY = "let every rank make the same number of steps: drop_last, equal shards, or torch's Join context manager"
+COLLECT = "run with --debug, and take the stacks of all ranks while it hangs: the rank that is elsewhere is at fault"
+MASTER = "on the master: does rank 0 reach init_process_group? ss -ltnp shows whether it listens"
+MESH = "set GLOO_SOCKET_IFNAME to an interface that all nodes reach, or choose with --network CIDR; check the firewall"
+
+
+def apply(incident: Incident) -> Candidate | None:
+    """The first complaint, read by what it complains of."""
+    complaints = [f for f in failures(incident) if f.role is Role.CONSEQUENCE and f.peer is not None]
+    if not complaints:
+        return None
+    first = complaints[0]
+    return (_waited if first.peer == "waited" else _gone)(incident, first)
+
+
+def _said(failure: Failure) -> str:
+    """What it complained of, on one line."""
+    if failure.raised is None:
+        return one_line((last_lines(failure.exit.tail, 1) or ("",))[0])
+    links = [(failure.raised.type, failure.raised.text), *failure.raised.chain]
+    return summary(links[-1][1] or links[-1][0], 200)
+
+
+def _candidate(incident: Incident, first: Failure, cause: str, message: str, confidence: float, remedy: str,
+               culprits: frozenset[int] = frozenset(), where: Where | None = None) -> Candidate:  # fmt: skip
+    return Candidate(ID, cause, Strength.SYMPTOM, message, confidence, first.t, remedy,
+                     where or place_of(incident, culprits), (_said(first),), culprits)  # fmt: skip
+
+
+def _gone(incident: Incident, first: Failure) -> Candidate:
+    who = name_ranks(incident, [first.rank])
+    if "connectFullMesh" in _said(first):
+        message = f"{who} could not connect to its peers: {_said(first)}"
+        return _candidate(incident, first, "wrong-interface", message, 0.5, MESH)
+    early = frozenset(e.rank for e in incident.exits if not e.failed and e.t <= first.t + BEFORE)
+    if early:
+        message = f"{name_ranks(incident, early)} ended with code 0 while {who} was still communicating with it"
+        return _candidate(incident, first, "connection-reset-peer-died", message, 0.7, EARLY, early)
+    message = f"{who} lost the connection to a peer, and no rank shows a failure of its own: {_said(first)}"
+    return _candidate(incident, first, "connection-reset-peer-died", message, 0.4, READ)
+
+
+def _waited(incident: Incident, first: Failure) -> Candidate:
+    """In the rendezvous a rank or the master is missing; in a collective only the stacks can tell."""
+    said, who = _said(first), name_ranks(incident, [first.rank])
+    absent = missing_ranks(incident)
+    rendezvous = first.rank not in incident.initialised
+    if rendezvous and absent:
+        message = f"{name_ranks(incident, absent)} never entered init_process_group, and {who} gave up waiting: {said}"
+        return _candidate(incident, first, "rendezvous-timeout", message, 0.8, READ, absent)
+    if "client socket has" in said:
+        message = f"{who} could not connect to the master's store: {said}"
+        master = incident.master if incident.master in incident.ranks_by_node else None
+        return _candidate(incident, first, "master-unreachable", message, 0.6, MASTER, where=Where(node=master))
+    if re.search(r"clients joined|wait timeout after|DistStoreError", said):
+        message = f"{who} waited in vain for the other ranks: {said}"
+        return _candidate(incident, first, "rendezvous-timeout", message, 0.6, READ)
+    return _candidate(incident, first, "unknown", f"{who} waited in a collective for a peer that did not come: {said}",
+                      0.4, COLLECT)  # fmt: skip

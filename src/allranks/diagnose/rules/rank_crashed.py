@@ -1,0 +1,74 @@
+"""A rank crashed in native code: SIGSEGV, SIGBUS, SIGILL, SIGFPE or SIGABRT."""
+
+from __future__ import annotations
+
+import re
+
+from ..incident import Incident
+from .candidate import Candidate, Strength
+from .failures import ABORT, NATIVE, Failure, Role, failures, first_of
+from .words import last_lines
+
+ID = "rank-crashed"
+SOURCE = "wait(2) status, signal(7); CPython faulthandler's text; libstdc++'s terminate; gloo transport/tcp/pair.cc"
+BUS = 7
+UNJOINED = (
+    "end the program with torch.distributed.destroy_process_group(); if it left on purpose (sys.exit), the reason is "
+    "in the log: allranks logs --rank {rank}"
+)
+NATIVE_REMEDY = (
+    "run it with --env PYTHONFAULTHANDLER=1 to see the Python line, then update or rebuild the extension that "
+    "crashes; a core: coredumpctl gdb on {node}"
+)
+SHM = "df -h /dev/shm on {node}; enlarge it: mount -o remount,size=16G /dev/shm"
+
+
+def apply(incident: Incident) -> Candidate | None:
+    """The first crash that is no consequence of a peer's end."""
+    found = failures(incident)
+    group = first_of(found, "crashed", incident, Role.ROOT) or first_of(found, "crashed", incident, Role.UNEXPLAINED)
+    if group is None:
+        return None
+    first = group.first
+    cause, confidence, remedy, said = _reading(first)
+    pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
+    message = f"{group.who(incident)} {said}{_line(first)}{pid}{group.also(incident)}"
+    strength = Strength.ROOT if first.role is Role.ROOT else Strength.WEAK
+    return Candidate(
+        ID, cause, strength, message, confidence, first.t, remedy.format(rank=first.rank, node=first.exit.node),
+        group.where(), _evidence(first), group.ranks,
+    )  # fmt: skip
+
+
+def _reading(first: Failure) -> tuple[str, float, str, str]:
+    """Cause, confidence, remedy and the predicate."""
+    if first.signature is not None:
+        said = "got a message of another size than its collective expects: the ranks called it with different shapes"
+        return first.signature.cause, first.signature.confidence, first.signature.remedy, said
+    if first.role is Role.UNEXPLAINED:
+        said = "left the program without destroy_process_group and aborted (SIGABRT) on the way out"
+        return "user-code-exception-one-rank", 0.6, UNJOINED, said
+    signal = NATIVE.get(first.signal or 0, "?")
+    if first.signal == BUS and re.search(r"/dev/shm|shared memory", first.exit.tail):
+        return "nccl-shm-too-small", 0.75, SHM, f"crashed with {signal}: its shared memory has no room behind it"
+    said = f"aborted ({signal}) in native code" if first.signal == ABORT else f"crashed with {signal} in native code"
+    return "segfault-native", 0.9, NATIVE_REMEDY, said
+
+
+def _line(first: Failure) -> str:
+    """Where Python was, if faulthandler said so."""
+    frame = re.search(r'\(most recent call first\):\n((?: +File [^\n]+\n?)+)', first.exit.tail)
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', frame[1]) if frame else []
+    own = [f for f in frames if not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f[0])]
+    if not own:
+        return ""
+    file, number, function = own[0]
+    within = "" if function == "<module>" else f" in {function}"
+    return f" at {file.rsplit('/', 1)[-1]}:{number}{within}"
+
+
+def _evidence(first: Failure) -> tuple[str, ...]:
+    last_words = r"^(?:Fatal Python error: [^\n]+|terminate called [^\n]+|  what\(\): [^\n]{1,240})"
+    fatal = re.findall(last_words, first.exit.tail, re.MULTILINE)
+    return tuple(line.strip() for line in fatal[-3:]) or last_lines(first.exit.tail)
+

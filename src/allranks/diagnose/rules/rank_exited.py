@@ -1,0 +1,59 @@
+"""A rank ended with a code and no exception: sys.exit, a refused argument, an absent script, a shell's 127."""
+
+from __future__ import annotations
+
+import re
+
+from ..incident import ExitRecord, Incident
+from .candidate import Candidate, Strength
+from .failures import NO_SCRIPT, Role, failures, first_of
+from .words import last_lines, one_line
+
+ID = "rank-exited"
+SOURCE = "argparse (exit code 2, `usage:` and `error:`); CPython Modules/main.c (can't open file); sh(1) 126, 127"
+LOGS = "the reason is in its log: allranks logs --rank {rank}"
+Reading = tuple[str, float, str, str]
+
+
+def apply(incident: Incident) -> Candidate | None:
+    """The first exit code that speaks for itself, else the first that does not."""
+    found = failures(incident)
+    group = first_of(found, "exited", incident, Role.ROOT) or first_of(found, "exited", incident, Role.UNEXPLAINED)
+    if group is None:
+        return None
+    first = group.first
+    cause, confidence, remedy, said = _reading(first.exit)
+    head, mark, rest = said.partition("; ")
+    tail = mark + rest
+    pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
+    return Candidate(
+        ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK,
+        f"{group.who(incident)} {head}{pid}{tail}{group.also(incident)}", confidence, first.t, remedy.format(rank=first.rank),
+        group.where(), last_lines(first.exit.tail), group.ranks,
+    )  # fmt: skip
+
+
+def _reading(end: ExitRecord) -> Reading:
+    """Cause, confidence, remedy and the predicate."""
+    last = one_line((last_lines(end.tail, 1) or ("",))[0], 160)
+    absent = NO_SCRIPT.search(end.tail) if end.code == 2 else None
+    if absent:
+        denied = absent[2] == "13"
+        why = absent[3] or "no __main__ there"
+        return ("permission-denied" if denied else "remote-path-missing", 0.95,
+                f"check it against the working directory (--workdir) on the node: ls -l {_plain(absent[1])}",
+                f"could not open the script {absent[1]}: {why.rstrip(']')}")  # fmt: skip
+    if end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
+        refused = next((line for line in reversed(end.tail.splitlines()) if "error: " in line), "")
+        return ("bad-launch-arguments", 0.95, "correct the arguments after `--`; the program's own --help names them",
+                f"refused the arguments of the program: {one_line(refused)}")  # fmt: skip
+    if end.code in (126, 127):
+        cause = "permission-denied" if end.code == 126 else "remote-path-missing"
+        return cause, 0.8, "check the command, PATH and --prelude on the node", f"ended with code {end.code}: {last}"
+    said = f"ended with code {end.code}" + (f"; its last line: {last}" if last else " and said nothing")
+    return "user-code-exception-one-rank", 0.6, LOGS, said
+
+
+def _plain(text: str) -> str:
+    """For a text that goes through str.format."""
+    return text.replace("{", "{{").replace("}", "}}")

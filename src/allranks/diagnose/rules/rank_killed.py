@@ -1,0 +1,55 @@
+"""A rank was ended by a signal that allranks did not send."""
+
+from __future__ import annotations
+
+from ..incident import Incident
+from .candidate import Candidate, Strength
+from .failures import INTERRUPT, KILL, SIGNALS, TERM, Group, Role, failures, first_of
+from .words import last_lines
+
+ID = "rank-killed"
+SOURCE = "wait(2) status; oom_kill of /proc/vmstat (mm/oom_kill.c counts each process it ends); signal(7)"
+OOM = "on {node}: journalctl -k | grep -i 'killed process'; a smaller batch, fewer loader workers, or more memory"
+ASK = (
+    "on {node}: journalctl -k --since -1h; look for whoever sends it (pkill in a script, an administrator, a job "
+    "manager or a limit of its own such as a cgroup or container)"
+)
+
+
+def apply(incident: Incident) -> Candidate | None:
+    """The first rank that was killed from outside."""
+    found = failures(incident)
+    group = first_of(found, "killed", incident, Role.ROOT) or first_of(found, "killed", incident, Role.UNEXPLAINED)
+    if group is None:
+        return None
+    first = group.first
+    oom = first.signal == KILL and incident.oom_kills(first.exit.node) > 0
+    cause, confidence = ("host-oom-killed", 0.85) if oom else ("unknown", 0.7)
+    return Candidate(
+        ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK, _message(incident, group, oom),
+        confidence, first.t, (OOM if oom else ASK).format(node=first.exit.node), group.where(),
+        _evidence(incident, group), culprits=group.ranks,
+    )  # fmt: skip
+
+
+def _message(incident: Incident, group: Group, oom: bool) -> str:
+    number = group.first.signal or 0
+    signal = SIGNALS.get(number, f"signal {number}")
+    pid = f" (pid {group.first.pid})" if group.first.pid and len(group.ranks) == 1 else ""
+    was = "were" if group.scope != "all" and len(group.ranks) > 1 else "was"
+    head = f"{group.who(incident)} {was} killed by {signal}{pid}, and not by allranks"
+    if oom:
+        return f"{head}: the kernel ran out of memory on {group.first.exit.node}"
+    if number == KILL:
+        return f"{head}; the kernel's out-of-memory counter did not move: a person, a script or a job manager did it"
+    if number in (TERM, INTERRUPT):
+        return f"{head}: a person, a script or a job manager asked it to end"
+    return f"{head}: nothing at hand says who sent it or why"
+
+
+def _evidence(incident: Incident, group: Group) -> tuple[str, ...]:
+    node = group.first.exit.node
+    if group.first.signal != KILL:
+        return last_lines(group.first.exit.tail)
+    counter = f"out-of-memory kills on {node} during the attempt: {incident.oom_kills(node)}"
+    return (counter, *last_lines(group.first.exit.tail, 2))

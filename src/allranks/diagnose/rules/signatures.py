@@ -1,0 +1,243 @@
+"""Texts of exceptions → cause, one row each (pure).
+
+A row is tried on `Type: text` of an exception; the first row that fits gives the cause. `source` says
+where the text comes from. `shared`: the text concerns ranks as a whole, so it blames none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ..incident import Raised
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One row. `types`: names of exception types that are enough by themselves; `trace`: must be in the traceback."""
+
+    cause: str
+    source: str
+    remedy: str
+    pattern: str = r"(?!)"
+    types: tuple[str, ...] = ()
+    trace: str = ""
+    shared: bool = False
+    confidence: float = 0.9
+
+    def fits(self, kind: str, text: str, traceback: str) -> bool:
+        """True where the exception is one of this row's."""
+        if self.trace and not re.search(self.trace, traceback):
+            return False
+        name = kind.rsplit(".", 1)[-1]
+        return name in self.types or re.search(self.pattern, f"{name}: {text}", re.DOTALL) is not None
+
+
+SHAPES = r"op\.preamble\.length <= op\.nbytes"
+_SAME = "every rank must call the same collectives in the same order with the same shapes: look for a branch on the "
+_SAME += "rank or on the data; --debug (TORCH_DISTRIBUTED_DEBUG=DETAIL) names the calls"
+_LOADER = "dmesg -T | tail on the node says whether the kernel ended the worker; try fewer workers or a smaller batch"
+_CHECKPOINT = "compare the file with its original (size, sha256sum) and the model with the one that was saved; "
+_CHECKPOINT += "resume from an older checkpoint"
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        "port-in-use", "torch: TCPStoreLibUvBackend.cpp, socket.cpp; errno 98",
+        "find the holder with `ss -ltnp`, or let allranks choose a free port: --master-port 0",
+        r"EADDRINUSE|[Aa]ddress already in use",
+    ),
+    Signature(
+        "no-interface", "gloo: transport/tcp/device.cc; NCCL: bootstrap.cc",
+        "unset GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or name an interface that `ip -br addr` shows on the node",
+        r"Unable to find address for: |no socket interface found",
+    ),
+    Signature(
+        "name-resolution", "torch: socket.cpp (gai error); getaddrinfo(3)",
+        "check the name on the node with `getent hosts NAME`; add it to DNS or /etc/hosts",
+        r"cannot be retrieved \(gai error|Name or service not known|Temporary failure in name resolution",
+        ("gaierror",),
+    ),
+    Signature(
+        "nccl-timeout-collective-mismatch", "torch: ProcessGroupWrapper.cpp", _SAME,
+        r"Detected mismatch between collectives.*aspects:\s*(Sequence number|Op type)", shared=True,
+    ),
+    Signature(
+        "collective-shape-mismatch", "torch: ProcessGroupWrapper.cpp; gloo: transport/tcp/pair.cc", _SAME,
+        r"Detected mismatch between collectives|" + SHAPES, shared=True, confidence=0.85,
+    ),
+    Signature(
+        "unused-parameters-ddp", "torch: reducer.cpp",
+        "DistributedDataParallel(…, find_unused_parameters=True), or use every parameter in every forward pass; "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL names the unused ones",
+        r"Expected to have finished reduction in the prior iteration", shared=True,
+    ),
+    Signature(
+        "duplicate-gpu", "NCCL: init.cc; torch: ProcessGroupNCCL.cpp",
+        "choose the device with LOCAL_RANK: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
+    ),
+    Signature(
+        "cuda-oom", "torch: c10/cuda/CUDACachingAllocator.cpp",
+        "a smaller batch or activation checkpointing; `nvidia-smi` on the node shows who else holds memory; "
+        "PYTORCH_ALLOC_CONF=expandable_segments:True helps against fragmentation",
+        r"(CUDA|HIP) out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", ("OutOfMemoryError",),
+    ),
+    Signature(
+        "ecc-error", "CUDA: cudaErrorECCUncorrectable", "take the node out and look at `nvidia-smi -q -d ECC`",
+        r"uncorrectable ECC error",
+    ),
+    Signature(
+        "cuda-illegal-access-or-device-assert", "CUDA: cudaErrorAssert, cudaErrorIllegalAddress",
+        "run once with --env CUDA_LAUNCH_BLOCKING=1: the traceback then shows the kernel; check indices and labels",
+        r"device-side assert triggered|illegal memory access was encountered",
+    ),
+    Signature(
+        "invalid-device-ordinal", "CUDA: cudaErrorInvalidDevice",
+        "compare --nproc with the node's GPUs and CUDA_VISIBLE_DEVICES; use LOCAL_RANK, not RANK",
+        r"invalid device ordinal",
+    ),
+    Signature(
+        "driver-version-mismatch", "CUDA: cudaErrorInsufficientDriver; torch: cuda/__init__.py",
+        "install a newer driver on the node, or a torch built for the driver that is there",
+        r"driver version is insufficient|NVIDIA driver on your system is too old",
+    ),
+    Signature(
+        "cuda-device-unavailable", "torch: cuda/__init__.py; CUDA: cudaErrorDevicesUnavailable",
+        "`nvidia-smi` on the node, and: python -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())'",
+        r"Found no NVIDIA driver|No CUDA GPUs are available|not compiled with CUDA enabled|busy or unavailable",
+    ),
+    Signature(
+        "memlock-limit", "NCCL: ibvwrap.cc", "raise the limit of locked memory (ulimit -l unlimited) for the login",
+        r"ibv_reg_mr.*Cannot allocate",
+    ),
+    Signature(
+        "dataloader-worker-killed", "torch: utils/data/dataloader.py, csrc/DataLoader.cpp", _LOADER
+        + "; for 'Bus error' enlarge /dev/shm: mount -o remount,size=16G /dev/shm",
+        r"DataLoader worker \(pid.*(exited unexpectedly|is killed by signal)",
+    ),
+    Signature(  # seen: the worker dies between handing over a tensor and its file descriptor
+        "dataloader-worker-killed", "torch: multiprocessing/reductions.py; CPython multiprocessing/resource_sharer.py",
+        _LOADER, types=("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError",
+                        "FileNotFoundError"),
+        trace=r"(?s)torch/utils/data/dataloader\.py.*rebuild_storage_fd", confidence=0.8,
+    ),
+    Signature(
+        "nccl-shm-too-small", "torch: MapAllocator.cpp; NCCL: shmutils.cc",
+        "enlarge /dev/shm on the node: mount -o remount,size=16G /dev/shm",
+        r"failed to extend /dev/shm|(/dev/shm/|</?torch_\d+).*(No space left|Cannot allocate)",
+    ),
+    Signature(
+        "disk-full", "errno 28 ENOSPC, 122 EDQUOT", "free space there: df -h and df -i on the node, and the quota",
+        r"No space left on device|\[Errno 28\]|\[Errno 122\]|Disk quota exceeded",
+    ),
+    Signature(
+        "disk-full", "torch: caffe2/serialize/inline_container.cc (a write fell short)",
+        "df -h, df -i and quota on the node: as a rule the disk is full where the checkpoint goes",
+        r"inline_container\.cc:\d+\] \. (unexpected pos|PytorchStreamWriter failed)", confidence=0.75,
+    ),
+    Signature(
+        "too-many-open-files", "errno 24 EMFILE; torch: multiprocessing/reductions.py (ancdata)",
+        "raise `ulimit -Hn` for the login, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        r"Too many open files|\[Errno 24\]|received \d+ items of ancdata",
+    ),
+    Signature(
+        "checkpoint-corrupt-or-mismatch", "torch: inline_container.cc, nn/modules/module.py, serialization.py; pickle",
+        _CHECKPOINT,
+        r"PytorchStreamReader|loading state_dict|size mismatch for |invalid load key|Weights only load failed|"
+        r"pickle data was truncated|Invalid magic number; corrupt file",
+        ("UnpicklingError", "SafetensorError"),
+    ),
+    Signature(
+        "checkpoint-corrupt-or-mismatch", "torch: serialization.py (an empty file)", _CHECKPOINT,
+        types=("EOFError",), trace=r"torch/serialization\.py",
+    ),
+    Signature(
+        "host-oom-killed", "CPython: MemoryError; torch: c10/core/CPUAllocator.cpp; errno 12 ENOMEM",
+        "free -h and `ulimit -v` on the node; fewer workers, a smaller batch, or a larger limit",
+        r"DefaultCPUAllocator: (can't|not enough)|\[Errno 12\]", ("MemoryError",), confidence=0.75,
+    ),
+    Signature(
+        "permission-denied", "errno 13 EACCES, 1 EPERM", "ls -ld on the node as the user who runs the training",
+        r"\[Errno 13\]|Permission denied", ("PermissionError",),
+    ),
+    Signature(
+        "missing-file-or-data-path", "errno 2 ENOENT", "ls -ld the path on every node; mount or copy what is missing",
+        r"\[Errno 2\]|No such file or directory", ("FileNotFoundError", "NotADirectoryError"),
+    ),
+    Signature(
+        "missing-module", "CPython: importlib", "install it in the interpreter that runs the training, on every "
+        "node: PYTHON -m pip install …; or choose another with --python or --prelude",
+        r"No module named ", ("ModuleNotFoundError", "ImportError"),
+    ),
+)  # fmt: skip
+
+# A peer that went away, and one that did not come: what torch's own transports say. Plain OS errors are not
+# among them: "Connection reset by peer" from a database is the program's own affair.
+_GONE = re.compile(
+    r"gloo/transport.*(Connection (closed by peer|reset|refused)|Broken pipe|Read error|Write error)"
+    r"|Connection closed by peer \[|Application timeout caused pair closure|connectFullMesh failed"
+    r"|Failed to recv, got 0 bytes|(recvValue|sendBytes|recvBytes|sendVector|recvVector) failed"
+    r"|ncclRemoteError|NCCL communicator was aborted|remote process exited or there was a network error"
+    r"|Connection closed by remote peer|DistNetworkError",
+    re.DOTALL,
+)
+_WAITED = re.compile(
+    r"Timed out waiting \d+ms for (recv|send)|Watchdog caught collective operation timeout"
+    r"|failed to pass monitoredBarrier|client socket has (timed out|failed to connect)"
+    r"|\d+/\d+ clients joined|wait timeout after \d+ms|DistStoreError|Socket Timeout",
+    re.DOTALL,
+)
+
+
+def signature_of(kind: str, text: str, traceback: str = "") -> Signature | None:
+    """The first row that fits an exception."""
+    return next((row for row in SIGNATURES if row.fits(kind, text, traceback)), None)
+
+
+def lost_peer(kind: str, text: str) -> str | None:
+    """"waited" or "gone" where torch's transports speak of a peer, else None."""
+    whole = f"{kind.rsplit('.', 1)[-1]}: {text}"
+    if _WAITED.search(whole):
+        return "waited"
+    return "gone" if _GONE.search(whole) else None
+
+
+_PREFIX = re.compile(r"^(\[\w+\]:?|\[[^\]\n]{1,40} \d+\]|\d+:) ?", re.MULTILINE)
+_LAST = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
+AFTER = 5  # lines that may follow a traceback at the end of a log
+
+
+def raised_in_log(tail: str) -> Raised | None:
+    """The exception of a traceback at the very end of a log, for programs without an error file."""
+    head, mark, rest = tail.rpartition("Traceback (most recent call last):\n")
+    if not mark:
+        return None
+    lines = _PREFIX.sub("", rest).split("\n")
+    for at, line in enumerate(lines):
+        match = None if line[:1].isspace() else _LAST.match(line)
+        if match:
+            if len([k for k in lines[at + 1 :] if k.strip()]) > AFTER:
+                return None
+            file, number, function = _innermost("\n".join(lines[:at]))
+            trace = mark + "\n".join(lines[: at + 1])
+            return Raised(match[1], match[2] or "", file, number, function, trace)
+    return None
+
+
+def raised_first(raised: Raised, kind: str, text: str) -> Raised:
+    """The same failure told by an earlier exception of its chain, with the place where that was raised."""
+    blocks = re.split(r"\n(?:During handling of|The above exception was)[^\n]*\n", raised.traceback)
+    line = f"{kind}: {text.splitlines()[0]}" if text else kind
+    block = next((b for b in blocks if line in b), "")
+    file, number, function = _innermost(block)
+    return replace(raised, type=kind, text=text, file=file, line=number, function=function)
+
+
+def _innermost(trace: str) -> tuple[str, int | None, str]:
+    """File, line and function of the innermost frame in the user's own code, else of the innermost."""
+    frames: list[tuple[str, str, str]] = re.findall(r'File "([^"\n]+)", line (\d+), in (.+)', trace)
+    own = [f for f in frames if not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f[0])]
+    if not frames:
+        return "", None, ""
+    file, number, function = (own or frames)[-1]
+    return file, int(number), function

@@ -1,0 +1,93 @@
+"""The training interpreter is on every node, new enough, with the same Python and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.findings import Finding, Where
+
+from .compare import Nodes, by_value, differing, names, others, remote, verb
+
+ID = "interpreter"
+OLDEST = (3, 8)
+_LABEL = "python-version-or-env-mismatch"
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+    """remote-path-missing (absent) or python-version-or-env-mismatch (does not start, too old, differs)."""
+    looked = {n: f.get("interpreter") or {} for n, f in facts_by_node.items()}
+    looked = {n: i for n, i in looked.items() if i and not i.get("skipped")}
+    works = {n: i for n, i in looked.items() if "error" not in i}
+    found = _absent(looked, list(works)) + _broken(request, looked)
+    if found and request.get("wrap"):  # another interpreter may be inside the wrapper
+        found = [Finding(f.id, "warn", f.message, f.remedy, f.where) for f in found]
+    return found + _too_old(request, works) + _torch(works) + _versions(works)
+
+
+def _absent(looked: Nodes, fine: list[str]) -> list[Finding]:
+    absent = [n for n, i in looked.items() if i.get("missing")]
+    if not absent:
+        return []
+    how = str(looked[absent[0]].get("how") or "python3 on PATH")
+    rule, _, word = how.partition(": ")
+    wanted = f"{word} (from {rule})" if word else how
+    message = f"{names(absent)} {verb(absent, 'has', 'have')} no {wanted}"
+    message += others(absent, fine, "have it", "has it")
+    remedy = f"name a python that every node has with --python; look: ssh {absent[0]} 'ls /usr/bin/python3*'"
+    return [Finding("remote-path-missing", "fail", message, remedy, Where(node=absent[0]))]
+
+
+def _broken(request: Mapping[str, Any], looked: Nodes) -> list[Finding]:
+    broken = {n: str(i["error"]) for n, i in looked.items() if "error" in i and not i.get("missing")}
+    found = []
+    for error, nodes in by_value(broken).items():
+        path = looked[nodes[0]].get("path") or request.get("python") or "the training interpreter"
+        found.append(Finding(_LABEL, "fail", f"{path} on {names(nodes)}: {error}",
+                             remote(nodes[0], str(path), "--version"), Where(node=nodes[0])))  # fmt: skip
+    return found
+
+
+def _too_old(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
+    """Only the direct launcher puts its runner (Python ≥ 3.8) between python and the script."""
+    if request.get("launcher") not in (None, "direct"):
+        return []
+    old = [n for n, i in works.items() if _minor(i) < OLDEST and i.get("kind") != "python-other"]
+    if not old:
+        return []
+    one = works[old[0]]
+    message = f"{one.get('path')} on {names(old)} is Python {one.get('version')}; ranks need 3.8 or newer"
+    return [Finding(_LABEL, "fail", message, "name a newer one with --python, or activate it with --prelude",
+                    Where(node=old[0]))]  # fmt: skip
+
+
+def _minor(interpreter: Mapping[str, Any]) -> tuple[int, ...]:
+    words = str(interpreter.get("version") or "").split(".")[:2]
+    return tuple(int(w) if w.isdigit() else 0 for w in words)
+
+
+def _torch(works: Nodes) -> list[Finding]:
+    """torch on some nodes only; where none has it, the program may well not need it."""
+    without = [n for n, i in works.items() if not i.get("torch")]
+    having = [n for n in works if n not in without]
+    if not without or not having:
+        return []
+    path = works[without[0]].get("path")
+    message = f"{path} on {names(without)} has no torch{others(without, having, 'have it', 'has it')}"
+    version = str(works[having[0]].get("torch")).partition("+")[0]
+    install = remote(without[0], str(path), "-m", "pip", "install", f"torch=={version}")
+    remedy = f"{install}, or choose another with --python"
+    return [Finding(_LABEL, "fail", message, remedy, Where(node=without[0]))]
+
+
+def _versions(works: Nodes) -> list[Finding]:
+    found = []
+    torches = {n: str(i["torch"]) for n, i in works.items() if i.get("torch")}
+    pythons = {n: ".".join(str(part) for part in _minor(i)) for n, i in works.items()}
+    for what, values in (("torch", torches), ("Python", pythons)):
+        groups = list(by_value(values).values())
+        if len(groups) > 1:
+            message = f"nodes have different versions of {what}: {differing(values)}"
+            remedy = f"use the same {what} everywhere (--python names an interpreter)"
+            found.append(Finding(_LABEL, "warn", message, remedy, Where(node=groups[-1][0])))
+    return found

@@ -1,0 +1,34 @@
+"""No two entries of the host list are one machine: its GPUs would be used twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.findings import Finding, Where
+
+from .compare import Nodes, number, part
+
+ID = "same_machine"
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+    """duplicate-gpu where the machine has GPUs; a warning where ranks only share its cores."""
+    first: dict[tuple[Any, ...], str] = {}
+    found = []
+    for node, facts in facts_by_node.items():
+        identity = part(facts, "identity")
+        key = tuple(identity.get(k) for k in ("boot_id", "netns", "pidns"))
+        if None in key:
+            continue
+        if key not in first:
+            first[key] = node
+            continue
+        gpus = int(part(facts, "gpus").get("count") or 0)
+        message = f"{first[key]} and {node} are the same machine"
+        if gpus:
+            message += f": two nodes would use its {number(gpus, 'GPU')}"
+        remedy = f"remove {node} from the list, or use --local 2 to try two nodes on one machine"
+        found.append(Finding("duplicate-gpu" if gpus else ID, "fail" if gpus else "warn", message, remedy,
+                             Where(node=node, peer=first[key])))  # fmt: skip
+    return found

@@ -1,0 +1,58 @@
+"""The script, or the program, is there on every node that has the working directory."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.findings import Finding, Status, Where
+
+from .compare import Nodes, names, others, part, remote, verb
+
+ID = "script"
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+    """remote-path-missing for a script or program that is absent, permission-denied for an unreadable one."""
+    looked = {n: part(f, "script") for n, f in facts_by_node.items() if _can_judge(f)}
+    absent = [n for n, s in looked.items() if s.get("exists") is False]
+    fine = [n for n in looked if n not in absent]
+    # Inside a container or another wrapper the path may well exist.
+    status: Status = "warn" if request.get("wrap") else "fail"
+    found = []
+    if absent:
+        script = looked[absent[0]]
+        what = str(script.get("path") or script.get("name"))
+        message = f"{names(absent)} {verb(absent, 'has', 'have')} no {what}"
+        if script.get("kind") == "program" and "/" not in str(script.get("name")):
+            message += " on PATH"
+        message += others(absent, fine, "have it", "has it")
+        remedy = _remedy(script, absent, fine)
+        found.append(Finding("remote-path-missing", status, message, remedy,
+                             Where(node=absent[0])))  # fmt: skip
+    closed = [n for n in fine if looked[n].get("readable") is False]
+    if closed:
+        path = str(looked[closed[0]].get("path"))
+        message = f"{path} can't be read by your user on {names(closed)}"
+        remedy = remote(closed[0], "ls", "-l", path)
+        found.append(Finding("permission-denied", "fail", message, remedy, Where(node=closed[0])))
+    return found
+
+
+def _can_judge(facts: Mapping[str, Any]) -> bool:
+    """Where the working directory is missing, that is the finding."""
+    workdir = part(facts, "workdir")
+    return bool(part(facts, "script")) and (not workdir or bool(workdir.get("exists")))
+
+
+def _remedy(script: Mapping[str, Any], absent: list[str], fine: list[str]) -> str:
+    path = str(script.get("path") or "")
+    if script.get("kind") == "program":
+        return (
+            f"install it there, or set PATH with --prelude; look: {remote(absent[0], 'which', str(script.get('name')))}"
+        )
+    if not fine:
+        return "check the path after `--`; a relative one is looked up in --workdir"
+    more = "" if len(absent) == 1 else f" (and so for {names(absent[1:])})"
+    return f"rsync -a {shlex.quote(path)} {absent[0]}:{shlex.quote(path)}{more}"

@@ -1,0 +1,30 @@
+"""/dev/shm is large enough for NCCL within a node and for data-loader workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.findings import Finding, Where
+
+from .compare import Nodes, by_value, names, part, size
+
+ID = "shm"
+SMALL = 64 << 20  # docker's default is just this
+SMALL_WITH_GPUS = 1 << 30
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+    """nccl-shm-too-small, a warning."""
+    small = {}
+    for node, facts in facts_by_node.items():
+        shm = part(facts, "shm")
+        needed = SMALL_WITH_GPUS if part(facts, "gpus").get("count") else SMALL
+        if shm and int(shm.get("bytes") or 0) <= needed and int(shm.get("bytes") or 0) >= 0:
+            small[node] = int(shm.get("bytes") or 0)
+    found = []
+    for value, nodes in by_value(small).items():
+        message = f"/dev/shm on {names(nodes)} has {size(value)}; NCCL and data-loader workers share it"
+        remedy = "in a container: --shm-size=16g or --ipc=host; else: sudo mount -o remount,size=50% /dev/shm"
+        found.append(Finding("nccl-shm-too-small", "warn", message, remedy, Where(node=nodes[0])))
+    return found

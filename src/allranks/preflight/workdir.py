@@ -1,0 +1,43 @@
+"""The working directory exists on every node and may be entered."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.findings import Finding, Where
+
+from .compare import Nodes, names, others, part, remote, verb
+
+ID = "workdir"
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+    """remote-path-missing where it is absent, permission-denied where it can't be entered."""
+    looked = {n: part(f, "workdir") for n, f in facts_by_node.items() if part(f, "workdir")}
+    absent = [n for n, w in looked.items() if not w.get("exists")]
+    closed = [n for n, w in looked.items() if w.get("exists") and not w.get("cwd_ok")]
+    fine = [n for n in looked if n not in absent and n not in closed]
+    found = []
+    if absent:
+        path = str(looked[absent[0]].get("path"))
+        message = f"{names(absent)} {verb(absent, 'has', 'have')} no directory {path}"
+        message += others(absent, fine, "have it", "has it")
+        found.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine),
+                             Where(node=absent[0])))  # fmt: skip
+    if closed:
+        path = str(looked[closed[0]].get("path"))
+        message = f"{path} can't be entered by your user on {names(closed)}"
+        remedy = remote(closed[0], "ls", "-ld", path)
+        found.append(Finding("permission-denied", "fail", message, remedy, Where(node=closed[0])))
+    return found
+
+
+def copy_remedy(path: str, absent: list[str], fine: list[str]) -> str:
+    """One rsync line for the first node that lacks it; where all do, the path is the thing to correct."""
+    if not fine:
+        return "name a directory that the nodes have with --workdir, or copy it to them"
+    quoted = shlex.quote(path.rstrip("/") + "/")
+    more = "" if len(absent) == 1 else f" (and so for {names(absent[1:])})"
+    return f"{remote(absent[0], 'mkdir', '-p', path)} && rsync -a {quoted} {absent[0]}:{quoted}{more}"

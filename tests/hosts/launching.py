@@ -1,0 +1,192 @@
+"""Starts the real `allranks` on a bed and looks at what it did, from outside.
+
+A run's processes are known by their working directory (each launch has its own, and no child of the test
+programs leaves it), so what is left is found without asking allranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.hosts.bed import Bed
+from tests.hosts.waiting import wait_until
+
+PROGRAMS = Path(__file__).parent / "programs"
+PYTHON = sys.executable
+BOUND = 60.0  # seconds: generous, the machine is shared
+
+
+class Launch:
+    """One `allranks run --json`; `place` holds its work directory and its runs directory."""
+
+    def __init__(self, bed: Bed, place: Path, user: str = "root") -> None:
+        self.bed, self.user = bed, user
+        self.place = place
+        self.work = place / "work"
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.runs = place / "runs"
+        self.process: subprocess.Popen[str] | None = None
+
+    def command(self, verb: str, *words: str) -> list[str]:
+        return [PYTHON, "-m", "allranks", verb, *words]
+
+    def environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
+        environment = {**self.bed.env(self.user), "ALLRANKS_RUNS_DIR": str(self.runs), **(extra or {})}
+        environment.pop("VIRTUAL_ENV", None)
+        return environment
+
+    def call(self, verb: str, *words: str, env: dict[str, str] | None = None, bound: float = BOUND) -> subprocess.CompletedProcess[str]:
+        """A verb that ends by itself."""
+        return subprocess.run(self.command(verb, *words), env=self.environment(env), cwd=self.work,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=bound)  # fmt: skip
+
+    def start(
+        self, program: list[str], *options: str, hosts: str | None = None, nproc: int | None = 1,
+        env: dict[str, str] | None = None, json_: bool = True, python: str | None = PYTHON,
+    ) -> Launch:  # fmt: skip
+        """Starts `run` in the background."""
+        words = ["--hosts", hosts or str(self.bed.hostfile_names), *options]
+        words += ["--nproc", str(nproc)] if nproc is not None else []
+        words += ["--python", python] if python is not None else []
+        words += ["--json"] if json_ else []
+        self.process = subprocess.Popen(
+            self.command("run", *words, "--", *program), env=self.environment(env), cwd=self.work,
+            stdin=subprocess.DEVNULL, stdout=(self.place / "stdout").open("w"),
+            stderr=(self.place / "stderr").open("w"), text=True, start_new_session=True,
+        )  # fmt: skip
+        return self
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    @property
+    def run_dir(self) -> Path:
+        found = sorted(self.runs.iterdir(), key=lambda p: p.stat().st_mtime) if self.runs.is_dir() else []
+        assert found, self.stderr
+        return found[-1]
+
+    @property
+    def stderr(self) -> str:
+        return (self.place / "stderr").read_text()
+
+    @property
+    def stdout(self) -> str:
+        return (self.place / "stdout").read_text()
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """Events so far, all or of one name."""
+        if not self.runs.is_dir() or not any(self.runs.iterdir()):
+            return []
+        path = self.run_dir / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [e for e in found if name is None or e["event"] == name]
+
+    def until(self, name: str, count: int = 1) -> list[dict[str, Any]]:
+        """Waits for events; fails at once if the launcher ended without them."""
+
+        def look() -> list[dict[str, Any]] | None:
+            found = self.events(name)
+            if len(found) < count:
+                assert self.process is None or self.process.poll() is None or len(self.events(name)) >= count, (
+                    f"ended without {count} × {name}:\n{self.stderr}\n{self.stdout}"
+                )
+                return None
+            return found
+
+        return wait_until(look, BOUND, f"{count} × {name}") or []
+
+    def until_running(self, ranks: int) -> Launch:
+        """Waits until every rank's program has said that it is up (a file of its own in the work directory)."""
+        self.until("rank-started", ranks)
+        wait_until(lambda: len(list(self.work.glob("up-*"))) >= ranks, BOUND, f"{ranks} programs up")
+        return self
+
+    def result(self) -> dict[str, Any]:
+        """Waits for the end and gives the JSON document."""
+        assert self.process is not None
+        code = self.process.wait(BOUND)
+        document: dict[str, Any] = json.loads(self.stdout)
+        assert document["exit"] == code
+        return document
+
+    def log(self, rank: int, attempt: int = 0) -> str:
+        """A rank's whole log."""
+        folder = self.run_dir / "logs" / (f"attempt_{attempt}" if attempt else "")
+        (path,) = folder.glob(f"node_*/rank_{rank:03d}.log")
+        return path.read_text()
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def alive(self) -> list[int]:
+        """Machine pids of living processes whose working directory is this launch's."""
+        found = []
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                if os.readlink(f"/proc/{entry}/cwd") == str(self.work) and _state(entry) not in "ZX":
+                    found.append(int(entry))
+            except OSError:
+                continue
+        own = self.process.pid if self.process is not None else 0
+        return [pid for pid in found if pid != own]
+
+    def all_gone(self, bound: float = BOUND) -> bool:
+        """Waits until nothing of the run is alive."""
+        return wait_until(lambda: not self.alive(), bound, f"no process left ({self.alive()})")
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill_launcher(self) -> None:
+        """SIGKILL to allranks itself."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(BOUND)
+
+    def rank_pid(self, rank: int) -> int:
+        """The machine pid of a rank's program, as it wrote its inner one: by its command's RANK."""
+        for pid in self.alive():
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if f"RANK={rank}".encode() in environ and _parent_is_guard(pid):
+                return pid
+        raise AssertionError(f"rank {rank} is not alive")
+
+    def guard_pid(self, rank: int) -> int:
+        """The machine pid of the guard that owns a rank."""
+        return _parent(self.rank_pid(rank))
+
+
+def _state(pid: str) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def _parent_is_guard(pid: int) -> bool:
+    """A rank's main process is a child of the guard; the guard runs the boot line."""
+    words = Path(f"/proc/{_parent(pid)}/cmdline").read_bytes()
+    return b"ALLRANKS-BOOT" in words
+
+
+def program(name: str, *words: str) -> list[str]:
+    """A test program with its arguments."""
+    return [str(PROGRAMS / name), *words]
+
+
+def lines_of(text: str, keep: Callable[[str], bool]) -> list[str]:
+    """Lines of a text that are of interest."""
+    return [line for line in text.splitlines() if keep(line)]
+
+
+__all__ = ["BOUND", "PROGRAMS", "PYTHON", "Launch", "lines_of", "program", "signal"]

@@ -1,0 +1,57 @@
+"""The first N nodes, what is this machine, and virtual nodes."""
+
+import pytest
+
+from allranks.cluster import make_cluster, parse_hostfile, virtual_cluster
+from allranks.errors import UsageError
+
+NODES = parse_hostfile("me@h1\nh2 slots=4\nh3:2222\nh4\n", "hosts.txt")
+
+
+def test_all_nodes_in_order() -> None:
+    cluster = make_cluster(NODES, source="hosts.txt", first=None, is_local=lambda host: host == "h2")
+    assert [n.name for n in cluster.nodes] == ["h1", "h2", "h3", "h4"]
+    assert [n.is_local for n in cluster.nodes] == [False, True, False, False]
+    assert cluster.master.name == "h1"
+    assert cluster.source == "hosts.txt"
+    assert len(cluster) == 4
+
+
+def test_the_first_n_are_indexed_from_zero() -> None:
+    cluster = make_cluster(NODES[1:], source="x", first=2, is_local=lambda host: False)
+    assert [(n.index, n.name) for n in cluster.nodes] == [(0, "h2"), (1, "h3")]
+
+
+@pytest.mark.parametrize("first", [0, -1, 5])
+def test_more_nodes_than_hosts_says_how_many_there_are(first: int) -> None:
+    with pytest.raises(UsageError, match=rf"--nodes {first}: hosts.txt has 4 hosts; set --nodes from 1 to 4"):
+        make_cluster(NODES, source="hosts.txt", first=first, is_local=lambda host: False)
+
+
+def test_an_empty_list_is_refused() -> None:
+    with pytest.raises(UsageError, match="has no host"):
+        make_cluster([], source="x", first=None, is_local=lambda host: False)
+
+
+def test_an_own_port_or_another_user_goes_by_ssh() -> None:
+    def everything(host: str) -> bool:
+        return True
+
+    cluster = make_cluster(NODES, source="x", first=None, is_local=everything, caller="you")
+    assert [n.is_local for n in cluster.nodes] == [False, True, False, True]
+    cluster = make_cluster(NODES, source="x", first=None, is_local=everything, caller="me")
+    assert [n.is_local for n in cluster.nodes] == [True, True, False, True]
+
+
+def test_virtual_nodes() -> None:
+    cluster = virtual_cluster(3)
+    assert [n.name for n in cluster.nodes] == ["local0", "local1", "local2"]
+    assert [n.index for n in cluster.nodes] == [0, 1, 2]
+    assert all(n.is_local for n in cluster.nodes)
+    assert cluster.source == "--local 3"
+
+
+@pytest.mark.parametrize("count", [0, -2, 1025])
+def test_virtual_nodes_are_bounded(count: int) -> None:
+    with pytest.raises(UsageError, match="from 1 to 1024"):
+        virtual_cluster(count)

@@ -1,0 +1,257 @@
+"""Hostfiles in the forms people have, and what is refused with file and line."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.cluster import parse_host_argument, parse_hostfile, render_hostfile
+from allranks.cluster.hostfile import MAX_LINE, MAX_TEXT
+from allranks.cluster.nodes import Node
+from allranks.errors import HostfileError, UsageError
+
+
+def parts(node: Node) -> tuple[str, str | None, int | None, int | None]:
+    return node.host, node.user, node.port, node.slots
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("h1", ("h1", None, None, None)),
+        ("10.0.0.7", ("10.0.0.7", None, None, None)),
+        ("  h1\t", ("h1", None, None, None)),
+        ("h1 # the head", ("h1", None, None, None)),
+        ("h1\t#the head", ("h1", None, None, None)),
+        ("me@h1", ("h1", "me", None, None)),
+        ("h1 user=me.x-y_z", ("h1", "me.x-y_z", None, None)),
+        ("h1:2222", ("h1", None, 2222, None)),
+        ("h1:1024", ("h1", None, 1024, None)),
+        ("h1:22", ("h1", None, 22, None)),
+        ("h1 port=8", ("h1", None, 8, None)),
+        ("h1 slots=8", ("h1", None, None, 8)),
+        ("h1 slots = 8", ("h1", None, None, 8)),
+        ("h1 slots=8 max_slots=8", ("h1", None, None, 8)),
+        ("h1 slots=4 max-slots=64", ("h1", None, None, 4)),
+        ("me@h1:2222 slots=8", ("h1", "me", 2222, 8)),
+        ("::1", ("::1", None, None, None)),
+        ("[::1]", ("::1", None, None, None)),
+        ("me@[2001:db8::1]:2222 slots=2", ("2001:db8::1", "me", 2222, 2)),
+        ("fe80::1%eth0", ("fe80::1%eth0", None, None, None)),
+        ("[fe80::1%eth0]:2222", ("fe80::1%eth0", None, 2222, None)),
+        ("2001:db8::1:22", ("2001:db8::1:22", None, None, None)),
+        ("login-1.example.com.", ("login-1.example.com.", None, None, None)),
+    ],
+)
+def test_one_line(line: str, expected: tuple[str, str | None, int | None, int | None]) -> None:
+    (node,) = parse_hostfile(line + "\n", "hostfile")
+    assert parts(node) == expected
+    assert node.name == expected[0]
+    (again,) = parse_host_argument(line.partition("#")[0])
+    assert again == node
+
+
+def test_a_whole_file() -> None:
+    text = "\ufeff# cluster\r\n\r\nhead slots=2\r\nme@node[01-02]:2222 slots=8\r\n\t\r\nx1,x2 port=23 # two\r\n"
+    nodes = parse_hostfile(text, "hostfile")
+    assert [n.name for n in nodes] == ["head", "node01", "node02", "x1", "x2"]
+    assert [n.index for n in nodes] == [0, 1, 2, 3, 4]
+    assert [n.slots for n in nodes] == [2, 8, 8, None, None]
+    assert [n.port for n in nodes] == [None, 2222, 2222, 23, 23]
+    assert [n.user for n in nodes] == [None, "me", "me", None, None]
+    assert not any(n.is_local for n in nodes)
+
+
+def test_a_comma_list_with_ranges_and_attributes() -> None:
+    nodes = parse_host_argument("head slots=2, me@n[1-2,5], [::1]:2222")
+    assert [n.name for n in nodes] == ["head", "n1", "n2", "n5", "::1"]
+    assert nodes[0].slots == 2
+    assert nodes[1].user == "me"
+    assert nodes[4].port == 2222
+
+
+@pytest.mark.parametrize("port", ["8", "1", "1023"])
+def test_a_small_port_offers_slots_and_port(port: str) -> None:
+    with pytest.raises(HostfileError) as caught:
+        parse_hostfile(f"a\n\nh1:{port}\n", "hostfile")
+    assert str(caught.value) == (
+        f"hostfile:3: 'h1:{port}': a port below 1024 other than 22 looks like a number of slots; "
+        f"write 'h1 slots={port}' for {port} ranks or 'h1 port={port}' for ssh on port {port}"
+    )
+
+
+def test_what_the_refusal_offers_is_accepted() -> None:
+    with pytest.raises(HostfileError) as caught:
+        parse_hostfile("[::1]:8", "f")
+    offers = re.findall(r"'([^']* (?:slots|port)=8)'", str(caught.value))
+    assert [parts(parse_hostfile(offer, "f")[0]) for offer in offers] == [
+        ("::1", None, None, 8),
+        ("::1", None, 8, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("h1 slot=8", "did you mean slots="),
+        ("h1 slots", "did you mean slots="),
+        ("h1 gpus=8", "known: slots=, max_slots=, port=, user="),
+        ("h1 8", "write 'h1 slots=8'"),
+        ("h1 h3", "separate hosts with commas"),
+        ("h1 slots=", "no value"),
+        ("h1 slots=0", "from 1 to"),
+        ("h1 slots=-1", "from 1 to"),
+        ("h1 slots=8.5", "from 1 to"),
+        ("h1 slots=eight", "from 1 to"),
+        ("h1 slots=100000", "from 1 to"),
+        ("h1 slots=٨", "plain ASCII"),
+        ("h1 slots=4 slots=8", "given twice"),
+        ("h1 slots=8 max_slots=4", "below slots=8"),
+        ("h1 max_slots=0", "from 1 to"),
+        ("h1:2222 port=2222", "given twice"),
+        ("me@h1 user=me", "given twice"),
+        ("h1:0", "from 1 to 65535"),
+        ("h1:65536", "from 1 to 65535"),
+        ("h1:", "from 1 to 65535"),
+        ("h1:ssh", "from 1 to 65535"),
+        ("h1 port=0", "from 1 to 65535"),
+        ("1:2:3", "not an IPv6 address"),
+        ("[::1", "not an IPv6 address"),
+        ("[::g]", "not an IPv6 address"),
+        ("::1%", "zone"),
+        ("::1%eth0;x", "zone"),
+        ("-oProxyCommand=x", "cannot start with '-'"),
+        ("me@-h1", "cannot start with '-'"),
+        ("-l@h1", "cannot start with '-'"),
+        ("@h1", "not a user name"),
+        ("a@b@h1", "not a user name"),
+        ("h1 user=-x", "cannot start with '-'"),
+        ("h1 user=a$b", "not a user name"),
+        ("h1;reboot", "';' cannot be in a host name"),
+        ("$(reboot)", "cannot be in a host name"),
+        ("`x`", "cannot be in a host name"),
+        ("h%h", "'%' cannot be in a host name"),
+        ("h1/24", "'/' cannot be in a host name"),
+        ("h1#2", "'#' cannot be in a host name"),
+        ("h\\1", "cannot be in a host name"),
+        ("*", "cannot be in a host name"),
+        ("~root", "cannot be in a host name"),
+        (".h1", "'.' cannot be in a host name"),
+        ("ssh://h1", "port"),
+        ("hôte", "plain ASCII"),
+        ("h1\u00a0slots=8", "invisible character"),
+        ("h1\x00", "control"),
+        ("h1\x1b[31m", "control"),
+        ("h1\rh2", "control"),
+        ("h\x0bx", "control"),
+        ("h1\u2028h2", "control"),
+        ("4", "number alone"),
+        ("10.0.0.256", "number alone"),
+        ("10.0.0", "number alone"),
+        ("h" * 254, "253 are the most"),
+        ("rank 0=h1 slot=0:0-1", "rankfile"),
+        ("n[1-9999999]", "more than 4096"),
+        ("x" * (MAX_LINE + 1), "one host a line"),
+    ],
+)
+def test_refuses_with_file_and_line(line: str, part: str) -> None:
+    with pytest.raises(HostfileError) as caught:
+        parse_hostfile(f"# one\nok\n{line}\nlast\n", "my hosts")
+    message = str(caught.value)
+    assert message.startswith("my hosts:3: "), message
+    assert part in message
+    assert len(message) < 400
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize("line", ["-h1", "h1:8", "h1 gpus=8", "h1;x", "h1\nh2", "h1 h2"])
+def test_a_list_is_as_strict_as_a_file(line: str) -> None:
+    with pytest.raises(HostfileError, match=r"^--hosts: "):
+        parse_host_argument(f"ok,{line}")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n  \n", "\ufeff"])
+def test_an_empty_file_is_refused(text: str) -> None:
+    with pytest.raises(HostfileError, match="f:1: no host"):
+        parse_hostfile(text, "f")
+    with pytest.raises(HostfileError, match="--hosts: "):
+        parse_host_argument(text)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("h1", "h1"),
+        ("h1", "H1"),
+        ("h1", "h1:22"),
+        ("h1", "me@h1 slots=4"),
+        ("n[1-4]", "n3"),
+        ("::1", "[0:0::1]"),
+        ("h1:2222", "h1 port=2222"),
+    ],
+)
+def test_duplicates_name_both_lines(first: str, second: str) -> None:
+    with pytest.raises(HostfileError, match=r"^f:4: .*line 2"):
+        parse_hostfile(f"a\n{first}\n\n{second}\n", "f")
+    with pytest.raises(HostfileError, match=r"^--hosts: entry 3: .*entry 2"):
+        parse_host_argument(f"a,{first},{second}")
+
+
+def test_one_host_with_several_ports_gets_unique_names() -> None:
+    nodes = parse_hostfile("h1:2201\nh1:2202\nh1\nh2:2201\n[::1]:2201\n[::1]:2202", "f")
+    assert [n.name for n in nodes] == ["h1:2201", "h1:2202", "h1", "h2", "[::1]:2201", "[::1]:2202"]
+    assert [n.host for n in nodes] == ["h1", "h1", "h1", "h2", "::1", "::1"]
+
+
+def test_sizes_are_bounded() -> None:
+    with pytest.raises(HostfileError, match="this is no hostfile"):
+        parse_hostfile("#" * (MAX_TEXT + 1), "f")
+    with pytest.raises(HostfileError, match="f:2: .*4096"):
+        parse_hostfile("a[1-4000]\nb[1-4000]\n", "f")
+    with pytest.raises(HostfileError, match="4096"):
+        parse_host_argument("a[1-4000],b[1-4000]")
+
+
+_LINES = st.text(alphabet="h1-2[],:@=# \t.%_$\r\x00slotporuex", max_size=25)
+_FILES = st.lists(_LINES, max_size=5).map("\n".join) | st.text(max_size=60)
+
+
+@given(_FILES)
+def test_any_text_parses_or_is_refused_with_its_source(text: str) -> None:
+    for nodes_of, source in ((parse_hostfile, "f"), (parse_host_argument, "--hosts")):
+        try:
+            nodes = nodes_of(text, source)
+        except HostfileError as error:
+            assert str(error).startswith(source + ":")
+            continue
+        assert nodes
+        for node in nodes:
+            assert not node.host.startswith("-")
+            assert re.fullmatch(r"[A-Za-z0-9._:%-]+", node.host)
+        assert parse_hostfile(render_hostfile(nodes), "again") == nodes
+
+
+_HOSTS = st.sampled_from(["h1", "h2", "n-3.x.org", "10.0.0.9", "::1", "fe80::1%eth0", "2001:DB8::2"])
+_ENTRIES = st.builds(
+    Node,
+    st.just(0),
+    st.just(""),
+    _HOSTS,
+    st.none() | st.sampled_from(["me", "u_1"]),
+    st.none() | st.integers(1, 65535),
+    st.none() | st.integers(1, 1024),
+)
+
+
+@given(st.lists(_ENTRIES, min_size=1, max_size=5, unique_by=lambda n: (n.host, n.port or 22)))
+def test_what_is_rendered_parses_to_the_same(nodes: list[Node]) -> None:
+    again = parse_hostfile(render_hostfile(nodes), "f")
+    assert [parts(n) for n in again] == [parts(n) for n in nodes]
+    assert len({n.name for n in again}) == len(nodes)
+
+
+def test_errors_are_usage_errors() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_host_argument("-x")
+    assert caught.value.exit_code == 2

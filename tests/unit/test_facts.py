@@ -1,0 +1,389 @@
+"""The facts of this very machine against what its own tools say, here and under Python 3.8."""
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allranks.node import facts, gpufacts, netfacts
+from allranks.node.portowner import who_holds
+from allranks.node.processes import read_process
+
+SOURCE = Path(facts.__file__).parents[2]
+OLDEST = next(
+    (p for p in ("/root/.pyenv/versions/3.8.18/bin/python3.8", shutil.which("python3.8")) if p and Path(p).exists()),
+    None,
+)
+SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.node.facts import collect; " \
+         "print(json.dumps(collect(json.loads(sys.argv[2]))))"  # fmt: skip
+PARTS = {
+    "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "limits", "shm", "disk", "gpus", "nccl",
+    "logind", "port_range", "identity", "ipv6", "cpu", "mem", "load", "data", "t", "monotonic",
+}  # fmt: skip
+
+
+def put(tmp_path: Path, name: str, text: str) -> Path:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def addresses(interfaces: list[dict[str, Any]]) -> dict[str, set[tuple[str, int, str]]]:
+    return {i["name"]: {(a["address"], a["prefix"], a["scope"]) for a in i["addresses"]} for i in interfaces}
+
+
+def said_by_ip() -> list[dict[str, Any]]:
+    text = subprocess.run(["ip", "-j", "addr"], capture_output=True, text=True, check=True).stdout
+    return list(json.loads(text))
+
+
+@pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")
+def test_interfaces_are_those_of_ip() -> None:
+    for _ in range(5):  # other tests make and remove interfaces meanwhile
+        before, found, after = said_by_ip(), netfacts.interfaces(), said_by_ip()
+        if before == after:
+            break
+    expected = {
+        i["ifname"]: {
+            (a["local"], a["prefixlen"], {"site": "global"}.get(a["scope"], a["scope"])) for a in i["addr_info"]
+        }
+        for i in before
+    }
+    assert addresses(found) == expected
+    assert [i["name"] for i in found] == [i["ifname"] for i in before]
+    for mine, theirs in zip(found, before, strict=True):
+        assert mine["index"] == theirs["ifindex"]
+        assert mine["up"] == ("UP" in theirs["flags"])
+        assert mine["loopback"] == ("LOOPBACK" in theirs["flags"])
+
+
+def test_the_fallback_without_netlink_says_the_same_of_interfaces_that_are_up() -> None:
+    for _ in range(5):
+        before, found, after = netfacts.interfaces(), netfacts._from_ioctl(), netfacts.interfaces()
+        if before == after:
+            break
+    assert addresses([i for i in found if i["up"]]) == addresses([i for i in before if i["up"]])
+    assert {i["name"]: i["running"] for i in found} == {i["name"]: i["running"] for i in before}
+
+
+def test_netlink_refused_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Any:
+        raise PermissionError("seccomp")
+
+    monkeypatch.setattr(netfacts, "_dump", refuse)
+    assert any(i["name"] == "lo" and i["running"] for i in netfacts.interfaces())
+
+
+def test_own_name() -> None:
+    assert netfacts.own_name("localhost")["addresses"][0] in ("127.0.0.1", "::1")
+    assert "error" in netfacts.own_name("no-such-host.invalid")
+    assert "error" in netfacts.own_name("x" * 300)
+
+
+def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: time.sleep(30))
+    begun = time.monotonic()
+    assert netfacts.own_name("h1", 0.1) == {"error": "no answer within 0.1 s"}
+    assert time.monotonic() - begun < 5
+
+
+# -- collect ---------------------------------------------------------------------------------------
+
+
+def test_collect_has_every_part_and_is_json(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    request = {
+        "workdir": str(tmp_path), "command": ["train.py", "--lr", "1"], "python": sys.executable,
+        "environ": {"PATH": os.environ["PATH"], "NCCL_DEBUG": "INFO", "HOME": "/"}, "data_paths": ["/nowhere"],
+    }  # fmt: skip
+    found = json.loads(json.dumps(facts.collect(request)))
+    assert set(found) == PARTS
+    assert [k for k, v in found.items() if isinstance(v, dict) and "error" in v] == []
+    assert found["workdir"] == {"path": str(tmp_path), "exists": True, "readable": True, "cwd_ok": True}
+    assert found["script"]["exists"] and found["script"]["kind"] == "python-script"
+    assert found["interpreter"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["interpreter"]["how"] == f"--python: {sys.executable}"
+    assert found["nccl"]["environ"] == {"NCCL_DEBUG": "INFO"}
+    assert found["data"] == [{"path": "/nowhere", "exists": False, "readable": False}]
+    assert found["identity"]["uid"] == os.getuid()
+    assert found["mem"]["total"] > found["mem"]["available"] > 0
+
+
+@pytest.mark.skipif(OLDEST is None, reason="no Python 3.8 here")
+def test_collect_under_python_38_without_site_packages(tmp_path: Path) -> None:
+    assert OLDEST is not None
+    request = json.dumps({"workdir": str(tmp_path), "command": ["-m", "pkg"], "python": sys.executable})
+    done = subprocess.run([OLDEST, "-I", "-S", "-c", SCRIPT, str(SOURCE), request], capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert set(found) == PARTS and done.stderr == ""
+    assert [k for k, v in found.items() if isinstance(v, dict) and "error" in v] == []
+    assert found["interpreter"]["version"].startswith("3.") and found["script"] == {
+        "kind": "python-module",
+        "module": "pkg",
+    }
+
+
+def test_a_part_that_raises_or_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("x")
+
+    monkeypatch.setattr(facts, "_limits", fail)
+    monkeypatch.setattr(facts, "FILE_SECONDS", 0.1)
+    monkeypatch.setattr(facts, "_workdir", lambda _: time.sleep(30))
+    begun = time.monotonic()
+    found = facts.collect({"workdir": str(tmp_path), "command": ["true"]})
+    assert time.monotonic() - begun < 10
+    assert found["limits"] == {"error": "ZeroDivisionError: x"}
+    assert found["workdir"] == {"error": "no answer within 0.1 s"}
+    assert found["script"]["exists"]
+
+
+def test_nonsense_requests_do_not_raise() -> None:
+    for request in ({}, {"command": []}, {"workdir": "/no/such"}, {"python": "/no/such"}, {"environ": {"PATH": ""}}):
+        assert set(facts.collect(request)) == PARTS
+
+
+# -- the program and its interpreter ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["train.py", "-m"], ("python-script", None, "train.py")),
+        (["-m", "pkg.train", "x"], ("python-module", None, "pkg.train")),
+        (["python", "-u", "-W", "ignore", "train.py"], ("python-script", "python", "train.py")),
+        (["/opt/bin/python3.11", "-X", "dev", "-m", "pkg"], ("python-module", "/opt/bin/python3.11", "pkg")),
+        (["python3", "-c", "print(1)"], ("python-other", "python3", None)),
+        (["./train.sh"], ("program", None, "./train.sh")),
+        (["pythonic", "x.py"], ("program", None, "pythonic")),
+        ([], ("program", None, None)),
+    ],
+)
+def test_words_of_the_command(command: list[str], expected: tuple[str, str | None, str | None]) -> None:
+    assert tuple(facts.read_program(command)) == expected
+
+
+def test_rule_of_the_interpreter(tmp_path: Path) -> None:
+    for name in ("opt/py", "venv/bin/python", "conda/bin/python", "bin/python3", "bin/python3.12"):
+        put(tmp_path, name, "#!/bin/sh\n")
+    environ = {"PATH": str(tmp_path / "bin")}
+    request: dict[str, Any] = {"virtual_env": str(tmp_path / "venv"), "conda_prefix": str(tmp_path / "conda")}
+
+    def chosen(command: list[str], **more: Any) -> tuple[str, str]:
+        path, how = facts.choose_interpreter({**request, **more}, facts.read_program(command), str(tmp_path), environ)
+        return str(path).replace(str(tmp_path) + "/", ""), how.partition(":")[0]
+
+    assert chosen(["python3.12", "x.py"], python="opt/py") == ("opt/py", "--python")
+    assert chosen(["python3.12", "x.py"]) == ("bin/python3.12", "the command")
+    assert chosen(["x.py"]) == ("venv/bin/python", "VIRTUAL_ENV")
+    assert chosen(["x.py"], virtual_env="/not/here") == ("conda/bin/python", "CONDA_PREFIX")
+    assert chosen(["x.py"], virtual_env=None, conda_prefix=None) == ("bin/python3", "python3 on PATH")
+    assert chosen(["python3.9", "x.py"]) == ("None", "the command")
+
+
+def test_a_missing_interpreter(tmp_path: Path) -> None:
+    found = facts.collect({"workdir": str(tmp_path), "command": ["x.py"], "python": "/opt/none"})["interpreter"]
+    assert found["missing"] and found["error"] and found["how"] == "--python: /opt/none"
+
+
+def test_a_program_starts_no_interpreter(tmp_path: Path) -> None:
+    found = facts.collect({"workdir": str(tmp_path), "command": ["sleep", "1"]})
+    assert found["interpreter"]["skipped"] and found["script"]["path"] == shutil.which("sleep")
+
+
+def test_interpreters_that_fail_hang_or_talk(tmp_path: Path) -> None:
+    broken = put(tmp_path, "broken", "#!/bin/sh\necho no libpython >&2\nexit 127\n")
+    assert facts.ask(str(broken), "/", {}) == {"error": "ended with code 127: no libpython"}
+    hangs = put(tmp_path, "hangs", "#!/bin/sh\nsleep 60 & wait\n")
+    begun = time.monotonic()
+    assert facts.ask(str(hangs), "/", dict(os.environ), seconds=0.3) == {"error": "did not answer within 0.3 s"}
+    assert time.monotonic() - begun < 10
+    talks = put(tmp_path, "talks", f'#!/bin/sh\necho banner\nexec {sys.executable} "$@"\n')
+    assert facts.ask(str(talks), "/", {})["version"].startswith("3.")
+    assert "error" in facts.ask(str(tmp_path), "/", {})
+
+
+def test_torch_is_read_and_not_imported(tmp_path: Path) -> None:
+    """A module of the working directory is neither imported nor taken for torch."""
+    text = "__version__ = '2.13.0+cu128'\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n"
+    put(tmp_path, "site/torch/version.py", text)
+    put(tmp_path, "site/torch/__init__.py", "raise SystemExit('imported')")
+    for name in ("torch", "re", "os"):
+        put(tmp_path, f"work/{name}.py", "raise SystemExit('imported')")
+    found = facts.ask(sys.executable, str(tmp_path / "work"), {"PYTHONPATH": str(tmp_path / "site")})
+    assert (found["torch"], found["cuda"]) == ("2.13.0+cu128", "12.8") and "hip" not in found
+
+
+@pytest.mark.parametrize("version", ["2.7.18", "3.6.15", "3.7.16"])
+def test_old_interpreters_answer(version: str) -> None:
+    path = f"/root/.pyenv/versions/{version}/bin/python"
+    if not Path(path).exists():
+        pytest.skip(f"no Python {version} here")
+    assert facts.ask(path, "/", {}) == {"version": version, "executable": path, "torch": None}
+
+
+def test_files_of_the_user(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"]}
+    script = facts.read_program(["sub/train.py"])
+    assert not facts.find_target(script, str(tmp_path), environ)["exists"]
+    put(tmp_path, "sub/train.py", "")
+    assert facts.find_target(script, str(tmp_path), environ)["exists"]
+    program = facts.find_target(facts.read_program(["no-such-program"]), str(tmp_path), environ)
+    assert program == {"kind": "program", "name": "no-such-program", "path": "no-such-program", "exists": False}
+
+
+def test_disk_names_the_first_base_that_can_be_written(tmp_path: Path) -> None:
+    disk = facts._disk("/nowhere", ["/proc/none", str(tmp_path), "/tmp"])
+    assert disk["node_dir"]["path"] == str(tmp_path) and disk["node_dir"]["bytes"] > 0
+    assert disk["node_dirs"][0]["writable"] is False and disk["workdir"]["writable"] is False
+
+
+def test_nccl_files_and_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = put(tmp_path, "my.conf", "NCCL_DEBUG=INFO\n" + "x" * 10000)
+    put(tmp_path, "lib/libnccl-net-ofi.so.1", "")
+    put(tmp_path, "lib/libnccl.so.2", "")
+    environ = {"NCCL_CONF_FILE": str(conf), "LD_LIBRARY_PATH": f"{tmp_path}/none::{tmp_path}/lib"}
+    found = facts._nccl(environ)
+    assert found["conf"][str(conf)].startswith("NCCL_DEBUG=INFO\n") and len(found["conf"][str(conf)]) == 4096
+    assert "libnccl-net-ofi.so.1" in found["plugins"] and "libnccl.so.2" not in found["plugins"]
+    monkeypatch.setattr(facts, "_home", lambda: str(tmp_path))
+    put(tmp_path, ".nccl.conf", "NCCL_SOCKET_IFNAME=eth1\n")
+    assert facts._nccl({})["conf"] == {str(tmp_path / ".nccl.conf"): "NCCL_SOCKET_IFNAME=eth1\n"}
+
+
+def test_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "_user", lambda: "ann")
+    root = str(tmp_path)
+    assert facts.logind(root) is None
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    usual = facts.logind(root)
+    assert usual is not None and not usual["KillUserProcesses"] and usual["RemoveIPC"] and not usual["Linger"]
+    put(tmp_path, "etc/systemd/logind.conf", "[Login]\n#KillUserProcesses=yes\n#RemoveIPC=yes\n")
+    assert facts.logind(root)["KillUserProcesses"]  # type: ignore[index]
+    put(tmp_path, "usr/lib/systemd/logind.conf.d/50.conf", "[Login]\nKillUserProcesses=no\n")
+    put(tmp_path, "etc/systemd/logind.conf.d/60.conf", "[Login]\nRemoveIPC=no\n")
+    put(tmp_path, "var/lib/systemd/linger/ann", "")
+    put(tmp_path, "proc/self/cgroup", "0::/user.slice/user-1000.slice/session-4.scope\n")
+    assert facts.logind(root) == {"KillUserProcesses": False, "RemoveIPC": False, "Linger": True, "in_session": True}
+    put(tmp_path, "etc/systemd/logind.conf.d/50.conf", "KillUserProcesses=yes\nKillExcludeUsers=root ann\n")
+    assert not facts.logind(root)["KillUserProcesses"]  # type: ignore[index]
+
+
+# -- GPUs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("0,1", ["0", "1"]), ("3", ["3"]), ("", []), ("-1", []), ("0,-1,1", ["0"]), ("0,9,1", ["0"]),
+        ("NoDevFiles", []),
+        ("GPU-8a, GPU-9b", ["GPU-8a", "GPU-9b"]), ("MIG-1", ["MIG-1"]), ("1,0", ["1", "0"]),
+    ],
+)  # fmt: skip
+def test_visible_devices(value: str, expected: list[str]) -> None:
+    assert gpufacts.visible(value, 4) == expected
+
+
+def test_nvidia(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    (tmp_path / "dev").mkdir()
+    assert gpufacts.gpus({}, root)["count"] == 0
+    for name in ("nvidia0", "nvidia3", "nvidia10", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
+    found = gpufacts.gpus({}, root)
+    assert (found["count"], found["source"], found["vendor"], found["mig"]) == (3, "/dev/nvidia*", "nvidia", False)
+    assert gpufacts.gpus({"CUDA_VISIBLE_DEVICES": "1"}, root)["source"] == "CUDA_VISIBLE_DEVICES=1"
+    assert gpufacts.gpus({"CUDA_VISIBLE_DEVICES": ""}, root)["count"] == 0
+    assert gpufacts.gpus({"CUDA_VISIBLE_DEVICES": "MIG-4"}, root)["mig"]
+    (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi1").mkdir(parents=True)
+    assert gpufacts.gpus({}, root)["mig"]
+
+
+def test_amd(tmp_path: Path) -> None:
+    nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
+    for number, simds, minor in ((0, 0, 0), (1, 304, 128), (2, 304, 129), (3, 304, 130)):
+        put(nodes, f"{number}/properties", f"simd_count {simds}\ndrm_render_minor {minor}\n")
+    root = str(tmp_path)
+    put(tmp_path, "dev/dri/renderD128", "")
+    put(tmp_path, "dev/dri/renderD129", "")
+    assert gpufacts.gpus({}, root)["count"] == 0  # no /dev/kfd
+    put(tmp_path, "dev/kfd", "")
+    assert (gpufacts.gpus({}, root)["count"], gpufacts.gpus({}, root)["vendor"]) == (2, "amd")
+    both = {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}
+    assert gpufacts.gpus(both, root)["list"] == ["0"]
+    assert gpufacts.gpus({"HIP_VISIBLE_DEVICES": "1"}, root)["source"] == "HIP_VISIBLE_DEVICES=1"
+
+
+# -- who holds a port ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_listener_is_found(family: socket.AddressFamily) -> None:
+    with socket.socket(family) as sock:
+        sock.bind(("", 0))
+        sock.listen()
+        found = who_holds(sock.getsockname()[1])
+        me = read_process(os.getpid())
+        assert found is not None and me is not None
+        assert (found["pid"], found["start_time"], found["uid"]) == (me.pid, me.start, os.getuid())
+        assert found["state"] == "listen" and found["command"]
+
+
+def test_a_port_that_is_bound_and_not_listened_on() -> None:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        found = who_holds(sock.getsockname()[1])
+        if found is None:
+            pytest.skip("the kernel does not show bound sockets (Linux 6.8 and newer do)")
+        assert (found["pid"], found["state"]) == (os.getpid(), "bound")
+
+
+def test_a_free_port_has_no_holder() -> None:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        port = sock.getsockname()[1]
+    assert who_holds(port) is None
+
+
+def test_proc_says_the_same_as_sock_diag(monkeypatch: pytest.MonkeyPatch) -> None:
+    from allranks.node import portowner
+
+    def refuse(*_: object) -> Any:
+        raise PermissionError("seccomp")
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        expected = who_holds(port)
+        monkeypatch.setattr(portowner, "_from_sock_diag", refuse)
+        assert who_holds(port) == expected
+
+
+def test_a_process_that_may_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from allranks.node import portowner
+
+    monkeypatch.setattr(portowner, "_process_of", lambda _: None)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        found = who_holds(sock.getsockname()[1])
+    assert found is not None and "pid" not in found and found["note"] == "inode known but process not visible"
+
+
+def test_the_places_of_the_facts_are_not_written(tmp_path: Path) -> None:
+    """collect only looks: the node directory is the guard's to make."""
+    before = sorted(p.name for p in tmp_path.iterdir())
+    facts.collect({"workdir": str(tmp_path), "node_dirs": [str(tmp_path)], "command": ["true"]})
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+    assert stat.S_ISDIR(tmp_path.stat().st_mode)

@@ -1,0 +1,122 @@
+"""A spec survives run.json, secrets excepted."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.errors import ConfigError
+from allranks.spec import RunSpec, from_document, to_document
+from allranks.spec.fields import LAUNCHERS
+
+_WORDS = st.lists(st.sampled_from(["train.py", "--lr", "3", "", "ü", "a b", "x=y"]), max_size=4).map(tuple)
+_SECONDS = st.floats(2, 10**6)
+_PATHS = st.sampled_from(["/a/b", "runs", "ü x"])
+
+
+def _maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+_STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
+    "command": _WORDS,
+    "name": st.sampled_from(["run", "a.b-c_1"]),
+    "local": _maybe(st.integers(1, 1024)),
+    "hosts": _maybe(st.sampled_from(["hosts.txt", "n[1-4],m"])),
+    "nodes": _maybe(st.integers(1, 4096)),
+    "nproc": _maybe(st.integers(1, 1024)),
+    "launcher": st.sampled_from(LAUNCHERS),
+    "python": _maybe(_PATHS),
+    "guard_python": _maybe(_PATHS),
+    "workdir": _maybe(_PATHS),
+    "prelude": _maybe(st.sampled_from(["a\nb", "module load x"])),
+    "wrap": _maybe(st.just("apptainer exec x")),
+    "env": st.dictionaries(st.sampled_from(["A", "B_1"]), st.sampled_from(["", "x", "a=b\nc"])),
+    "forward": st.lists(st.sampled_from(["C", "WANDB_API_KEY"]), unique=True).map(tuple),
+    "ssh_options": st.lists(st.sampled_from(["Port=22", "ProxyJump gate"])).map(tuple),
+    "network": _maybe(st.just("10.0.0.0/16,fd00::/8")),
+    "master_addr": _maybe(st.sampled_from(["h1", "::1"])),
+    "master_port": st.integers(0, 65535),
+    "lease": _SECONDS,
+    "grace": _SECONDS,
+    "stop_grace": _SECONDS,
+    "connect_timeout": _SECONDS,
+    "init_timeout": _SECONDS,
+    "pg_timeout": _maybe(_SECONDS),
+    "runs_dir": _PATHS,
+    "node_dir": _maybe(_PATHS),
+    "output_dir": _maybe(_PATHS),
+    "retries": st.integers(0, 100),
+    "step_pattern": _maybe(st.just(r"step (\d+)")),
+} | {
+    name: st.booleans() for name in ("pg_timeout_forced", "debug", "fold", "end_leftovers", "detach", "dry_run", "json")
+}
+_SPECS = st.builds(RunSpec, **_STRATEGIES)
+
+
+def test_every_field_takes_part() -> None:
+    assert set(_STRATEGIES) == {f.name for f in dataclasses.fields(RunSpec)}
+
+
+@given(_SPECS)
+def test_round_trip_through_json(spec: RunSpec) -> None:
+    document = json.loads(json.dumps(to_document(spec)))
+    assert from_document(document) == spec
+    assert to_document(from_document(document)) == document
+
+
+def test_secrets_are_hidden_everywhere() -> None:
+    spec = RunSpec(
+        command=("train.py", "--api-key", "hunter2"),
+        env={"HF_TOKEN": "hunter2", "A": "1"},
+        prelude="export MY_SECRET=hunter2",
+        wrap="env DB_PASSWORD=hunter2 tool",
+    )
+    text = json.dumps(to_document(spec))
+    assert "hunter2" not in text
+    again = from_document(json.loads(text))
+    assert again.env == {"HF_TOKEN": "<redacted>", "A": "1"}
+    assert again.command == ("train.py", "--api-key", "<redacted>")
+    assert to_document(again) == json.loads(text)
+
+
+def test_the_spec_itself_keeps_its_values() -> None:
+    spec = RunSpec(env={"HF_TOKEN": "hunter2"})
+    document = to_document(spec)
+    document["env"]["B"] = "x"
+    assert spec.env == {"HF_TOKEN": "hunter2"}
+
+
+def test_missing_fields_are_defaults_and_newer_ones_ignored() -> None:
+    assert from_document({"schema": 1, "nproc": 2, "of_the_future": 5}) == RunSpec(nproc=2)
+
+
+@pytest.mark.parametrize("document", [{}, {"schema": 2}, {"schema": "1"}])
+def test_another_schema_is_refused(document: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="this allranks reads schema 1"):
+        from_document(document)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("nproc", "x"), ("lease", None), ("env", []), ("env", {"A": 1}), ("env", {"a b": "1"}), ("env", {"A": "\0"}),
+        ("forward", "A"), ("forward", ["a b"]), ("command", "x"), ("pg_timeout_forced", 5), ("debug", "perhaps"),
+        ("launcher", None),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_refused_with_their_field(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^there: {field}: "):
+        from_document({"schema": 1, field: value}, "there")
+
+
+@given(st.dictionaries(st.sampled_from(sorted(_STRATEGIES)), st.none() | st.text() | st.integers() | st.floats()))
+def test_any_document_is_read_or_refused(document: dict[str, Any]) -> None:
+    try:
+        spec = from_document({"schema": 1, **document})
+    except ConfigError:
+        return
+    assert isinstance(spec, RunSpec)

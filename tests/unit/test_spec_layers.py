@@ -1,0 +1,328 @@
+"""Precedence, notes where sources disagree, and messages that name the source and what to set."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.errors import ConfigError, UsageError
+from allranks.spec import Resolved, RunSpec, resolve
+from allranks.spec.fields import OPTION_ONLY, READERS
+from allranks.spec.layers import ENVIRONMENT, field_names
+
+
+def run(
+    options: dict[str, Any] | None = None,
+    environ: dict[str, str] | None = None,
+    config: dict[str, Any] | None = None,
+) -> Resolved:
+    return resolve(options or {}, environ or {}, config or {}, config_source="allranks.toml")
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert run() == Resolved(RunSpec(), (), None)
+
+
+def test_every_field_has_a_reader() -> None:
+    assert set(READERS) | {"env", "forward"} == field_names()
+    assert set(ENVIRONMENT.values()) <= field_names()
+
+
+def test_option_over_environment_over_file() -> None:
+    layers: list[Any] = [{"nodes": 4}, {"NNODES": "8"}, {"nodes": 16}]
+    resolved = run(*layers)
+    assert resolved.spec.nodes == 4
+    assert resolved.notes == (
+        "--nodes 4 overrides NNODES=8",
+        "--nodes 4 overrides nodes = 16 in allranks.toml",
+    )
+    resolved = run({}, *layers[1:])
+    assert resolved.spec.nodes == 8
+    assert resolved.notes == ("NNODES=8 overrides nodes = 16 in allranks.toml",)
+    resolved = run({}, {}, layers[2])
+    assert resolved.spec.nodes == 16
+    assert resolved.notes == ()
+
+
+def test_sources_that_agree_need_no_note() -> None:
+    resolved = run({"init_timeout": "10m"}, {"COLOSSALAI_MASTER_READY_TIMEOUT": "600"}, {"init-timeout": 600})
+    assert resolved.spec.init_timeout == 600
+    assert resolved.notes == ()
+
+
+def test_none_empty_lists_and_empty_variables_are_not_given() -> None:
+    resolved = run(
+        {"nodes": None, "command": [], "ssh_options": (), "env": None},
+        {"NNODES": "", "NODE_RANK": "", "WORLD_SIZE": " "},
+        {"command": ["a.py"]},
+    )
+    assert resolved == Resolved(RunSpec(command=("a.py",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("MASTER_ADDR", "10.0.0.1", "master_addr", "10.0.0.1"),
+        ("MASTER_PORT", "29500", "master_port", 29500),
+        ("NNODES", "8", "nodes", 8),
+        ("NPROC_PER_NODE", "4", "nproc", 4),
+        ("NPROC_PER_NODE", "auto", "nproc", None),
+        ("NPROC_PER_NODE", "gpu", "nproc", None),
+        ("MAX_RETRIES", "3", "retries", 3),
+        ("NCCL_TIMEOUT", "1800", "pg_timeout", 1800),
+        ("COLOSSALAI_DIST_TIMEOUT", "30m", "pg_timeout", 1800),
+        ("COLOSSALAI_MASTER_READY_TIMEOUT", "60", "init_timeout", 60),
+        ("DEBUG_DISTRIBUTED", "1", "debug", True),
+        ("DEBUG_DISTRIBUTED", "True", "debug", True),
+        ("DEBUG_DISTRIBUTED", "0", "debug", False),
+        ("ALLRANKS_RUNS_DIR", "/data/runs", "runs_dir", "/data/runs"),
+    ],
+)
+def test_variables_people_have(name: str, value: str, field: str, expected: object) -> None:
+    resolved = run({}, {name: value})
+    assert getattr(resolved.spec, field) == expected
+    assert resolved.notes == ()
+
+
+def test_all_known_variables_are_tried_above() -> None:
+    marks = test_variables_people_have.pytestmark  # type: ignore[attr-defined]
+    assert {case[0] for case in marks[0].args[1]} == set(ENVIRONMENT)
+
+
+def test_auto_as_an_option_overrides_a_number() -> None:
+    resolved = run({"nproc": "auto"}, {"NPROC_PER_NODE": "8"})
+    assert resolved.spec.nproc is None
+    assert resolved.notes == ("--nproc auto overrides NPROC_PER_NODE=8",)
+
+
+def test_two_timeouts_that_differ_are_noted() -> None:
+    resolved = run({}, {"NCCL_TIMEOUT": "1800", "COLOSSALAI_DIST_TIMEOUT": "600"})
+    assert resolved.spec.pg_timeout == 600
+    assert resolved.notes == ("COLOSSALAI_DIST_TIMEOUT=600 overrides NCCL_TIMEOUT=1800",)
+    assert run({}, {"NCCL_TIMEOUT": "600", "COLOSSALAI_DIST_TIMEOUT": "10m"}).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("layers", "forced"),
+    [
+        (({"pg_timeout": "5m"}, {"NCCL_TIMEOUT": "60"}), True),
+        (({}, {"NCCL_TIMEOUT": "60"}), False),
+        (({}, {}, {"pg-timeout": "5m"}), False),
+        (({},), False),
+    ],
+)
+def test_only_an_option_forces_the_group_timeout(layers: tuple[Any, ...], forced: bool) -> None:
+    assert run(*layers).spec.pg_timeout_forced is forced
+
+
+def test_node_rank_is_ignored_with_a_note_and_world_size_is_kept() -> None:
+    resolved = run({}, {"NODE_RANK": "3", "WORLD_SIZE": "16", "RANK": "2"})
+    assert resolved.spec == RunSpec()
+    assert resolved.expected_world_size == 16
+    assert resolved.notes == ("NODE_RANK=3 is ignored: node ranks follow the order of the host list",)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "eight", "1e3", "²", "9" * 30])
+def test_a_world_size_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="^WORLD_SIZE: found"):
+        run({}, {"WORLD_SIZE": text})
+
+
+def test_an_overridden_variable_may_be_nonsense_but_a_file_may_not() -> None:
+    resolved = run({"nodes": 2}, {"NNODES": "1:4"})
+    assert resolved.spec.nodes == 2
+    assert resolved.notes == ("--nodes 2 overrides NNODES=1:4",)
+    with pytest.raises(ConfigError, match="^NNODES: found '1:4', set a whole number"):
+        run({}, {"NNODES": "1:4"})
+    with pytest.raises(ConfigError, match=r"^allranks.toml: nodes: found \[\], set a whole number"):
+        run({"nodes": 2}, {}, {"nodes": []})
+
+
+def test_file_keys_take_both_spellings_but_not_twice() -> None:
+    assert run({}, {}, {"init-timeout": 5}).spec.init_timeout == 5
+    assert run({}, {}, {"init_timeout": 5}).spec.init_timeout == 5
+    with pytest.raises(ConfigError, match="init_timeout is set twice"):
+        run({}, {}, {"init-timeout": 5, "init_timeout": 5})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("nprocs", 8, "'nprocs' is not a setting; did you mean nproc?"),
+        ("lease-time", 8, "did you mean"),
+        ("inittimeout", 8, "did you mean init-timeout?"),
+        ("zzz", 8, "allranks init"),
+        ("pg_timeout_forced", True, "not a setting"),
+        ("dry-run", True, "give --dry-run on the command line"),
+        ("json", True, "give --json on the command line"),
+        ("nproc", "eight", "nproc: found 'eight', set a whole number from 1 to 1024 or \"auto\""),
+        ("nproc", 0, "set a whole number"),
+        ("nproc", 1025, "set a whole number"),
+        ("nproc", True, "found True, set a whole number"),
+        ("nproc", 1.0, "set a whole number"),
+        ("local", 0, "set a whole number"),
+        ("nodes", 0, "set a whole number"),
+        ("retries", -1, "set a whole number"),
+        ("retries", 10**400, "more than 20 digits"),
+        ("master-port", 65536, "set a whole number from 0 to 65535"),
+        ("master-port", -1, "set a whole number"),
+        ("master-addr", "-h", "set a host name or an address"),
+        ("master-addr", "a b", "set a host name or an address"),
+        ("master-addr", 5, "set a host name or an address"),
+        ("lease", "1s", "at least 2s"),
+        ("lease", "soon", "set a duration such as"),
+        ("lease", float("nan"), "set a duration"),
+        ("grace", -1, "set a duration"),
+        ("grace", "-1s", "set a duration"),
+        ("stop-grace", [], "set a duration"),
+        ("connect-timeout", 0, "more than 0s"),
+        ("init-timeout", 0, "more than 0s"),
+        ("pg-timeout", "0ms", "more than 0s"),
+        ("name", "a b", "at most 40"),
+        ("name", "-a", "a letter or digit first"),
+        ("name", "../x", "at most 40"),
+        ("name", "a\n", "at most 40"),
+        ("name", "a" * 41, "at most 40"),
+        ("network", "10.0.0.5", "10.0.0.0/16"),
+        ("network", "10.0.0.0/33", "10.0.0.0/16"),
+        ("network", "", "10.0.0.0/16"),
+        ("network", [], "10.0.0.0/16"),
+        ("network", [5], "10.0.0.0/16"),
+        ("network", 5, "10.0.0.0/16"),
+        ("launcher", "mpirun", "one of direct, torchrun, command"),
+        ("launcher", "direct\n", "one of direct, torchrun, command"),
+        ("python", "-c", "not starting with '-'"),
+        ("python", "", "interpreter"),
+        ("workdir", "a\0b", "without control characters"),
+        ("workdir", 5, "directory"),
+        ("prelude", "a\0b", "without control characters"),
+        ("prelude", " ", "shell commands"),
+        ("wrap", ["a"], "a command such as"),
+        ("hosts", [5], "hostfile"),
+        ("hosts", "-h", "not starting with '-'"),
+        ("ssh-options", "Port=22", "options of ssh_config"),
+        ("ssh-options", ["-oPort=22"], "options of ssh_config"),
+        ("ssh-options", ["Port=22\nProxyCommand=x"], "options of ssh_config"),
+        ("ssh-options", ["Port"], "options of ssh_config"),
+        ("command", "train.py", "list of words"),
+        ("command", ["a", 5], "list of words"),
+        ("command", ["a\0b"], "list of words"),
+        ("step-pattern", "(", "regular expression"),
+        ("step-pattern", 5, "regular expression"),
+        ("debug", 1, "true or false"),
+        ("fold", "maybe", "true or false"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_key(key: str, value: object, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run({}, {}, {key: value})
+    message = str(caught.value)
+    assert message.startswith("allranks.toml: ")
+    assert key in message
+    assert part in message
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("hosts", ["n1", "n[2-3]"], "n1,n[2-3]"),
+        ("network", "10.1.2.3/16, fd00::/8", "10.1.0.0/16,fd00::/8"),
+        ("network", ["10.0.0.0/8"], "10.0.0.0/8"),
+        ("prelude", "module load x\nconda activate y", "module load x\nconda activate y"),
+        ("ssh-option", ["Port=22", "ProxyJump gate"], ("Port=22", "ProxyJump gate")),
+        ("command", ["a.py", "--x", ""], ("a.py", "--x", "")),
+        ("grace", 0, 0.0),
+        ("fold", False, False),
+        ("step-pattern", r"step (\d+)", r"step (\d+)"),
+    ],
+)
+def test_values_of_the_file(key: str, value: object, expected: object) -> None:
+    spec = run({}, {}, {key: value}).spec
+    field = "ssh_options" if key == "ssh-option" else key.replace("-", "_")
+    assert getattr(spec, field) == expected
+
+
+def test_an_option_is_named_as_typed() -> None:
+    with pytest.raises(UsageError, match="^--stop-grace: found 'soon', set a duration"):
+        run({"stop_grace": "soon"})
+    with pytest.raises(UsageError, match="^--ssh-option: found"):
+        run({"ssh_options": ["x"]})
+    with pytest.raises(UsageError, match="--nprocs is not an option; did you mean nproc"):
+        run({"nprocs": 1})
+    for field in OPTION_ONLY:
+        assert getattr(run({field: True}).spec, field) is True
+
+
+def test_ssh_options_are_joined_the_stronger_first() -> None:
+    resolved = run({"ssh_options": ["Port=1"]}, {}, {"ssh-options": ["Port=2", "User=x"]})
+    assert resolved.spec.ssh_options == ("Port=1", "Port=2", "User=x")
+    assert resolved.notes == ()
+
+
+def test_flags_and_commands_in_notes() -> None:
+    resolved = run(
+        {"fold": False, "command": ["b.py", "--token=x"], "wrap": "A_TOKEN=abc tool"},
+        {"DEBUG_DISTRIBUTED": "1"},
+        {"fold": True, "command": ["a.py", "--token=y"], "debug": False, "wrap": "B_TOKEN=xyz tool"},
+    )
+    assert set(resolved.notes) == {
+        "--no-fold overrides fold = true in allranks.toml",
+        "the command after -- overrides command in allranks.toml",
+        "DEBUG_DISTRIBUTED=1 overrides debug = false in allranks.toml",
+        '--wrap A_TOKEN=<redacted> tool overrides wrap = "B_TOKEN=<redacted> tool" in allranks.toml',
+    }
+
+
+def test_notes_are_short_lines() -> None:
+    resolved = run({"prelude": "a\nb" * 500, "nodes": 2}, {"NNODES": "1" * 500}, {"prelude": "c\nd"})
+    assert len(resolved.notes) == 2
+    assert all(len(note) < 400 and "\n" not in note for note in resolved.notes)
+    with pytest.raises(UsageError, match="--nodes: found a number of more than 20 digits"):
+        run({"nodes": 10**5000})
+
+
+def test_one_target_the_strongest() -> None:
+    resolved = run({"local": 2}, {"NNODES": "8"}, {"hosts": "hosts.txt"})
+    assert (resolved.spec.local, resolved.spec.hosts, resolved.spec.nodes) == (2, None, None)
+    assert resolved.notes == (
+        '--local 2 overrides hosts = "hosts.txt" in allranks.toml',
+        "--local 2 overrides NNODES=8",
+    )
+    resolved = run({"hosts": "h1,h2"}, {"NNODES": "1"}, {"local": 2})
+    assert (resolved.spec.local, resolved.spec.hosts, resolved.spec.nodes) == (None, "h1,h2", 1)
+    assert resolved.notes == ("--hosts h1,h2 overrides local = 2 in allranks.toml",)
+
+
+def test_two_targets_of_one_source_are_refused() -> None:
+    with pytest.raises(UsageError, match="--local and --hosts are both set"):
+        run({"local": 2, "hosts": "h1"})
+    with pytest.raises(ConfigError, match="allranks.toml: local and allranks.toml: hosts are both set"):
+        run({}, {}, {"local": 2, "hosts": "h1"})
+
+
+def test_a_privileged_port_is_remarked() -> None:
+    assert run({"master_port": 80}).notes == ("master port 80 is below 1024: only root can listen on it",)
+    assert run({"master_port": 0}).notes == ()
+
+
+_VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.lists(
+    st.text(max_size=5), max_size=3
+)  # fmt: skip
+_FIELDS = st.sampled_from(sorted(field_names()))
+
+
+@given(
+    st.dictionaries(_FIELDS, _VALUES, max_size=4),
+    st.dictionaries(st.sampled_from([*ENVIRONMENT, "NODE_RANK", "WORLD_SIZE"]), st.text(max_size=8), max_size=4),
+    st.dictionaries(_FIELDS | st.text(max_size=5), _VALUES, max_size=4),
+)
+def test_any_input_resolves_or_is_refused(
+    options: dict[str, Any], environ: dict[str, str], config: dict[str, Any]
+) -> None:
+    try:
+        resolved = run(options, environ, config)
+    except UsageError:
+        return
+    assert isinstance(resolved.spec, RunSpec)

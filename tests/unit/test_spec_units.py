@@ -1,0 +1,93 @@
+"""Durations and sizes: what is read as what, what is refused, and that formatting reads back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.errors import UsageError
+from allranks.spec import format_duration, format_size, parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("500ms", 0.5), ("8s", 8), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1h30m", 5400),
+        ("1.5h", 5400), ("0", 0), ("90", 90), ("0.25", 0.25), (" 8s ", 8), (8, 8), (2.5, 2.5), ("1m500ms", 60.5),
+    ],
+)  # fmt: skip
+def test_durations(value: object, seconds: float) -> None:
+    assert parse_duration(value, "--lease") == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", " ", "-1", "-1s", "1e3", "nan", "inf", "1 h", "1x", "s", "ms", "m10", "1s1m", "1s1s", "8S", "٣s",
+        "1_0", "0x10", "+1", "9" * 400, "367d", "1h\n", float("nan"), float("inf"), -0.5, -1, 10**400, True,
+        None, [], {}, b"1s",
+    ],
+)  # fmt: skip
+def test_refused_durations(value: object) -> None:
+    with pytest.raises(UsageError, match="^--lease: found .*, set a duration such as 500ms"):
+        parse_duration(value, "--lease")
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        ("64KB", 65536), ("64KiB", 65536), ("64k", 65536), ("256MB", 256 << 20), ("1GB", 1 << 30),
+        ("1.5GB", 3 << 29), ("2TB", 2 << 40), ("10", 10), ("10B", 10), ("1 GB", 1 << 30), (7, 7), ("0", 0),
+        ("1gib", 1 << 30), (1024.0, 1024),
+    ],
+)  # fmt: skip
+def test_sizes(value: object, size: int) -> None:
+    assert parse_size(value, "--chunk") == size
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", "KB", "-1KB", "1PB", "1e9", "nan", "inf", "1KBB", "1 KB x", "9" * 400, "9999999999TB",
+        float("nan"), float("inf"), -1, 2**63, 10**400, True, None, [], "1iB",
+    ],
+)  # fmt: skip
+def test_refused_sizes(value: object) -> None:
+    with pytest.raises(UsageError, match="^--chunk: found .*, set a size such as 64KB"):
+        parse_size(value, "--chunk")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (0.25, "250ms"), (8, "8s"), (8.25, "8.25s"), (90, "1m30s"), (600, "10m"), (93784, "1d2h3m4s")],
+)
+def test_format_duration(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0B"), (1023, "1023B"), (65536, "64KB"), (3 << 29, "1.5GB"), (5 << 40, "5TB"), ((1 << 20) + 1, "1MB")],
+)
+def test_format_size(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+@given(st.integers(0, 366 * 86400 * 1000))
+def test_durations_read_back_to_the_millisecond(milliseconds: int) -> None:
+    again = parse_duration(format_duration(milliseconds / 1000), "x")
+    assert round(again * 1000) == milliseconds
+
+
+@given(st.integers(0, 1023), st.sampled_from(["B", "KB", "MB", "GB", "TB"]))
+def test_whole_sizes_read_back(count: int, unit: str) -> None:
+    size = parse_size(f"{count}{unit}", "x")
+    assert parse_size(format_size(size), "x") == size
+
+
+@given(st.text(alphabet="0123456789.dhmskMGTiB -+e", max_size=12) | st.text() | st.floats() | st.integers())
+def test_anything_is_read_or_refused(value: object) -> None:
+    for parse in (parse_duration, parse_size):
+        try:
+            assert 0 <= parse(value, "x") < 2**63
+        except UsageError as error:
+            assert str(error).startswith("x: found ")
