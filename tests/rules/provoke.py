@@ -44,7 +44,8 @@ def start(case: dict[str, Any], directory: Path, port: int) -> dict[int, subproc
     for rank in case.get("start", range(world)):
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank % 2), PYTHONUNBUFFERED="1",
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
-                   TORCHELASTIC_ERROR_FILE=str(directory / f"error_{rank}.json"), GLOO_SOCKET_IFNAME="lo", **case.get("env", {}))  # fmt: skip
+                   TORCHELASTIC_ERROR_FILE=str(directory / f"error_{rank}.json"), GLOO_SOCKET_IFNAME="lo",
+                   **case.get("env", {}))  # fmt: skip
         with (directory / f"log_{rank}").open("wb") as log:
             words = [sys.executable, str(RUNNER), case.get("script", "train.py"), *case.get("args", [])]
             ranks[rank] = subprocess.Popen(words, env=env, cwd=directory, stdout=log, stderr=log)

@@ -53,7 +53,8 @@ def find_cluster(resolved: Resolved) -> Cluster:
     """The nodes of the target; without one, one virtual node."""
     spec = resolved.spec
     if spec.hosts is None:
-        return virtual_cluster(spec.local or 1)
+        virtual = virtual_cluster(spec.local or 1)
+        return make_cluster(virtual.nodes, source=virtual.source, first=spec.nodes, is_local=lambda host: True)
     path = Path(spec.hosts)
     if path.is_file():
         nodes, source = parse_hostfile(_read_hostfile(path), spec.hosts), spec.hosts

@@ -180,6 +180,9 @@ class Gang:
             **setup_message(self.spec, self.setting),
             "nproc": self.spec.nproc,
             "virtual": bool(self.spec.local),
+            "slots": {n.name: n.slots for n in self.cluster.nodes},
+            "wrap": self.spec.wrap,
+            "launcher": self.spec.launcher,
         }
         found = judge_quick(request, facts)
         failures = [f for f in found if f.status == "fail"]

@@ -26,6 +26,7 @@ from allranks.plan.environment import forwarded
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.document import from_document, to_document
+from allranks.spec.secrets import redact_argv
 
 from .controller import Controller, View
 from .evidence import judge_attempt
@@ -228,7 +229,7 @@ def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str,
         "run": setting.run,
         "uid": setting.uid,
         "started": time.time(),
-        "command": list(spec.command),
+        "command": redact_argv(spec.command),
         "spec": to_document(spec),
         "nodes": [
             {

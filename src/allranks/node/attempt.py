@@ -6,18 +6,16 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional
 
+from .cgroups import members
 from .frames import RANK_LOG, Stream
 from .outlet import Outlet
 from .processes import (
     Process,
-    alive,
     command_of,
-    descendants,
     end_all,
-    marked,
+    everything,
     reap_children,
     send_signal,
-    snapshot,
 )
 from .ranks import Rank, StartError, start_rank
 
@@ -29,9 +27,9 @@ class Attempt:
     """Ranks of one attempt. `tell` takes messages for the controller and the journal."""
 
     def __init__(
-        self, number: int, mark: str, outlet: Outlet, tell: Callable[[Dict[str, Any]], None]
+        self, number: int, mark: str, group: Optional[str], outlet: Outlet, tell: Callable[[Dict[str, Any]], None]
     ) -> None:
-        self.number = number
+        self.number, self._group = number, group
         self.ranks: Dict[int, Rank] = {}
         self._mark, self._outlet, self._tell = mark, outlet, tell
         self._end_at: Optional[float] = None
@@ -129,13 +127,7 @@ class Attempt:
         self.reaped(reap_children())
 
     def _everything(self) -> List[Process]:
-        """By lineage below this guard, and by the run mark where lineage was lost."""
-        processes = snapshot()
-        found = {p.pid: p for p in descendants([os.getpid()], processes)}
-        for process in marked(self._mark, processes):
-            found.setdefault(process.pid, process)
-        found.pop(os.getpid(), None)
-        return list(found.values())
+        return everything(self._mark, members(self._group))
 
     def running(self) -> List[Rank]:
         """Ranks whose main process has not ended."""
@@ -152,10 +144,6 @@ class Attempt:
             "ending": self.ending,
             "ended": self.left,
         }
-
-    def stragglers(self) -> List[Process]:
-        """Main processes that are still alive."""
-        return alive([r.process for r in self.running()])
 
 
 def _error_file(path: Optional[str]) -> Optional[Dict[str, Any]]:

@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from .attempt import Attempt
+from .cgroups import join_own
 from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, FrameError, Output, Stream
 from .gate import Gate, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
@@ -45,6 +46,7 @@ class Guard:
         self._watcher_pid = os.getppid()
         self._watcher, self._listener = watcher, listener
         self._link: Optional[Link] = None
+        self._group = join_own("allranks-" + self._mark.replace("/", "-"))
         self._journal = Journal(os.path.join(node_dir, "journal.jsonl"))
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
@@ -139,7 +141,7 @@ class Guard:
 
     def _watcher_beat(self) -> None:
         try:
-            self._watcher.send(b"{}")
+            self._watcher.send(json.dumps({"group": self._group}).encode())
         except OSError:
             pass
 
@@ -412,7 +414,7 @@ class Guard:
             self._gate.hold()
         self._remove_nonce()
         number = int(message["attempt"])
-        self._attempt = Attempt(number, self._mark, self._outlet, self._tell)
+        self._attempt = Attempt(number, self._mark, self._group, self._outlet, self._tell)
         for entry in message.get("follow", []):
             # The program appends to one metrics file over all attempts; NCCL's log is one an attempt.
             metrics = entry["kind"] == "metrics"
@@ -434,7 +436,7 @@ class Guard:
         if self._gate is not None:
             self._selector_forget_gate()
         if self._attempt is None:
-            self._attempt = Attempt(0, self._mark, self._outlet, self._tell)
+            self._attempt = Attempt(0, self._mark, self._group, self._outlet, self._tell)
         if self._attempt.ended:
             self._tell({"type": "ended", "attempt": self._attempt.number, "left": self._attempt.left,
                         "reason": "already", "seconds": 0.0, "t": time.time()})  # fmt: skip

@@ -34,6 +34,16 @@ def prctl(option: int, value: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def everything(mark: str, group: List[int]) -> List[Process]:
+    """All of a run below this process: by lineage, by run mark, by control group; never this process."""
+    processes = snapshot()
+    found = {p.pid: p for p in descendants([os.getpid()], processes)}
+    for process in marked(mark, processes) + [processes[pid] for pid in group if pid in processes]:
+        found.setdefault(process.pid, process)
+    found.pop(os.getpid(), None)
+    return list(found.values())
+
+
 def read_process(pid: int) -> Optional[Process]:
     """The process with this pid, or None where there is none."""
     try:

@@ -14,6 +14,8 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
+from .cgroups import members
+from .cgroups import remove as remove_group
 from .frames import NODE_LOG, PROTOCOL, FrameError, Output, Stream
 from .link import HIGH_WATER, Journal, Link, read_journal
 from .nodedir import remove
@@ -22,13 +24,11 @@ from .processes import (
     PR_SET_CHILD_SUBREAPER,
     Process,
     command_of,
-    descendants,
     end_all,
-    marked,
+    everything,
     prctl,
     read_process,
     reap_children,
-    snapshot,
 )
 
 TICK = 1.0
@@ -46,6 +46,7 @@ class Watcher:
     ) -> None:
         self._header, self._dir, self._listener = header, node_dir, listener
         self._guard, self._link = guard, link
+        self._group: Optional[str] = None
         self._pipes: Dict[Stream, int] = {}
         self._stops = 0
 
@@ -63,6 +64,7 @@ class Watcher:
             selector.register(self._link, selectors.EVENT_READ)
             how = self._wait(selector, read_end)
         left = end_all(self._everything, reap_children, END_SECONDS)
+        remove_group(self._group)
         if how == "released":
             remove(self._dir)
         elif how != "lease-over":
@@ -105,6 +107,7 @@ class Watcher:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
             note = json.loads(data.decode())
+            self._group = note.get("group", self._group)
             for fd in fds:
                 os.set_inheritable(fd, False)
                 self._keep(Stream(RANK_LOG, note["rank"], note["attempt"]), fd)
@@ -116,12 +119,7 @@ class Watcher:
         self._pipes[stream] = fd
 
     def _everything(self) -> List[Process]:
-        processes = snapshot()
-        found = {p.pid: p for p in descendants([os.getpid()], processes)}
-        for process in marked(self._header["mark"], processes):
-            found.setdefault(process.pid, process)
-        found.pop(os.getpid(), None)
-        return list(found.values())
+        return everything(self._header["mark"], [p for p in members(self._group) if p != self._guard])
 
     def _after_death(self, how: str, left: List[Process]) -> None:
         """The guard is gone: drain, note it, and serve whoever comes until the lease is over."""

@@ -15,7 +15,7 @@ from .words import name_nodes, numbers, one_line
 ID = "guard-fault"
 SOURCE = "node/watcher.py and node/guard.py: each tells how the other ended; node/boot.py: node directory, start"
 LEASE = {"lease-over", "ended-alone"}
-WHO = "on {node}: journalctl -k | grep -i 'killed process'; ask who did it (pkill, an administrator, a limit for logins)"
+WHO = "on {node}: journalctl -k | grep -i 'killed process'; ask who did it (pkill, an administrator, a limit)"
 STOPPED = "on {node}: find who stopped it (kill -STOP, a debugger, a frozen cgroup or container), then run again"
 LINK = "ping -c 100 {node}; look for a suspended machine, a Ctrl-Z or a firewall that drops idle connections"
 NODE_DIR = "choose another with --node-dir; df -h and ls -ld on {node}"

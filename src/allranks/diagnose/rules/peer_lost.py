@@ -15,7 +15,7 @@ from .words import last_lines, name_ranks, one_line, summary
 ID = "peer-lost"
 SOURCE = "gloo: pair.cc, unbound_buffer.cc; torch: socket.cpp, TCPStore.cpp, ProcessGroupNCCL.cpp; NCCL: socket.cc"
 BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
-READ = "read the other ranks' logs around that moment (allranks logs), then the kernel log of their nodes (journalctl -k)"
+READ = "read the other ranks' logs around that moment (allranks logs), then journalctl -k on their nodes"
 EARLY = "let every rank make the same number of steps: drop_last, equal shards, or torch's Join context manager"
 COLLECT = "run with --debug, and take the stacks of all ranks while it hangs: the rank that is elsewhere is at fault"
 MASTER = "on the master: does rank 0 reach init_process_group? ss -ltnp shows whether it listens"

@@ -28,8 +28,8 @@ def apply(incident: Incident) -> Candidate | None:
     pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
     return Candidate(
         ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK,
-        f"{group.who(incident)} {head}{pid}{tail}{group.also(incident)}", confidence, first.t, remedy.format(rank=first.rank),
-        group.where(), last_lines(first.exit.tail), group.ranks,
+        f"{group.who(incident)} {head}{pid}{tail}{group.also(incident)}", confidence, first.t,
+        remedy.format(rank=first.rank), group.where(), last_lines(first.exit.tail), group.ranks,
     )  # fmt: skip
 
 

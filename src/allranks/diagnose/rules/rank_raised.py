@@ -27,7 +27,8 @@ def apply(incident: Incident) -> Candidate | None:
     assert first.raised is not None
     return Candidate(
         ID, cause, Strength.ROOT, _message(incident, group), confidence * (0.8 if first.from_log else 1.0), first.t,
-        row.remedy if row is not None else REMEDY.format(rank=first.rank), group.where(), _evidence(first), culprits=group.ranks,
+        row.remedy if row is not None else REMEDY.format(rank=first.rank), group.where(), _evidence(first),
+        culprits=group.ranks,
     )  # fmt: skip
 
 
