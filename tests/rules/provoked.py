@@ -134,7 +134,7 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "rank_raised/checkpoint-empty": case(
         at_step('open("c.pt", "w").close(); torch.load("c.pt")'),
-        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1},
+        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1}, says=["is empty"],
     ),
     "rank_raised/checkpoint-size-mismatch": case(
         at_step('torch.nn.Linear(4, 4).load_state_dict(torch.nn.Linear(4, 8).state_dict())', ALL),

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from allranks.gang import session as sessions
 from allranks.report.live import JsonView, View
-from allranks.runs.directory import RunDirectory
 
 from .follow import follow_run
 from .keys import offer
+from .places import find_run
 from .run import close
 
 
@@ -29,7 +28,7 @@ def command(
 
     Example: allranks attach
     """
-    found = RunDirectory.find(Path(runs_dir or RunDirectory.default_dir()), run)
+    found = find_run(run, runs_dir)
     result = found.read_document("result.json")
     if result is not None:
         JsonView().closing(result, None) if json_ else View().closing(result, result.get("verdict"))

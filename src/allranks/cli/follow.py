@@ -13,15 +13,14 @@ PAUSE = 0.2
 
 def follow_run(run: RunDirectory, view: View | JsonView) -> int:
     """Shows what comes from now on; Ctrl-C leaves the run alone. Gives the run's exit code, 0 if left."""
-    shown = len(run.read_events())
+    _, offset = run.read_events()
     reader = LogReader(run)
     reader.skip_to_end()
     try:
         while True:
-            events = run.read_events()
-            for event in events[shown:]:
+            events, offset = run.read_events(offset)
+            for event in events:
                 view.event(event)
-            shown = len(events)
             now = time.time()
             for node, rank, data in reader.fresh():
                 view.output(node, rank, data, now)

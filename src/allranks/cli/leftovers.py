@@ -17,21 +17,21 @@ from .target import find_cluster, resolve_options
 Answers = dict[str, dict[str, Any]]
 
 
-def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, json_: bool) -> int:
+def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
     """Lists leftovers of the target's nodes, asks, ends by pid and start time. Exit code 4 if some stay."""
     resolved = resolve_options(options, None)
     spec, cluster = resolved.spec, find_cluster(resolved)
     question = {"foreign": {"port": spec.master_port}} if foreign else {}
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = _choose(answers, foreign)
-    if json_ and not yes:
+    if json_ and (dry_run or not yes):
         typer.echo(json.dumps({"schema": 1, "nodes": answers, "ended": False}))
         return 0
     if not json_:
         _list(answers, foreign)
     directories = {name: [] if foreign else answer["directories"] for name, answer in answers.items()}
     count = sum(len(p) for p in chosen.values()) + sum(len(d) for d in directories.values())
-    if not count or not (yes or _agreed(chosen, foreign)):
+    if dry_run or not count or not (yes or _agreed(chosen, foreign)):
         return 0
     left = _end(spec, cluster, chosen, directories)
     if json_:

@@ -6,13 +6,13 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from allranks.cluster import Cluster
 from allranks.gang import session as sessions
+from allranks.gang.controller import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
@@ -148,14 +148,13 @@ def _leave(session: sessions.Session, json_: bool) -> int:
     return _watch_start(run, pid, session.view, json_)
 
 
-def _watch_start(run: RunDirectory, pid: int, view: View | JsonView, json_: bool) -> int:
-    shown = 0
+def _watch_start(run: RunDirectory, pid: int, view: Watching, json_: bool) -> int:
+    offset, names = 0, set()
     while True:
-        events = run.read_events()
-        for event in events[shown:]:
+        events, offset = run.read_events(offset)
+        for event in events:
             view.event(event)
-        shown = len(events)
-        names = {e.get("event") for e in events}
+        names |= {e.get("event") for e in events}
         if "rank-started" in names or "run-end" in names or _ended(pid):
             break
         time.sleep(0.1)
@@ -177,8 +176,3 @@ def _ended(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
     except ChildProcessError:
         return True
-
-
-def runs_dir_of(path: Path) -> Path:
-    """The directory that holds a run directory."""
-    return path.parent

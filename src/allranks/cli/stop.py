@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec.units import parse_duration
 
+from .places import runs_directory
 from .run import close
 
 
@@ -33,7 +33,7 @@ def command(
 
     Example: allranks stop
     """
-    directory = Path(runs_dir or RunDirectory.default_dir())
+    directory = runs_directory(runs_dir)
     if all_:
         found = [r for r in RunDirectory.list_runs(directory) if r.read_document("result.json") is None]
     else:
@@ -82,7 +82,9 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
     if result is None:
         return _through_nodes(run, grace, json_)
     if not json_:
-        typer.echo(f"{run.name} has ended; nothing of it is left" if not result.get("left") else f"left: {result['left']}")
+        typer.echo(
+            f"{run.name} has ended; nothing of it is left" if not result.get("left") else f"left: {result['left']}"
+        )
     return {"run": run.name, "how": "controller", "code": 4 if result.get("left") else 0}
 
 

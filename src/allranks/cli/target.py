@@ -62,9 +62,7 @@ def find_cluster(resolved: Resolved) -> Cluster:
         raise HostfileError(f"{spec.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
     else:
         nodes, source = parse_host_argument(spec.hosts), "--hosts"
-    return make_cluster(
-        nodes, source=source, first=spec.nodes, is_local=this_machine(), caller=getpass.getuser()
-    )
+    return make_cluster(nodes, source=source, first=spec.nodes, is_local=this_machine(), caller=getpass.getuser())
 
 
 def _read_hostfile(path: Path) -> str:

@@ -58,8 +58,11 @@ def _counts(incident: Incident, candidate: Candidate) -> bool:
 
 
 def _victims(incident: Incident, chosen: Candidate) -> tuple[int, ...]:
-    """The other ranks that failed or were ended."""
-    return tuple(sorted({e.rank for e in incident.exits if e.failed} - chosen.culprits))
+    """The other ranks that failed or were ended, with those nobody could report: their node or its guard is gone."""
+    gone = {n.node for n in incident.lost} | {f.node for f in incident.faults if f.id == "guard-death"}
+    silent = {r for node in gone for r in incident.ranks_by_node.get(node, ())}
+    ranks = {e.rank for e in incident.exits if e.failed} | (silent - {e.rank for e in incident.exits})
+    return tuple(sorted(ranks - chosen.culprits))
 
 
 def _delay(incident: Incident, chosen: Candidate) -> float | None:

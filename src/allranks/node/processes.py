@@ -172,7 +172,7 @@ def end_all(find: Callable[[], List[Process]], reap: Callable[[], object], secon
 
 def reap_children() -> Dict[int, int]:
     """Collects every dead child; gives wait statuses by pid."""
-    found = {}
+    found: Dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -185,7 +185,7 @@ def reap_children() -> Dict[int, int]:
 
 def open_names(pids: Iterable[int]) -> Set[str]:
     """Targets of the open file descriptors of these processes, as far as they may be read."""
-    names = set()
+    names: Set[str] = set()
     for pid in pids:
         try:
             for entry in os.listdir("/proc/%d/fd" % pid):

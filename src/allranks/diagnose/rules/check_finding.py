@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from allranks.findings import Finding, Where
@@ -51,8 +52,14 @@ def _message(same: Sequence[Finding]) -> str:
     if len(same) == 1:
         return same[0].message
     nodes = [f.where.node or "?" for f in same]
-    rests = {f.message.replace(n, "NODE").removeprefix("NODE: ") for f, n in zip(same, nodes, strict=True)}
+    rests = {_rest(f.message, n) for f, n in zip(same, nodes, strict=True)}
     names = name_nodes(list(dict.fromkeys(nodes)))
     if len(rests) == 1:
-        return f"{names}: {same[0].message.removeprefix(f'{nodes[0]}: ')}"
+        return f"{names}: {rests.pop()}"
     return f"{len(same)} places ({names}): " + "; ".join(f.message for f in same[:4]) + ("; …" if len(same) > 4 else "")
+
+
+def _rest(message: str, node: str) -> str:
+    """A node's message without its name and the `user@node:` in front."""
+    rest = re.sub(rf"^(\S*{re.escape(node)}: )+", "", message)
+    return rest.replace(node, "the node")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from allranks.findings import Where
 
 from ..incident import ExitRecord, Incident, Raised
+from .agents import behind_agent
 from .signatures import SHAPES, Signature, lost_peer, raised_first, raised_in_log, signature_of
 from .words import name_ranks
 
@@ -77,7 +78,8 @@ class Failure:
 
 def failures(incident: Incident) -> list[Failure]:
     """All failed ranks of an attempt, the earliest first."""
-    found = [_classify(incident, e) for e in incident.exits if e.failed]
+    ends = [behind_agent(e, incident.ranks_by_node.get(e.node, ())) for e in incident.exits if e.failed]
+    found = [_classify(incident, e) for e in ends]
     return sorted(found, key=lambda f: (f.t, f.rank))
 
 
@@ -217,10 +219,11 @@ def first_of(found: Sequence[Failure], kind: str, incident: Incident, *roles: Ro
 def _scope(incident: Incident, found: Sequence[Failure], ranks: frozenset[int], node: str) -> str:
     if len(ranks) == 1:
         return "rank"
-    on_node = frozenset(e.rank for e in incident.exits if e.node == node)
-    if ranks == on_node and len(incident.ranks_by_node) > 1:
+    done = [(e.rank, e.node) for e in incident.exits if not e.failed]
+    ends = [(f.rank, f.exit.node) for f in found] + done
+    if ranks == {r for r, where in ends if where == node} and len(incident.ranks_by_node) > 1:
         return "node"
-    seen = frozenset(e.rank for e in incident.exits)
+    seen = frozenset(r for r, _ in ends)
     nodes = {incident.node_of(r) for r in ranks}
     rest = [f for f in found if f.rank not in ranks]
     ended = all(f.role is Role.ENDED for f in rest) and len(rest) + len(ranks) == len(seen)

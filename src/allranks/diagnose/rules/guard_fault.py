@@ -76,7 +76,8 @@ def _death(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     if "SIGKILL" in how and incident.oom_kills(fault.node):
         message = f"the allranks {part} on {nodes} {how}{took}: the kernel ran out of memory there"
         return _Reading("host-oom-killed", 0.8, message, WHO)
-    killed = " and not by allranks" if "killed" in how or "stopped" in how else ""
+    killed = ", and not by allranks" if "killed" in how or "stopped" in how else ""
+    killed += "," if killed and took else ""
     stopped = "stopped" in how
     return _Reading("unknown", 0.7, f"the allranks {part} on {nodes} {how}{killed}{took}", STOPPED if stopped else WHO)
 

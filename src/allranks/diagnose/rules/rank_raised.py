@@ -57,6 +57,8 @@ def _message(incident: Incident, group: Group) -> str:
     kind, told = first.told
     if (kind, told) != (raised.type, raised.text):
         what += f", because of {kind}: {summary(told, SHORT)}"
+    if first.signature is not None and first.signature.means:
+        what += f", because {first.signature.means}"
     pid = f"pid {first.pid}" if first.pid and len(group.ranks) == 1 else ""
     at = ", ".join(p for p in (place(raised), pid) if p)
     return f"{group.who(incident)} raised {what}" + (f" ({at})" if at else "") + group.also(incident)

@@ -14,7 +14,10 @@ from ..incident import Raised
 
 @dataclass(frozen=True)
 class Signature:
-    """One row. `types`: names of exception types that are enough by themselves; `trace`: must be in the traceback."""
+    """One row. `types`: names of exception types that are enough by themselves; `trace`: must be in the traceback.
+
+    `means` is said where the exception's own text is no help.
+    """
 
     cause: str
     source: str
@@ -24,6 +27,7 @@ class Signature:
     trace: str = ""
     shared: bool = False
     confidence: float = 0.9
+    means: str = ""
 
     def fits(self, kind: str, text: str, traceback: str) -> bool:
         """True where the exception is one of this row's."""
@@ -120,6 +124,7 @@ SIGNATURES: tuple[Signature, ...] = (
         _LOADER, types=("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError",
                         "FileNotFoundError"),
         trace=r"(?s)torch/utils/data/dataloader\.py.*rebuild_storage_fd", confidence=0.8,
+        means="a worker of its DataLoader was gone",
     ),
     Signature(
         "nccl-shm-too-small", "torch: MapAllocator.cpp; NCCL: shmutils.cc",
@@ -134,6 +139,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "disk-full", "torch: caffe2/serialize/inline_container.cc (a write fell short)",
         "df -h, df -i and quota on the node: as a rule the disk is full where the checkpoint goes",
         r"inline_container\.cc:\d+\] \. (unexpected pos|PytorchStreamWriter failed)", confidence=0.75,
+        means="a write to the checkpoint fell short",
     ),
     Signature(
         "too-many-open-files", "errno 24 EMFILE; torch: multiprocessing/reductions.py (ancdata)",
@@ -150,6 +156,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "checkpoint-corrupt-or-mismatch", "torch: serialization.py (an empty file)", _CHECKPOINT,
         types=("EOFError",), trace=r"torch/serialization\.py",
+        means="the checkpoint file is empty or cut off",
     ),
     Signature(
         "host-oom-killed", "CPython: MemoryError; torch: c10/core/CPUAllocator.cpp; errno 12 ENOMEM",

@@ -22,7 +22,8 @@ def summary(text: str, limit: int = LINE) -> str:
     text = re.sub(r"^\[(enforce fail at )?/\S+/([\w.]+:\d+)\] ?", r"[\2] ", text.strip())
     worker = re.match(r"Caught \w+ in (DataLoader worker process \d+)", text)
     if worker:
-        return one_line(text.rsplit("\n", 1)[-1], limit) + f" (in {worker[1]})"
+        last = re.sub(r"^[\w.]+: ", "", text.rsplit("\n", 1)[-1])
+        return one_line(last, limit) + f" (in {worker[1]})"
     differ = re.search(r"differ in the following aspects:\s*(.+)", text, re.DOTALL)
     if differ:
         return f"Detected mismatch between collectives: {one_line(' '.join(differ[1].split()), limit)}"

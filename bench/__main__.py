@@ -1,0 +1,37 @@
+"""Runs the benchmarks and prints their tables: `python -m bench [NAME …] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.hosts.bed import missing
+
+from bench import kill, logs, scale, start, table, teardown
+
+ALL = {"start": start.run, "teardown": teardown.run, "kill": kill.run, "logs": logs.run, "scale": scale.run}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(ALL)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer runs: to see that it works")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in ALL]
+    if unknown:
+        parser.error(f"no benchmark is called {unknown[0]}; there are {', '.join(ALL)}")
+    reason = missing()
+    about = table.machine()
+    print(f"{about['cores']} cores, {about['memory_gib']} GiB, Python {about['python']}, load {about['load'][0]:.2f}\n")
+    for name in options.names or ALL:
+        if reason and name != "scale":
+            print(f"{name} is skipped: {reason}\n")
+            continue
+        report = ALL[name](options.quick)
+        path = table.keep(report, options.quick)
+        print(f"{table.text_of(report)}\nraw: {path}\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The `allranks` command: finds the verb, runs it, turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+import typer
+
+import allranks
+from allranks.errors import AllranksError
+
+from . import exits
+
+VERBS = {
+    "run": "start training on every node, watch it, end all of it if any part fails",
+    "status": "nodes and ranks of a run: states, steps, last output",
+    "logs": "output of all ranks, merged",
+    "attach": "follow a run again, or take it over",
+    "stop": "end a run in order",
+    "clean": "remove old run directories, or what runs left on the nodes",
+    "init": "write a commented allranks.toml",
+}
+USAGE = """usage: allranks VERB [options]          allranks VERB --help
+
+{verbs}
+
+example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
+exit codes: 0 done, 1 the program failed, 2 usage, 3 a check failed, 4 a node, link or service failed,
+5 a hang, 130 Ctrl-C, 143 SIGTERM or stop"""
+
+
+def main() -> None:
+    """Entry point."""
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in VERBS.items())))
+        raise SystemExit(exits.DONE if words else exits.USAGE)
+    if words[0] in ("--version", "-V"):
+        print(f"allranks {allranks.__version__}")
+        raise SystemExit(exits.DONE)
+    raise SystemExit(run_verb(words[0], words[1:]))
+
+
+def run_verb(verb: str, words: list[str]) -> int:
+    """Runs one verb; every AllranksError ends here."""
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+    if verb not in VERBS:
+        return _fail(f"no verb {verb!r}; there are {', '.join(VERBS)}", exits.USAGE, as_json)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    app.command(name=verb)(importlib.import_module(f"allranks.cli.{verb}").command)
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=words, prog_name=f"allranks {verb}", standalone_mode=False)
+        return int(code or 0)
+    except AllranksError as error:
+        return _fail(str(error), error.exit_code, as_json)
+    except KeyboardInterrupt:
+        return _fail("interrupted", exits.CTRL_C, as_json)
+    except typer.Abort:
+        return _fail("left undone", exits.CTRL_C, as_json)
+    except Exception as error:
+        message = _usage_message(error)
+        if message is None:
+            raise
+        return _fail(f"{message}\n(allranks {verb} --help; the training command goes after --)", exits.USAGE, as_json)
+
+
+def _usage_message(error: Exception) -> str | None:
+    """The text of a wrong option, as the option parser words it."""
+    words = getattr(error, "format_message", None)
+    return str(words()) if callable(words) else None
+
+
+def _fail(message: str, code: int, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"schema": 1, "error": message, "exit": code}))
+    print(f"allranks: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,24 @@
+"""The run a verb is about, and the directory runs are in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from allranks.runs.directory import RunDirectory
+from allranks.spec.layers import resolve
+
+from .target import read_config
+
+
+def runs_directory(option: str | None) -> Path:
+    """--runs-dir, ALLRANKS_RUNS_DIR, allranks.toml, else `runs`."""
+    config, source = read_config(None, os.environ)
+    only = {k: v for k, v in config.items() if k in ("runs-dir", "runs_dir")}
+    environ = {k: v for k, v in os.environ.items() if k == "ALLRANKS_RUNS_DIR"}
+    return Path(resolve({"runs_dir": option}, environ, only, config_source=source).spec.runs_dir)
+
+
+def find_run(wanted: str | None, runs_dir: str | None) -> RunDirectory:
+    """The run that was named, or the newest."""
+    return RunDirectory.find(runs_directory(runs_dir), wanted)

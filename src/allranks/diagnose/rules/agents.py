@@ -1,0 +1,41 @@
+"""Under torchrun one agent stands for all ranks of its node: who failed below it, by its own account (pure).
+
+Sources: torch/distributed/elastic/multiprocessing/errors/__init__.py (the `Root Cause` block; the agent's error
+file is a copy of the failed child's, where it wrote one) and multiprocessing/api.py (its log lines).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ..incident import ExitRecord
+
+_ROOT = re.compile(
+    r"Root Cause \(first observed failure\):\n.*?^ +rank +: (\d+)\b.*?^ +exitcode +: (-?\d+) +\(pid: (\d+)\)",
+    re.DOTALL | re.MULTILINE,
+)
+_AGENT_LINE = re.compile(r"^[WEI]\d{4} [^\n]*torch/distributed/elastic/|^Traceback \(most recent call last\):\n"
+                         r"(?=(?:  [^\n]*\n)*[^\n]*ChildFailedError)", re.MULTILINE)  # fmt: skip
+
+
+def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
+    """The end of the rank that an agent names as the first to fail; any other end as it is."""
+    root = _ROOT.search(end.tail)
+    if root is None:
+        return end
+    rank, code, pid = int(root[1]), int(root[2]), int(root[3])
+    if rank not in ranks:
+        return end
+    error = end.error if end.raised is not None and end.raised.type != "ChildFailedError" else None
+    return replace(
+        end, rank=rank, code=code if code >= 0 else None, signal=-code if code < 0 else None, pid=pid, error=error,
+        tail=_of_rank(end.tail, rank),
+    )  # fmt: skip
+
+
+def _of_rank(tail: str, rank: int) -> str:
+    """The log before the agent speaks; of lines that name their rank only the rank's own."""
+    own = _AGENT_LINE.split(tail, maxsplit=1)[0]
+    lines = own.splitlines(keepends=True)
+    return "".join(k for k in lines if not re.match(r"\[rank\d+\]:", k) or k.startswith(f"[rank{rank}]:"))

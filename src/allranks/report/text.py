@@ -1,0 +1,136 @@
+"""Events, findings, verdicts and the end of a run in words (pure)."""
+
+from __future__ import annotations
+
+import os.path
+import shlex
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def opening_lines(info: Document) -> list[str]:
+    """What `run` opens with."""
+    nodes = info["nodes"]
+    names = ", ".join(_node(n) for n in nodes[:8]) + (f", … {len(nodes)} in all" if len(nodes) > 8 else "")
+    return [
+        f"run       {info['run']}",
+        f"directory {info['directory']}",
+        f"command   {shlex.join(info['command'])}"
+        + ("" if info["launcher"] == "direct" else f"   ({info['launcher']})"),
+        f"nodes     {names}   (from {info['source']})",
+    ]
+
+
+def _node(node: Document) -> str:
+    host = "" if node["host"] in (node["name"], "localhost") else f" ({node['host']})"
+    slots = f" slots={node['slots']}" if node.get("slots") else ""
+    return f"{node['name']}{host}{slots}"
+
+
+def event_line(event: Document, nodes: int) -> str | None:
+    """The line for an event that a person wants to see; None for the others."""
+    kind = event.get("event")
+    node = event.get("node")
+    if kind == "gate-proved":
+        who = f"all {nodes} nodes" if nodes > 1 else "the node"
+        return f"master    {event['address']}:{event['port']}, reached by {who} in {event['seconds']:.2f} s"
+    if kind == "all-initialised":
+        return f"all {event['ranks']} ranks initialised in {event['seconds']:.1f} s"
+    if kind == "first-step":
+        return f"first step after {event['seconds']:.1f} s"
+    if kind == "attempt-start" and event.get("attempt"):
+        return f"attempt {event['attempt']}"
+    if kind == "finding":
+        return finding_line(event)
+    if kind == "note":
+        return f"note: {event.get('message')}"
+    if kind == "dropped":
+        return f"{node}: {event['bytes']:,} bytes of rank {event.get('rank')}'s output were dropped, the disk is full"
+    if kind == "node-silent":
+        return f"{node} is silent: reconnecting"
+    if kind == "node-back":
+        return f"{node} is back"
+    if kind == "node-lost":
+        return f"{node} is lost: nothing heard for the whole lease"
+    return _ending_line(event)
+
+
+def _ending_line(event: Document) -> str | None:
+    kind = event.get("event")
+    if kind == "ending" and event["reason"] not in ("done", "failure"):
+        return f"{event['reason']}: ending all ranks, they have {event['grace']:g} s to save"
+    if kind == "ending" and event["reason"] == "failure":
+        return "ending all ranks"
+    if kind == "rank-exit" and not event.get("expected") and event.get("code") != 0:
+        how = f"signal {event['signal']}" if "signal" in event else f"code {event.get('code')}"
+        return f"rank {event['rank']} on {event.get('node')} ended with {how}"
+    if kind == "node-clean" and event.get("left"):
+        left = ", ".join(f"pid {p['pid']} in state {p['state']} ({p['command']})" for p in event["left"])
+        return f"{event.get('node')}: could not be ended: {left}"
+    if kind == "retry":
+        return "\n".join(verdict_lines(event["verdict"])) + "\nstarting again"
+    return None
+
+
+def finding_line(finding: Document) -> str:
+    """A finding as one or two lines."""
+    sign = {"fail": "FAIL", "warn": "warning", "unknown": "unknown"}.get(str(finding.get("status")), "note")
+    remedy = str(finding.get("remedy") or "")
+    return f"{sign}: {finding.get('message')}" + (f"\n    {remedy}" if remedy and sign == "warning" else "")
+
+
+def verdict_lines(verdict: Document) -> list[str]:
+    """Cause and culprit in a sentence, up to three lines of evidence, the fix, the victims."""
+    doubt = f" (confidence {verdict['confidence']:.0%})" if verdict.get("confidence", 1) < 0.9 else ""
+    lines = [f"VERDICT   {verdict['message']}", f"  cause   {verdict['cause']}{doubt}"]
+    lines += [f"  saw     {item}" for item in verdict.get("evidence", [])[:3]]
+    fix = [line for line in str(verdict.get("remedy") or "").splitlines() if line.strip()]
+    lines += [f"  fix     {line}" if i == 0 else f"          {line}" for i, line in enumerate(fix)]
+    victims = verdict.get("victims") or []
+    if victims:
+        lines.append(f"  victims {ranges(victims)} ended because of it")
+    return lines
+
+
+def ranges(ranks: list[int]) -> str:
+    """rank 3, or ranks 0-2,4-7."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    parts: list[str] = []
+    start = last = sorted(ranks)[0]
+    for rank in [*sorted(ranks)[1:], None]:
+        if rank is not None and rank == last + 1:
+            last = rank
+            continue
+        parts.append(str(start) if start == last else f"{start}-{last}")
+        start = last = rank if rank is not None else last
+    return "ranks " + ",".join(parts)
+
+
+def closing_lines(result: Document, verdict: Document | None) -> list[str]:
+    """The end of a run: the verdict first, the run directory last."""
+    lines: list[str] = []
+    if verdict is not None:
+        lines += ["", *verdict_lines(verdict)]
+    for node, left in (result.get("left") or {}).items():
+        lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
+    for node, found in (result.get("unfetched") or {}).items():
+        total = sum(found["fetched_bytes"].values())
+        lines.append(
+            f"{node}'s logs end early ({total:,} bytes arrived); the rest, if it lives, is in {found['node_dir']}"
+        )
+    elsewhere = {n: p for n, p in (result.get("outputs") or {}).items() if not p.startswith(_top(result))}
+    if elsewhere and result["exit"] == 0:
+        lines.append("outputs   " + ", ".join(f"{n}:{p}" for n, p in list(elsewhere.items())[:4])
+                     + (" …" if len(elsewhere) > 4 else ""))  # fmt: skip
+    words = {0: "done", 130: "stopped by Ctrl-C", 143: "stopped"}.get(result["exit"], "failed")
+    seconds = (result.get("timing") or {}).get("total", 0.0)
+    tries = len(result.get("attempts") or [])
+    note = f", {tries} attempts" if tries > 1 else ""
+    lines.append(f"{words} after {seconds:.1f} s{note} (exit {result['exit']}); logs in {result.get('directory')}/logs")
+    return lines
+
+
+def _top(result: Document) -> str:
+    return os.path.abspath(str(result.get("directory")))

@@ -1,0 +1,165 @@
+"""RunDirectory: where one launch keeps its documents, events and logs (formats: docs/architecture.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import RunNotFound
+from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG
+from allranks.node.processes import read_process
+
+DOCUMENT_LIMIT = 64 << 20
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class RunDirectory:
+    """One run directory; `lost_events` counts events that a full disk swallowed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self.lost_events = 0
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, runs_dir: Path, name: str, now: float) -> RunDirectory:
+        """Makes `<name>-<YYYYMMDD-HHMMSS>` (local time), private; a further one of that second gets -2, -3, …"""
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        base = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+        for number in range(1, 1000):
+            path = runs_dir / (base if number == 1 else f"{base}-{number}")
+            try:
+                path.mkdir(mode=0o700)
+                return cls(path)
+            except FileExistsError:
+                continue
+        raise RunNotFound(f"{runs_dir}: a thousand runs of this second")
+
+    @classmethod
+    def list_runs(cls, runs_dir: Path) -> list[RunDirectory]:
+        """Directories with a run.json, the oldest first."""
+        if not runs_dir.is_dir():
+            return []
+        found = [cls(p) for p in runs_dir.iterdir() if (p / "run.json").is_file() and not p.is_symlink()]
+        return sorted((r for r in found if r.read_document("run.json") is not None), key=lambda r: r.started)
+
+    @classmethod
+    def find(cls, runs_dir: Path, wanted: str | None) -> RunDirectory:
+        """By path, name or unique prefix of a name; the newest where none is wanted. Raises RunNotFound."""
+        if wanted is not None and (Path(wanted) / "run.json").is_file():
+            return cls(Path(wanted))
+        runs = cls.list_runs(runs_dir)
+        if wanted is None:
+            if not runs:
+                raise RunNotFound(f"no run in {runs_dir}/; name a run directory, or set --runs-dir")
+            return runs[-1]
+        matches = [r for r in runs if r.name == wanted] or [r for r in runs if r.name.startswith(wanted)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise RunNotFound(f"{wanted}: {len(matches)} runs in {runs_dir}/ begin so: "
+                              + ", ".join(r.name for r in matches[-3:]))  # fmt: skip
+        known = ", ".join(r.name for r in runs[-3:]) or "it has none"
+        raise RunNotFound(f"no run {wanted!r} in {runs_dir}/ (the newest there: {known})")
+
+    @property
+    def started(self) -> float:
+        """Unix seconds of the start; 0 where run.json does not say."""
+        value = (self.read_document("run.json") or {}).get("started")
+        return float(value) if isinstance(value, (int, float)) else 0.0
+
+    # -- documents ---------------------------------------------------------------------------------
+
+    def write_document(self, name: str, document: dict[str, Any]) -> None:
+        """Replaces a JSON document as a whole; on a full disk the old one stays."""
+        path = self.path / name
+        part = path.with_name(f".{name}.part")
+        try:
+            with open(part, "w", encoding="utf-8", opener=_private) as file:
+                json.dump({"schema": 1, **document}, file, indent=1)
+            os.replace(part, path)
+        except OSError:
+            self.lost_events += 1
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    def read_document(self, name: str) -> dict[str, Any] | None:
+        """A document, or None where there is none (or it is no JSON object)."""
+        try:
+            with (self.path / name).open("rb") as file:
+                found = json.loads(file.read(DOCUMENT_LIMIT))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def append_event(self, event: dict[str, Any]) -> None:
+        """One line of events.jsonl in one write."""
+        try:
+            fd = os.open(self.path / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, (json.dumps(event) + "\n").encode())
+            finally:
+                os.close(fd)
+        except OSError:
+            self.lost_events += 1
+
+    def read_events(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """Whole events from a byte offset on, and the offset to go on from."""
+        try:
+            with (self.path / "events.jsonl").open("rb") as file:
+                file.seek(offset)
+                data = file.read(DOCUMENT_LIMIT)
+        except OSError:
+            return [], offset
+        whole = data[: data.rfind(b"\n") + 1]
+        events = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, dict):
+                    events.append(entry)
+        return events, offset + len(whole)
+
+    # -- logs --------------------------------------------------------------------------------------
+
+    def log_path(self, node_index: int, node_name: str, kind: int, rank: int, attempt: int) -> Path:
+        """The file of one stream."""
+        if kind == METRICS:
+            return self.path / "outputs" / f"rank_{rank:02d}_metrics.jsonl"
+        folder = self.path / "logs" / (f"attempt_{attempt}" if attempt else "")
+        names = {NODE_LOG: "node.log", NCCL_LOG: f"nccl_rank_{rank:03d}.log"}
+        return folder / f"node_{node_index:02d}_{safe_name(node_name)}" / names.get(kind, f"rank_{rank:03d}.log")
+
+    # -- who controls it ---------------------------------------------------------------------------
+
+    def controller_alive(self) -> bool:
+        """True where the controller that run.json names lives, on this host."""
+        found = (self.read_document("run.json") or {}).get("controller") or {}
+        if found.get("host") != socket.gethostname():
+            return False
+        process = read_process(int(found.get("pid") or 0))
+        return process is not None and process.start == found.get("start_time") and process.state not in "ZX"
+
+    def state(self) -> str:
+        """The run's state; "orphaned" where its controller died and nothing says that it is over."""
+        status = str((self.read_document("status.json") or {}).get("state") or "starting")
+        if self.read_document("result.json") is not None or self.controller_alive():
+            return status
+        return "orphaned"
+
+
+def safe_name(name: str) -> str:
+    """A node's name as part of a file name."""
+    return _UNSAFE.sub("_", name)[:80]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,142 @@
+"""LogWriter: the bytes of all streams into their files, at the offsets the nodes say."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream
+from allranks.node.outlet import stream_key
+
+from .directory import RunDirectory, safe_name
+
+OPEN_FILES = 256
+INDEX_EVERY = 1.0  # seconds between entries of a stream's time index
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _Log:
+    """One open file: `end` is where the next byte belongs."""
+
+    def __init__(self, fd: int, end: int) -> None:
+        self.fd, self.end = fd, end
+
+
+class LogWriter:
+    """One a controller. `gaps` counts bytes that never arrived and are holes in a log."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._open: OrderedDict[tuple[int, Stream], _Log] = OrderedDict()
+        self._ends: dict[tuple[int, Stream], int] = {}
+        self._fresh: dict[int, dict[str, int]] = {}
+        self._indexed: dict[tuple[int, Stream], float] = {}
+        self.bytes_written = 0
+        self.gaps = 0
+
+    def write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: bytes) -> bool:
+        """Writes what is new of `data`; False where the disk is full (what fits is written)."""
+        try:
+            log = self._log(node_index, node_name, stream)
+        except OSError as error:
+            if error.errno in _FULL:
+                return False
+            raise
+        skip = max(0, log.end - offset)
+        if skip >= len(data) and data:
+            return True
+        if offset > log.end:
+            self.gaps += offset - log.end
+            log.end = offset
+        self._index(node_index, node_name, stream, log.end)
+        return self._write(node_index, stream, log, memoryview(data)[skip:])
+
+    def _write(self, node_index: int, stream: Stream, log: _Log, rest: memoryview) -> bool:
+        complete = True
+        try:
+            while rest:
+                written = os.pwrite(log.fd, rest, log.end)
+                log.end += written
+                self.bytes_written += written
+                rest = rest[written:]
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            complete = False
+        self._ends[(node_index, stream)] = log.end
+        self._fresh.setdefault(node_index, {})[stream_key(stream)] = log.end
+        return complete
+
+    def _log(self, node_index: int, node_name: str, stream: Stream) -> _Log:
+        key = (node_index, stream)
+        log = self._open.get(key)
+        if log is not None:
+            self._open.move_to_end(key)
+            return log
+        path = self._run.log_path(node_index, node_name, *stream)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        log = _Log(fd, self._ends.get(key, os.fstat(fd).st_size))
+        self._open[key] = log
+        if len(self._open) > OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1].fd)
+        return log
+
+    def _index(self, node_index: int, node_name: str, stream: Stream, offset: int) -> None:
+        """Notes when which byte arrived, at most once a second: `logs --since` reads it."""
+        now = time.time()
+        if stream.kind != RANK_LOG or now - self._indexed.get((node_index, stream), 0.0) < INDEX_EVERY:
+            return
+        self._indexed[(node_index, stream)] = now
+        path = self._run.log_path(node_index, node_name, *stream)
+        try:
+            fd = os.open(path.with_suffix(".idx"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            os.write(fd, f"{now:.3f} {offset}\n".encode())
+            os.close(fd)
+        except OSError:
+            return
+
+    def sizes(self, node_index: int, node_name: str) -> dict[str, int]:
+        """How much of each of a node's streams is here, as its files say."""
+        found: dict[str, int] = {}
+        top = self._run.path / "logs"
+        folder = f"node_{node_index:02d}_{safe_name(node_name)}"
+        for attempt, base in [(0, top), *_attempts(top)]:
+            for path in (base / folder).glob("*.log"):
+                stream = _stream_of(path.name, attempt)
+                if stream is not None:
+                    found[stream_key(stream)] = path.stat().st_size
+        for key, end in self._ends.items():
+            if key[0] == node_index and key[1].kind == METRICS:
+                found[stream_key(key[1])] = end
+        return found
+
+    def fresh_sizes(self, node_index: int) -> dict[str, int]:
+        """Sizes of the streams that have grown since the last call."""
+        return self._fresh.pop(node_index, {})
+
+    def close(self) -> None:
+        """Closes all files."""
+        for log in self._open.values():
+            os.close(log.fd)
+        self._open.clear()
+
+
+def _attempts(top: Path) -> list[tuple[int, Path]]:
+    found = []
+    for path in top.glob("attempt_*"):
+        number = path.name.removeprefix("attempt_")
+        if number.isdigit():
+            found.append((int(number), path))
+    return found
+
+
+def _stream_of(name: str, attempt: int) -> Stream | None:
+    stem = name.removesuffix(".log")
+    if stem == "node":
+        return Stream(NODE_LOG, 0, 0) if attempt == 0 else None
+    kind, digits = (NCCL_LOG, stem[10:]) if stem.startswith("nccl_rank_") else (RANK_LOG, stem.removeprefix("rank_"))
+    return Stream(kind, int(digits), attempt) if digits.isdigit() else None

@@ -1,0 +1,357 @@
+"""The order of explanation: clocks, consequences, what all share, what a user's stop hides."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import allranks.diagnose as package
+from allranks.diagnose.causes import CAUSES
+from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode, Raised
+from allranks.diagnose.rules.failures import Role, alike, failures
+from allranks.diagnose.rules.words import name_ranks, numbers
+from allranks.diagnose.verdict import judge
+from allranks.findings import Finding, Verdict, Where
+
+T = 1_800_000_000.0
+NODES = {"h1": (0, 1), "h2": (2, 3)}
+RESET = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:24371."
+NCCL = "NCCL communicator was aborted on rank 0. ncclRemoteError: A call failed possibly due to a network error"
+
+
+def error(kind: str, text: str, *chain: tuple[str, str], **rest: Any) -> dict[str, Any]:
+    own = {"type": kind, "text": text, "file": "/job/train.py", "line": 41, "function": "step", "traceback": "",
+           "chain": [{"type": k, "text": t} for k, t in chain], **rest}  # fmt: skip
+    return {"message": {"message": f"{kind}: {text}"}, "allranks": own}
+
+
+def node_of(rank: int) -> str:
+    return "h1" if rank < 2 else "h2"
+
+
+def raised(rank: int, t: float, kind: str, text: str, *chain: tuple[str, str], expected: bool = False) -> ExitRecord:
+    return ExitRecord(rank, node_of(rank), 1, None, T + t, expected, error=error(kind, text, *chain))
+
+
+def lost_peer(rank: int, t: float) -> ExitRecord:
+    return raised(rank, t, "RuntimeError", RESET)
+
+
+def signalled(rank: int, t: float, signal: int, expected: bool = False, **rest: Any) -> ExitRecord:
+    return ExitRecord(rank, node_of(rank), None, signal, T + t, expected, **rest)
+
+
+def coded(rank: int, t: float, code: int, tail: str = "", expected: bool = False) -> ExitRecord:
+    return ExitRecord(rank, node_of(rank), code, None, T + t, expected, tail=tail)
+
+
+def incident(*exits: ExitRecord, **rest: Any) -> Incident:
+    given = {"attempt": 0, "world_size": 4, "ranks_by_node": NODES, "started_t": T, "master": "h1", **rest}
+    return Incident(exits=exits, **given)
+
+
+def verdict(*exits: ExitRecord, **rest: Any) -> Verdict:
+    found = judge(incident(*exits, **rest))
+    assert found is not None
+    return found
+
+
+# -- nothing failed ----------------------------------------------------------------------------------------
+
+
+def test_all_zero_is_no_failure() -> None:
+    assert judge(incident(*(coded(r, 9, 0) for r in range(4)))) is None
+
+
+def test_nothing_at_all_is_no_failure() -> None:
+    assert judge(incident()) is None
+
+
+def test_an_early_zero_is_no_failure_by_itself() -> None:
+    assert judge(incident(coded(1, 1, 0), *(coded(r, 9, 0) for r in (0, 2, 3)))) is None
+
+
+# -- a root beats its consequences, whatever the clocks say ------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [0.0, 0.005, 0.05, 2.0])
+def test_a_consequence_never_wins_by_being_earlier(ahead: float) -> None:
+    found = verdict(lost_peer(0, 5 - ahead), raised(3, 5, "ValueError", "bad batch"), signalled(1, 5.3, 15, True))
+    assert found.finding.where == Where(node="h2", rank=3)
+    assert found.finding.message == "rank 3 on h2 raised ValueError: bad batch (train.py:41 in step)"
+    assert found.victims == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RESET,
+        NCCL,
+        "[/x/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.1]:1: Connection reset by peer",
+        "[/x/gloo/transport/tcp/pair.cc:640] writev [10.0.0.1]:1: Broken pipe",
+        "[/x/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete",
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+        "[PG ID 0 Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE)",
+    ],
+)
+def test_what_transports_say_of_a_peer_is_a_consequence(text: str) -> None:
+    found = verdict(raised(0, 4.9, "RuntimeError", text), signalled(3, 5, 9))
+    assert found.finding.where.rank == 3 and "SIGKILL" in found.finding.message
+
+
+def test_an_abort_over_a_lost_peer_is_a_consequence() -> None:
+    tail = f"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  {RESET}\n"
+    assert verdict(signalled(0, 4.9, 6, tail=tail), signalled(3, 5, 11)).finding.where.rank == 3
+
+
+def test_a_reset_connection_of_the_programs_own_is_no_consequence() -> None:
+    found = verdict(raised(2, 5, "ConnectionResetError", "[Errno 104] Connection reset by peer"), lost_peer(0, 5.01))
+    assert found.finding.where.rank == 2 and found.cause == "user-code-exception-one-rank"
+
+
+def test_the_earliest_of_several_roots_wins_and_the_others_are_named() -> None:
+    found = verdict(raised(3, 7, "ValueError", "late"), signalled(0, 5, 11))
+    assert found.cause == "segfault-native" and found.finding.where.rank == 0
+    assert [f.message.split(" (")[0] for f in found.runners_up] == ["rank 3 on h2 raised ValueError: late"]
+
+
+def test_within_the_clocks_error_what_is_recognised_comes_first() -> None:
+    strange = raised(0, 5, "RuntimeError", "worker pool is broken")
+    full = raised(3, 5.01, "OSError", "[Errno 28] No space left on device")
+    assert verdict(strange, full).cause == "disk-full"
+    assert verdict(strange, replace(full, t=T + 5.5)).cause == "user-code-exception-one-rank"
+
+
+def test_an_unexplained_end_wins_only_where_it_came_clearly_first() -> None:
+    later = raised(3, 6, "ValueError", "lost the others")
+    assert verdict(coded(0, 5, 7), later).finding.where.rank == 0
+    assert verdict(coded(0, 5.98, 7), later).finding.where.rank == 3
+
+
+def test_ended_by_allranks_but_raised_before() -> None:
+    """The slow exit of the culprit: its peers fell first, and it was reaped after the gang was being ended."""
+    slow = raised(3, 5, "ValueError", "bad batch", expected=True)
+    found = verdict(lost_peer(0, 5.01), slow, signalled(1, 5.4, 15, True), detected_t=T + 5.1)
+    assert found.finding.where.rank == 3 and found.detected_after_s == 0.1
+
+
+def test_what_ranks_raise_while_they_are_ended_is_no_cause() -> None:
+    handler = raised(3, 5.3, "Preempted", "saving on SIGTERM", expected=True)
+    found = verdict(lost_peer(0, 5.01), handler, detected_t=T + 5.1)
+    assert found.cause == "connection-reset-peer-died" and found.victims == (0, 3)
+
+
+def test_only_ended_ranks_give_no_cause() -> None:
+    found = verdict(signalled(0, 5, 15, True), signalled(3, 5, 9, True))
+    assert found.cause == "unknown" and found.confidence < 0.5
+
+
+# -- chains of exceptions ----------------------------------------------------------------------------------
+
+
+def roles(end: ExitRecord) -> tuple[Role, str]:
+    (failure,) = failures(incident(end))
+    return failure.role, failure.told[0]
+
+
+def test_wrapped_loss_of_a_peer_stays_a_consequence() -> None:
+    assert roles(raised(0, 5, "TrainError", "step failed", ("RuntimeError", RESET)))[0] is Role.CONSEQUENCE
+
+
+def test_barrier_in_finally_hides_no_exception() -> None:
+    assert roles(raised(0, 5, "RuntimeError", RESET, ("ValueError", "bad"))) == (Role.ROOT, "ValueError")
+
+
+def test_a_known_exception_below_a_users_wrapper_gives_the_cause() -> None:
+    found = verdict(raised(3, 5, "DataError", "shard 7", ("OSError", "[Errno 28] No space left on device")))
+    assert found.cause == "disk-full"
+    assert "raised DataError: shard 7, because of OSError: [Errno 28]" in found.finding.message
+
+
+def test_an_empty_queue_explains_nothing() -> None:
+    assert roles(raised(0, 5, "RuntimeError", RESET, ("Empty", "")))[0] is Role.CONSEQUENCE
+
+
+# -- alike on several ranks --------------------------------------------------------------------------------
+
+
+def everywhere(count: int) -> list[ExitRecord]:
+    return [raised(r, 5 + r / 100, "KeyError", f"'rank{r}_label_0x{r}f'") for r in range(count)]
+
+
+def test_what_every_rank_raised_blames_none() -> None:
+    found = verdict(*everywhere(4))
+    assert found.finding.where == Where() and found.victims == ()
+    assert found.finding.message.startswith("every rank raised KeyError: 'rank0_label")
+
+
+def test_most_ranks_and_the_rest_ended_first() -> None:
+    found = verdict(*everywhere(3), signalled(3, 5.2, 15, True))
+    assert found.finding.where == Where() and "3 of 4 ranks; the rest were ended first" in found.finding.message
+
+
+def test_a_whole_node() -> None:
+    module = [raised(r, 5, "ModuleNotFoundError", "No module named 'apex'") for r in (2, 3)]
+    found = verdict(*module, signalled(0, 5.2, 15, True), signalled(1, 5.2, 15, True))
+    assert found.cause == "missing-module" and found.finding.where == Where(node="h2")
+    assert found.finding.message.startswith("ranks 2 and 3 on h2 raised")
+
+
+def test_two_ranks_of_two_nodes_are_both_named() -> None:
+    found = verdict(*(raised(r, 5, "ValueError", "x") for r in (1, 2)), lost_peer(0, 5.1), lost_peer(3, 5.1))
+    assert found.finding.message.startswith("rank 1 on h1 and rank 2 on h2 raised ValueError: x")
+    assert found.victims == (0, 3)
+
+
+def test_a_single_rank_world_is_named() -> None:
+    found = verdict(raised(0, 5, "ValueError", "x"), world_size=1, ranks_by_node={"h1": (0,)})
+    assert found.finding.where == Where(node="h1", rank=0)
+
+
+def test_alike() -> None:
+    assert alike("ValueError", "rank 3: bad 0x7f31") == alike("ValueError", "rank 12: bad 0x1")
+    assert alike("ValueError", "a") != alike("TypeError", "a")
+
+
+# -- a user's stop -----------------------------------------------------------------------------------------
+
+
+def test_a_stop_is_no_failure() -> None:
+    ended = [signalled(0, 5, 15, True), coded(1, 5, 1, expected=True), lost_peer(2, 5.0), coded(3, 5, 143)]
+    assert judge(incident(*ended, stop_reason="ctrl-c")) is None
+
+
+def test_a_failure_before_the_stop_is_one() -> None:
+    found = judge(incident(raised(3, 5, "ValueError", "x"), stop_reason="ctrl-c", detected_t=T + 5.1))
+    assert found is not None and found.finding.where.rank == 3
+
+
+def test_stopped_while_a_node_could_not_be_reached() -> None:
+    down = Finding("ssh-unreachable", "fail", "h2: no answer", where=Where(node="h2"))
+    assert judge(incident(findings=(down,), stop_reason="ctrl-c")) is None
+    assert judge(incident(findings=(down,), stop_reason="ctrl-c", detected_t=T + 1)) is not None
+
+
+# -- nodes, guards, checks ---------------------------------------------------------------------------------
+
+
+def test_a_lost_node_explains_what_follows_and_not_what_came_before() -> None:
+    lost = LostNode("h2", T + 70, T + 10, "")
+    after = verdict(lost_peer(0, 12), raised(1, 13, "OSError", "[Errno 5] Input/output error"), lost=(lost,))
+    assert after.cause == "node-network-down" and after.victims == (0, 1)
+    before = verdict(raised(1, 8, "ValueError", "x"), lost=(lost,))
+    assert before.cause == "user-code-exception-one-rank" and before.victims == (2, 3)
+
+
+def test_killed_with_their_guard() -> None:
+    fault = Fault("h2", "guard-death", "was killed by signal 9", T + 6)
+    found = verdict(signalled(2, 5, 9), signalled(3, 5, 9), lost_peer(0, 5.1), faults=(fault,))
+    assert found.finding.where == Where(node="h2") and "guard" in found.finding.message
+
+
+def test_a_finding_explains_a_timeout_but_no_exception_of_a_rank() -> None:
+    finding = Finding("hostname-resolves-to-loopback", "fail", "h1 is 127.0.1.1 to itself", where=Where(node="h1"))
+    late = verdict(findings=(finding,), init_timeout_hit=True, init_entered=frozenset({0}), detected_t=T + 600)
+    assert late.cause == "hostname-resolves-to-loopback" and [f.id for f in late.runners_up] == ["rendezvous-timeout"]
+    assert verdict(raised(3, 5, "ValueError", "x"), findings=(finding,)).finding.where.rank == 3
+
+
+def test_many_nodes_that_fail_alike_stay_one_sentence() -> None:
+    names = [f"n{i}" for i in range(40)]
+    finding = [Finding("ssh-auth", "fail", f"{n}: root@{n}: Permission denied", f"ssh-copy-id {n}", Where(node=n))
+               for n in names]  # fmt: skip
+    found = verdict(findings=tuple(finding))
+    assert found.finding.message.endswith("n11 and 28 more: Permission denied")
+    assert found.finding.remedy.count("ssh-copy-id") == 40
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def test_torchelastics_own_error_file() -> None:
+    message = {"message": "ValueError: bad: batch", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1"}}
+    assert Raised.from_error_file({"message": message}) == Raised("ValueError", "bad: batch", traceback="Traceback")
+    assert Raised.from_error_file({"message": "two words: x"}) == Raised("Exception", "two words: x")
+    assert Raised.from_error_file({}) is None
+    assert Raised.from_error_file({"allranks": {"type": "E", "chain": [3, {"type": "F"}], "line": "x"}}) == Raised(
+        "E", "", chain=(("F", ""),)
+    )
+
+
+def test_a_traceback_in_the_middle_of_a_log_is_no_cause() -> None:
+    log = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nValueError: retried\n" + "step\n" * 9
+    message = verdict(coded(3, 5, 1, log)).finding.message
+    assert message == "rank 3 on h2 ended with code 1; its last line: step"
+
+
+def test_numbers_and_names() -> None:
+    assert numbers([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7 and 8"
+    assert numbers([]) == ""
+    assert name_ranks(incident(), [0, 2, 3]) == "rank 0 on h1 and ranks 2 and 3 on h2"
+    wide = incident(ranks_by_node={f"n{i}": (i,) for i in range(9)})
+    assert name_ranks(wide, range(9)) == "ranks 0-8 (on 9 nodes)"
+
+
+def test_verdict_json() -> None:
+    document = verdict(signalled(0, 5, 11), raised(3, 6, "ValueError", "x"), detected_t=T + 5.2, attempt=2).to_json()
+    assert document["cause"] == document["id"] == "segfault-native"
+    assert (document["attempt"], document["detected_after_s"], document["victims"]) == (2, 0.2, [3])
+    assert document["runners_up"][0]["where"] == {"node": "h2", "rank": 3}
+
+
+# -- any incident at all -----------------------------------------------------------------------------------
+
+TEXTS = st.sampled_from(["", "bad", "a\nb", RESET, NCCL, "{x} %s", "CUDA out of memory", "can't open file 'a{}'"])
+TAILS = st.sampled_from(["", "x\n", "usage: a\na: error: no {b}\n", "python: can't open file '/{x}.py': [Errno 2] No\n",
+                         "terminate called without an active exception\n", "DistNetworkError\n"])  # fmt: skip
+ERRORS = st.none() | st.builds(error, st.sampled_from(["ValueError", "OSError", "Empty", "KeyboardInterrupt"]), TEXTS)
+TIMES = st.floats(T, T + 10)
+EXITS = st.builds(
+    lambda rank, end, t, expected, *rest: ExitRecord(rank, node_of(rank), *end, t, expected, 0, *rest),
+    st.integers(0, 3), st.sampled_from([(code, None) for code in (0, 1, 2, 127, 137)]
+                                       + [(None, signal) for signal in (6, 7, 9, 15, 40)]),
+    TIMES, st.booleans(), st.integers(0, 1), ERRORS, TAILS,
+)  # fmt: skip
+FAULTS = st.builds(Fault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start-failed", "guard-death", "lease-over",
+                   "protocol", "boot", "node-dir", "new-kind"]), TEXTS, TIMES | st.just(0.0))  # fmt: skip
+RANKS = st.frozensets(st.integers(0, 3))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(EXITS, max_size=4, unique_by=lambda e: e.rank), st.lists(FAULTS, max_size=2), RANKS, RANKS,
+       st.booleans(), st.none() | TIMES, st.sampled_from([None, None, "ctrl-c"]))  # fmt: skip
+def test_any_incident_gets_a_sound_verdict(
+    exits: list[ExitRecord], faults: list[Fault], entered: frozenset[int], done: frozenset[int], over: bool,
+    detected: float | None, stop: str | None,
+) -> None:  # fmt: skip
+    given = incident(*exits, faults=tuple(faults), init_entered=entered, initialised=done & entered,
+                     init_timeout_hit=over, detected_t=detected, stop_reason=stop)  # fmt: skip
+    found = judge(given)
+    assert found == judge(replace(given, exits=tuple(reversed(exits))))
+    if found is None:
+        assert stop or (not faults and not over and not any(e.failed for e in exits))
+        return
+    assert found.cause in CAUSES and found.finding.remedy
+    assert "\n" not in found.finding.message and len(found.finding.message) < 700
+    assert len(found.finding.evidence) <= 3 and 0 < found.confidence <= 1
+    assert found.finding.where.rank not in found.victims
+
+
+def test_pure() -> None:
+    """Nothing but the standard library and pure parts of allranks; no file, socket, clock or environment."""
+    allowed = {"re", "enum", "dataclasses", "collections.abc", "typing", "__future__", "datetime"}
+    for path in Path(package.__file__).parent.rglob("*.py"):
+        for item in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in item.names] if isinstance(item, ast.Import) else []
+            if isinstance(item, ast.ImportFrom) and not item.level:
+                names = [item.module or ""]
+            assert all(n in allowed or n == "allranks.findings" for n in names), (path, names)
+            assert not (isinstance(item, ast.Name) and item.id in ("open", "print", "exec", "eval")), path
+    assert allowed - {"collections.abc"} <= set(sys.stdlib_module_names)

@@ -1,0 +1,66 @@
+"""Exit codes of the design, and which failures are tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from allranks.diagnose import outcomes
+from allranks.diagnose.causes import CAUSES
+from allranks.diagnose.outcomes import exit_code, passing, retryable
+from allranks.findings import Finding, Verdict
+
+
+def on(cause: str, message: str = "") -> Verdict:
+    return Verdict(Finding(cause, "fail", message), cause, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("cause", "stop", "failed", "code"),
+    [
+        (None, None, False, 0),
+        (None, None, True, 1),
+        (None, "ctrl-c", True, 130),
+        (None, "sigterm", True, 143),
+        (None, "stop", False, 143),
+        ("user-code-exception-one-rank", None, True, 1),
+        ("user-code-exception-one-rank", "ctrl-c", True, 1),  # it had failed before the stop
+        ("disk-full", None, True, 1),
+        ("disk-full", None, False, 3),  # a check found it
+        ("memlock-limit", None, False, 3),
+        ("segfault-native", None, True, 1),
+        ("unknown", None, True, 1),  # a rank was killed
+        ("unknown", None, False, 4),  # a guard was killed before any rank
+        ("host-oom-killed", None, True, 1),
+        ("ssh-unreachable", None, False, 4),
+        ("port-blocked", None, False, 4),
+        ("node-network-down", None, True, 4),
+        ("port-in-use", None, True, 4),
+        ("remote-path-missing", None, False, 4),
+        ("remote-path-missing", None, True, 1),
+        ("rendezvous-timeout", None, True, 5),
+        ("rendezvous-timeout", None, False, 5),
+        ("nccl-timeout-straggler-or-slow-rank", None, True, 5),
+        ("connection-reset-peer-died", None, True, 1),
+    ],
+)
+def test_exit_code(cause: str | None, stop: str | None, failed: bool, code: int) -> None:
+    assert exit_code(on(cause) if cause else None, stop, failed) == code
+
+
+def test_a_mismatch_that_raised_is_no_hang() -> None:
+    assert exit_code(on("nccl-timeout-collective-mismatch", "every rank raised RuntimeError: x"), None, True) == 1
+    assert exit_code(on("nccl-timeout-collective-mismatch", "rank 1 on h1 is in another collective"), None, True) == 5
+
+
+def test_with_retries_all_but_wrong_settings_are_tried_again() -> None:
+    assert retryable(on("user-code-exception-one-rank")) and retryable(on("node-network-down"))
+    assert not retryable(on("bad-launch-arguments")) and not retryable(on("remote-path-missing"))
+
+
+def test_by_cause_only_infrastructure_is() -> None:
+    assert passing(on("node-network-down")) and not passing(on("user-code-exception-one-rank"))
+
+
+def test_only_labels_of_the_reference() -> None:
+    for name in ("SERVICE_CAUSES", "HANG_CAUSES", "NODE_CAUSES", "USAGE_CAUSES", "PASSING_CAUSES"):
+        assert getattr(outcomes, name) <= set(CAUSES), name
