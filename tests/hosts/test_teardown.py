@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -93,18 +95,15 @@ def test_launcher_killed(bed4: Bed, tmp_path: Path) -> None:
 
 def test_another_users_run(bed4: Bed, tmp_path: Path) -> None:
     """The same without root on the nodes."""
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(0o755)
-    place = Path(bed4.dir) / f"trainer-{os.getpid()}"
-    place.mkdir(mode=0o777)
-    place.chmod(0o777)
-    (place / "work").mkdir(mode=0o777)
+    place = Path(tempfile.mkdtemp(prefix="trainer-", dir="/tmp"))
+    place.chmod(0o755)
+    (place / "work").mkdir()
     (place / "work").chmod(0o777)
     launch = begun(bed4, place, "raise", "3", user="trainer")
     go(launch)
     assert launch.result()["verdict"]["where"]["rank"] == 3
     assert launch.alive() == []
+    shutil.rmtree(place)
 
 
 def test_a_rank_that_ignores_sigterm(bed4: Bed, tmp_path: Path) -> None:

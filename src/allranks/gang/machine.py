@@ -65,7 +65,7 @@ class Gang:
         self.faults: list[Fault] = []
         self.lost: list[Lost] = []
         self.stop_reason: str | None = None
-        self.init_timeout_hit = False
+        self.init_timeout_hit = self.refused_by_check = False
         self.initialised_t: float | None = None
         self.failed_t: float | None = None
         self._gate_t = started
@@ -189,6 +189,7 @@ class Gang:
         actions: list[Action] = [Note("finding", f.to_json()) for f in found]
         self.findings += [f for f in found if f.status == "warn"]
         if failures:
+            self.refused_by_check = True
             return actions + self._refuse(failures, now)
         self.plan = make_plan(self.spec, self.cluster, facts)
         expected = self.setting.expected_world_size

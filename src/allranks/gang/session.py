@@ -19,7 +19,7 @@ from typing import Any
 import allranks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.outcomes import exit_code, retryable
+from allranks.diagnose.outcomes import CHECK, exit_code, retryable
 from allranks.findings import Verdict
 from allranks.node.processes import read_process
 from allranks.plan.environment import forwarded
@@ -116,8 +116,8 @@ class Session:
         gang = self.controller.gang
         if self.controller.replaced:
             return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
-        failed = any(e.code != 0 for e in gang.exits)
-        code = exit_code(self.verdict, gang.stop_reason, failed)
+        failed = any(e.code != 0 and not e.expected for e in gang.exits)
+        code = CHECK if gang.refused_by_check else exit_code(self.verdict, gang.stop_reason, failed)
         result = {
             "run": self.setting.run,
             "directory": str(self.run_dir.path),

@@ -10,7 +10,7 @@ from allranks.findings import Finding, Where
 from .compare import Nodes, by_value, names, part, size
 
 ID = "shm"
-SMALL = 64 << 20  # docker's default is just this
+SMALL = 32 << 20  # without GPUs only data-loader workers use it; docker's default of 64 MB does for a few
 SMALL_WITH_GPUS = 1 << 30
 
 
