@@ -86,5 +86,5 @@ def run(quick: bool) -> Report:
         column(good, "directories"),
         "",
     )
-    report.count_failures()
+    report.remark()
     return report

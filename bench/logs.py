@@ -161,6 +161,7 @@ def run(quick: bool) -> Report:
                 loop: lambda: _loop(bed, ground, lines),
             },
             1 if quick else 5,
+            alone=True,
         )
     for label in (killed, whole):
         found = report.samples[label]
@@ -176,5 +177,5 @@ def run(quick: bool) -> Report:
     for label in (whole, loop):
         report.add(f"{label}: until all is in the log files", column(report.samples[label], "arrived"))
         report.add(f"{label}: rate", column(report.samples[label], "rate"), "MB/s")
-    report.count_failures()
+    report.remark()
     return report

@@ -19,12 +19,16 @@ SCRIPT = PROGRAMS / "initialise.py"
 DIRECT, TORCHRUN, BARE, OURS_TORCHRUN = "allranks", "ssh loop + torchrun", "ssh loop + bare ranks", "allranks torchrun"
 
 
-def _last(directory: Path, number: int) -> float:
-    """When the last rank had initialised; an error where one had not, or the world had another size."""
+def _times(directory: Path, number: int, since: float) -> Sample:
+    """Seconds until the last rank's script ran, had torch, had initialised; an error where not all had."""
     found = [path.read_text().split() for path in directory.glob("initialised-*")]
-    if len(found) != number or any(int(world) != number for _, world in found):
+    if len(found) != number or any(int(world) != number for _, world, _, _ in found):
         raise RuntimeError(f"{len(found)} of {number} ranks initialised")
-    return max(float(when) for when, _ in found)
+    return {
+        "seconds": max(float(when) for when, _, _, _ in found) - since,
+        "script": max(float(begun) for _, _, begun, _ in found) - since,
+        "imported": max(float(imported) for _, _, _, imported in found) - since,
+    }
 
 
 def _ours(bed: Bed, ground: Ground, launcher: str) -> Sample:
@@ -35,7 +39,7 @@ def _ours(bed: Bed, ground: Ground, launcher: str) -> Sample:
     code = launch.wait()
     if code != 0:
         raise RuntimeError(f"exit {code}: {launch.complaint}")
-    return {"seconds": _last(launch.work, len(bed.hosts)) - launch.began, "phases": phases(launch)}
+    return {**_times(launch.work, len(bed.hosts), launch.began), "phases": phases(launch)}
 
 
 def phases(launch: Launch) -> dict[str, float]:
@@ -68,7 +72,7 @@ def _loop(bed: Bed, ground: Ground, command: Callable[[int, int], list[str]]) ->
     if any(client.returncode for client in clients):
         text = " ".join((place / "log").read_text(errors="replace")[-400:].split())
         raise RuntimeError(f"exits {[client.returncode for client in clients]}: {text}")
-    return {"seconds": _last(place / "work", len(bed.hosts)) - began}
+    return _times(place / "work", len(bed.hosts), began)
 
 
 def _torchrun(bed: Bed, ground: Ground) -> Sample:
@@ -107,11 +111,11 @@ def run(quick: bool) -> Report:
                 OURS_TORCHRUN: lambda: _ours(bed, ground, "torchrun"),
             }
             alternate({"warm-up": cases[BARE]}, 1)
-            samples = alternate(cases, 2 if quick else 5)
+            samples = alternate(cases, 2 if quick else 5, alone=True)
         for label, found in samples.items():
             report.samples[f"{n} hosts, {label}"] = found
         _rows(report, n, {label: column(found, "seconds") for label, found in samples.items()})
-    report.count_failures()
+    report.remark()
     return report
 
 

@@ -13,9 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.hosts.bed import BedError
+
+from bench.quiet import Others, wait_for_quiet
+
 OUT = Path(__file__).parent / "out"
-QUIET = 0.25  # of all cores: above it somebody else is at work
-PATIENCE = 15.0  # seconds that a sample waits for quiet
+DISTURBED = 0.25  # cores: a sample in which others took more is taken again
+TRIES = 4
 Sample = dict[str, Any]
 
 
@@ -60,58 +64,56 @@ class Report:
         self.rows.append(row)
         return row
 
-    def count_failures(self) -> None:
-        """A sample with an error is told, never left out in silence."""
+    def remark(self) -> None:
+        """A sample with an error, or that was disturbed, is told; none is left out in silence."""
         for label, samples in self.samples.items():
             for sample in samples:
                 if sample.get("error"):
                     self.notes.append(f"{label}: a run gave no figure: {sample['error']}")
+        again = sum(len(s.get("disturbed", [])) for found in self.samples.values() for s in found)
+        noisy = sum(s["others_cores"] > DISTURBED for found in self.samples.values() for s in found)
+        if again or noisy:
+            self.notes.append(
+                f"others used more than {DISTURBED:g} cores: {again} samples set aside and taken again, {noisy} kept"
+            )
 
 
-def alternate(cases: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
-    """A B C A B C …: what else the machine does meets all cases alike."""
+def alternate(cases: Mapping[str, Callable[[], Sample]], rounds: int, alone: bool = False) -> dict[str, list[Sample]]:
+    """A B C A B C …: what else the machine does meets all cases alike.
+
+    `alone`: a sample in which other processes took more than DISTURBED cores is set aside (it stays in the raw
+    file, under `disturbed`) and taken again, at most TRIES times.
+    """
     samples: dict[str, list[Sample]] = {label: [] for label in cases}
     for turn in range(rounds):
         for label, case in cases.items():
-            busy = wait_for_quiet()
-            begun = time.monotonic()
-            try:
-                sample = case()
-            except (AssertionError, OSError, RuntimeError, ValueError) as error:
-                sample = {"error": f"{type(error).__name__}: {error}"}
-            sample.update({"round": turn, "busy_before": round(busy, 3), "took": round(time.monotonic() - begun, 3)})
-            samples[label].append(sample)
-            shown = {k: v for k, v in sample.items() if isinstance(v, int | float) and k != "round"}
-            text = sample.get("error") or " ".join(f"{k}={v:.4g}" for k, v in shown.items())
-            print(f"  {turn + 1}/{rounds} {label}: {text}", file=sys.stderr, flush=True)
+            disturbed: list[Sample] = []
+            sample = _take(f"{turn + 1}/{rounds} {label}", case)
+            while alone and sample["others_cores"] > DISTURBED and len(disturbed) < TRIES - 1:
+                disturbed.append(sample)
+                sample = _take(f"{turn + 1}/{rounds} {label}, again", case)
+            samples[label].append({**sample, "round": turn, "disturbed": disturbed})
     return samples
+
+
+def _take(label: str, case: Callable[[], Sample]) -> Sample:
+    busy, begun = wait_for_quiet(), time.monotonic()
+    others = Others()
+    try:
+        sample = case()
+    except (AssertionError, OSError, RuntimeError, ValueError, BedError) as error:
+        sample = {"error": f"{type(error).__name__}: {error}"}
+    took, cores = time.monotonic() - begun, others.cores()
+    sample.update({"busy_before": round(busy, 3), "others_cores": round(cores, 3), "took": round(took, 3)})
+    shown = {k: v for k, v in sample.items() if isinstance(v, int | float)}
+    text = sample.get("error") or " ".join(f"{k}={v:.4g}" for k, v in shown.items())
+    print(f"  {label}: {text}", file=sys.stderr, flush=True)
+    return sample
 
 
 def column(samples: list[Sample], key: str) -> list[float]:
     """One figure of the samples that have it."""
     return [float(s[key]) for s in samples if s.get(key) is not None]
-
-
-def wait_for_quiet() -> float:
-    """Waits for the machine to be quiet, not for ever; gives the share of it that others use."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        share = _busy(0.4)
-        if share < QUIET or time.monotonic() > end:
-            return share
-
-
-def _busy(seconds: float) -> float:
-    first = _cpu_times()
-    time.sleep(seconds)
-    second = _cpu_times()
-    total = sum(second) - sum(first)
-    idle = (second[3] + second[4]) - (first[3] + first[4])
-    return 1.0 - idle / total if total else 0.0
-
-
-def _cpu_times() -> list[int]:
-    return [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
 
 
 def machine() -> dict[str, Any]:

@@ -26,7 +26,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         token="",
         workdir=os.getcwd(),
         run_outputs=os.path.join(os.path.abspath(spec.runs_dir), f"{spec.name}-<time>", "outputs"),
-        local_nodes=frozenset(n.name for n in cluster.nodes if n.is_local),
+        local_nodes=frozenset(n.index for n in cluster.nodes if n.is_local),
         forwarded={} if inherit else forwarded(dict(os.environ), spec.forward),
     )
     plan = make_plan(spec, cluster, {})

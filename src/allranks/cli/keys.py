@@ -21,6 +21,7 @@ def offer(session: Session) -> None:
         return
     fd = sys.stdin.fileno()
     before: list[Any] = termios.tcgetattr(fd)
+    session.view.pause()
     sys.stderr.write(QUESTION)
     sys.stderr.flush()
     tty.setcbreak(fd)
@@ -31,6 +32,7 @@ def offer(session: Session) -> None:
         key = os.read(fd, 1).decode("ascii", "replace").lower()
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
         sys.stderr.write(key + "\n")
+        session.view.resume()
         if key == "s":
             session.controller.stop("ctrl-z", session.spec.stop_grace)
         elif key == "d":

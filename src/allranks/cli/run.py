@@ -125,6 +125,10 @@ def opening(session: sessions.Session) -> dict[str, Any]:
 
 def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int:
     """Prints the end and gives the exit code."""
+    if result.get("replaced"):
+        name = session.run_dir.name
+        sys.stderr.write(f"the run goes on without this terminal: allranks status {name}, logs -f, attach, stop\n")
+        return 0
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     session.view.closing(result, result.get("verdict"))

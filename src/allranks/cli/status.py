@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allranks.report.live import node_line
+from allranks.report.live import label, node_line
 from allranks.runs.directory import RunDirectory
 
 from .places import find_run
@@ -78,7 +78,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document["state"] == "orphaned":
         found.append("its launcher is gone: `allranks attach` takes it over, `allranks stop` ends it")
     now = time.time()
-    width = max([len(n["name"]) for n in document["nodes"]] + [4])
+    width = max([len(label(n)) for n in document["nodes"]] + [4])
     for node in document["nodes"]:
         found.append(node_line(node, now, width))
         pids = ", ".join(f"{r['rank']}:{r['pid']}" for r in node["ranks"] if r.get("pid"))

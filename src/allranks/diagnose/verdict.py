@@ -9,6 +9,7 @@ from allranks.findings import Finding, Verdict
 from .incident import Incident
 from .rules import RULES, Candidate, Strength
 from .rules.failures import CLOCK_ERROR
+from .rules.words import name_ranks
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
 RUNNERS_UP = 3
@@ -81,8 +82,7 @@ def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Fin
 def _unexplained(incident: Incident) -> Verdict:
     """Ranks failed, and all of them only after allranks had begun to end them."""
     failed = [e for e in incident.exits if e.failed]
-    nodes = ", ".join(dict.fromkeys(e.node for e in failed))
-    message = f"allranks ended the ranks on {nodes}, and no evidence says what had failed before"
-    finding = Finding("unknown", "fail", message, "keep the run directory and read events.jsonl from `ending` back")
     ranks = tuple(sorted(e.rank for e in failed))
+    message = f"allranks ended {name_ranks(incident, ranks)}, and no evidence says what had failed before"
+    finding = Finding("unknown", "fail", message, "keep the run directory and read events.jsonl from `ending` back")
     return Verdict(finding, "unknown", 0.2, ranks, incident.attempt)

@@ -7,6 +7,8 @@ run directory; and it ends when the last attempt is over everywhere.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import ipaddress
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -40,7 +42,18 @@ class View(Protocol):
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
     def status(self, document: dict[str, Any], now: float) -> None: ...
     def tick(self, now: float) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
     def closing(self, result: dict[str, Any], verdict: dict[str, Any] | None) -> None: ...
+
+
+def is_address(name: str) -> bool:
+    """An IPv4 or IPv6 address, with a zone or not."""
+    try:
+        ipaddress.ip_address(name.partition("%")[0].strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 class Member:
@@ -212,6 +225,8 @@ class Controller:
             member.clock.sample(float(message.get("sent") or 0), float(message["t"]), time.time())
             return
         if kind == "hello":
+            if not member.known:
+                self._rename(member, str(message.get("hostname") or ""))
             member.known = True
             self._send(member, {"type": "ping", "sent": time.time()})
         if kind == "replaced":
@@ -226,10 +241,23 @@ class Controller:
         if event is not None:
             self.feed(event)
 
+    def _rename(self, member: Member, hostname: str) -> None:
+        """Where the list has an address, outputs show the host's own name with the address beside it."""
+        old = member.node.name
+        if not is_address(old) or not hostname or hostname in self.members or hostname.startswith("localhost"):
+            return
+        member.node = dataclasses.replace(member.node, name=hostname)
+        self.members = {m.node.name: m for m in self.members.values()}
+        self.gang.rename(old, hostname)
+        document = self.run_dir.read_document("run.json")
+        if document is not None:
+            document["nodes"][member.node.index].update(name=hostname, address=old)
+            self.run_dir.write_document("run.json", document)
+
     def _output(self, member: Member, frame: Output) -> None:
         node, stream = member.node, frame.stream
         now = time.time()
-        in_place = stream.kind == METRICS and node.name in self.setting.local_nodes
+        in_place = stream.kind == METRICS and node.index in self.setting.local_nodes
         if not in_place and not self.logs.write(node.index, node.name, stream, frame.offset, frame.data):
             self._disk_is_full(node.name)
         if stream.attempt == self.gang.attempt or stream.kind == METRICS:
@@ -311,7 +339,7 @@ class Controller:
             "t": round(time.time(), 3),
             "attempt": gang.attempt,
             "master": {"address": gang.master_addr, "port": gang.master_port},
-            "world_size": gang.plan.world_size if gang.plan is not None else None,
+            "world_size": gang.plan.world_size if gang.plan is not None else len(gang.ranks()) or None,
             "nodes": [n.to_json(live) for n in gang.nodes.values()],
         }
 

@@ -50,5 +50,5 @@ def _record(gang: Gang, run: RunDirectory, item: Exit) -> ExitRecord:
             pass
     return ExitRecord(
         item.rank, item.node, item.code, item.signal, item.t, item.expected, item.attempt, item.oom_kills,
-        dict(item.error) if item.error else None, tail,
+        dict(item.error) if item.error else None, tail, node.ranks[item.rank].pid if item.rank in node.ranks else None,
     )  # fmt: skip

@@ -6,6 +6,7 @@ first failure ends all of them. What each event does in each state stands in `st
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from allranks.preflight import judge_quick
 from allranks.spec import RunSpec
 
 from .members import NodeState, RankState
-from .places import Setting, place_for, setup_message
+from .places import Setting, judge_request, listen_message, place_for, probe_message, setup_message
 from .remarks import no_interface, not_shared, port_finding, prelude_failed, world_size_differs
 from .states import (
     TABLE,
@@ -40,9 +41,9 @@ from .states import (
     State,
     Stop,
     Unreachable,
+    read_exit,
 )
 
-PROBE_SECONDS = 6.0
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 DRAIN_PATIENCE = 60.0
@@ -74,6 +75,9 @@ class Gang:
         self._gather_deadline = float("inf")
         self._end_grace = 0.0
         self._interfaces: dict[str, dict[str, str]] = {}
+        self._asked: dict[str, Mapping[str, Any]] = {}  # the last request to each node: a broken channel loses it
+        self._repeats = 0
+        self._adopted = False
 
     # -- driving -----------------------------------------------------------------------------------
 
@@ -81,14 +85,19 @@ class Gang:
         """The first actions."""
         return [Note("attempt-start", {"attempt": 0})]
 
-    def adopt(self, attempt: int, ranks: Mapping[str, tuple[int, ...]], master: tuple[str, int]) -> None:
-        """Takes over a run that another controller started: its ranks run, its guards will say hello."""
+    def adopt(self, attempt: int, ranks: Mapping[str, Mapping[int, str]], master: tuple[str, int]) -> None:
+        """Takes over a run that another controller started: its ranks run, its guards will say hello.
+
+        `ranks` are the last known states by node and rank.
+        """
         self.state, self.attempt = State.RUNNING, attempt
         self.master_addr, self.master_port = master
-        for name, numbers in ranks.items():
+        for name, states in ranks.items():
             node = self.nodes[name]
             node.state, node.node_dir = "silent", "?"
-            node.ranks = {r: RankState(r, r - numbers[0]) for r in numbers}
+            node.ranks = {r: RankState(r, r - min(states), state) for r, state in states.items()}
+            for rank in node.ranks.values():
+                rank.initialised_t = 0.0 if rank.state == "initialised" else None
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What to do about an event; `now` is unix seconds on the controller's clock."""
@@ -98,7 +107,19 @@ class Gang:
         if name == "ignore":
             return []
         actions: list[Action] = getattr(self, name)(event, now)
+        self._asked.update((a.node, a.message) for a in actions if isinstance(a, Send))
         return actions
+
+    def rename(self, old: str, new: str) -> None:
+        """A node that the list knows by address gets its own name, in every output from now on."""
+        nodes = {}
+        for name, node in self.nodes.items():
+            if name == old:
+                node.name, node.address = new, old
+            nodes[node.name] = node
+        self.nodes = nodes
+        chosen = (dataclasses.replace(n, name=new) if n.name == old else n for n in self.cluster.nodes)
+        self.cluster = Cluster(tuple(chosen), self.cluster.source)
 
     @property
     def master(self) -> NodeState:
@@ -122,6 +143,8 @@ class Gang:
             return self._catch_up(node, event, now)
         node.state = "ready"
         ready = Note("node-ready", {"node": node.name, "hostname": event.hostname})
+        if self.state is not State.GATHERING:
+            return [ready, *self._resend(node)]
         if any(n.state == "unreachable" for n in self.nodes.values()):
             return [ready, *self._check_gathered(now)]
         return [ready, Send(node.name, setup_message(self.spec, self.setting))]
@@ -129,19 +152,23 @@ class Gang:
     def _guard_found_dead(self, event: Hello, now: float) -> list[Action]:
         node = self.nodes[event.node]
         actions = self._catch_up(node, event, now)
-        self.faults.append(Fault(node.name, event.t, "guard-death", event.how))
+        kind = "lease-over" if "lease was over" in event.how else "guard-death"
+        if any((f.node, f.id) == (node.name, kind) for f in self.faults):
+            return actions
+        self.faults.append(Fault(node.name, event.t, kind, event.how))
         actions.append(Note("finding", {"node": node.name, "message": f"the guard on {node.name} {event.how}"}))
-        actions += self._fail(now)
-        if self.state is State.ENDING:
-            actions.append(Send(node.name, {"type": "end", "grace": 0.0, "reason": "guard-death"}))
-        return actions
+        return actions + self._fail(now)
 
     def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
         """What happened on a node while nobody listened."""
         actions: list[Action] = []
+        if node.state == "silent":
+            actions += self.on_back(event, now)
         summary = event.attempt or {}
+        if self._adopted and not event.dead and self.state is State.RUNNING:
+            actions += self._read_down(node, event, now)
         if summary.get("attempt") != self.attempt:
-            return self._resend(node)
+            return actions + self._resend(node, event.dead)
         for key, found in (summary.get("ranks") or {}).items():
             rank = node.ranks.get(int(key))
             if rank is None:
@@ -150,18 +177,36 @@ class Gang:
                 actions += self.on_started(Started(node.name, event.t, rank.rank, found["pid"], self.attempt), now)
             if found.get("exit") is not None and rank.exit is None:
                 actions += self.on_exit(read_exit(node.name, found["exit"], event.t), now)
-        if summary.get("ending") and self.state is State.RUNNING:
+        if summary.get("ending") and self.state is State.RUNNING and not event.dead:
             self.faults.append(Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked"))
             actions += self._fail(now)
-        return actions + self._resend(node)
+        return actions + self._resend(node, dead=True)
 
-    def _resend(self, node: NodeState) -> list[Action]:
-        """Repeats the request that may have been lost with the old channel."""
+    def _read_down(self, node: NodeState, event: Hello, now: float) -> list[Action]:
+        """What the controller before us had not written down any more: a later attempt, ranks, or no start at all."""
+        summary = event.attempt or {}
+        self.attempt = max(self.attempt, int(summary.get("attempt", 0)))
+        numbers = sorted(int(key) for key in summary.get("ranks") or {})
+        for rank in numbers:
+            node.ranks.setdefault(rank, RankState(rank, rank - numbers[0]))
+        if numbers and summary["attempt"] == self.attempt:
+            return []
+        message = "had not started its ranks when the controller of the run was lost"
+        self.faults.append(Fault(node.name, event.t, "start-cut", message))
+        return self._fail(now)
+
+    def _resend(self, node: NodeState, dead: bool = False) -> list[Action]:
+        """Repeats the request that may have been lost with the old channel; `dead`: only that to end."""
         if self.state is State.ENDING and not (node.ended and node.drained):
             return [Send(node.name, {"type": "end", "grace": self._end_grace, "reason": "again"})]
-        if self.state is State.GATHERING and node.facts is None:
-            return [Send(node.name, setup_message(self.spec, self.setting))]
-        return []
+        asked = self._asked.get(node.name, {})
+        unanswered = {
+            "setup": self.state is State.GATHERING and node.facts is None,
+            "listen": self.state is State.LISTENING,
+            "probe": self.state is State.PROVING and node.probes is None,
+            "start": self.state is State.RUNNING,
+        }
+        return [Send(node.name, asked)] if not dead and unanswered.get(str(asked.get("type"))) else []
 
     def on_facts(self, event: Facts, now: float) -> list[Action]:
         """Once every node has been looked at: judge, then open the gate."""
@@ -176,14 +221,7 @@ class Gang:
 
     def _judge(self, now: float) -> list[Action]:
         facts = {n.name: dict(n.facts or {}) for n in self.nodes.values()}
-        request = {
-            **setup_message(self.spec, self.setting),
-            "nproc": self.spec.nproc,
-            "virtual": bool(self.spec.local),
-            "slots": {n.name: n.slots for n in self.cluster.nodes},
-            "wrap": self.spec.wrap,
-            "launcher": self.spec.launcher,
-        }
+        request = judge_request(self.spec, self.setting, self.cluster)
         found = judge_quick(request, facts)
         failures = [f for f in found if f.status == "fail"]
         actions: list[Action] = [Note("finding", f.to_json()) for f in found]
@@ -231,9 +269,7 @@ class Gang:
             node.state, node.probes, node.ended, node.drained = "ready", None, False, False
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
-        message = {
-            "type": "listen", "port": self.spec.master_port, "token": self._token(), "nonce_dir": self.spec.output_dir,
-        }  # fmt: skip
+        message = listen_message(self.spec, self._token())
         return [Send(self.master.name, message)]
 
     def _token(self) -> str:
@@ -249,10 +285,7 @@ class Gang:
         if not addresses:
             finding = no_interface(self.master.name, self.spec.network)
             return self._refuse([finding], now)
-        message = {
-            "type": "probe", "addresses": addresses, "port": event.port, "token": self._token(),
-            "seconds": PROBE_SECONDS, "nonce_dir": self.spec.output_dir,
-        }  # fmt: skip
+        message = probe_message(self.spec, addresses, event.port, self._token())
         note = Note("gate-listening", {"node": self.master.name, "addresses": addresses, "port": event.port})
         return [note, *(Send(name, message) for name in self.nodes)]
 
@@ -280,17 +313,14 @@ class Gang:
             return actions + self._refuse(failures, now)
         self.master_addr = choice.address
         self._interfaces = {name: dict(env) for name, env in choice.environment.items()}
-        proved = {
-            "address": choice.address,
-            "port": self.master_port,
-            "seconds": round(now - self._gate_t, 3),
-        }
+        seconds = round(now - self._gate_t, 3)
+        proved = {"node": self.master.name, "address": choice.address, "port": self.master_port, "seconds": seconds}
         return [*actions, Note("gate-proved", proved), *self._start_ranks()]
 
     def _start_ranks(self) -> list[Action]:
         assert self.plan is not None
         self.state = State.RUNNING
-        attempt = Attempt(self.attempt, self.master_addr, self.master_port)
+        attempt = Attempt(self.attempt, self.master_addr, self.master_port, self._repeats)
         actions: list[Action] = []
         for planned in self.plan.nodes:
             node = self.nodes[planned.node.name]
@@ -309,7 +339,9 @@ class Gang:
         rank = self.nodes[event.node].ranks.get(event.rank)
         if rank is None or event.attempt != self.attempt:
             return []
-        rank.pid, rank.state = event.pid, "started"
+        rank.pid = event.pid
+        if rank.state == "waiting":
+            rank.state = "started"
         return [Note("rank-started", {"node": event.node, "rank": event.rank, "pid": event.pid, "t": event.t})]
 
     def on_report(self, event: Report, now: float) -> list[Action]:
@@ -420,6 +452,8 @@ class Gang:
     def _fail(self, now: float) -> list[Action]:
         if self.failed_t is None:
             self.failed_t = now
+        if self.state is State.ENDING:
+            return self._check_ended(now)  # the time that a stop gave to save holds
         return self._end(now, self.spec.grace, "failure")
 
     def _end(self, now: float, grace: float, reason: str) -> list[Action]:
@@ -431,7 +465,8 @@ class Gang:
         self._end_grace = grace
         self._end_deadline = now + grace + END_PATIENCE
         message = {"type": "end", "grace": grace, "reason": reason}
-        actions: list[Action] = [Note("ending", {"reason": reason, "grace": grace})]
+        started = sum(1 for r in self.ranks() if r.pid is not None and r.exit is None)
+        actions: list[Action] = [Note("ending", {"reason": reason, "grace": grace, "ranks": started})]
         for node in self.nodes.values():
             if node.node_dir and not node.gone:
                 actions.append(Send(node.name, message))
@@ -440,11 +475,13 @@ class Gang:
     def on_ended(self, event: Ended, now: float) -> list[Action]:
         """A node has nothing left, or says what it could not end."""
         node = self.nodes[event.node]
-        if node.ended:
+        if node.ended or (self.state is State.RUNNING and event.attempt != self.attempt):
             return []
         node.ended, node.left, node.state = True, event.left, "ended"
-        note = Note("node-clean", {"node": event.node, "left": list(event.left), "t": event.t})
-        return [note, *self._check_ended(now)]
+        actions: list[Action] = [Note("node-clean", {"node": event.node, "left": list(event.left), "t": event.t})]
+        if event.reason == "lease":
+            self.faults.append(Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over"))
+        return actions + (self._fail(now) if self.state is State.RUNNING else self._check_ended(now))
 
     def on_drained(self, event: Drained, now: float) -> list[Action]:
         """All its output is here."""
@@ -473,7 +510,7 @@ class Gang:
     def retry(self, now: float, same_attempt: bool) -> list[Action]:
         """Starts the whole gang again: a further attempt, or the same one with another port."""
         if same_attempt:
-            self._port_tries += 1
+            self._port_tries, self._repeats = self._port_tries + 1, self._repeats + 1
         else:
             self._port_tries = 0
         self.attempt += 1  # logs are kept apart in either case
@@ -481,11 +518,3 @@ class Gang:
         self.init_timeout_hit = False
         self.exits, self.faults, self.lost, self.findings = [], [], [], []
         return [Note("attempt-start", {"attempt": self.attempt}), *self._open_gate(now)]
-
-
-def read_exit(node: str, message: Mapping[str, Any], t: float) -> Exit:
-    """An `exit` message as an event; `t` is its corrected time."""
-    return Exit(
-        node, t, int(message["rank"]), int(message.get("attempt", 0)), message.get("code"), message.get("signal"),
-        bool(message.get("expected")), int(message.get("oom_kills") or 0), message.get("error"),
-    )  # fmt: skip

@@ -31,6 +31,7 @@ class NodeState:
     state: str = "connecting"
     node_dir: str = ""
     hostname: str = ""
+    address: str | None = None  # what the list had, where `name` is the host's own
     facts: Mapping[str, Any] | None = None
     probes: tuple[Mapping[str, Any], ...] | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class NodeState:
         return {
             "name": self.name,
             "index": self.index,
+            "address": self.address,
             "state": self.state,
             "ranks": [
                 {

@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from allranks.cluster import Cluster
 from allranks.plan.environment import Place
 from allranks.plan.launchers.words import read_command
 from allranks.spec import RunSpec
 
 from .members import NodeState
 
+PROBE_SECONDS = 6.0  # two repeated SYNs (after 1 and 3 s) still count
+
 
 @dataclass(frozen=True)
 class Setting:
     """What the controller's side adds to the RunSpec: names, caller's directory and environment.
 
-    `token` is what the proof listener answers; `local_nodes` are names of nodes on this machine, whose
+    `token` is what the proof listener answers; `local_nodes` are indexes of nodes on this machine, whose
     outputs go straight into `run_outputs`.
     """
 
@@ -26,7 +29,7 @@ class Setting:
     token: str
     workdir: str
     run_outputs: str
-    local_nodes: frozenset[str] = frozenset()
+    local_nodes: frozenset[int] = frozenset()
     forwarded: Mapping[str, str] = field(default_factory=dict)
     virtual_env: str | None = None
     conda_prefix: str | None = None
@@ -59,9 +62,38 @@ def setup_message(spec: RunSpec, setting: Setting) -> dict[str, Any]:
     }
 
 
+def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str, Any]:
+    """What the quick look is judged against."""
+    return {
+        **setup_message(spec, setting),
+        "nproc": spec.nproc,
+        "virtual": bool(spec.local),
+        "slots": {n.name: n.slots for n in cluster.nodes},
+        "wrap": spec.wrap,
+        "launcher": spec.launcher,
+    }
+
+
+def listen_message(spec: RunSpec, token: str) -> dict[str, Any]:
+    """Asks the master to open the proof port."""
+    return {"type": "listen", "port": spec.master_port, "token": token, "nonce_dir": spec.output_dir}
+
+
+def probe_message(spec: RunSpec, addresses: list[str], port: int, token: str) -> dict[str, Any]:
+    """Asks a node to try the master's addresses."""
+    return {
+        "type": "probe",
+        "addresses": addresses,
+        "port": port,
+        "token": token,
+        "seconds": PROBE_SECONDS,
+        "nonce_dir": spec.output_dir,
+    }
+
+
 def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapping[str, str]) -> Place:
     """Directories of a node's ranks."""
-    here = node.name in setting.local_nodes and spec.output_dir is None
+    here = node.index in setting.local_nodes and spec.output_dir is None
     if spec.output_dir is not None:
         outputs = spec.output_dir
     else:

@@ -170,7 +170,7 @@ class Session:
             return {n.name: self.spec.output_dir for n in gang.nodes.values()}
         here = self.setting.local_nodes
         return {
-            n.name: self.setting.run_outputs if n.name in here else f"{n.node_dir}/outputs"
+            n.name: self.setting.run_outputs if n.index in here else f"{n.node_dir}/outputs"
             for n in gang.nodes.values()
             if n.node_dir
         }
@@ -186,7 +186,7 @@ def create(
     run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
     uid = f"{run.name}-{secrets.token_hex(3)}"
     (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
-    local = frozenset(n.name for n in cluster.nodes if n.is_local)
+    local = frozenset(n.index for n in cluster.nodes if n.is_local)
     inherit = all(n.is_local for n in cluster.nodes)
     setting = Setting(
         run=run.name,
@@ -266,16 +266,18 @@ def adopt(run: RunDirectory, view: View) -> Session:
         token="",
         workdir=document["workdir"],
         run_outputs=str(run.path.absolute() / "outputs"),
-        local_nodes=frozenset(n.name for n in nodes if n.is_local),
+        local_nodes=frozenset(n.index for n in nodes if n.is_local),
     )
     session = Session(spec, cluster, setting, run, view, adopted=True)
-    ranks = {n["name"]: tuple(r["rank"] for r in n["ranks"]) for n in status.get("nodes", [])}
+    ranks = {n["name"]: {r["rank"]: r["state"] for r in n["ranks"]} for n in status.get("nodes", [])}
     master = status.get("master") or {}
     session.controller.gang.adopt(
         int(status.get("attempt") or 0),
-        {n.name: ranks.get(n.name, ()) for n in nodes},
+        {n.name: ranks.get(n.name, {}) for n in nodes},
         (str(master.get("address") or ""), int(master.get("port") or 0)),
     )
+    for entry in document["nodes"]:
+        session.controller.gang.nodes[entry["name"]].address = entry.get("address")
     run.write_document("run.json", {**document, "controller": controller_identity()})
     run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
     return session

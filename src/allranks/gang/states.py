@@ -101,12 +101,21 @@ class Exit(Event):
     error: Mapping[str, Any] | None = None
 
 
+def read_exit(node: str, message: Mapping[str, Any], t: float) -> Exit:
+    """An `exit` message as an event; `t` is its corrected time."""
+    return Exit(
+        node, t, int(message["rank"]), int(message.get("attempt", 0)), message.get("code"), message.get("signal"),
+        bool(message.get("expected")), int(message.get("oom_kills") or 0), message.get("error"),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Ended(Event):
-    """A node has ended its ranks and looked: `left` is what it could not end."""
+    """A node has ended its ranks and looked: `left` is what it could not end. Reason `lease`: nobody asked it."""
 
     attempt: int
     left: tuple[Mapping[str, Any], ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -206,7 +215,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
     State.GATHERING: {**_ALWAYS, Facts: "on_facts", Unreachable: "on_unreachable"},
     State.LISTENING: {**_ALWAYS, Listening: "on_listening"},
     State.PROVING: {**_ALWAYS, Probed: "on_probed"},
-    State.RUNNING: {**_ALWAYS, Started: "on_started", Report: "on_report", Exit: "on_exit"},
+    State.RUNNING: {**_ALWAYS, Started: "on_started", Report: "on_report", Exit: "on_exit", Ended: "on_ended"},
     State.ENDING: {
         **_ALWAYS,
         Started: "on_started",

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .clocks import Clock
-from .machine import read_exit
-from .states import Drained, Ended, Event, Facts, Fault, Hello, Listening, Probed, Report, Started
+from .states import Drained, Ended, Event, Facts, Fault, Hello, Listening, Probed, Report, Started, read_exit
 
 Message = dict[str, Any]
 
@@ -38,7 +37,7 @@ def _report(node: str, m: Message, t: float) -> Event:
 
 
 def _ended(node: str, m: Message, t: float) -> Event:
-    return Ended(node, t, int(m.get("attempt") or 0), tuple(m.get("left") or ()))
+    return Ended(node, t, int(m.get("attempt") or 0), tuple(m.get("left") or ()), str(m.get("reason") or ""))
 
 
 def _drained(node: str, m: Message, t: float) -> Event:
@@ -68,7 +67,7 @@ def translate(node: str, message: Message, clock: Clock) -> Event | None:
     kind = _KINDS.get(message["type"])
     if kind is None:
         return None
-    t = message.get("t")
+    t = message.get("died_t") or message.get("t")
     error = message.get("error")
     if message["type"] == "exit" and isinstance(error, dict):
         own = (error.get("allranks") or {}).get("t")

@@ -304,8 +304,11 @@ class Guard:
             self._link.send(message)
 
     def _log(self, text: str) -> None:
-        """A line in the node's log (standard error of the guard is that file)."""
-        os.write(2, ("%s %s\n" % (time.strftime("%H:%M:%S"), text)).encode("utf-8", "replace"))
+        """A line in the node's log (standard error of the guard is that file); a full disk loses it."""
+        try:
+            os.write(2, ("%s %s\n" % (time.strftime("%H:%M:%S"), text)).encode("utf-8", "replace"))
+        except OSError:
+            pass
 
     # -- what the controller asks --------------------------------------------------------------------
 
@@ -420,9 +423,19 @@ class Guard:
             metrics = entry["kind"] == "metrics"
             stream = Stream(METRICS, entry["rank"], 0) if metrics else Stream(NCCL_LOG, entry["rank"], number)
             self._outlet.add_file(stream, entry["path"])
+        if self._make_directories(message):
+            self._attempt.start(message["ranks"], self._base, self._pass_pipe)
+
+    def _make_directories(self, message: Dict[str, Any]) -> bool:
         for path in message.get("make", []):
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        self._attempt.start(message["ranks"], self._base, self._pass_pipe)
+            try:
+                os.makedirs(path, mode=0o700, exist_ok=True)
+            except OSError as error:
+                rank = message["ranks"][0]["rank"]
+                text = "rank %d could not make its output directory %s: %s" % (rank, path, error.strerror)
+                self._tell({"type": "fault", "id": "start-failed", "rank": rank, "message": text, "t": time.time()})
+                return False
+        return True
 
     def _on_ping(self, message: Dict[str, Any]) -> None:
         assert self._link is not None

@@ -93,7 +93,7 @@ def _contract(
         "MASTER_ADDR": attempt.master_addr,
         "MASTER_PORT": attempt.master_port,
         "NODE_RANK": node.node.index,
-        "TORCHELASTIC_RESTART_COUNT": attempt.number,
+        "TORCHELASTIC_RESTART_COUNT": attempt.number - attempt.repeats,
         "TORCHELASTIC_MAX_RESTARTS": spec.retries,
         "TORCHELASTIC_RUN_ID": place.run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",

@@ -50,11 +50,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What differs between attempts: number, address, port."""
+    """What differs between attempts: number, address, port. `repeats`: of these, gates repeated for a port."""
 
     number: int
     master_addr: str
     master_port: int
+    repeats: int = 0
 
 
 def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, Mapping[str, Any]]) -> Plan:

@@ -14,6 +14,7 @@ Document = dict[str, Any]
 FLUSH_EVERY = 0.2
 REDRAW_EVERY = 0.5
 NODES_SHOWN = 32
+HELD = 1000  # lines kept while a question is open
 
 
 class View:
@@ -27,6 +28,7 @@ class View:
         self._nodes = 1
         self._table: list[str] = []
         self._drawn = 0
+        self._paused, self._held = False, list[str]()
         self._status: Document | None = None
         self._next_flush = self._next_draw = 0.0
 
@@ -67,6 +69,16 @@ class View:
         self._table = []
         self._print([*self._folder.rest(time.time()), *closing_lines(result, verdict)])
 
+    def pause(self) -> None:
+        """Nothing is drawn until `resume`: somebody is being asked something."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Shows what has come meanwhile; the table is drawn anew below it."""
+        self._paused, self._drawn = False, 0
+        held, self._held = self._held[-HELD:], []
+        self._print(held)
+
     # -- drawing -----------------------------------------------------------------------------------
 
     def _width(self) -> int:
@@ -77,7 +89,11 @@ class View:
 
     def _print(self, lines: list[str]) -> None:
         """Log lines above, the table again below them, in one write."""
-        text = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""
+        if self._paused:
+            self._held += lines
+            return
+        # the return comes first: an echoed ^C may have moved the cursor
+        text = f"\r\x1b[{self._drawn}A\x1b[J" if self._drawn else ""
         text += "".join(line + "\n" for line in lines)
         text += "".join(line + "\n" for line in self._table)
         self._drawn = len(self._table)
@@ -91,13 +107,18 @@ class View:
 def table_lines(status: Document, now: float, width: int) -> list[str]:
     """One line a node: name, state, ranks, step, rate, time since the last output."""
     nodes = status.get("nodes", [])
-    name_width = max([len(n["name"]) for n in nodes] + [4])
+    name_width = max([len(label(n)) for n in nodes] + [4])
     lines = ["─" * min(width - 1, 72)]
     for node in nodes[:NODES_SHOWN]:
         lines.append(node_line(node, now, name_width)[: width - 1])
     if len(nodes) > NODES_SHOWN:
         lines.append(f"… and {len(nodes) - NODES_SHOWN} nodes more: allranks status"[: width - 1])
     return lines
+
+
+def label(node: Document) -> str:
+    """The node's name; where the list has an address, the host's own name with the address beside it."""
+    return f"{node['name']} ({node['address']})" if node.get("address") else str(node["name"])
 
 
 def node_line(node: Document, now: float, name_width: int = 4) -> str:
@@ -113,7 +134,7 @@ def node_line(node: Document, now: float, name_width: int = 4) -> str:
     step = f"step {min(steps)}" if steps else ""
     rate = f"{min(rates):.2f} steps/s" if rates else ""
     quiet = f"output {max(0.0, now - max(outputs)):.0f} s ago" if outputs else ""
-    return f"{node['name']:<{name_width}}  {node['state']:<10}  {states:<22}  {step:<10}  {rate:<13}  {quiet}".rstrip()
+    return f"{label(node):<{name_width}}  {node['state']:<10}  {states:<22}  {step:<10}  {rate:<13}  {quiet}".rstrip()
 
 
 class JsonView(View):

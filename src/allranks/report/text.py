@@ -34,7 +34,7 @@ def event_line(event: Document, nodes: int) -> str | None:
     node = event.get("node")
     if kind == "gate-proved":
         who = f"all {nodes} nodes" if nodes > 1 else "the node"
-        return f"master    {event['address']}:{event['port']}, reached by {who} in {event['seconds']:.2f} s"
+        return f"master    {node} {event['address']}:{event['port']}, reached by {who} in {event['seconds']:.2f} s"
     if kind == "all-initialised":
         return f"all {event['ranks']} ranks initialised in {event['seconds']:.1f} s"
     if kind == "first-step":
@@ -59,9 +59,9 @@ def event_line(event: Document, nodes: int) -> str | None:
 def _ending_line(event: Document) -> str | None:
     kind = event.get("event")
     if kind == "ending" and event["reason"] not in ("done", "failure"):
-        return f"{event['reason']}: ending all ranks, they have {event['grace']:g} s to save"
-    if kind == "ending" and event["reason"] == "failure":
-        return "ending all ranks"
+        return f"{event['reason']}: ending {event.get('ranks', 'all')} ranks, they have {event['grace']:g} s to save"
+    if kind == "ending" and event["reason"] == "failure" and event.get("ranks"):
+        return f"ending the other {event['ranks']} ranks"
     if kind == "rank-exit" and not event.get("expected") and event.get("code") != 0:
         how = f"signal {event['signal']}" if "signal" in event else f"code {event.get('code')}"
         return f"rank {event['rank']} on {event.get('node')} ended with {how}"

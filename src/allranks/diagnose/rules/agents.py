@@ -12,7 +12,8 @@ from dataclasses import replace
 from ..incident import ExitRecord
 
 _ROOT = re.compile(
-    r"Root Cause \(first observed failure\):\n.*?^ +rank +: (\d+)\b.*?^ +exitcode +: (-?\d+) +\(pid: (\d+)\)",
+    r"Root Cause \(first observed failure\):\n.{0,400}?^ +rank +: (\d+)\b"
+    r".{0,400}?^ +exitcode +: (-?\d+) +\(pid: (\d+)\)",
     re.DOTALL | re.MULTILINE,
 )
 _AGENT_LINE = re.compile(r"^[WEI]\d{4} [^\n]*torch/distributed/elastic/|^Traceback \(most recent call last\):\n"

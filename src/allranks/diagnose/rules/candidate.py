@@ -37,5 +37,6 @@ class Candidate:
     others: tuple[Finding, ...] = ()
 
     def finding(self) -> Finding:
-        """The candidate as a finding whose id is the cause."""
-        return Finding(self.cause, "fail", self.message, self.remedy, self.where, self.evidence[:3])
+        """The candidate as a finding whose id is the cause; the message is one line."""
+        message = " ".join(self.message.splitlines())
+        return Finding(self.cause, "fail", message, self.remedy, self.where, self.evidence[:3])

@@ -19,7 +19,7 @@ from allranks.findings import Where
 
 from ..incident import ExitRecord, Incident, Raised
 from .agents import behind_agent
-from .signatures import SHAPES, Signature, lost_peer, raised_first, raised_in_log, signature_of
+from .signatures import ENOUGH, SHAPES, Signature, lost_peer, raised_first, raised_in_log, signature_of
 from .words import name_ranks
 
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
@@ -149,7 +149,7 @@ def _from_signal(end: ExitRecord, signal: int) -> Failure:
 
 def _from_abort(end: ExitRecord, key: str) -> Failure:
     """SIGABRT is C++'s way to end: its last words say whether of an own or of a peer's failure."""
-    last = "\n".join(end.tail.splitlines()[-30:])
+    last = "\n".join(end.tail.splitlines()[-30:])[-ENOUGH:]
     if re.search(SHAPES, last):
         return Failure(end, Role.ROOT, "crashed", SHAPES, signal=ABORT, signature=signature_of("", last))
     peer = lost_peer("", last)
@@ -160,7 +160,7 @@ def _from_abort(end: ExitRecord, key: str) -> Failure:
 
 
 def _from_code(end: ExitRecord) -> Failure:
-    last = "\n".join(end.tail.splitlines()[-10:])
+    last = "\n".join(end.tail.splitlines()[-10:])[-ENOUGH:]
     peer = lost_peer("", last)
     if peer is not None:
         return Failure(end, Role.CONSEQUENCE, "exited", peer, peer=peer)

@@ -68,7 +68,7 @@ def _read(incident: Incident, fault: Fault, nodes: str) -> _Reading:
 def _death(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     """Nobody but a person, a script or the kernel ends a guard."""
     part = "guard" if fault.id == "guard-death" else "watcher"
-    how = re.sub(r"^the watcher process ", "", fault.message)
+    how = re.sub(r"^the watcher process ", "", one_line(fault.message))
     how = re.sub(r"signal (\d+)", lambda m: SIGNALS.get(int(m[1]), m[0]), how)
     ranks = incident.ranks_by_node.get(fault.node, ())
     took = f" and took rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)} with it" if ranks else ""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from ..incident import Raised
 
+ENOUGH = 4096  # characters of a text that are looked at; patterns are bounded too, so that no log is slow to read
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -34,7 +36,7 @@ class Signature:
         if self.trace and not re.search(self.trace, traceback):
             return False
         name = kind.rsplit(".", 1)[-1]
-        return name in self.types or re.search(self.pattern, f"{name}: {text}", re.DOTALL) is not None
+        return name in self.types or re.search(self.pattern, f"{name}: {text[:ENOUGH]}", re.DOTALL) is not None
 
 
 SHAPES = r"op\.preamble\.length <= op\.nbytes"
@@ -63,7 +65,7 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         "nccl-timeout-collective-mismatch", "torch: ProcessGroupWrapper.cpp", _SAME,
-        r"Detected mismatch between collectives.*aspects:\s*(Sequence number|Op type)", shared=True,
+        r"Detected mismatch between collectives.{0,3000}?aspects:\s*(Sequence number|Op type)", shared=True,
     ),
     Signature(
         "collective-shape-mismatch", "torch: ProcessGroupWrapper.cpp; gloo: transport/tcp/pair.cc", _SAME,
@@ -112,24 +114,24 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         "memlock-limit", "NCCL: ibvwrap.cc", "raise the limit of locked memory (ulimit -l unlimited) for the login",
-        r"ibv_reg_mr.*Cannot allocate",
+        r"ibv_reg_mr.{0,200}Cannot allocate",
     ),
     Signature(
         "dataloader-worker-killed", "torch: utils/data/dataloader.py, csrc/DataLoader.cpp", _LOADER
         + "; for 'Bus error' enlarge /dev/shm: mount -o remount,size=16G /dev/shm",
-        r"DataLoader worker \(pid.*(exited unexpectedly|is killed by signal)",
+        r"DataLoader worker \(pid.{0,200}(exited unexpectedly|is killed by signal)",
     ),
     Signature(  # seen: the worker dies between handing over a tensor and its file descriptor
         "dataloader-worker-killed", "torch: multiprocessing/reductions.py; CPython multiprocessing/resource_sharer.py",
         _LOADER, types=("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError",
                         "FileNotFoundError"),
-        trace=r"(?s)torch/utils/data/dataloader\.py.*rebuild_storage_fd", confidence=0.8,
+        trace=r"(?s)torch/utils/data/dataloader\.py.{0,3000}rebuild_storage_fd", confidence=0.8,
         means="a worker of its DataLoader was gone",
     ),
     Signature(
         "nccl-shm-too-small", "torch: MapAllocator.cpp; NCCL: shmutils.cc",
         "enlarge /dev/shm on the node: mount -o remount,size=16G /dev/shm",
-        r"failed to extend /dev/shm|(/dev/shm/|</?torch_\d+).*(No space left|Cannot allocate)",
+        r"failed to extend /dev/shm|(/dev/shm/|</?torch_\d+).{0,300}(No space left|Cannot allocate)",
     ),
     Signature(
         "disk-full", "errno 28 ENOSPC, 122 EDQUOT", "free space there: df -h and df -i on the node, and the quota",
@@ -181,7 +183,7 @@ SIGNATURES: tuple[Signature, ...] = (
 # A peer that went away, and one that did not come: what torch's own transports say. Plain OS errors are not
 # among them: "Connection reset by peer" from a database is the program's own affair.
 _GONE = re.compile(
-    r"gloo/transport.*(Connection (closed by peer|reset|refused)|Broken pipe|Read error|Write error)"
+    r"gloo/transport[^\n]{0,150}(Connection (closed by peer|reset|refused)|Broken pipe|Read error|Write error)"
     r"|Connection closed by peer \[|Application timeout caused pair closure|connectFullMesh failed"
     r"|Failed to recv, got 0 bytes|(recvValue|sendBytes|recvBytes|sendVector|recvVector) failed"
     r"|ncclRemoteError|NCCL communicator was aborted|remote process exited or there was a network error"
@@ -203,7 +205,7 @@ def signature_of(kind: str, text: str, traceback: str = "") -> Signature | None:
 
 def lost_peer(kind: str, text: str) -> str | None:
     """"waited" or "gone" where torch's transports speak of a peer, else None."""
-    whole = f"{kind.rsplit('.', 1)[-1]}: {text}"
+    whole = f"{kind.rsplit('.', 1)[-1]}: {text[:ENOUGH]}"
     if _WAITED.search(whole):
         return "waited"
     return "gone" if _GONE.search(whole) else None

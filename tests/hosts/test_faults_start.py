@@ -1,0 +1,177 @@
+"""What is missing or wrong on one node is named before any rank starts, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.bed import Bed, Unavailable
+from tests.hosts.launching import BOUND, PYTHON, Launch, program
+from tests.hosts.waiting import wait_until
+
+
+def nothing_left(bed: Bed, launch: Launch) -> None:
+    """No process of the run, no process at all on the hosts, no node directory."""
+    assert launch.alive() == []
+    on = [h for h in bed.hosts if h.is_on]
+    wait_until(lambda: not any(h.pids() for h in on), BOUND, "hosts without a process of the run")
+    uid = json.loads((launch.run_dir / "run.json").read_text())["uid"]
+    places = [Path(base, "allranks-0", uid) for base in ("/tmp", "/var/tmp", "/dev/shm")]
+    wait_until(lambda: not any(p.exists() for p in places), BOUND, f"no node directory of {uid}")
+
+
+def refused(bed: Bed, launch: Launch, cause: str, node: str | None, code: int = 3) -> dict[str, Any]:
+    """The run ended before any rank: the verdict's cause and node, the exit code. Gives the verdict."""
+    result = launch.result()
+    verdict: dict[str, Any] = result["verdict"]
+    assert (verdict["cause"], verdict["where"].get("node"), result["exit"]) == (cause, node, code), verdict
+    assert verdict["remedy"]
+    assert launch.events("rank-started") == []
+    nothing_left(bed, launch)
+    return verdict
+
+
+def done(bed: Bed, launch: Launch) -> dict[str, Any]:
+    """The run succeeded, and nothing is left of it."""
+    result = launch.result()
+    assert (result["exit"], result["verdict"]) == (0, None), (result["verdict"], launch.stderr)
+    nothing_left(bed, launch)
+    return result
+
+
+def told(launch: Launch, rank: int) -> dict[str, Any]:
+    """What tell.py says that it was given."""
+    (line,) = [line for line in launch.log(rank).splitlines() if line.startswith("TOLD ")]
+    found: dict[str, Any] = json.loads(line.removeprefix("TOLD "))
+    return found
+
+
+# -- absent on one node ----------------------------------------------------------------------------
+
+
+def test_script_missing_on_one_node(bed4: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed4, tmp_path)
+    script = launch.work / "code" / "train.py"
+    script.parent.mkdir()
+    script.touch()
+    bed4.host("h3").mount_empty(script.parent)
+    verdict = refused(bed4, launch.start(["code/train.py"]), "remote-path-missing", "h3")
+    assert f"h3 has no {script}" in verdict["message"] and "the other 3 have it" in verdict["message"]
+    assert f"rsync -a {script} h3:{script}" in verdict["remedy"]
+
+
+def test_interpreter_missing_on_one_node(bed4: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed4, tmp_path)
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(PYTHON)
+    bed4.host("h2").mount_empty(tmp_path / "env")
+    verdict = refused(bed4, launch.start(program("tell.py"), python=str(python)), "remote-path-missing", "h2")
+    assert f"h2 has no {python}" in verdict["message"]
+    assert "--python" in verdict["remedy"]
+
+
+def test_working_directory_missing_on_one_node(bed4: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed4, tmp_path)
+    place = tmp_path / "disk" / "project"
+    place.mkdir(parents=True)
+    bed4.host("h4").mount_empty(tmp_path / "disk")
+    launch.start(program("tell.py"), "--workdir", str(place))
+    verdict = refused(bed4, launch, "remote-path-missing", "h4")
+    assert f"h4 has no directory {place}" in verdict["message"]
+
+
+def test_output_directory_that_cannot_be_made(bed4: Bed, tmp_path: Path) -> None:
+    """A fault at the start of ranks, on one node of four: the others are ended, the node is named."""
+    launch = Launch(bed4, tmp_path)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    bed4.host("h2").mount_empty(shared)
+    bed4.host("h2").run(["mount", "-o", "remount,ro", str(shared)])
+    launch.start(program("nasty.py"), "--output-dir", str(shared / "out"))
+    result = launch.result()
+    assert (result["verdict"]["where"]["node"], result["exit"]) == ("h2", 4), result["verdict"]
+    assert str(shared / "out") in result["verdict"]["message"]
+    assert "Read-only file system" in result["verdict"]["message"]
+    nothing_left(bed4, launch)
+
+
+# -- interpreters ----------------------------------------------------------------------------------
+
+
+def test_python36_first_on_path(bed2: Bed, tmp_path: Path) -> None:
+    """The guard takes a newer one from further down the list."""
+    try:
+        bed2.host("h1").python_first("3.6")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert bed2.ssh("h1", "python3 --version", check=True).stdout.startswith("Python 3.6")
+    launch = Launch(bed2, tmp_path).start(program("tell.py"))
+    done(bed2, launch)
+    assert told(launch, 0)["env"]["RANK"] == "0"
+
+
+def test_python36_as_the_training_interpreter(bed2: Bed, tmp_path: Path) -> None:
+    try:
+        bed2.host("h2").python_first("3.6")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    launch = Launch(bed2, tmp_path).start(["python3", *program("tell.py")], python=None)
+    verdict = refused(bed2, launch, "python-version-or-env-mismatch", "h2")
+    assert "Python 3.6" in verdict["message"] and "3.8 or newer" in verdict["message"]
+
+
+def test_no_python_for_the_guard_on_one_node(bed4: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed4, tmp_path)
+    python = tmp_path / "tools" / "python"
+    python.parent.mkdir()
+    python.symlink_to(PYTHON)
+    bed4.host("h4").mount_empty(python.parent)
+    launch.start(program("tell.py"), "--guard-python", str(python))
+    verdict = refused(bed4, launch, "python-version-or-env-mismatch", "h4", code=4)
+    assert f"tried {python}" in verdict["message"]
+    assert "--guard-python" in verdict["remedy"]
+
+
+# -- prelude, environment, words -------------------------------------------------------------------
+
+
+def test_prelude_that_fails_on_one_node(bed4: Bed, tmp_path: Path) -> None:
+    prelude = '[ "$(hostname)" != h2 ] || { echo "module: cuda/12 not found"; exit 3; }'
+    launch = Launch(bed4, tmp_path).start(program("tell.py"), "--prelude", prelude)
+    verdict = refused(bed4, launch, "remote-path-missing", "h2")
+    assert "prelude ended with code 3" in verdict["message"]
+    assert "module: cuda/12 not found" in verdict["message"]
+
+
+def test_prelude_and_env_reach_the_ranks(bed2: Bed, tmp_path: Path) -> None:
+    odd = "two words, 'quotes' \"both\", $HOME ! \\ and\na new line"
+    launch = Launch(bed2, tmp_path)
+    launch.start(
+        program("tell.py"), "--prelude", "export FROM_PRELUDE='a b'; export LATER=prelude",
+        "--env", f"GIVEN={odd}", "--env", "FORWARDED", "--env", "LATER=option",
+        env={"FORWARDED": odd, "NOT_FORWARDED": "x", "NCCL_IB_HCA": "mlx5"},
+    )  # fmt: skip
+    done(bed2, launch)
+    for rank in (0, 1):
+        environment = told(launch, rank)["env"]
+        assert environment["FROM_PRELUDE"] == "a b"
+        assert environment["GIVEN"] == environment["FORWARDED"] == odd
+        assert environment["LATER"] == "option"
+        assert environment["NCCL_IB_HCA"] == "mlx5"
+        assert "NOT_FORWARDED" not in environment
+
+
+def test_words_and_working_directory_arrive_untouched(bed2: Bed, tmp_path: Path) -> None:
+    words = ["two words", "it's", '"both"', "$HOME", "`id`", "!", "a\nb", "", "*", "--json", "--", "-x", "tail\\"]
+    launch = Launch(bed2, tmp_path)
+    place = tmp_path / "a b 'c' $d"
+    place.mkdir()
+    launch.start(program("tell.py", *words), "--workdir", str(place))
+    done(bed2, launch)
+    for rank in (0, 1):
+        assert told(launch, rank)["argv"] == words
+        assert told(launch, rank)["cwd"] == str(place)

@@ -1,0 +1,1159 @@
+"""The gang's state machine: event sequences → actions, with time as a parameter.
+
+A script has a step a line, and after `|` the actions it must give, in order: `setup>h1` is a message to h1
+(`>*`: to all nodes, one after the other), other words are events of events.jsonl, `OVER` is the end of the attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from allranks.cluster import Cluster, Node
+from allranks.findings import Finding, Where
+from allranks.gang.machine import END_PATIENCE, GATE_REPEATS, GATHER_PATIENCE, Gang
+from allranks.gang.places import Setting
+from allranks.gang.states import (
+    TABLE,
+    Action,
+    AttemptOver,
+    Back,
+    Drained,
+    Ended,
+    Event,
+    Exit,
+    Facts,
+    Fault,
+    Hello,
+    Listening,
+    Lost,
+    Note,
+    Probed,
+    Report,
+    Send,
+    Silent,
+    Started,
+    State,
+    Stop,
+    Tick,
+    Unreachable,
+)
+from allranks.spec import RunSpec
+
+PORT = 29500
+BEGIN = 1000.0
+
+
+def facts_of(index: int, **parts: Any) -> dict[str, Any]:
+    """One interface on a common network: all that the gate needs to know."""
+    item = {"address": f"10.0.0.{index + 1}", "prefix": 24, "family": 4, "scope": "global"}
+    eth0 = {"name": "eth0", "up": True, "running": True, "loopback": False, "addresses": [item]}
+    identity = {"boot_id": f"boot{index}", "netns": 1, "pidns": 1}
+    return {"interfaces": [eth0], "identity": identity, "nccl": {"environ": {}}, **parts}
+
+
+def reached(index: int, ok: bool = True) -> tuple[dict[str, Any], ...]:
+    found = {"address": "10.0.0.1", "ok": ok, "seconds": 0.01, "local_address": f"10.0.0.{index + 1}"}
+    return (found if ok else {**found, "error": "timeout", "text": "no answer"},)
+
+
+def unreachable(node: str) -> Finding:
+    return Finding("ssh-unreachable", "fail", f"{node}: Connection refused", "is it up?", Where(node=node))
+
+
+class Drive:
+    """A gang with its clock; every step gives the actions as words and keeps what was sent."""
+
+    def __init__(self, count: int = 3, nproc: int | None = 1, expected: int | None = None, **spec: Any) -> None:
+        self.spec = RunSpec(command=("train.py",), nproc=nproc, **spec)
+        nodes = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count))
+        setting = Setting("run-1", "uid-1", "token", "/work", "/runs/run-1/outputs", expected_world_size=expected)
+        self.now = BEGIN
+        self.gang = Gang(self.spec, Cluster(nodes, "test"), setting, self.now)
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.notes: list[Note] = []
+        self.overs: list[int] = []
+        self._perform(self.gang.begin())
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.gang.nodes)
+
+    def _perform(self, actions: list[Action]) -> list[str]:
+        words = []
+        for action in actions:
+            if isinstance(action, Send):
+                self.sent.append((action.node, dict(action.message)))
+                words.append(f"{action.message['type']}>{action.node}")
+            elif isinstance(action, Note):
+                self.notes.append(action)
+                words.append(action.event)
+            else:
+                assert isinstance(action, AttemptOver)
+                self.overs.append(action.attempt)
+                words.append("OVER")
+        return words
+
+    def feed(self, event: Event) -> list[str]:
+        return self._perform(self.gang.handle(event, self.now))
+
+    def last(self, kind: str) -> dict[str, Any]:
+        """The newest message of a kind."""
+        return next(m for _, m in reversed(self.sent) if m["type"] == kind)
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        return [dict(n.fields) for n in self.notes if n.event == event]
+
+    # -- one method a word of the scripts ------------------------------------------------------------
+
+    def hello(self, node: str, attempt: dict[str, Any] | None = None) -> list[str]:
+        return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, attempt=attempt))
+
+    def dead(self, node: str, *how: str, attempt: dict[str, Any] | None = None) -> list[str]:
+        text = " ".join(how) or "was killed by signal 9"
+        return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, True, text, attempt))
+
+    def facts(self, node: str, error: str = "") -> list[str]:
+        return self.feed(Facts(node, self.now, facts_of(int(node[1:])), error))
+
+    def unreachable(self, node: str) -> list[str]:
+        return self.feed(Unreachable(node, self.now, unreachable(node)))
+
+    def listening(self, node: str = "h0", error: str = "") -> list[str]:
+        found = {"port": PORT, "errno": error, "text": "no", "owner": None} if error else None
+        return self.feed(Listening(node, self.now, 0 if error else PORT, found))
+
+    def probed(self, node: str, ok: str = "ok") -> list[str]:
+        return self.feed(Probed(node, self.now, reached(int(node[1:]), ok == "ok")))
+
+    def started(self, rank: str) -> list[str]:
+        node = self.node_of(int(rank))
+        return self.feed(Started(node, self.now, int(rank), 100 + int(rank), self.gang.attempt))
+
+    def entered(self, rank: str) -> list[str]:
+        return self.feed(Report(self.node_of(int(rank)), self.now, int(rank), "init-entered"))
+
+    def initialised(self, rank: str) -> list[str]:
+        return self.feed(Report(self.node_of(int(rank)), self.now, int(rank), "initialised"))
+
+    def exit(self, rank: str, how: str, error: str = "", expected: bool = False) -> list[str]:
+        """`code=N` or `signal=N`."""
+        kind, number = how.split("=")
+        document = {"message": {"message": error.replace("_", " ")}} if error else None
+        code, signal = (int(number), None) if kind == "code" else (None, int(number))
+        node = self.node_of(int(rank))
+        return self.feed(Exit(node, self.now, int(rank), self.gang.attempt, code, signal, expected, 0, document))
+
+    def ended(self, node: str, reason: str = "") -> list[str]:
+        return self.feed(Ended(node, self.now, self.gang.attempt, (), reason))
+
+    def drained(self, node: str) -> list[str]:
+        return self.feed(Drained(node, self.now, self.gang.attempt))
+
+    def fault(self, node: str, kind: str = "start-failed") -> list[str]:
+        return self.feed(Fault(node, self.now, kind, "no"))
+
+    def silent(self, node: str) -> list[str]:
+        return self.feed(Silent(node, self.now))
+
+    def back(self, node: str) -> list[str]:
+        return self.feed(Back(node, self.now))
+
+    def lost(self, node: str) -> list[str]:
+        return self.feed(Lost(node, self.now, self.now - self.spec.lease))
+
+    def stop(self, grace: str = "30", reason: str = "ctrl-c") -> list[str]:
+        return self.feed(Stop("", self.now, reason, float(grace)))
+
+    def tick(self, seconds: str = "0.2") -> list[str]:
+        self.now += float(seconds)
+        return self.feed(Tick("", self.now))
+
+    def retry(self, kind: str = "retry") -> list[str]:
+        return self._perform(self.gang.retry(self.now, same_attempt=kind == "repeat"))
+
+    # -- shortcuts -----------------------------------------------------------------------------------
+
+    def node_of(self, rank: int) -> str:
+        for name, node in self.gang.nodes.items():
+            if rank in node.ranks:
+                return name
+        return self.names[-1]
+
+    def gathered(self) -> Drive:
+        for name in self.names:
+            self.hello(name)
+        for name in self.names:
+            self.facts(name)
+        assert self.gang.state is State.LISTENING
+        return self
+
+    def proved(self) -> Drive:
+        """Through the gate: `start` has been sent."""
+        self.listening()
+        for name in self.names:
+            self.probed(name)
+        assert self.gang.state is State.RUNNING
+        return self
+
+    def running(self) -> Drive:
+        if self.gang.state is State.GATHERING:
+            self.gathered()
+        self.proved()
+        for rank in [r.rank for r in self.gang.ranks()]:
+            self.started(str(rank))
+        return self
+
+    def through_the_end(self) -> Drive:
+        for name in self.names:
+            self.ended(name)
+            self.drained(name)
+        assert self.gang.state is State.OVER
+        return self
+
+
+def play(script: str, drive: Drive | None = None, **spec: Any) -> Drive:
+    """Runs a script and compares every step's actions."""
+    drive = drive or Drive(**spec)
+    for line in script.strip().splitlines():
+        step, _, expected = line.partition("|")
+        words = step.split()
+        if not words:
+            continue
+        method: Callable[..., Any] = getattr(drive, words[0])
+        given = method(*words[1:])
+        if isinstance(given, Drive):
+            continue
+        wanted = []
+        for word in expected.split():
+            many = word.endswith(">*")
+            wanted += [f"{word[:-1]}{name}" for name in drive.names] if many else [word]
+        assert given == wanted, f"after {step.strip()!r} in state {drive.gang.state}"
+    return drive
+
+
+# -- the whole way -----------------------------------------------------------------------------------
+
+
+def test_from_the_first_hello_to_the_end() -> None:
+    drive = play("""
+        hello h1        | node-ready setup>h1
+        hello h0        | node-ready setup>h0
+        facts h1        | facts
+        hello h2        | node-ready setup>h2
+        facts h2        | facts
+        facts h0        | facts listen>h0
+        listening       | gate-listening probe>*
+        probed h2       |
+        probed h0       |
+        probed h1       | gate-proved start>*
+        started 0       | rank-started
+        started 1       | rank-started
+        started 2       | rank-started
+        entered 1       |
+        initialised 0   | rank-initialised
+        initialised 1   | rank-initialised
+        initialised 2   | rank-initialised all-initialised
+        initialised 2   |
+        tick            |
+        exit 0 code=0   | rank-exit
+        exit 2 code=0   | rank-exit
+        exit 1 code=0   | rank-exit ending end>*
+        ended h0        | node-clean
+        drained h0      |
+        ended h1        | node-clean
+        drained h1      |
+        ended h2        | node-clean
+        drained h2      | OVER
+        tick            |
+    """)
+    assert drive.gang.exits and drive.gang.failed_t is None
+    (ending,) = drive.said("ending")
+    assert (ending["reason"], ending["grace"]) == ("done", drive.spec.grace)
+    assert [m["attempt"] for _, m in drive.sent if m["type"] == "start"] == [0, 0, 0]
+    assert [r["rank"] for _, m in drive.sent if m["type"] == "start" for r in m["ranks"]] == [0, 1, 2]
+    assert (drive.gang.master_addr, drive.gang.master_port) == ("10.0.0.1", PORT)
+
+
+def test_times_are_those_of_the_events() -> None:
+    drive = Drive(count=1).running()
+    drive.now = BEGIN + 50
+    drive.feed(Report("h0", BEGIN + 7.5, 0, "initialised"))
+    assert drive.said("all-initialised") == [{"seconds": 7.5, "ranks": 1, "t": BEGIN + 7.5}]
+
+
+# -- gathering ---------------------------------------------------------------------------------------
+
+GATHERING = {
+    "one of three is unreachable, the others answer": """
+        hello h0         | node-ready setup>h0
+        unreachable h1   | finding
+        tick             |
+        hello h2         | node-ready ending end>h0 end>h2
+        ended h0         | node-clean
+        drained h0       |
+        ended h2         | node-clean
+        drained h2       | OVER
+    """,
+    "one is unreachable, another never answers: it is given its patience": f"""
+        hello h0         | node-ready setup>h0
+        unreachable h1   | finding
+        tick             |
+        tick {GATHER_PATIENCE - 1} |
+        tick 1           | ending end>h0
+        ended h0         | node-clean
+        drained h0       | OVER
+    """,
+    "two are unreachable: both are named": """
+        hello h0         | node-ready setup>h0
+        unreachable h1   | finding
+        tick 1           |
+        unreachable h2   | finding ending end>h0
+        ended h0         | node-clean
+        drained h0       | OVER
+    """,
+    "none answers": """
+        unreachable h0   | finding
+        unreachable h1   | finding
+        unreachable h2   | finding ending OVER
+    """,
+    "the patience counts from the first": f"""
+        unreachable h0   | finding
+        tick {GATHER_PATIENCE - 0.5} |
+        unreachable h1   | finding
+        tick 0.5         | ending OVER
+    """,
+    "late word of a node while the others are being ended": """
+        hello h0         | node-ready setup>h0
+        hello h1         | node-ready setup>h1
+        stop 5           | ending end>h0 end>h1
+        hello h2         | node-ready end>h2
+        ended h0         | node-clean
+        drained h0       |
+        ended h1         | node-clean
+        drained h1       |
+        ended h2         | node-clean
+        drained h2       | OVER
+    """,
+    "a late look is ignored": """
+        hello h0         | node-ready setup>h0
+        stop 5           | ending end>h0
+        facts h0         |
+        ended h0         | node-clean
+        drained h0       | OVER
+        hello h1         |
+    """,
+    "stop before anybody answered": """
+        stop 30          | ending OVER
+    """,
+    "the look was lost with the channel: it is asked for again": """
+        hello h0         | node-ready setup>h0
+        hello h0         | setup>h0
+        facts h0         | facts
+        hello h0         |
+    """,
+    "a guard dies during the look": """
+        hello h0         | node-ready setup>h0
+        hello h1         | node-ready setup>h1
+        dead h1          | finding ending end>h0 end>h1
+    """,
+}
+
+
+@pytest.mark.parametrize("script", GATHERING.values(), ids=GATHERING)
+def test_gathering(script: str) -> None:
+    play(script)
+
+
+def test_all_unreachable_nodes_are_found() -> None:
+    drive = play(GATHERING["two are unreachable: both are named"])
+    assert [f.where.node for f in drive.gang.findings] == ["h1", "h2"]
+
+
+def test_a_failed_prelude_ends_it() -> None:
+    drive = Drive()
+    for name in drive.names:
+        drive.hello(name)
+    words = drive.facts("h1", "the prelude ended with code 1")
+    assert words[:2] == ["facts", "ending"]
+    assert "prelude" in drive.gang.findings[0].message and drive.gang.findings[0].where.node == "h1"
+
+
+def test_a_failed_check_ends_it() -> None:
+    drive = Drive(count=2)
+    for name in drive.names:
+        drive.hello(name)
+    drive.facts("h0")
+    lacking = facts_of(1, workdir={"path": "/work", "exists": False})
+    words = drive.feed(Facts("h1", drive.now, lacking))
+    assert words == ["facts", "finding", "ending", "end>h0", "end>h1"]
+    assert drive.gang.findings[0].where.node == "h1"
+    assert drive.gang.plan is None
+
+
+def test_a_world_size_of_the_environment_that_differs_is_a_warning() -> None:
+    drive = Drive(expected=8).gathered()
+    (finding,) = drive.gang.findings
+    assert (finding.id, finding.status) == ("world-size-mismatch", "warn") and "8" in finding.message
+
+
+# -- the gate ----------------------------------------------------------------------------------------
+
+GATE = {
+    "the port is taken": """
+        gathered
+        listening h0 EADDRINUSE | ending end>*
+    """,
+    "a node does not reach the master": """
+        gathered
+        listening        | gate-listening probe>*
+        probed h0        |
+        probed h1        |
+        probed h2 bad    | finding ending end>*
+    """,
+    "an answer before the question is out of order": """
+        gathered
+        probed h1        | note
+        listening        | gate-listening probe>*
+        listening        | note
+    """,
+    "stop during the proof; late answers are ignored": """
+        gathered
+        listening        | gate-listening probe>*
+        stop 30          | ending end>*
+        probed h0        |
+        probed h1        |
+        probed h2        |
+    """,
+    "the question was lost with the channel of the master": """
+        gathered
+        hello h0         | listen>h0
+        hello h1         |
+        listening        | gate-listening probe>*
+        probed h0        |
+        hello h0         |
+        hello h2         | probe>h2
+        probed h2        |
+        probed h1        | gate-proved start>*
+        hello h2         | start>h2
+    """,
+    "a node is lost during the proof": """
+        gathered
+        listening        | gate-listening probe>*
+        silent h1        | node-silent
+        back h1          | node-back
+        silent h1        | node-silent
+        lost h1          | node-lost ending end>h0 end>h2
+    """,
+}
+
+
+@pytest.mark.parametrize("script", GATE.values(), ids=GATE)
+def test_gate(script: str) -> None:
+    play(script)
+
+
+def test_the_port_is_named() -> None:
+    drive = play(GATE["the port is taken"])
+    assert (drive.gang.findings[0].id, drive.gang.findings[0].where.port) == ("port-in-use", PORT)
+
+
+def test_an_output_directory_that_is_not_shared_is_a_warning() -> None:
+    drive = Drive(count=2, output_dir="/shared/out").gathered()
+    drive.listening()
+    drive.probed("h0")
+    drive.feed(Probed("h1", drive.now, reached(1), shared=False))
+    assert drive.gang.state is State.RUNNING
+    assert [f.id for f in drive.gang.findings] == ["output-dir-not-shared"]
+
+
+def test_no_address_to_offer() -> None:
+    drive = Drive(count=2, network="192.168.0.0/16").gathered()
+    assert drive.listening()[0] == "ending"
+    assert drive.gang.findings[0].id == "no-interface"
+
+
+# -- running -----------------------------------------------------------------------------------------
+
+RUNNING = {
+    "exit 0 early is no failure": """
+        exit 1 code=0    | rank-exit
+        tick 100         |
+        exit 0 code=0    | rank-exit
+        exit 2 code=0    | rank-exit ending end>*
+    """,
+    "an exception ends all": """
+        exit 1 code=1    | rank-exit ending end>*
+        exit 0 signal=15 | rank-exit
+        ended h0         | node-clean
+        ended h1         | node-clean
+        exit 2 signal=15 | rank-exit
+        ended h2         | node-clean
+        drained h2       |
+        drained h1       |
+        drained h0       | OVER
+    """,
+    "an exit is counted once": """
+        exit 1 code=0    | rank-exit
+        exit 1 code=1    |
+    """,
+    "silent and back": """
+        silent h1        | node-silent
+        silent h1        | node-silent
+        back h1          | node-back
+        back h1          |
+        tick 1000        |
+    """,
+    "a lost node ends the others, and nothing more is expected of it": """
+        silent h1        | node-silent
+        lost h1          | node-lost ending end>h0 end>h2
+        silent h1        |
+        ended h0         | node-clean
+        drained h0       |
+        ended h2         | node-clean
+        drained h2       | OVER
+    """,
+    "the last of those that are waited for is lost": """
+        stop 30          | ending end>*
+        ended h0         | node-clean
+        drained h0       |
+        ended h1         | node-clean
+        drained h1       |
+        lost h2          | node-lost OVER
+    """,
+    "a guard's fault ends all": """
+        fault h2 watcher-lost | finding ending end>*
+    """,
+    "stop twice: the second is shorter": """
+        stop 30          | ending end>*
+        tick 1           |
+        stop 0           | ending end>*
+        stop 0           |
+        stop 60          |
+    """,
+    "a failure in the grace of a stop shortens nothing": """
+        stop 30          | ending end>*
+        exit 1 code=1    | rank-exit
+        fault h1 watcher-lost | finding
+        lost h2          | node-lost
+    """,
+    "a node that never confirms its end": f"""
+        stop 2           | ending end>*
+        ended h0         | node-clean
+        drained h0       |
+        ended h2         | node-clean
+        drained h2       |
+        tick {END_PATIENCE} |
+        tick 2           | OVER
+    """,
+    "a node whose output never comes to its end": """
+        stop 2           | ending end>*
+        ended h0         | node-clean
+        drained h0       |
+        ended h1         | node-clean
+        ended h2         | node-clean
+        drained h2       |
+        tick 20          |
+        tick 60          | OVER
+    """,
+    "the end is asked for again after a reconnect": """
+        stop 30          | ending end>*
+        ended h1         | node-clean
+        hello h1         | end>h1
+        drained h1       |
+        hello h1         |
+    """,
+    "out of order": """
+        facts h0         | note
+        listening        | note
+        probed h0        | note
+        drained h0       | note
+        unreachable h1   | note
+    """,
+    "a node that ended its ranks alone: its lease was over": """
+        exit 1 signal=15 | rank-exit ending end>*
+        ended h1 lease   | node-clean
+        ended h1         |
+    """,
+    "the same, seen by the word of its end first": """
+        ended h1 lease   | node-clean ending end>*
+    """,
+}
+
+
+@pytest.mark.parametrize("script", RUNNING.values(), ids=RUNNING)
+def test_running(script: str) -> None:
+    play(script, Drive().running())
+
+
+@pytest.mark.parametrize("name", [n for n in RUNNING if "lease" in n or "the same" in n])
+def test_a_lease_that_ended_is_a_fault_of_that_node(name: str) -> None:
+    drive = play(RUNNING[name], Drive().running())
+    assert [(f.node, f.id) for f in drive.gang.faults] == [("h1", "lease-over")]
+
+
+def test_a_second_stop_keeps_the_first_reason() -> None:
+    drive = Drive().running()
+    drive.stop("30", "ctrl-c")
+    drive.stop("0", "sigterm")
+    assert drive.gang.stop_reason == "ctrl-c"
+    assert [m["grace"] for _, m in drive.sent if m["type"] == "end"] == [30.0] * 3 + [0.0] * 3
+
+
+def test_states_of_ranks_and_nodes() -> None:
+    drive = Drive(count=3).running()
+    drive.initialised("0")
+    drive.exit("1", "code=0")
+    drive.exit("2", "signal=9")
+    drive.exit("0", "signal=15", expected=True)
+    assert [r.state for r in drive.gang.ranks()] == ["killed", "exited", "failed"]
+    drive.lost("h2")
+    assert [n.state for n in drive.gang.nodes.values()] == ["running", "running", "lost"]
+    assert [e.rank for e in drive.gang.exits] == [1, 2, 0]
+
+
+def test_what_could_not_be_ended_is_kept() -> None:
+    drive = Drive(count=1).running()
+    drive.stop("0")
+    drive.feed(Ended("h0", drive.now, 0, ({"pid": 7, "state": "D", "command": "nfs"},)))
+    assert drive.gang.nodes["h0"].left[0]["pid"] == 7
+    assert drive.said("node-clean")[0]["left"][0]["state"] == "D"
+
+
+# -- during the start --------------------------------------------------------------------------------
+
+STARTING = {
+    "a rank that cannot be started": """
+        started 0        | rank-started
+        fault h1         | finding ending end>*
+        started 2        | rank-started
+        exit 0 signal=15 | rank-exit
+        exit 2 signal=15 | rank-exit
+    """,
+    "a rank fails before the others have started": """
+        started 1        | rank-started
+        exit 1 code=1    | rank-exit ending end>*
+        started 0        | rank-started
+        started 2        | rank-started
+        ended h0         | node-clean
+    """,
+    "an exit may overtake the word of the start": """
+        exit 1 code=1    | rank-exit ending end>*
+    """,
+    "the start was lost with the channel": """
+        started 0        | rank-started
+        hello h1         | start>h1
+        started 1        | rank-started
+    """,
+}
+
+
+@pytest.mark.parametrize("script", STARTING.values(), ids=STARTING)
+def test_during_the_start(script: str) -> None:
+    play(script, Drive().gathered().proved())
+
+
+def test_words_of_another_attempt_are_ignored() -> None:
+    drive = Drive().gathered().proved()
+    assert drive.feed(Started("h0", drive.now, 0, 55, 7)) == []
+    assert drive.feed(Exit("h0", drive.now, 0, 7, 1, None, False)) == []
+    assert drive.feed(Started("h0", drive.now, 99, 55, 0)) == []
+    assert drive.gang.ranks()[0].pid is None
+
+
+# -- the init timeout --------------------------------------------------------------------------------
+
+TIMEOUT = {
+    "some entered and one did not": (
+        """
+        entered 0        |
+        entered 1        |
+        tick 19          |
+        tick 2           | ending end>*
+        tick 1           |
+    """,
+        True,
+    ),
+    "all entered and one does not come out": (
+        """
+        entered 0        |
+        entered 1        |
+        entered 2        |
+        initialised 0    | rank-initialised
+        initialised 1    | rank-initialised
+        tick 21          | ending end>*
+    """,
+        True,
+    ),
+    "nobody ever calls init_process_group: a program without torch": (
+        """
+        tick 21          |
+        tick 10000       |
+    """,
+        False,
+    ),
+    "all initialised": (
+        """
+        entered 0        |
+        entered 1        |
+        entered 2        |
+        initialised 0    | rank-initialised
+        initialised 1    | rank-initialised
+        initialised 2    | rank-initialised all-initialised
+        tick 21          |
+    """,
+        False,
+    ),
+    "the one that did not come has ended well: nobody waits for it": (
+        """
+        entered 0        |
+        entered 1        |
+        initialised 0    | rank-initialised
+        initialised 1    | rank-initialised
+        exit 2 code=0    | rank-exit
+        tick 21          |
+    """,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "hit"), TIMEOUT.values(), ids=TIMEOUT)
+def test_init_timeout(script: str, hit: bool) -> None:
+    drive = play(script, Drive(init_timeout=20.0).running())
+    assert drive.gang.init_timeout_hit is hit
+
+
+def test_init_timeout_bounds_the_gate_too() -> None:
+    drive = Drive(init_timeout=20.0).gathered()
+    assert play("tick 21 | ending end>*", drive).gang.init_timeout_hit
+
+
+def test_init_timeout_counts_anew_for_each_attempt() -> None:
+    drive = Drive(init_timeout=20.0).running()
+    drive.now += 100
+    drive.exit("0", "code=1")
+    drive.through_the_end()
+    drive.retry()
+    drive.running()
+    drive.entered("0")
+    assert drive.tick("19") == []
+    assert drive.tick("2")[0] == "ending"
+
+
+# -- reconnects --------------------------------------------------------------------------------------
+
+
+def summary(attempt: int, ending: bool = False, **ranks: int | None) -> dict[str, Any]:
+    """What a guard says of its attempt: r3=None runs, r3=1 has ended with code 1."""
+    found = {}
+    for name, code in ranks.items():
+        exit_ = None if code is None else {"rank": int(name[1:]), "attempt": attempt, "code": code, "t": BEGIN}
+        found[name[1:]] = {"pid": 100 + int(name[1:]), "start_time": 1, "exit": exit_}
+    return {"attempt": attempt, "ranks": found, "ending": ending, "ended": None}
+
+
+def test_nothing_happened_while_nobody_listened() -> None:
+    drive = Drive().running()
+    assert drive.hello("h1", summary(0, r1=None)) == []
+    assert drive.gang.state is State.RUNNING
+
+
+def test_missed_start_and_exit_are_caught_up() -> None:
+    drive = Drive().gathered().proved()
+    assert drive.hello("h1", summary(0, r1=0)) == ["rank-started", "rank-exit"]
+    assert drive.gang.state is State.RUNNING
+    words = drive.hello("h2", summary(0, r2=1))
+    assert words[:3] == ["rank-started", "rank-exit", "ending"]
+    assert words.count("end>h2") >= 1
+    assert [(e.rank, e.code) for e in drive.gang.exits] == [(1, 0), (2, 1)]
+    assert drive.hello("h2", summary(0, r2=1)) == ["end>h2"]
+
+
+def test_a_guard_that_ended_its_ranks_alone() -> None:
+    drive = Drive().running()
+    words = drive.hello("h1", summary(0, ending=True, r1=None))
+    assert words[0] == "ending"
+    assert [(f.node, f.id) for f in drive.gang.faults] == [("h1", "ended-alone")]
+
+
+def test_the_hello_of_a_dead_guard() -> None:
+    drive = Drive().running()
+    words = drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
+    assert words == ["finding", "ending", "end>h0", "end>h1", "end>h2"]
+    assert ("h1", "guard-death") in [(f.node, f.id) for f in drive.gang.faults]
+    drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
+    assert [f.id for f in drive.gang.faults].count("guard-death") == 1
+
+
+def test_a_dead_guard_whose_lease_was_over_is_told_so() -> None:
+    drive = Drive().running()
+    drive.dead("h1", "ended: its lease was over", attempt=summary(0, ending=True, r1=None))
+    assert {f.id for f in drive.gang.faults} <= {"lease-over", "ended-alone"}
+
+
+def test_a_guard_that_dies_after_its_ranks_have_ended() -> None:
+    drive = Drive(count=2).running()
+    drive.stop("5")
+    drive.ended("h0")
+    drive.drained("h0")
+    words = drive.dead("h1", attempt=summary(0, ending=True, r1=0))
+    assert "end>h1" in words
+    drive.ended("h1")
+    assert drive.drained("h1") == ["OVER"]
+
+
+# -- taking over -------------------------------------------------------------------------------------
+
+
+def adopted(**ranks: tuple[int, ...]) -> Drive:
+    drive = Drive()
+    drive.gang.adopt(0, ranks, ("10.0.0.1", PORT))
+    return drive
+
+
+ALL = {"h0": (0,), "h1": (1,), "h2": (2,)}
+
+
+def test_adopt_goes_on() -> None:
+    drive = adopted(**ALL)
+    for index, name in enumerate(drive.names):
+        assert drive.hello(name, summary(0, **{f"r{index}": None})) == ["rank-started"]
+    assert drive.gang.state is State.RUNNING
+    play(
+        """
+        tick 1          |
+        exit 0 code=0   | rank-exit
+        exit 1 code=0   | rank-exit
+        exit 2 code=0   | rank-exit ending end>*
+        ended h0        | node-clean
+        drained h0      |
+        ended h1        | node-clean
+        drained h1      |
+        ended h2        | node-clean
+        drained h2      | OVER
+    """,
+        drive,
+    )
+
+
+def test_adopt_and_stop_at_once() -> None:
+    drive = adopted(**ALL)
+    drive.stop("30", "stop")
+    for index, name in enumerate(drive.names):
+        assert drive.hello(name, summary(0, **{f"r{index}": None}))[-1] == f"end>{name}"
+    drive.through_the_end()
+
+
+def test_adopt_of_a_run_whose_ranks_the_old_controller_had_not_written_down() -> None:
+    drive = adopted(h0=(), h1=(), h2=())
+    for index, name in enumerate(drive.names):
+        drive.hello(name, summary(0, **{f"r{index}": None}))
+    assert [r.pid for r in drive.gang.ranks()] == [100, 101, 102]
+    for rank in "012":
+        words = drive.exit(rank, "code=0")
+    assert words[:2] == ["rank-exit", "ending"]
+
+
+def test_adopt_of_a_later_attempt_than_was_written_down() -> None:
+    drive = adopted(**ALL)
+    for index, name in enumerate(drive.names):
+        drive.hello(name, summary(1, **{f"r{index}": None}))
+    assert drive.gang.attempt == 1
+    assert drive.exit("1", "code=1")[:2] == ["rank-exit", "ending"]
+
+
+def test_adopt_of_a_run_that_had_not_started_its_ranks_ends() -> None:
+    drive = adopted(h0=(), h1=(), h2=())
+    drive.hello("h0", None)
+    assert drive.gang.state is State.ENDING
+    for name in ("h1", "h2"):
+        assert drive.hello(name, None)[-1] == f"end>{name}"
+    drive.through_the_end()
+    assert drive.gang.faults
+
+
+# -- retries -----------------------------------------------------------------------------------------
+
+
+def test_a_retry_is_a_whole_new_attempt() -> None:
+    drive = Drive().running()
+    drive.exit("1", "code=1")
+    drive.through_the_end()
+    play(
+        """
+        retry           | attempt-start listen>h0
+        listening       | gate-listening probe>*
+        probed h0       |
+        probed h1       |
+        probed h2       | gate-proved start>*
+        started 0       | rank-started
+        started 1       | rank-started
+        started 2       | rank-started
+        exit 0 code=0   | rank-exit
+        exit 1 code=0   | rank-exit
+        exit 2 code=0   | rank-exit ending end>*
+    """,
+        drive,
+    )
+    assert drive.gang.attempt == 1 and len(drive.gang.exits) == 3
+    tokens = [m["token"] for _, m in drive.sent if m["type"] == "listen"]
+    assert len(set(tokens)) == 2
+    starts = [m for _, m in drive.sent if m["type"] == "start"]
+    assert [m["attempt"] for m in starts] == [0] * 3 + [1] * 3
+    assert starts[-1]["ranks"][0]["env"]["TORCHELASTIC_RESTART_COUNT"] == "1"
+    drive.through_the_end()
+    assert drive.overs == [0, 1]
+
+
+def taken(drive: Drive) -> Drive:
+    drive.exit("0", "code=1", "EADDRINUSE:_address_already_in_use")
+    return drive.through_the_end()
+
+
+def test_the_port_that_somebody_else_took_first() -> None:
+    drive = taken(Drive().running())
+    assert drive.gang.port_was_taken
+    drive.retry("repeat")
+    taken(drive.running())
+    for _ in range(GATE_REPEATS - 1):
+        assert drive.gang.port_was_taken
+        drive.retry("repeat")
+        taken(drive.running())
+    assert not drive.gang.port_was_taken, "then it is a failure like any other"
+
+
+def test_a_repeat_counts_as_no_attempt_for_the_program() -> None:
+    drive = taken(Drive().running())
+    drive.retry("repeat")
+    drive.running()
+    assert drive.last("start")["ranks"][0]["env"]["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+
+def test_a_fixed_port_is_not_repeated() -> None:
+    assert not taken(Drive(master_port=PORT).running()).gang.port_was_taken
+
+
+def test_another_rank_or_another_error_is_no_taken_port() -> None:
+    drive = Drive().running()
+    drive.exit("1", "code=1", "EADDRINUSE")
+    assert not drive.through_the_end().gang.port_was_taken
+    drive = Drive().running()
+    drive.exit("0", "code=1", "ValueError:_bad_batch")
+    assert not drive.through_the_end().gang.port_was_taken
+
+
+# -- launchers that stand for all ranks of a node ----------------------------------------------------
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "command"])
+def test_one_process_a_node(launcher: str) -> None:
+    drive = Drive(count=2, nproc=2, launcher=launcher).gathered().proved()
+    starts = [m for _, m in drive.sent if m["type"] == "start"]
+    assert [[r["rank"] for r in m["ranks"]] for m in starts] == [[0], [2]]
+    drive.started("0")
+    drive.started("2")
+    assert drive.exit("0", "code=0") == ["rank-exit"]
+    assert drive.exit("2", "code=0")[:2] == ["rank-exit", "ending"]
+
+
+def test_reports_of_all_ranks_under_torchrun() -> None:
+    drive = Drive(count=2, nproc=2, launcher="torchrun").running()
+    for rank in "012":
+        drive.initialised(rank)
+    assert drive.initialised("3") == ["rank-initialised", "all-initialised"]
+
+
+# -- the table ---------------------------------------------------------------------------------------
+
+
+def test_the_table_names_methods_that_exist() -> None:
+    names = {name for row in TABLE.values() for name in row.values()} - {"ignore"}
+    assert all(callable(getattr(Gang, name)) for name in names)
+
+
+def test_every_state_has_a_row_and_hears_stop_or_is_over() -> None:
+    assert set(TABLE) == set(State)
+    assert all(Stop in TABLE[s] for s in State if s is not State.OVER)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_what_stands_in_no_row_is_noted_and_changes_nothing(state: State) -> None:
+    drive = Drive()
+    drive.gang.state = state
+    events: list[Event] = [
+        Facts("h0", 0, {}), Listening("h0", 0, PORT), Probed("h0", 0), Started("h0", 0, 0, 1, 0),
+        Report("h0", 0, 0, "initialised"), Exit("h0", 0, 0, 0, 0, None, False), Ended("h0", 0, 0), Drained("h0", 0, 0),
+    ]  # fmt: skip
+    for event in events:
+        if type(event) not in TABLE[state]:
+            assert drive.feed(event) == ["note"]
+            assert drive.gang.state is state
+
+
+# -- any order at all --------------------------------------------------------------------------------
+
+NODES = st.sampled_from(["h0", "h1", "h2"])
+RANKS = st.integers(0, 3)
+CODES = st.sampled_from(["code=0", "code=0", "code=1", "signal=9"])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Three nodes that say anything at any time: the gang never raises, keeps its promises, and can be ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drive = Drive(init_timeout=60.0, lease=10.0)
+        self.stopped = False
+        self.without: set[str] = set()  # nodes whose last word was that they run no attempt of ours
+        self.checked = 0
+
+    def summaries(self, number: int | None, code: int | None, ending: bool, node: str) -> dict[str, Any] | None:
+        if number is None:
+            return None
+        ranks = {f"r{r}": code for r in self.drive.gang.nodes[node].ranks}
+        return summary(number, ending, **ranks)
+
+    @rule(node=NODES, number=st.sampled_from([None, 0, 1, 2]), code=st.sampled_from([None, 0, 1]), ending=st.booleans())
+    def hello(self, node: str, number: int | None, code: int | None, ending: bool) -> None:
+        attempt = self.summaries(number, code, ending, node)
+        if number != self.drive.gang.attempt:
+            self.without.add(node)
+        self.drive.hello(node, attempt)
+        self.check_starts()
+        self.without.discard(node)
+
+    @rule(node=NODES, number=st.sampled_from([None, 0, 1]), code=st.sampled_from([None, 0, 1]))
+    def dead(self, node: str, number: int | None, code: int | None) -> None:
+        self.drive.dead(node, "was killed by signal 9", attempt=self.summaries(number, code, True, node))
+
+    @rule(node=NODES)
+    def facts(self, node: str) -> None:
+        if self.drive.gang.nodes[node].node_dir:  # nobody asks a guard that has not spoken
+            self.drive.facts(node)
+
+    @rule()
+    def all_gather(self) -> None:
+        for node in self.drive.names:
+            self.hello(node, None, None, False)
+            self.drive.facts(node)
+
+    @rule()
+    def all_prove(self) -> None:
+        self.drive.listening()
+        for node in self.drive.names:
+            self.drive.probed(node)
+
+    @rule()
+    def all_start(self) -> None:
+        for rank in range(3):
+            self.drive.started(str(rank))
+
+    @rule()
+    def all_end(self) -> None:
+        for node in self.drive.names:
+            self.drive.ended(node)
+            self.drive.drained(node)
+
+    @rule(node=NODES, error=st.sampled_from(["", "", "EADDRINUSE"]))
+    def listening(self, node: str, error: str) -> None:
+        self.drive.listening(node, error)
+
+    @rule(node=NODES, ok=st.sampled_from(["ok", "ok", "bad"]))
+    def probed(self, node: str, ok: str) -> None:
+        self.drive.probed(node, ok)
+
+    @rule(rank=RANKS, attempt=st.integers(0, 2), node=NODES)
+    def started(self, rank: int, attempt: int, node: str) -> None:
+        self.drive.feed(Started(node, self.drive.now, rank, 7, attempt))
+
+    @rule(rank=RANKS, what=st.sampled_from(["init-entered", "initialised", "destroyed"]), node=NODES)
+    def report(self, rank: int, what: str, node: str) -> None:
+        self.drive.feed(Report(node, self.drive.now, rank, what))
+
+    @rule(rank=RANKS, attempt=st.integers(0, 2), node=NODES, code=st.sampled_from([0, 0, 1]), expected=st.booleans())
+    def exit(self, rank: int, attempt: int, node: str, code: int, expected: bool) -> None:
+        self.drive.feed(Exit(node, self.drive.now, rank, attempt, code, None, expected))
+
+    @rule(node=NODES, kind=st.sampled_from(["ended", "drained", "silent", "back", "lost", "unreachable", "fault"]))
+    def word(self, node: str, kind: str) -> None:
+        getattr(self.drive, kind)(node)
+
+    @rule(seconds=st.sampled_from([0.2, 1.0, 7.0, 30.0, 90.0]))
+    def tick(self, seconds: float) -> None:
+        self.drive.tick(str(seconds))
+
+    @rule(grace=st.sampled_from([0.0, 1.0, 30.0]))
+    def stop(self, grace: float) -> None:
+        self.stopped = self.stopped or self.drive.gang.state is not State.OVER
+        self.drive.stop(str(grace))
+
+    @precondition(lambda self: self.drive.gang.state is State.OVER and not self.stopped)
+    @rule(kind=st.sampled_from(["retry", "repeat"]))
+    def retry(self, kind: str) -> None:
+        gang = self.drive.gang
+        if gang.plan is not None and not gang.lost:
+            self.drive.retry(kind)
+
+    def check_starts(self) -> None:
+        """`start` goes to a node once an attempt, and again only to one that has just said that it has none."""
+        fresh = [(n, m["attempt"]) for n, m in self.drive.sent[self.checked :] if m["type"] == "start"]
+        before = [(n, m["attempt"]) for n, m in self.drive.sent[: self.checked] if m["type"] == "start"]
+        for node, attempt in fresh:
+            assert attempt == self.drive.gang.attempt
+            assert (node, attempt) not in before or node in self.without
+        assert len(fresh) == len(set(fresh))
+        self.checked = len(self.drive.sent)
+
+    @invariant()
+    def starts_are_sent_once(self) -> None:
+        self.check_starts()
+
+    @invariant()
+    def an_attempt_is_over_once(self) -> None:
+        assert len(self.drive.overs) == len(set(self.drive.overs))
+        assert (self.drive.gang.attempt in self.drive.overs) == (self.drive.gang.state is State.OVER)
+
+    @invariant()
+    def nothing_starts_after_a_stop(self) -> None:
+        if self.stopped:
+            assert self.drive.gang.state in (State.ENDING, State.OVER)
+
+    @invariant()
+    def release_is_not_the_machines_word(self) -> None:
+        """The controller sends it after OVER, to nodes that have ended."""
+        assert all(m["type"] != "release" for _, m in self.drive.sent)
+
+    @invariant()
+    def every_message_is_for_a_guard_that_has_spoken(self) -> None:
+        assert all(self.drive.gang.nodes[n].node_dir for n, _ in self.drive.sent)
+
+    @invariant()
+    def after_its_end_an_attempt_gets_no_further_start(self) -> None:
+        for node in self.drive.names:
+            ended: set[int] = set()
+            attempt = -1
+            for name, message in self.drive.sent:
+                if name != node:
+                    continue
+                if message["type"] == "start":
+                    assert message["attempt"] not in ended
+                    attempt = message["attempt"]
+                elif message["type"] == "end" and attempt >= 0:
+                    ended.add(attempt)
+
+    def teardown(self) -> None:
+        """Stop and enough time always lead to the end."""
+        self.drive.stop("30")
+        for _ in range(10):
+            self.drive.tick("20")
+        assert self.drive.gang.state is State.OVER
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
