@@ -120,4 +120,5 @@ def run(quick: bool) -> Report:
     report.add("memory of guards, watchers and relays together", column(found, "nodes_mb"), "MB")
     report.add("`allranks stop` until the launcher is over", column(found, "stopped"))
     report.add("processes left", column(found, "left"), "", "0", lambda v: v == 0)
+    report.remark()
     return report

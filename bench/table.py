@@ -71,7 +71,9 @@ class Report:
                 if sample.get("error"):
                     self.notes.append(f"{label}: a run gave no figure: {sample['error']}")
         again = sum(len(s.get("disturbed", [])) for found in self.samples.values() for s in found)
-        noisy = sum(s["others_cores"] > DISTURBED for found in self.samples.values() for s in found)
+        noisy = sum(
+            "disturbed" in s and s["others_cores"] > DISTURBED for found in self.samples.values() for s in found
+        )
         if again or noisy:
             self.notes.append(
                 f"others used more than {DISTURBED:g} cores: {again} samples set aside and taken again, {noisy} kept"
@@ -92,7 +94,7 @@ def alternate(cases: Mapping[str, Callable[[], Sample]], rounds: int, alone: boo
             while alone and sample["others_cores"] > DISTURBED and len(disturbed) < TRIES - 1:
                 disturbed.append(sample)
                 sample = _take(f"{turn + 1}/{rounds} {label}, again", case)
-            samples[label].append({**sample, "round": turn, "disturbed": disturbed})
+            samples[label].append({**sample, "round": turn, **({"disturbed": disturbed} if alone else {})})
     return samples
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +177,44 @@ def test_words_and_working_directory_arrive_untouched(bed2: Bed, tmp_path: Path)
     for rank in (0, 1):
         assert told(launch, rank)["argv"] == words
         assert told(launch, rank)["cwd"] == str(place)
+
+
+@pytest.mark.torch
+def test_torchruns_environment_contract(bed2: Bed, tmp_path: Path) -> None:
+    """Every variable that torchrun gives a worker is there, and means the same."""
+    torchrun = subprocess.Popen(
+        [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *program("tell.py")],
+        env={"PATH": os.environ["PATH"], "HOME": "/root"}, cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    launch = Launch(bed2, tmp_path).start(program("tell.py"), "--retries", "3", nproc=2)
+    done(bed2, launch)
+    output, _ = torchrun.communicate(timeout=BOUND)
+    theirs = json.loads(output.splitlines()[0].removeprefix("TOLD "))["env"]
+    base = {"PATH", "HOME", "LC_CTYPE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}  # the last: the agent's own setting
+    (proved,) = launch.events("gate-proved")
+    for rank in range(4):
+        ours = told(launch, rank)["env"]
+        assert set(theirs) - base <= set(ours)
+        expected = {
+            "RANK": rank, "LOCAL_RANK": rank % 2, "GROUP_RANK": rank // 2, "ROLE_RANK": rank, "ROLE_NAME": "default",
+            "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2, "GROUP_WORLD_SIZE": 2, "ROLE_WORLD_SIZE": 4, "NODE_RANK": rank // 2,
+            "MASTER_ADDR": proved["address"], "MASTER_PORT": proved["port"], "OMP_NUM_THREADS": 1,
+            "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 3, "TORCHELASTIC_USE_AGENT_STORE": False,
+            "TORCHELASTIC_RUN_ID": launch.run_dir.name, "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
+        }  # fmt: skip
+        assert {k: ours[k] for k in expected} == {k: str(v) for k, v in expected.items()}
+        assert set(theirs) - base - set(expected) == {"TORCHELASTIC_ERROR_FILE"}
+        assert ours["TORCHELASTIC_ERROR_FILE"].startswith("/tmp/allranks-0/")
+
+
+def test_what_the_node_sets_is_not_overridden_by_defaults(bed2: Bed, tmp_path: Path) -> None:
+    names = {"OMP_NUM_THREADS": "7", "NCCL_DEBUG": "INFO", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    prelude = "; ".join(f"export {k}={v}" for k, v in names.items())
+    launch = Launch(bed2, tmp_path).start(
+        program("tell.py"), "--prelude", prelude, nproc=2, env={"OMP_NUM_THREADS": "5"}
+    )
+    done(bed2, launch)
+    environment = told(launch, 3)["env"]
+    # what the caller set is forwarded, and that is an order
+    assert {k: environment[k] for k in names} == {**names, "OMP_NUM_THREADS": "5"}

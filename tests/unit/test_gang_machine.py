@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from allranks.cluster import Cluster, Node
 from allranks.findings import Finding, Where
-from allranks.gang.machine import END_PATIENCE, GATE_REPEATS, GATHER_PATIENCE, Gang
+from allranks.gang.machine import END_PATIENCE, GATHER_PATIENCE, Gang
 from allranks.gang.places import Setting
+from allranks.gang.roster import GATE_REPEATS
 from allranks.gang.states import (
     TABLE,
     Action,
@@ -813,7 +814,7 @@ def test_a_guard_that_dies_after_its_ranks_have_ended() -> None:
 
 def adopted(**ranks: tuple[int, ...]) -> Drive:
     drive = Drive()
-    drive.gang.adopt(0, ranks, ("10.0.0.1", PORT))
+    drive.gang.adopt(0, {n: dict.fromkeys(rs, "started") for n, rs in ranks.items()}, ("10.0.0.1", PORT))
     return drive
 
 

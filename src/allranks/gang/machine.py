@@ -6,20 +6,15 @@ first failure ends all of them. What each event does in each state stands in `st
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
-
-from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.plan.network import choose_address, offered
-from allranks.plan.plan import Attempt, Plan, make_plan, orders
+from allranks.plan.plan import Attempt, make_plan, orders
 from allranks.preflight import judge_quick
-from allranks.spec import RunSpec
 
 from .members import NodeState, RankState
-from .places import Setting, judge_request, listen_message, place_for, probe_message, setup_message
+from .places import judge_request, listen_message, place_for, probe_message, setup_message
 from .remarks import no_interface, not_shared, port_finding, prelude_failed, world_size_differs
+from .roster import Roster
 from .states import (
     TABLE,
     Action,
@@ -47,57 +42,16 @@ from .states import (
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 DRAIN_PATIENCE = 60.0
-GATE_REPEATS = 3  # for EADDRINUSE at rank 0 on a port we chose ourselves
 
 
-class Gang:
+class Gang(Roster):
     """Decides; the controller acts. Read `state`, `nodes`, `findings`, `exits` after each event."""
-
-    def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, started: float) -> None:
-        self.spec, self.cluster, self.setting = spec, cluster, setting
-        self.state = State.GATHERING
-        self.nodes = {n.name: NodeState(n.name, n.index) for n in cluster.nodes}
-        self.plan: Plan | None = None
-        self.attempt = 0
-        self.started, self.attempt_started = started, started
-        self.master_addr, self.master_port = "", 0
-        self.findings: list[Finding] = []
-        self.exits: list[Exit] = []
-        self.faults: list[Fault] = []
-        self.lost: list[Lost] = []
-        self.stop_reason: str | None = None
-        self.init_timeout_hit = self.refused_by_check = False
-        self.initialised_t: float | None = None
-        self.failed_t: float | None = None
-        self._gate_t = started
-        self._port_tries = 0
-        self._end_deadline = 0.0
-        self._gather_deadline = float("inf")
-        self._end_grace = 0.0
-        self._interfaces: dict[str, dict[str, str]] = {}
-        self._asked: dict[str, Mapping[str, Any]] = {}  # the last request to each node: a broken channel loses it
-        self._repeats = 0
-        self._adopted = False
 
     # -- driving -----------------------------------------------------------------------------------
 
     def begin(self) -> list[Action]:
         """The first actions."""
         return [Note("attempt-start", {"attempt": 0})]
-
-    def adopt(self, attempt: int, ranks: Mapping[str, Mapping[int, str]], master: tuple[str, int]) -> None:
-        """Takes over a run that another controller started: its ranks run, its guards will say hello.
-
-        `ranks` are the last known states by node and rank.
-        """
-        self.state, self.attempt = State.RUNNING, attempt
-        self.master_addr, self.master_port = master
-        for name, states in ranks.items():
-            node = self.nodes[name]
-            node.state, node.node_dir = "silent", "?"
-            node.ranks = {r: RankState(r, r - min(states), state) for r, state in states.items()}
-            for rank in node.ranks.values():
-                rank.initialised_t = 0.0 if rank.state == "initialised" else None
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What to do about an event; `now` is unix seconds on the controller's clock."""
@@ -109,26 +63,6 @@ class Gang:
         actions: list[Action] = getattr(self, name)(event, now)
         self._asked.update((a.node, a.message) for a in actions if isinstance(a, Send))
         return actions
-
-    def rename(self, old: str, new: str) -> None:
-        """A node that the list knows by address gets its own name, in every output from now on."""
-        nodes = {}
-        for name, node in self.nodes.items():
-            if name == old:
-                node.name, node.address = new, old
-            nodes[node.name] = node
-        self.nodes = nodes
-        chosen = (dataclasses.replace(n, name=new) if n.name == old else n for n in self.cluster.nodes)
-        self.cluster = Cluster(tuple(chosen), self.cluster.source)
-
-    @property
-    def master(self) -> NodeState:
-        """The first node."""
-        return self.nodes[self.cluster.master.name]
-
-    def ranks(self) -> list[RankState]:
-        """All ranks of the present attempt, in order."""
-        return [r for n in self.nodes.values() for r in n.ranks.values()]
 
     # -- gathering ---------------------------------------------------------------------------------
 
@@ -214,6 +148,7 @@ class Gang:
         node.facts = event.facts
         actions: list[Action] = [Note("facts", {"node": node.name})]
         if event.error:
+            self.refused_by_check = True
             return actions + self._refuse([prelude_failed(node.name, event.error)], now)
         if any(n.facts is None for n in self.nodes.values()):
             return actions
@@ -381,15 +316,9 @@ class Gang:
             return actions
         if failed:
             return actions + self._fail(now)
-        if all(r.exit is not None for r in self._processes()):
+        if all(r.exit is not None for r in self.processes()):
             return actions + self._end(now, self.spec.grace, "done")
         return actions
-
-    def _processes(self) -> list[RankState]:
-        """Ranks that have a process of their own: with a launcher, the first of each node."""
-        if self.spec.launcher == "direct":
-            return self.ranks()
-        return [next(iter(n.ranks.values())) for n in self.nodes.values()]
 
     def on_fault(self, event: Fault, now: float) -> list[Action]:
         """A guard's own trouble ends the gang."""
@@ -498,14 +427,6 @@ class Gang:
         return [AttemptOver(self.attempt)]
 
     # -- the next attempt --------------------------------------------------------------------------
-
-    @property
-    def port_was_taken(self) -> bool:
-        """True where rank 0 lost the race for a port that we chose: the gate is repeated, it costs no attempt."""
-        zero = [e for e in self.exits if e.rank == 0 and not e.expected and e.error]
-        text = str((zero[0].error or {}).get("message", "")) if zero else ""
-        taken = "EADDRINUSE" in text or "address already in use" in text.lower()
-        return taken and self.spec.master_port == 0 and self._port_tries < GATE_REPEATS
 
     def retry(self, now: float, same_attempt: bool) -> list[Action]:
         """Starts the whole gang again: a further attempt, or the same one with another port."""

@@ -57,8 +57,9 @@ class Attempt:
                 rank = start_rank(order, base, os.getpid())
             except StartError as error:
                 self._tell(
-                    {"type": "fault", "id": "start-failed", "rank": order["rank"], "message": str(error)}
-                )
+                    {"type": "fault", "id": "start-failed", "rank": order["rank"], "message": str(error),
+                     "t": time.time()}
+                )  # fmt: skip
                 return
             self.ranks[rank.rank] = rank
             self._outlet.add_spool(Stream(RANK_LOG, rank.rank, self.number))

@@ -161,7 +161,8 @@ class Guard:
             return
         self._watcher_gone = True
         self._log("the watcher %s" % what)
-        self._tell({"type": "fault", "id": "watcher-lost", "message": "the watcher process %s" % what})
+        text = "the watcher process %s" % what
+        self._tell({"type": "fault", "id": "watcher-lost", "message": text, "t": time.time()})
         if self._attempt is not None:
             self._attempt.begin_end(self._grace, "watcher-lost")
 

@@ -34,7 +34,8 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
     environment = dict(base)
     for name in order.get("unset", []):
         environment.pop(name, None)
-    environment.update(order["env"])
+    kept = [name for name in order.get("weak", []) if name in environment]
+    environment.update({k: v for k, v in order["env"].items() if k not in kept})
     read_end, write_end = os.pipe()
     _grow(read_end)
     os.set_blocking(read_end, False)

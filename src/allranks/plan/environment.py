@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_")
 FORWARDED_NAMES = ("OMP_NUM_THREADS",)
+# Set unless the node's own session, the prelude or the user says otherwise.
+WEAK = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 # Read by allranks itself (they set --pg-timeout) and by no library.
 NOT_FORWARDED = ("NCCL_TIMEOUT",)
 
@@ -76,6 +78,12 @@ def rank_environment(
     return environment
 
 
+def weak_names(spec: RunSpec, place: Place) -> list[str]:
+    """Names among those of `rank_environment` that yield to what the node's session or the prelude set."""
+    strong = {*spec.env, *place.forwarded, *(("NCCL_DEBUG",) if spec.debug else ())}
+    return [name for name in WEAK if name not in strong]
+
+
 def _contract(
     spec: RunSpec, world_size: int, node: NodePlan, process: Process, attempt: Attempt, place: Place
 ) -> dict[str, str]:
@@ -98,11 +106,12 @@ def _contract(
         "TORCHELASTIC_RUN_ID": place.run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": f"{place.node_dir}/error_a{attempt.number}_rank_{process.rank:03d}.json",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
         "ALLRANKS_STACKS_FILE": f"{place.node_dir}/stacks_rank_{process.rank:03d}.txt",
     }
-    if "OMP_NUM_THREADS" not in place.forwarded and node.nproc > 1:
+    if node.nproc > 1:
         found["OMP_NUM_THREADS"] = 1  # as torchrun does
-    return {k: str(v) for k, v in found.items()}
+    return {k: str(v) for k, v in found.items() if k not in WEAK or k not in place.forwarded}
 
 
 def _own(spec: RunSpec, process: Process, place: Place, attempt: Attempt) -> dict[str, str]:
@@ -112,8 +121,9 @@ def _own(spec: RunSpec, process: Process, place: Place, attempt: Attempt) -> dic
         "ALLRANKS_OUTPUT_DIR": place.output_dir,
         "ALLRANKS_REPORT_SOCKET": f"{place.node_dir}/report.sock",
         "ALLRANKS_ATTEMPT": str(attempt.number),
-        "PYTHONUNBUFFERED": "1",
     }
+    if "PYTHONUNBUFFERED" not in place.forwarded:
+        found["PYTHONUNBUFFERED"] = "1"
     if spec.pg_timeout is not None:
         found["ALLRANKS_PG_TIMEOUT"] = f"{spec.pg_timeout:g}"
         if spec.pg_timeout_forced:

@@ -14,7 +14,7 @@ from typing import Any
 from allranks.cluster import Cluster, Node
 from allranks.spec import RunSpec
 
-from .environment import Place, rank_environment
+from .environment import Place, rank_environment, weak_names
 from .launchers import LAUNCHERS
 
 
@@ -94,6 +94,7 @@ def orders(
                 "local_rank": process.local_rank,
                 "argv": _wrapped(spec, process.argv),
                 "env": {**environment, **process.env},
+                "weak": weak_names(spec, place),
                 "workdir": place.workdir,
             }
         )

@@ -1,0 +1,96 @@
+"""Roster: everything a gang knows of its nodes, ranks and failures, without deciding anything. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.cluster import Cluster
+from allranks.findings import Finding
+from allranks.plan.plan import Plan
+from allranks.spec import RunSpec
+
+from .members import NodeState, RankState
+from .places import Setting
+from .states import Exit, Fault, Lost, State
+
+GATE_REPEATS = 3  # for EADDRINUSE at rank 0 on a port we chose ourselves
+
+
+class Roster:
+    """State and simple questions; `Gang` adds what to do about events."""
+
+    def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, started: float) -> None:
+        self.spec, self.cluster, self.setting = spec, cluster, setting
+        self.state = State.GATHERING
+        self.nodes = {n.name: NodeState(n.name, n.index) for n in cluster.nodes}
+        self.plan: Plan | None = None
+        self.attempt = 0
+        self.started, self.attempt_started = started, started
+        self.master_addr, self.master_port = "", 0
+        self.findings: list[Finding] = []
+        self.exits: list[Exit] = []
+        self.faults: list[Fault] = []
+        self.lost: list[Lost] = []
+        self.stop_reason: str | None = None
+        self.init_timeout_hit = self.refused_by_check = False
+        self.initialised_t: float | None = None
+        self.failed_t: float | None = None
+        self._gate_t = started
+        self._port_tries = 0
+        self._end_deadline = 0.0
+        self._gather_deadline = float("inf")
+        self._end_grace = 0.0
+        self._interfaces: dict[str, dict[str, str]] = {}
+        self._asked: dict[str, Mapping[str, Any]] = {}  # the last request to each node: a broken channel loses it
+        self._repeats = 0
+        self._adopted = False
+
+    def adopt(self, attempt: int, ranks: Mapping[str, Mapping[int, str]], master: tuple[str, int]) -> None:
+        """Takes over a run that another controller started: its ranks run, its guards will say hello.
+
+        `ranks` are the last known states by node and rank.
+        """
+        self.state, self.attempt = State.RUNNING, attempt
+        self.master_addr, self.master_port = master
+        for name, states in ranks.items():
+            node = self.nodes[name]
+            node.state, node.node_dir = "silent", "?"
+            node.ranks = {r: RankState(r, r - min(states), state) for r, state in states.items()}
+            for rank in node.ranks.values():
+                rank.initialised_t = 0.0 if rank.state == "initialised" else None
+
+    def rename(self, old: str, new: str) -> None:
+        """A node that the list knows by address gets its own name, in every output from now on."""
+        nodes = {}
+        for name, node in self.nodes.items():
+            if name == old:
+                node.name, node.address = new, old
+            nodes[node.name] = node
+        self.nodes = nodes
+        chosen = (dataclasses.replace(n, name=new) if n.name == old else n for n in self.cluster.nodes)
+        self.cluster = Cluster(tuple(chosen), self.cluster.source)
+
+    @property
+    def master(self) -> NodeState:
+        """The first node."""
+        return self.nodes[self.cluster.master.name]
+
+    def ranks(self) -> list[RankState]:
+        """All ranks of the present attempt, in order."""
+        return [r for n in self.nodes.values() for r in n.ranks.values()]
+
+    def processes(self) -> list[RankState]:
+        """Ranks that have a process of their own: with a launcher, the first of each node."""
+        if self.spec.launcher == "direct":
+            return self.ranks()
+        return [next(iter(n.ranks.values())) for n in self.nodes.values()]
+
+    @property
+    def port_was_taken(self) -> bool:
+        """True where rank 0 lost the race for a port that we chose: the gate is repeated, it costs no attempt."""
+        zero = [e for e in self.exits if e.rank == 0 and not e.expected and e.error]
+        text = str((zero[0].error or {}).get("message", "")) if zero else ""
+        taken = "EADDRINUSE" in text or "address already in use" in text.lower()
+        return taken and self.spec.master_port == 0 and self._port_tries < GATE_REPEATS
