@@ -52,7 +52,7 @@ class Roster:
 
         `ranks` are the last known states by node and rank.
         """
-        self.state, self.attempt = State.RUNNING, attempt
+        self.state, self.attempt, self._adopted = State.RUNNING, attempt, True
         self.master_addr, self.master_port = master
         for name, states in ranks.items():
             node = self.nodes[name]

@@ -1,0 +1,264 @@
+"""The lease: what breaks for less than it costs nothing, what breaks for longer ends everything.
+
+Ranks print numbered lines all the while: their logs must hold every one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.bed import Bed, Process
+from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.programs.v_lines import complete, taken
+from tests.hosts.waiting import wait_until
+
+RANKS = 4
+SLOWLY = "0.002"
+
+
+def begun(bed: Bed, place: Path, *options: str, pause: str = SLOWLY) -> Launch:
+    """Four ranks on two hosts that print."""
+    launch = Launch(bed, place).start(program("v_lines.py", pause), *options, nproc=2)
+    return launch.until_running(RANKS)
+
+
+def begin(launch: Launch, verb: str, *words: str) -> Launch:
+    """Another verb of the same run takes the launcher's place in `launch`."""
+    launch.process = subprocess.Popen(
+        launch.command(verb, *words), env=launch.environment(), cwd=launch.place, stdin=subprocess.DEVNULL,
+        stdout=(launch.place / "stdout").open("w"), stderr=(launch.place / "stderr").open("w"), text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    return launch
+
+
+def log_bytes(launch: Launch, rank: int) -> bytes:
+    (path,) = launch.run_dir.glob(f"logs/node_*/rank_{rank:03d}.log")
+    return path.read_bytes()
+
+
+def log_sizes(launch: Launch) -> list[int]:
+    return [p.stat().st_size for p in sorted(launch.run_dir.glob("logs/node_*/rank_*.log"))]
+
+
+def until_logs_grow(launch: Launch) -> None:
+    """Every rank's log gets more than a few lines beyond what it has now."""
+    before = wait_until(lambda: s if len(s := log_sizes(launch)) == RANKS else None, BOUND) or []
+    wait_until(
+        lambda: all(now > old + 2000 for now, old in zip(log_sizes(launch), before, strict=True)), BOUND, "logs grow"
+    )
+
+
+def finish(launch: Launch) -> dict[str, object]:
+    """Lets the ranks end by themselves."""
+    (launch.work / "done").touch()
+    return launch.result()
+
+
+def check_logs(launch: Launch) -> None:
+    for rank in range(RANKS):
+        assert complete(log_bytes(launch, rank), rank, taken(str(launch.work), rank)) > 0
+
+
+def clients(launch: Launch, host: str) -> list[int]:
+    """The launcher's ssh clients to a host."""
+    assert launch.process is not None
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit() or f"\nPPid:\t{launch.process.pid}\n" not in (entry / "status").read_text():
+                continue
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if host.encode() in words and any(w.endswith(b"ssh") for w in words[:2]):
+            found.append(int(entry.name))
+    return found
+
+
+def relays(launch: Launch, host: str) -> list[Process]:
+    """Boot processes of a host that are neither guard nor watcher: they hang on an sshd session."""
+    boots = [p for p in launch.bed.host(host).pids() if "ALLRANKS-BOOT" in p.command and p.state != "Z"]
+    pids = {p.pid for p in boots}
+    detached = {p.pid for p in boots if os.getsid(p.pid) not in {os.getsid(q.ppid) for q in boots if q.ppid == p.ppid}}
+    return [p for p in boots if p.pid in detached & pids and p.ppid not in pids and b"sshd" in _name(p.ppid)]
+
+
+def _name(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def nothing_left(launch: Launch) -> None:
+    """No process of the run anywhere, no guard or watcher either; the ssh clients are gone."""
+    wait_until(
+        lambda: not launch.alive() and not any(h.pids() for h in launch.bed.hosts),
+        BOUND,
+        "nothing left on any host",
+    )
+
+
+# -- shorter than the lease --------------------------------------------------------------------------
+
+
+def test_a_cut_shorter_than_the_lease_costs_nothing(bed2: Bed, tmp_path: Path) -> None:
+    launch = begun(bed2, tmp_path, "--lease", "10s")
+    until_logs_grow(launch)
+    bed2.host("h2").link_down()
+    assert launch.until("node-silent")[0]["node"] == "h2"
+    bed2.host("h2").link_up()
+    assert launch.until("node-back")[0]["node"] == "h2"
+    until_logs_grow(launch)
+    result = finish(launch)
+    assert (result["exit"], result["verdict"]) == (0, None)
+    check_logs(launch)
+
+
+def test_an_ssh_client_that_is_killed_is_replaced(bed2: Bed, tmp_path: Path) -> None:
+    launch = begun(bed2, tmp_path)
+    until_logs_grow(launch)
+    (client,) = clients(launch, "h2")
+    os.kill(client, signal.SIGKILL)
+    wait_until(lambda: (now := clients(launch, "h2")) and client not in now, BOUND, "another client")
+    until_logs_grow(launch)
+    assert finish(launch)["exit"] == 0
+    check_logs(launch)
+
+
+def test_a_relay_that_is_killed_is_replaced(bed2: Bed, tmp_path: Path) -> None:
+    launch = begun(bed2, tmp_path)
+    until_logs_grow(launch)
+    (relay,) = relays(launch, "h2")
+    os.kill(relay.pid, signal.SIGKILL)
+    wait_until(lambda: (now := relays(launch, "h2")) and now[0].pid != relay.pid, BOUND, "another relay")
+    until_logs_grow(launch)
+    assert finish(launch)["exit"] == 0
+    check_logs(launch)
+
+
+# -- the controller dies -----------------------------------------------------------------------------
+
+
+def orphaned(bed: Bed, place: Path, lease: str = "30s") -> Launch:
+    """A run whose controller was killed while its ranks print."""
+    launch = begun(bed, place, "--lease", lease)
+    until_logs_grow(launch)
+    launch.kill_launcher()
+    assert len(launch.alive()) >= RANKS
+    return launch
+
+
+def test_attach_takes_over_and_loses_nothing(bed2: Bed, tmp_path: Path) -> None:
+    launch = orphaned(bed2, tmp_path)
+    state = json.loads(launch.call("status", "--json").stdout)["state"]
+    assert state == "orphaned"
+    before = {rank: taken(str(launch.work), rank) for rank in range(RANKS)}
+    begin(launch, "attach", "--json")
+    launch.until("controller-attached")
+    until_logs_grow(launch)
+    assert json.loads(launch.call("status", "--json").stdout)["state"] == "running"
+    result = finish(launch)
+    assert (result["exit"], result["verdict"]) == (0, None)
+    check_logs(launch)
+    assert all(taken(str(launch.work), rank) > before[rank] for rank in range(RANKS)), "they printed all the while"
+    nothing_left(launch)
+
+
+def test_ctrl_c_in_attach_ends_all(bed2: Bed, tmp_path: Path) -> None:
+    launch = orphaned(bed2, tmp_path)
+    begin(launch, "attach", "--json")
+    until_logs_grow(launch)
+    launch.signal(signal.SIGINT)
+    result = launch.result()
+    assert result["exit"] == 130
+    assert launch.alive() == []
+    check_logs(launch)
+    nothing_left(launch)
+
+
+def test_stop_without_a_controller(bed2: Bed, tmp_path: Path) -> None:
+    launch = orphaned(bed2, tmp_path)
+    done = launch.call("stop")
+    assert done.returncode == 0, done.stderr
+    assert launch.alive() == []
+    document = json.loads((launch.run_dir / "result.json").read_text())
+    assert (document["exit"], document["verdict"]) == (143, None)
+    check_logs(launch)
+    nothing_left(launch)
+
+
+def test_attach_while_a_node_cannot_be_reached_ends_the_run_after_the_lease(bed2: Bed, tmp_path: Path) -> None:
+    launch = orphaned(bed2, tmp_path, "4s")
+    bed2.host("h2").link_down()
+    begin(launch, "attach", "--json")
+    result = launch.result()
+    assert result["exit"] == 4
+    assert result["verdict"]["where"]["node"] == "h2"
+    assert launch.all_gone()
+
+
+def test_attach_to_a_run_whose_ranks_ended_alone(bed2: Bed, tmp_path: Path) -> None:
+    """The logs are still in the node directories: they are fetched, and the verdict says what happened."""
+    launch = orphaned(bed2, tmp_path, "2s")
+    launch.all_gone()
+    wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "guards gone")
+    begin(launch, "attach", "--json")
+    result = launch.result()
+    assert result["exit"] == 4
+    assert "lease" in json.dumps(result["verdict"])
+    check_logs(launch)
+
+
+def test_a_controller_that_was_stopped_for_longer_than_the_lease(bed2: Bed, tmp_path: Path) -> None:
+    """Ctrl-Z from another shell, a debugger, a suspended machine: it says what the nodes did, and ends."""
+    launch = begun(bed2, tmp_path, "--lease", "2s")
+    until_logs_grow(launch)
+    launch.signal(signal.SIGSTOP)
+    launch.all_gone()
+    launch.signal(signal.SIGCONT)
+    result = launch.result()
+    assert result["exit"] == 4
+    verdict = result["verdict"]
+    assert verdict["cause"] == "node-network-down"
+    assert "h1" in verdict["message"] and "h2" in verdict["message"]
+    check_logs(launch)
+    nothing_left(launch)
+
+
+MOMENTS = ("run-start", "node-connecting", "facts", "gate-proved", "rank-started")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_launcher_killed_while_it_starts_leaves_nothing(bed2: Bed, tmp_path: Path, moment: str) -> None:
+    launch = Launch(bed2, tmp_path).start(program("nasty.py"), "--lease", "2s", nproc=2)
+    launch.until(moment)
+    jitter = random.Random(moment).random() * 0.3
+    assert launch.process is not None
+    try:
+        launch.process.wait(jitter)  # not a wait for anything: any moment must do
+    except subprocess.TimeoutExpired:
+        launch.kill_launcher()
+    nothing_left(launch)
+
+
+# -- the guard dies ----------------------------------------------------------------------------------
+
+
+def test_a_guard_killed_under_full_output_loses_no_line(bed2: Bed, tmp_path: Path) -> None:
+    launch = begun(bed2, tmp_path, pause="0")
+    until_logs_grow(launch)
+    os.kill(launch.guard_pid(2), signal.SIGKILL)
+    result = launch.result()
+    assert result["exit"] == 4 and result["verdict"]["where"]["node"] == "h2"
+    assert launch.alive() == []
+    check_logs(launch)
+    assert result["unfetched"] == {}
