@@ -1,8 +1,8 @@
-"""A rank that prints as fast as it can: printer.py COUNTERS LINES KILLED. Works without torch and without allranks.
+"""A rank that prints as fast as it can: printer.py COUNTERS LINES KILLED AT. Works without torch and without allranks.
 
 COUNTERS is mapped by all ranks: for each one the writes it has begun and those that returned (two 64-bit
 numbers), so what was handed to the kernel is known whatever happens to the process. Rank KILLED (-1: none)
-ends itself by SIGKILL half way.
+ends itself by SIGKILL at line AT, and leaves the time of it in `fault`.
 """
 
 import mmap
@@ -13,7 +13,8 @@ import sys
 import time
 
 RANK = int(os.environ["RANK"])
-COUNTERS, LINES, KILLED = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+COUNTERS = sys.argv[1]
+LINES, KILLED, AT = (int(word) for word in sys.argv[2:5])
 LENGTH = 100
 
 
@@ -25,13 +26,15 @@ def main() -> None:
     with open(COUNTERS, "r+b") as file:
         counters = mmap.mmap(file.fileno(), 0)
     pack, place = struct.Struct("<Q").pack_into, RANK * 16
-    half = LINES // 2 if RANK == KILLED else -1
+    end = AT if RANK == KILLED else -1
     with open(f"up-{RANK}", "w"):
         pass
     while not os.path.exists("go"):
         time.sleep(0.005)
     for number in range(LINES):
-        if number == half:
+        if number == end:
+            with open("fault", "w") as file:
+                file.write(repr(time.time()))
             os.kill(os.getpid(), signal.SIGKILL)
         data = line(number)
         pack(counters, place, number + 1)

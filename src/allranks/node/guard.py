@@ -56,6 +56,7 @@ class Guard:
         self._tasks: Dict[int, Task] = {}
         self._selector = selectors.DefaultSelector()
         self._heard, self._greeted = time.monotonic(), False
+        self._offsets_known = False  # of this connection: output may flow once it said how much it has
         self._next_tick = 0.0
         self._watcher_stops, self._watcher_gone = 0, False
         self._result: Optional[int] = None
@@ -231,7 +232,7 @@ class Guard:
         except OSError:
             return
         self._drop_link({"type": "replaced"})
-        self._link = Link(sock)
+        self._link, self._offsets_known = Link(sock), False
         self._selector.register(sock, selectors.EVENT_READ, self._on_link)
 
     def _drop_link(self, last_word: Optional[Dict[str, Any]] = None) -> None:
@@ -273,7 +274,7 @@ class Guard:
             return
         try:
             self._link.flush()
-            if self._link.backlog < HIGH_WATER:
+            if self._offsets_known and self._link.backlog < HIGH_WATER:
                 self._link.send_bytes(self._outlet.fill(HIGH_WATER - self._link.backlog))
                 for stream, count in self._outlet.new_drops().items():
                     self._link.send(
@@ -318,7 +319,7 @@ class Guard:
             text = "this guard speaks protocol %d, the controller %s" % (PROTOCOL, message.get("protocol"))
             self._drop_link({"type": "fault", "id": "protocol", "message": text})
             return
-        self._greeted = True
+        self._greeted = self._offsets_known = True
         self._lease = float(message.get("lease", self._lease))
         self._outlet.controller_has(message.get("have", {}))
         self._drain_told = not (self._attempt is not None and self._attempt.ended)

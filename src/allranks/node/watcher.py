@@ -157,6 +157,7 @@ class Keeper:
     def __init__(self, node_dir: str, outlet: Outlet, journal: List[Dict[str, Any]]) -> None:
         self._dir, self._outlet, self._journal = node_dir, outlet, journal
         self._told = False
+        self._greeted = False  # no output flows before a controller said how much it has
 
     def serve(self, listener: socket.socket, lease: float) -> bool:
         """Until a controller releases (True) or none is heard for the lease (False)."""
@@ -191,7 +192,7 @@ class Keeper:
             return link
         if link is not None:
             link.close()
-        self._told = False
+        self._told = self._greeted = False
         return Link(sock)
 
     def answer(self, link: Link, frames: List[Any]) -> bool:
@@ -199,6 +200,7 @@ class Keeper:
         for frame in frames:
             kind = "" if isinstance(frame, Output) else frame["type"]
             if kind == "hello":
+                self._greeted = True
                 self._outlet.controller_has(frame.get("have", {}))
                 link.send(self._hello())
             elif kind == "ping":
@@ -212,7 +214,7 @@ class Keeper:
                            "reason": "guard-death", "seconds": 0.0, "t": time.time()})  # fmt: skip
                 self._told = False
         link.flush()
-        if link.backlog < HIGH_WATER:
+        if self._greeted and link.backlog < HIGH_WATER:
             link.send_bytes(self._outlet.fill(HIGH_WATER))
         if self._outlet.drained and not self._told and frames:
             self._told = True

@@ -1,0 +1,205 @@
+"""Folding, steps, the live table and the last words: what people read."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.report.fold import CUT, WINDOW, Folder, clean
+from allranks.report.live import View, node_line, table_lines
+from allranks.report.steps import StepReader
+from allranks.report.text import closing_lines, event_line, ranges, verdict_lines
+
+VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "user-code-exception-one-rank",
+           "confidence": 0.95, "evidence": ["a", "b", "c", "d"], "remedy": "do this\nthen that",
+           "victims": [0, 1, 2, 4, 5, 7]}  # fmt: skip
+
+
+def fold(*said, ranks=0, **options):
+    folder = Folder(**options)
+    folder.ranks = ranks
+    for node, rank, data, now in said:
+        folder.feed(node, rank, data, now)
+    return folder
+
+
+def test_the_same_line_of_all_ranks_is_one():
+    folder = fold(*(("h1", r, b"loading\n", 0.0) for r in range(4)), ranks=4)
+    assert folder.lines(0.0) == ["[4 ranks] loading"]
+
+
+def test_the_same_line_of_some_ranks_waits_for_the_window():
+    folder = fold(("h1", 0, b"loading\n", 0.0), ("h2", 3, b"loading\n", 0.1), ranks=4)
+    assert folder.lines(0.2) == []
+    assert folder.lines(WINDOW) == ["[h1 0 +1] loading"]
+
+
+def test_a_rank_that_repeats_itself_is_not_folded_away():
+    folder = fold(*(("h1", 0, b"again\n", 0.0) for _ in range(3)))
+    assert folder.rest(1.0) == ["[h1 0] again"] * 3
+
+
+def test_no_fold_shows_every_line():
+    folder = fold(*(("h1", r, b"x\n", 0.0) for r in range(3)), fold=False, ranks=3)
+    assert folder.lines(0.0) == ["[h1 0] x", "[h1 1] x", "[h1 2] x"]
+
+
+def test_pieces_make_lines_and_the_rest_comes_at_the_end():
+    folder = fold(("h1", 0, b"li", 0.0), ("h1", 0, b"ne\nunfin", 0.0), fold=False)
+    assert folder.lines(0.0) == ["[h1 0] line"]
+    assert folder.rest(0.0) == ["[h1 0] unfin"]
+
+
+def test_only_the_last_state_of_a_progress_bar():
+    folder = fold(("h1", 0, b"1%\r50%\r100%\r\n", 0.0), fold=False)
+    assert folder.lines(0.0) == ["[h1 0] 100%"]
+
+
+def test_too_many_lines_are_counted():
+    folder = fold(("h1", 0, b"".join(b"%d\n" % i for i in range(5000)), 0.0), fold=False)
+    lines = folder.lines(0.0)
+    assert len(lines) == 2001
+    assert lines[-1].startswith("… 3,000 lines not shown")
+    assert fold(("h1", 0, b"x\n" * 5000, 0.0), fold=False, most=None).lines(0.0) == ["[h1 0] x"] * 5000
+
+
+def test_a_long_line_is_cut_for_display():
+    folder = fold(("h1", 0, b"x" * (3 * CUT) + b"\n", 0.0), fold=False)
+    assert len(folder.lines(0.0)[0]) <= CUT + 20
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("\x1b[31mred\x1b[0m", "red"), ("\x1b]0;title\x07x", "x"), ("\x1b[2Jx", "x"), ("a\x00b\x07", "a?b?"),
+     ("tab\tstays", "tab\tstays"), ("\x1b[10;10Hx", "x")],
+)  # fmt: skip
+def test_nothing_moves_the_cursor(text, shown):
+    assert clean(text, colour=False) == shown
+
+
+def test_colours_stay_where_wanted():
+    assert clean("\x1b[31mred\x1b[0m\x1b[2J", colour=True) == "\x1b[31mred\x1b[0m"
+
+
+@given(st.text())
+def test_cleaned_text_has_no_control_character(text):
+    assert not [c for c in clean(text, colour=False) if (c < " " and c not in "\t\n") or c == "\x7f"]
+
+
+def test_steps_come_from_metrics_cut_anywhere():
+    reader = StepReader(None)
+    assert not reader.metrics(b'{"step": 1, "t": 10.0}', 10.0)
+    assert reader.metrics(b'\n{"step": 2, "t": 10.5}\nnonsense\n[1]\n{"step": 3, "t": 11.0}\n', 11.0)
+    assert (reader.step, reader.rate) == (3, 2.0)
+
+
+def test_steps_come_from_logs_by_pattern():
+    reader = StepReader(r"step (\d+)")
+    assert reader.log(b"step 7/9 loss\rstep 8/9 loss\n", 1.0)
+    assert reader.step == 8
+    assert not StepReader(None).log(b"step 7\n", 1.0)
+
+
+def test_a_restart_starts_the_rate_anew():
+    reader = StepReader(None)
+    reader.metrics(b'{"step": 90, "t": 1.0}\n{"step": 100, "t": 2.0}\n', 2.0)
+    reader.metrics(b'{"step": 1, "t": 9.0}\n', 9.0)
+    assert (reader.step, reader.rate) == (1, None)
+
+
+@pytest.mark.parametrize(("ranks", "text"), [([3], "rank 3"), ([0, 1, 2, 4, 6, 7], "ranks 0-2,4,6-7"), ([5, 1], "ranks 1,5")])
+def test_ranges(ranks, text):
+    assert ranges(ranks) == text
+
+
+def test_verdict_first_with_three_lines_of_evidence():
+    lines = closing_lines({"exit": 1, "directory": "runs/x", "timing": {"total": 3.0}, "attempts": [1, 2]}, VERDICT)
+    assert lines[1] == "VERDICT   rank 3 on h2 raised ValueError: bad"
+    assert [line for line in lines if "saw" in line] == ["  saw     a", "  saw     b", "  saw     c"]
+    assert "          then that" in lines
+    assert "  victims ranks 0-2,4-5,7 ended because of it" in lines
+    assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1); logs in runs/x/logs"
+    assert "(confidence 40%)" in verdict_lines({**VERDICT, "confidence": 0.4})[1]
+
+
+def test_what_is_left_and_what_is_missing_are_said():
+    lines = closing_lines(
+        {"exit": 4, "directory": "r", "left": {"h1": [{"pid": 7, "command": "train"}]},
+         "unfetched": {"h3": {"node_dir": "/tmp/a", "fetched_bytes": {"0/1/0": 1234}}}}, None)  # fmt: skip
+    assert "LEFT on h1: pid 7 (train)" in lines
+    assert any(line.startswith("h3's logs end early (1,234 bytes") and "/tmp/a" in line for line in lines)
+
+
+def test_events_that_matter_have_a_line():
+    proved = {"event": "gate-proved", "node": "h1", "address": "10.0.0.1", "port": 29500, "seconds": 0.12}
+    assert event_line(proved, 4) == "master    h1 10.0.0.1:29500, reached by all 4 nodes in 0.12 s"
+    assert event_line({"event": "all-initialised", "ranks": 8, "seconds": 2.34}, 4) == "all 8 ranks initialised in 2.3 s"
+    assert event_line({"event": "rank-started"}, 4) is None
+    assert "signal 9" in event_line({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 9}, 4)
+    assert event_line({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 15, "expected": True}, 4) is None
+
+
+def status(*ranks):
+    return {"world_size": len(ranks), "nodes": [{"name": "h1", "address": "10.0.0.1", "state": "running",
+                                                 "ranks": list(ranks)}]}  # fmt: skip
+
+
+def test_a_node_has_one_line():
+    one = {"state": "initialised", "step": 5, "rate": 2.0, "last_output": 90.0}
+    two = {"state": "initialised", "step": 4, "rate": 1.5, "last_output": 95.0}
+    line = node_line(status(one, two)["nodes"][0], 100.0, 4)
+    assert line.split() == ["h1", "(10.0.0.1)", "running", "2", "initialised", "step", "4", "1.50", "steps/s",
+                            "output", "5", "s", "ago"]  # fmt: skip
+    many = {"nodes": [{"name": f"n{i}", "state": "ready", "ranks": []} for i in range(100)]}
+    assert len(table_lines(many, 0.0, 80)) == 34
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_table_stays_below_the_log(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    view = View(stream=out)
+    view.status(status({"state": "initialised"}), 0.0)
+    view.tick(10.0)
+    drawn = out.getvalue().count("\n")
+    assert drawn == 2
+    view.output("h1", 0, b"hello\n", 11.0)
+    view.tick(20.0)
+    assert f"\r\x1b[{drawn}A\x1b[J[1 ranks] hello\n" in out.getvalue() or "[h1 0] hello" in out.getvalue()
+    view.pause()
+    before = out.getvalue()
+    view.output("h1", 0, b"later\n", 21.0)
+    view.tick(30.0)
+    assert out.getvalue() == before
+    view.resume()
+    assert "later" in out.getvalue()
+    view.closing({"exit": 0, "directory": "r"}, None)
+    assert out.getvalue().endswith("done after 0.0 s (exit 0); logs in r/logs\n")
+
+
+def test_without_a_terminal_there_are_no_escapes():
+    out = io.StringIO()
+    view = View(stream=out)
+    view.status(status({"state": "initialised"}), 0.0)
+    view.output("h1", 0, b"\x1b[31mhello\x1b[0m\n", 1.0)
+    view.tick(10.0)
+    view.tick(20.0)
+    assert out.getvalue() == "[1 ranks] hello\n" or out.getvalue() == "[h1 0] hello\n"
+
+
+class Closed(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_reader_that_left_does_not_end_the_run():
+    view = View(stream=Closed())
+    view.output("h1", 0, b"x\n", 0.0)
+    view.tick(10.0)
+    view.closing({"exit": 3, "directory": "r"}, None)
+    assert view._drawn == 0

@@ -1,0 +1,180 @@
+"""The run directory: names, documents, events, logs at offsets, and who controls it."""
+
+import json
+import os
+import subprocess
+import time
+
+import pytest
+
+from allranks.errors import RunNotFound
+from allranks.gang.session import controller_identity
+from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream
+from allranks.runs.directory import RunDirectory
+from allranks.runs.logs import LogWriter
+from allranks.runs.reading import LogReader
+
+NOW = 1_790_000_000.0
+NODES = [{"name": "h1", "index": 0}, {"name": "fe80::1%eth0", "index": 1}]
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = RunDirectory.create(tmp_path / "runs", "job", NOW)
+    made.write_document("run.json", {"run": made.name, "started": NOW, "nodes": NODES})
+    return made
+
+
+def test_a_second_run_of_the_same_second_gets_its_own_directory(tmp_path):
+    names = [RunDirectory.create(tmp_path, "job", NOW).name for _ in range(3)]
+    assert len(set(names)) == 3
+    assert names[1] == names[0] + "-2"
+    assert (tmp_path / names[0]).stat().st_mode & 0o777 == 0o700
+
+
+def test_found_by_name_prefix_path_or_as_the_newest(tmp_path):
+    made = []
+    for index, name in enumerate(("alpha", "beta", "beta2")):
+        run = RunDirectory.create(tmp_path, name, NOW)
+        run.write_document("run.json", {"started": NOW - index})
+        made.append(run)
+    (tmp_path / "not-a-run").mkdir()
+    assert [r.name for r in RunDirectory.list_runs(tmp_path)] == [r.name for r in reversed(made)]
+    assert RunDirectory.find(tmp_path, None).name == made[0].name
+    assert RunDirectory.find(tmp_path, "alp").name == made[0].name
+    assert RunDirectory.find(tmp_path, str(made[1].path)).path == made[1].path
+    assert RunDirectory.find(tmp_path, made[1].name).name == made[1].name
+    with pytest.raises(RunNotFound, match="2 runs"):
+        RunDirectory.find(tmp_path, "bet")
+    with pytest.raises(RunNotFound, match="no run 'gamma'"):
+        RunDirectory.find(tmp_path, "gamma")
+    with pytest.raises(RunNotFound, match="no run in"):
+        RunDirectory.find(tmp_path / "empty", None)
+
+
+def test_documents_are_replaced_whole_and_carry_the_schema(run):
+    run.write_document("status.json", {"state": "running"})
+    assert run.read_document("status.json") == {"schema": 1, "state": "running"}
+    (run.path / "status.json").write_text("[1]")
+    assert run.read_document("status.json") is None
+    assert run.read_document("nothing.json") is None
+    assert not list(run.path.glob(".*.part"))
+
+
+def test_events_are_read_from_where_the_last_read_ended(run):
+    run.append_event({"event": "a"})
+    first, offset = run.read_events()
+    with open(run.path / "events.jsonl", "a") as file:
+        file.write('{"event": "b"}\n{"event": "cut')
+    second, offset = run.read_events(offset)
+    assert [e["event"] for e in first + second] == ["a", "b"]
+    with open(run.path / "events.jsonl", "a") as file:
+        file.write(' off"}\n')
+    assert [e["event"] for e in run.read_events(offset)[0]] == ["cut off"]
+
+
+def test_every_stream_has_its_file(run):
+    paths = [run.log_path(1, "fe80::1%eth0", *s) for s in
+             (Stream(RANK_LOG, 3, 0), Stream(RANK_LOG, 3, 2), Stream(NODE_LOG, 0, 0), Stream(NCCL_LOG, 3, 0),
+              Stream(METRICS, 3, 0))]  # fmt: skip
+    assert [str(p.relative_to(run.path)) for p in paths] == [
+        "logs/node_01_fe80_1_eth0/rank_003.log",
+        "logs/attempt_2/node_01_fe80_1_eth0/rank_003.log",
+        "logs/node_01_fe80_1_eth0/node.log",
+        "logs/node_01_fe80_1_eth0/nccl_rank_003.log",
+        "outputs/rank_03_metrics.jsonl",
+    ]
+
+
+def test_writes_go_to_their_offset_and_sizes_acknowledge(run):
+    stream = Stream(RANK_LOG, 5, 0)
+    writer = LogWriter(run)
+    assert writer.write(0, "h1", stream, 0, b"hello ")
+    assert writer.write(0, "h1", stream, 3, b"lo world")  # three bytes are here already
+    assert writer.write(0, "h1", stream, 0, b"hel")
+    assert writer.fresh_sizes(0) == {"0/5/0": 11}
+    assert writer.fresh_sizes(0) == {}
+    writer.close()
+    again = LogWriter(run)
+    assert again.sizes(0, "h1") == {"0/5/0": 11}
+    assert again.write(0, "h1", stream, 11, b"!")
+    assert run.log_path(0, "h1", *stream).read_bytes() == b"hello world!"
+    assert again.write(0, "h1", stream, 20, b"late")
+    assert again.gaps == 8
+
+
+def test_many_open_logs_stay_within_the_limit(run, monkeypatch):
+    monkeypatch.setattr("allranks.runs.logs.OPEN_FILES", 4)
+    writer = LogWriter(run)
+    before = len(os.listdir("/proc/self/fd"))
+    for turn in range(3):
+        for rank in range(50):
+            assert writer.write(0, "h1", Stream(RANK_LOG, rank, 0), turn * 2, b"%d\n" % turn)
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    assert run.log_path(0, "h1", RANK_LOG, 49, 0).read_text() == "0\n1\n2\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_a_full_disk_is_told_and_what_fits_is_kept(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        run = RunDirectory.create(tmp_path, "job", NOW)
+        writer = LogWriter(run)
+        stream = Stream(RANK_LOG, 0, 0)
+        assert not writer.write(0, "h1", stream, 0, bytes(1 << 20))
+        kept = run.log_path(0, "h1", *stream).stat().st_size
+        assert 0 < kept < 1 << 18
+        assert writer.fresh_sizes(0) == {"0/0/0": kept}
+        run.append_event({"event": "x" * 10_000})
+        run.write_document("status.json", {"x": "y" * 100_000})
+        assert run.lost_events > 0
+        writer.close()
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_since_is_exact_to_the_second(run, monkeypatch):
+    clock = [NOW]
+    monkeypatch.setattr("allranks.runs.logs.time.time", lambda: clock[0])
+    writer = LogWriter(run)
+    stream = Stream(RANK_LOG, 0, 0)
+    for index in range(5):
+        clock[0] = NOW + 10 * index
+        assert writer.write(0, "h1", stream, 7 * index, b"line %d\n" % index)
+    reader = LogReader(run)
+    reader.skip_to_time(NOW + 20)
+    assert [data for _, _, data in reader.fresh()] == [b"line 2\nline 3\nline 4\n"]
+    assert list(reader.fresh()) == []
+    reader.skip_to_time(NOW + 1000)
+    assert list(reader.fresh()) == []
+
+
+def test_reader_filters_and_names_nodes_as_the_user_did(run):
+    writer = LogWriter(run)
+    for index, node in enumerate(("h1", "fe80::1%eth0")):
+        for rank in (2 * index, 2 * index + 1):
+            writer.write(index, node, Stream(RANK_LOG, rank, 0), 0, b"x\n")
+    assert {(n, r) for n, r, _ in LogReader(run).fresh()} == {
+        ("h1", 0), ("h1", 1), ("fe80::1%eth0", 2), ("fe80::1%eth0", 3)}  # fmt: skip
+    assert [(n, r) for n, r, _ in LogReader(run, ("fe80::1%eth0",), (3,)).fresh()] == [("fe80::1%eth0", 3)]
+
+
+def test_controller_is_known_by_pid_and_start_time(run):
+    identity = controller_identity()
+    run.write_document("run.json", {"controller": identity})
+    assert run.controller_alive()
+    run.write_document("run.json", {"controller": {**identity, "start_time": identity["start_time"] + 1}})
+    assert not run.controller_alive()
+    run.write_document("run.json", {"controller": {**identity, "host": "elsewhere"}})
+    assert not run.controller_alive()
+    run.write_document("status.json", {"state": "running"})
+    assert run.state() == "orphaned"
+    run.write_document("result.json", {"exit": 0})
+    run.write_document("status.json", {"state": "done"})
+    assert run.state() == "done"
+
+
+def test_events_stay_json_lines(run):
+    run.append_event({"t": time.time(), "message": "two\nlines"})
+    (line,) = (run.path / "events.jsonl").read_text().splitlines()
+    assert json.loads(line)["message"] == "two\nlines"
