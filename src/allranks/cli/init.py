@@ -28,9 +28,6 @@ def command(
         raise UsageError(f"{path} exists; --force replaces it")
     hostfile = next((name for name in HOSTFILES if Path(name).is_file()), None)
     found = {"hosts": hostfile} if hostfile else {}
-    scripts = [name for name in ("train.py", "main.py") if Path(name).is_file()]
-    if scripts:
-        found["command"] = scripts[0]
     path.write_text(commented_config(found), encoding="utf-8")
     if json_:
         typer.echo(f'{{"schema": 1, "written": "{CONFIG_NAME}"}}')

@@ -1,0 +1,127 @@
+"""The verbs on this machine: exit codes, one JSON document, help with an example."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from allranks.cli.main import VERBS
+
+
+def call(*words, cwd, env=None):
+    environment = {**os.environ, "NO_COLOR": "1", **(env or {})}
+    return subprocess.run([sys.executable, "-m", "allranks", *words], cwd=cwd, env=environment, text=True,
+                          capture_output=True, stdin=subprocess.DEVNULL, timeout=120)  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb, tmp_path):
+    done = call(verb, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"Example: allranks {verb}" in " ".join(done.stdout.split())
+
+
+def test_version_and_usage(tmp_path):
+    assert call("--version", cwd=tmp_path).stdout.strip() == "allranks 0.1.0"
+    assert call(cwd=tmp_path).returncode == 2
+    assert "example" in call("--help", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--local", "2"], "put it after --"),
+        (["run", "--local", "two", "--", "x.py"], "local"),
+        (["run", "train.py", "--lr", "3"], "goes after --"),
+        (["run", "--hosts", "h1:8", "--", "x.py"], "slots=8"),
+        (["run", "--hosts", "-oProxyCommand=x", "--", "x.py"], "--hosts"),
+        (["run", "--local", "1", "--lease", "soon", "--", "x.py"], "--lease"),
+        (["run", "--local", "1", "--launcher", "mpirun", "--", "x.py"], "launcher"),
+        (["status", "nothing"], "no run 'nothing'"),
+        (["fly"], "no verb 'fly'"),
+    ],
+)
+def test_wrong_use_is_exit_2_and_one_sentence(words, said, tmp_path):
+    done = call(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("allranks: ") and said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [["run", "--json", "--local", "2"], ["status", "--json", "x"], ["logs", "--json", "x"]])
+def test_json_is_one_document_for_errors_too(words, tmp_path):
+    done = call(*words, cwd=tmp_path)
+    assert json.loads(done.stdout)["exit"] == done.returncode == 2
+
+
+def test_a_run_from_start_to_logs(tmp_path):
+    (tmp_path / "train.py").write_text("import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n")
+    done = call("run", "--local", "2", "--nproc", "2", "--json", "--", "train.py", "--json", "--", "a b", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["exit"], document["verdict"]) == (0, 0, None)
+    assert document["program_exit"] == {"rank": 0, "code": 0, "signal": None}
+    assert "rank 3 ['--json', '--', 'a b']" in done.stderr
+    shown = call("logs", "--rank", "3", cwd=tmp_path).stdout
+    assert shown == "[local1 3] rank 3 ['--json', '--', 'a b']\n"
+    lines = call("logs", "--json", cwd=tmp_path).stdout.splitlines()
+    assert sorted(json.loads(line)["rank"] for line in lines) == [0, 1, 2, 3]
+    status = json.loads(call("status", "--json", cwd=tmp_path).stdout)
+    assert status["state"] == "done"
+    assert [r["state"] for n in status["nodes"] for r in n["ranks"]] == ["exited"] * 4
+    attached = call("attach", cwd=tmp_path)
+    assert attached.returncode == 0 and "done after" in attached.stdout
+
+
+def test_the_programs_failure_is_exit_1_with_a_verdict(tmp_path):
+    (tmp_path / "train.py").write_text("import os\nassert os.environ['RANK'] != '1', 'rank one is bad'\nimport time\ntime.sleep(100)\n")
+    done = call("run", "--local", "1", "--nproc", "2", "--", "train.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "VERDICT   rank 1 on local0 raised AssertionError: rank one is bad" in done.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert (verdict["schema"], verdict["where"]["rank"], verdict["victims"]) == (1, 1, [0])
+    assert json.loads((run / "result.json").read_text())["exit"] == 1
+
+
+def test_retries_keep_attempts_apart(tmp_path):
+    (tmp_path / "t.py").write_text("import os, sys\nn = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('try', n)\nsys.exit(n == '0')\n")
+    done = call("run", "--local", "1", "--retries", "1", "--json", "--", "t.py", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert [a["outcome"] for a in document["attempts"]] == ["failed", "done"]
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "logs/node_00_local0/rank_000.log").read_text() == "try 0\n"
+    assert (run / "logs/attempt_1/node_00_local0/rank_000.log").read_text() == "try 1\n"
+
+
+def test_dry_run_does_nothing_and_hides_secrets(tmp_path):
+    done = call("run", "--hosts", "h1,h2", "--nproc", "2", "--dry-run", "--env", "API_TOKEN=abc123", "--", "train.py",
+                cwd=tmp_path, env={"PATH": "/nowhere"})  # fmt: skip
+    assert done.returncode == 0
+    assert "ssh -T" in done.stdout and "RANK=3" in done.stdout and "nothing was done" in done.stdout
+    assert "abc123" not in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_init_writes_settings_that_run_reads(tmp_path):
+    (tmp_path / "train.py").write_text("print('from the file')\n")
+    (tmp_path / "hosts.txt").write_text("localhost slots=2  # this machine\n")
+    assert call("init", cwd=tmp_path).returncode == 0
+    tomllib.loads((tmp_path / "allranks.toml").read_text())
+    assert "exists" in call("init", cwd=tmp_path).stderr
+    done = call("run", "--", "train.py", cwd=tmp_path)
+    assert "(from hosts.txt)" in done.stdout and "from the file" in done.stdout, done.stderr
+
+
+def test_clean_keeps_the_newest_and_only_runs(tmp_path):
+    (tmp_path / "t.py").write_text("")
+    for name in ("a", "b", "c"):
+        assert call("run", "--name", name, "--json", "--", "t.py", cwd=tmp_path).returncode == 0
+    (tmp_path / "runs" / "mine").mkdir()
+    listed = call("clean", "--keep", "1", "--dry-run", cwd=tmp_path).stdout
+    assert "would remove 2 of 3" in listed
+    assert call("clean", "--keep", "1", "--yes", cwd=tmp_path).returncode == 0
+    assert sorted(p.name[:2] for p in (tmp_path / "runs").iterdir()) == ["c-", "mi"]
