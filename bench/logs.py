@@ -176,7 +176,8 @@ def run(quick: bool) -> Report:
     for label in (killed, cut):
         found = report.samples[label]
         report.add(f"{label}: ranks that were cut short", column(found, "cut"), "of 32 ranks")
-        report.add(f"{label}: from its death until no rank is alive", column(found, "gone"))
+        gone = column(found, "gone")
+        report.add(f"{label}: from its death until no rank is alive", gone, "s", "≤ 2 s (promise 2)", lambda v: v <= 2)
     for label in (whole, loop):
         report.add(f"{label}: until all is in the log files", column(report.samples[label], "arrived"))
         report.add(f"{label}: rate", column(report.samples[label], "rate"), "MB/s")

@@ -37,7 +37,7 @@ def _cpu_times() -> list[int]:
 
 
 class Others:
-    """CPU taken by processes that are not below this one (the hosts of a bed are)."""
+    """CPU taken by processes that are not below this one (the hosts of a bed are) and not the kernel's own."""
 
     def __init__(self) -> None:
         self._before = _others()
@@ -60,12 +60,13 @@ def _others() -> Times:
             if fields:
                 parents[int(entry)] = int(fields[1])
                 times[int(entry)] = (fields[19], sum(int(word) for word in fields[11:15]))
-    return {(pid, start): ticks for pid, (start, ticks) in times.items() if not _is_below(pid, parents)}
+    return {(pid, start): ticks for pid, (start, ticks) in times.items() if not _is_ours(pid, parents)}
 
 
-def _is_below(pid: int, parents: dict[int, int]) -> bool:
+def _is_ours(pid: int, parents: dict[int, int]) -> bool:
+    """True also for the kernel's threads, whose work is mostly ours."""
     while pid > 1:
-        if pid == os.getpid():
+        if pid in (2, os.getpid()):
             return True
         pid = parents.get(pid, 0)
     return False

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.bed import Bed, Process
+from tests.hosts.bed import Bed, Host, Process
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.programs.v_lines import complete, taken
 from tests.hosts.waiting import wait_until
@@ -96,6 +96,10 @@ def _name(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def ranks_on(host: Host) -> list[Process]:
+    return [p for p in host.pids() if "RANK" in p.environ and p.state != "Z"]
 
 
 def nothing_left(launch: Launch) -> None:
@@ -223,7 +227,7 @@ def test_a_controller_that_was_stopped_for_longer_than_the_lease(bed2: Bed, tmp_
     launch = begun(bed2, tmp_path, "--lease", "2s")
     until_logs_grow(launch)
     launch.signal(signal.SIGSTOP)
-    launch.all_gone()
+    wait_until(lambda: not any(ranks_on(h) for h in bed2.hosts), BOUND, "ranks gone")
     launch.signal(signal.SIGCONT)
     result = launch.result()
     assert result["exit"] == 4

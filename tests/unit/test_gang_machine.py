@@ -675,7 +675,9 @@ TIMEOUT = {
         entered 0        |
         entered 1        |
         tick 19          |
-        tick 2           | ending end>*
+        tick 2           | stacks>h2
+        tick 1           |
+        tick 1           | ending end>*
         tick 1           |
     """,
         True,
@@ -687,7 +689,8 @@ TIMEOUT = {
         entered 2        |
         initialised 0    | rank-initialised
         initialised 1    | rank-initialised
-        tick 21          | ending end>*
+        tick 21          | stacks>h2
+        tick 2           | ending end>*
     """,
         True,
     ),
@@ -744,6 +747,7 @@ def test_init_timeout_counts_anew_for_each_attempt() -> None:
     drive.running()
     drive.entered("0")
     assert drive.tick("19") == []
+    assert drive.tick("2") == ["stacks>h1", "stacks>h2"]
     assert drive.tick("2")[0] == "ending"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,11 +18,17 @@ from allranks.backends.transport import Transport
 from allranks.cluster import Node
 from allranks.findings import Finding
 from allranks.node.frames import Decoder, Frame, FrameError, pack_json
+from allranks.node.processes import PR_SET_PDEATHSIG, prctl
 
 READ = 256 << 10
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
 MAX_TRIES = 6
+
+
+def _die_with_the_controller() -> None:
+    """On a dead link a client would wait for hours to tell the other side that it ends."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class ChannelFailed(Exception):
@@ -83,7 +90,7 @@ class Channel:
         self._process = subprocess.Popen(
             self._transport.argv(self.node),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, bufsize=0,
+            start_new_session=True, bufsize=0, preexec_fn=_die_with_the_controller,
         )  # fmt: skip
         self._watch()
         self._write(self._transport.opening(self.node))

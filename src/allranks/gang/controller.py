@@ -98,7 +98,7 @@ class Controller:
 
     async def run(self) -> None:
         """Until the last attempt has ended everywhere."""
-        self._act(self.gang.begin())
+        self._act([] if self._attach else self.gang.begin())
         for member in self.members.values():
             self._open(member)
         while not self._over.is_set():
@@ -308,7 +308,7 @@ class Controller:
     def _watch_silence(self, now: float) -> None:
         """Three missing beats: renew the channel. The whole lease: the node is lost."""
         for member in self.members.values():
-            if not member.known or member.lost or member.node.name in self.released:
+            if not (member.known or self._attach) or member.lost or member.node.name in self.released:
                 continue
             quiet = now - member.heard
             if quiet > self.spec.lease:

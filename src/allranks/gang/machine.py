@@ -41,6 +41,7 @@ from .states import (
 
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
+STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
 DRAIN_PATIENCE = 60.0
 
 
@@ -370,11 +371,22 @@ class Gang(Roster):
         if self.state is not State.RUNNING:
             self.init_timeout_hit = True
             return self._fail(now)
-        ranks = [r for r in self.ranks() if r.exit is None]
-        if any(r.entered for r in ranks) and any(r.initialised_t is None for r in ranks):
-            self.init_timeout_hit = True
-            return self._fail(now)
-        return []
+        return self._init_is_late(now)
+
+    def _init_is_late(self, now: float) -> list[Action]:
+        """Some wait in init_process_group for others: stacks of those first, then the end."""
+        late = [r for r in self.ranks() if r.exit is None and r.initialised_t is None]
+        waited_for = [r.rank for r in late if not r.entered] or [r.rank for r in late]
+        if not late or not any(r.entered for r in self.ranks()):
+            return []
+        if self._stacks_t is None:
+            self._stacks_t = now
+            asked = [(n.name, [r for r in n.ranks if r in waited_for]) for n in self.nodes.values()]
+            return [Send(name, {"type": "stacks", "ranks": ranks}) for name, ranks in asked if ranks]
+        if now - self._stacks_t < STACKS_PATIENCE:
+            return []
+        self.init_timeout_hit = True
+        return self._fail(now)
 
     # -- ending ------------------------------------------------------------------------------------
 
@@ -436,6 +448,6 @@ class Gang(Roster):
             self._port_tries = 0
         self.attempt += 1  # logs are kept apart in either case
         self.attempt_started, self.initialised_t, self.failed_t = now, None, None
-        self.init_timeout_hit = False
+        self.init_timeout_hit, self._stacks_t = False, None
         self.exits, self.faults, self.lost, self.findings = [], [], [], []
         return [Note("attempt-start", {"attempt": self.attempt}), *self._open_gate(now)]

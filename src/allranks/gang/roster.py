@@ -34,6 +34,7 @@ class Roster:
         self.faults: list[Fault] = []
         self.lost: list[Lost] = []
         self.stop_reason: str | None = None
+        self._stacks_t: float | None = None
         self.init_timeout_hit = self.refused_by_check = False
         self.initialised_t: float | None = None
         self.failed_t: float | None = None

@@ -7,14 +7,16 @@ connects to one that is there, `sweep` lists or ends what earlier runs left.
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
 from typing import Any, Dict, List, Optional
 
-from . import nodedir
+from . import facts, nodedir
 from .frames import NODE_LOG, Stream, pack_json
 from .link import Link, read_journal
 from .outlet import Outlet
@@ -56,12 +58,55 @@ def _start(header: Dict[str, Any], runner: bytes) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
     listener.listen(8)
-    daemon = os.fork()
-    if daemon == 0:
-        _leave(header, directory, listener, log)
+    if not (needs_scope(facts.logind()) and _leave_in_scope(header, directory, listener, log)):
+        daemon = os.fork()
+        if daemon == 0:
+            _leave(header, directory, listener, log)
+        os.waitpid(daemon, 0)
     listener.close()
-    os.waitpid(daemon, 0)
     _relay(path)
+
+
+def needs_scope(logind: Optional[Dict[str, Any]]) -> bool:
+    """True where logind would end the guard with the ssh session, and a lingering user can keep it elsewhere."""
+    return bool(
+        logind and logind["KillUserProcesses"] and logind["in_session"] and logind["Linger"]
+        and shutil.which("systemd-run") and os.environ.get("XDG_RUNTIME_DIR")
+    )  # fmt: skip
+
+
+def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.socket, log: str) -> bool:
+    """Starts watcher and guard in a scope of the user's own service manager; False where that failed."""
+    archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
+    line = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.node import boot; boot.scoped()" % archive
+    words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", sys.executable, "-I", "-S", "-c", line]
+    read_end, write_end = os.pipe()
+    given = json.dumps({"header": header, "directory": directory, "listener": listener.fileno(), "log": log})
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    child = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True,
+        pass_fds=(archive, listener.fileno(), write_end), env={**os.environ, "ALLRANKS_READY": str(write_end)},
+    )  # fmt: skip
+    for fd in (write_end, out, archive):
+        os.close(fd)
+    assert child.stdin is not None
+    child.stdin.write(given.encode())
+    child.stdin.close()
+    ready = os.read(read_end, 1) == b"1"
+    os.close(read_end)
+    return ready
+
+
+def scoped() -> None:
+    """In the scope: becomes the watcher. Its order comes over standard input."""
+    order = json.loads(sys.stdin.read())
+    ready = int(os.environ.pop("ALLRANKS_READY"))
+    listener = socket.socket(fileno=order["listener"])
+    listener.set_inheritable(False)
+    _detach_output(order["log"])
+    os.write(ready, b"1")
+    os.close(ready)
+    _watch_and_guard(order["header"], order["directory"], listener)
 
 
 def _leave(header: Dict[str, Any], directory: str, listener: socket.socket, log: str) -> None:

@@ -15,7 +15,7 @@ MAX_OUTPUT = 1 << 20
 CHUNK = 128 << 10  # output bytes put into one frame
 
 # Kinds of output streams.
-RANK_LOG, NODE_LOG, NCCL_LOG, METRICS = 0, 1, 2, 3
+RANK_LOG, NODE_LOG, NCCL_LOG, METRICS, STACKS = 0, 1, 2, 3, 4
 
 _HEAD = struct.Struct(">IB")
 _OUTPUT = struct.Struct(">BIHQ")

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Optional
 
 from .attempt import Attempt
 from .cgroups import join_own
-from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, FrameError, Output, Stream
+from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, STACKS, FrameError, Output, Stream
 from .gate import Gate, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
 from .look import look, stacks
@@ -421,9 +421,9 @@ class Guard:
         number = int(message["attempt"])
         self._attempt = Attempt(number, self._mark, self._group, self._outlet, self._tell)
         for entry in message.get("follow", []):
-            # The program appends to one metrics file over all attempts; NCCL's log is one an attempt.
-            metrics = entry["kind"] == "metrics"
-            stream = Stream(METRICS, entry["rank"], 0) if metrics else Stream(NCCL_LOG, entry["rank"], number)
+            # Metrics and stacks are appended to one file over all attempts; NCCL's log is one an attempt.
+            kind = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS}[entry["kind"]]
+            stream = Stream(kind, entry["rank"], number if kind == NCCL_LOG else 0)
             self._outlet.add_file(stream, entry["path"])
         if self._make_directories(message):
             self._attempt.start(message["ranks"], self._base, self._pass_pipe)

@@ -42,6 +42,10 @@ class Place:
         """NCCL's own log of a rank."""
         return f"{self.node_dir}/nccl_a{attempt}_rank_{rank:03d}.log"
 
+    def stacks(self, rank: int) -> str:
+        """Where a rank's runner writes stacks on SIGRTMIN+7 (node/look.py has the same name)."""
+        return f"{self.node_dir}/stacks_rank_{rank:03d}.txt"
+
 
 @dataclass(frozen=True)
 class Process:
@@ -107,7 +111,7 @@ def _contract(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": f"{place.node_dir}/error_a{attempt.number}_rank_{process.rank:03d}.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
-        "ALLRANKS_STACKS_FILE": f"{place.node_dir}/stacks_rank_{process.rank:03d}.txt",
+        "ALLRANKS_STACKS_FILE": place.stacks(process.rank),
     }
     if node.nproc > 1:
         found["OMP_NUM_THREADS"] = 1  # as torchrun does

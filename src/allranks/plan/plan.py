@@ -118,4 +118,5 @@ def _followed(spec: RunSpec, node: NodePlan, place: Place, attempt: Attempt) -> 
         metrics = f"{place.output_dir}/rank_{rank:02d}_metrics.jsonl"
         found.append({"kind": "metrics", "rank": rank, "path": metrics})
         found.append({"kind": "nccl", "rank": rank, "path": place.nccl_log(rank, attempt.number)})
+        found.append({"kind": "stacks", "rank": rank, "path": place.stacks(rank)})
     return found

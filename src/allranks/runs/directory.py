@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import RunNotFound
-from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG
+from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, STACKS
 from allranks.node.processes import read_process
 
 DOCUMENT_LIMIT = 64 << 20
@@ -134,6 +134,8 @@ class RunDirectory:
         """The file of one stream."""
         if kind == METRICS:
             return self.path / "outputs" / f"rank_{rank:02d}_metrics.jsonl"
+        if kind == STACKS:
+            return self.path / "evidence" / "stacks" / f"rank_{rank:03d}.txt"
         folder = self.path / "logs" / (f"attempt_{attempt}" if attempt else "")
         names = {NODE_LOG: "node.log", NCCL_LOG: f"nccl_rank_{rank:03d}.log"}
         return folder / f"node_{node_index:02d}_{safe_name(node_name)}" / names.get(kind, f"rank_{rank:03d}.log")
