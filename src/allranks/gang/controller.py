@@ -32,6 +32,8 @@ OPENING_AT_ONCE = 64
 TICK = 0.2
 STATUS_EVERY = 1.0
 ACK_EVERY = 2.0
+RELEASE_PATIENCE = 3.0
+OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no guard is left to its lease
 
 
 class View(Protocol):
@@ -69,6 +71,16 @@ class Member:
         self.known = False  # its guard has said hello once
         self.opening: asyncio.Task[None] | None = None
         self.waiting: list[Mapping[str, Any]] = []
+
+    @property
+    def open(self) -> bool:
+        """Its guard can be spoken to."""
+        return self.channel is not None and self.channel.is_open
+
+    @property
+    def is_coming(self) -> bool:
+        """Its first channel is on its way."""
+        return not self.known and self.opening is not None and not self.opening.done()
 
 
 class Controller:
@@ -354,18 +366,26 @@ class Controller:
 
     async def _release(self) -> None:
         """Guards go, and node directories with them, except where a log has not been fetched whole."""
-        for member in self.members.values():
-            self.released.add(member.node.name)
-            if member.node.name not in self._disk_full and self.gang.nodes[member.node.name].ended:
-                self._send(member, {"type": "release"})
-        deadline = time.monotonic() + 3
-        while time.monotonic() < deadline and any(
-            m.channel is not None and m.channel.is_open and self.gang.nodes[m.node.name].ended
-            and m.node.name not in self._disk_full
-            for m in self.members.values()
-        ):  # fmt: skip
+        asked: set[str] = set()
+        deadline = time.monotonic() + RELEASE_PATIENCE
+        opening = time.monotonic() + (0.0 if self._attach else OPENING_PATIENCE)
+        self.released.update(self.members)
+        while time.monotonic() < deadline:
+            for member in self.members.values():
+                if member.node.name not in asked and member.open and self._may_go(member):
+                    asked.add(member.node.name)
+                    self._send(member, {"type": "release"})
+            waited_for = any(m.open and m.node.name in asked for m in self.members.values())
+            coming = time.monotonic() < opening and any(m.is_coming for m in self.members.values())
+            if not waited_for and not coming:
+                break
             await asyncio.sleep(0.01)
         self._close()
+
+    def _may_go(self, member: Member) -> bool:
+        """Its ranks have ended and their output is here, or it never had any: it was late when another failed."""
+        node = self.gang.nodes[member.node.name]
+        return (node.ended or not node.ranks) and node.name not in self._disk_full
 
     def _close(self) -> None:
         for member in self.members.values():

@@ -251,7 +251,8 @@ class Gang(Roster):
         self._interfaces = {name: dict(env) for name, env in choice.environment.items()}
         seconds = round(now - self._gate_t, 3)
         proved = {"node": self.master.name, "address": choice.address, "port": self.master_port, "seconds": seconds}
-        return [*actions, Note("gate-proved", proved), *self._start_ranks()]
+        counts = {n.node.name: n.nproc for n in self.plan.nodes} if self.plan is not None else {}
+        return [*actions, Note("gate-proved", {**proved, "ranks": counts}), *self._start_ranks()]
 
     def _start_ranks(self) -> list[Action]:
         assert self.plan is not None

@@ -26,7 +26,7 @@ from .ranks import Rank
 from .tasks import Task
 
 TICK = 1.0  # seconds between looks at the watcher, beats and lease checks
-UNGREETED = 10.0  # seconds a guard waits for its first word: its controller died while it was starting
+UNGREETED = 10.0  # seconds a guard without ranks waits for a controller: the one it had died at the start
 FILE_TICK = 0.25  # seconds between looks at followed files while ranks run
 LOOK_SECONDS = 30.0
 
@@ -36,9 +36,7 @@ RELEASED, LEASE_OVER = 0, 3  # how a guard ends; anything else is a death
 class Guard:
     """The main loop and what the controller may ask for."""
 
-    def __init__(
-        self, header: Dict[str, Any], node_dir: str, listener: socket.socket, watcher: socket.socket
-    ) -> None:
+    def __init__(self, header: Dict[str, Any], node_dir: str, listener: socket.socket, watcher: socket.socket) -> None:
         self._header, self._dir = header, node_dir
         self._mark = header["mark"]
         self._lease = float(header["lease"])
@@ -122,7 +120,8 @@ class Guard:
     def _tick(self, now: float) -> None:
         self._watcher_beat()
         self._look_at_watcher()
-        if now - self._heard > (self._lease if self._greeted else min(self._lease, UNGREETED)):
+        begun = self._greeted and (self._link is not None or self._attempt is not None)
+        if now - self._heard > (self._lease if begun else min(self._lease, UNGREETED)):
             self._lease_over(now)
 
     def _lease_over(self, now: float) -> None:
@@ -133,9 +132,7 @@ class Guard:
             self._journal.write({"event": "lease-over", "t": time.time()})
             self._result = LEASE_OVER
         elif not attempt.ending:
-            self._log(
-                "no word from the controller for %g s: the lease is over, ending the ranks" % self._lease
-            )
+            self._log("no word from the controller for %g s: the lease is over, ending the ranks" % self._lease)
             attempt.begin_end(self._grace, "lease")
 
     # -- the watcher ---------------------------------------------------------------------------------
@@ -277,9 +274,7 @@ class Guard:
             if self._offsets_known and self._link.backlog < HIGH_WATER:
                 self._link.send_bytes(self._outlet.fill(HIGH_WATER - self._link.backlog))
                 for stream, count in self._outlet.new_drops().items():
-                    self._link.send(
-                        {"type": "dropped", "kind": stream.kind, "rank": stream.rank, "bytes": count}
-                    )
+                    self._link.send({"type": "dropped", "kind": stream.kind, "rank": stream.rank, "bytes": count})
                 self._tell_drained()
                 self._link.flush()
             mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.backlog else 0)
@@ -288,16 +283,9 @@ class Guard:
             self._drop_link()
 
     def _tell_drained(self) -> None:
-        if (
-            not self._drain_told
-            and self._outlet.drained
-            and self._attempt is not None
-            and self._link is not None
-        ):
+        if not self._drain_told and self._outlet.drained and self._attempt is not None and self._link is not None:
             self._drain_told = True
-            self._link.send(
-                {"type": "drained", "attempt": self._attempt.number, "sizes": self._outlet.sizes()}
-            )
+            self._link.send({"type": "drained", "attempt": self._attempt.number, "sizes": self._outlet.sizes()})
 
     def _tell(self, message: Dict[str, Any]) -> None:
         """To the controller where there is one, and to the journal in any case."""

@@ -46,10 +46,15 @@ def find(wanted: Optional[str], run: str, node: str) -> Optional[str]:
     return None
 
 
+def kept_outputs(path: str) -> Optional[str]:
+    """The outputs directory, where the program left more in it than metrics (those travel)."""
+    outputs = os.path.join(path, "outputs")
+    return outputs if os.path.isdir(outputs) and _worth_keeping(outputs) else None
+
+
 def remove(path: str) -> None:
     """Removes the directory, but keeps `outputs` where the program left something there."""
-    outputs = os.path.join(path, "outputs")
-    keep = os.path.isdir(outputs) and any(_worth_keeping(outputs))
+    keep = kept_outputs(path) is not None
     for name in os.listdir(path):
         if not (keep and name == "outputs"):
             _remove_entry(os.path.join(path, name))

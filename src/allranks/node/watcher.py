@@ -218,9 +218,7 @@ class Keeper:
             link.send_bytes(self._outlet.fill(HIGH_WATER))
         if self._outlet.drained and not self._told and self._greeted:
             self._told = True
-            link.send(
-                {"type": "drained", "attempt": self._summary()["attempt"], "sizes": self._outlet.sizes()}
-            )
+            link.send({"type": "drained", "attempt": self._summary()["attempt"], "sizes": self._outlet.sizes()})
         link.flush()
         return False
 

@@ -34,7 +34,8 @@ def event_line(event: Document, nodes: int) -> str | None:
     node = event.get("node")
     if kind == "gate-proved":
         who = f"all {nodes} nodes" if nodes > 1 else "the node"
-        return f"master    {node} {event['address']}:{event['port']}, reached by {who} in {event['seconds']:.2f} s"
+        master = f"master    {node} {event['address']}:{event['port']}, reached by {who} in {event['seconds']:.2f} s"
+        return f"{master}\nranks     {counts_text(event.get('ranks') or {})}"
     if kind == "all-initialised":
         return f"all {event['ranks']} ranks initialised in {event['seconds']:.1f} s"
     if kind == "first-step":
@@ -54,6 +55,14 @@ def event_line(event: Document, nodes: int) -> str | None:
     if kind == "node-lost":
         return f"{node} is lost: nothing heard for the whole lease"
     return _ending_line(event)
+
+
+def counts_text(ranks: Document) -> str:
+    """The world size, with the ranks of each node where they differ."""
+    total, each = sum(ranks.values()), set(ranks.values())
+    if len(each) == 1:
+        return f"{total} in all, {each.pop()} a node"
+    return f"{total} in all: " + ", ".join(f"{name} {count}" for name, count in ranks.items())
 
 
 def _ending_line(event: Document) -> str | None:

@@ -1,0 +1,208 @@
+"""Hosts that ssh does not reach, and logins and configurations that get in the way."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.bed import Bed, Host, Unavailable
+from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.test_faults_start import done, refused, told
+from tests.hosts.waiting import wait_until
+
+
+@pytest.fixture
+def keep_client(bed4: Bed) -> Iterator[Bed]:
+    """What the user has under ~/.ssh, put back afterwards."""
+    files = [bed4.ssh_config(), bed4.dir / "known_hosts"]
+    before = {path: path.read_bytes() for path in files}
+    yield bed4
+    for path, content in before.items():
+        path.write_bytes(content)
+
+
+@pytest.fixture
+def keep_keys(bed4: Bed) -> Iterator[Bed]:
+    """Which keys the hosts let in, put back afterwards."""
+    files = [host.home() / ".ssh" / "authorized_keys" for host in bed4.hosts]
+    before = {path: path.read_bytes() for path in files}
+    yield bed4
+    for path, content in before.items():
+        path.write_bytes(content)
+
+
+@pytest.fixture
+def sshd_config(bed4: Bed) -> Iterator[Host]:
+    """A host whose sshd_config may be changed."""
+    host = bed4.host("h1")
+    path = host.dir / "sshd_config"
+    before = path.read_bytes()
+    yield host
+    path.write_bytes(before)
+    restart_sshd(host)
+
+
+def restart_sshd(host: Host) -> None:
+    """boot.sh starts it again."""
+    old = (host.dir / "sshd.log").stat().st_size
+    listeners = [p for p in host.pids(system=True) if p.ppid == host.init and "/usr/sbin/sshd" in p.command]
+    for process in listeners:
+        host.kill(process)
+
+    def listening() -> bool:
+        return b"Server listening" in (host.dir / "sshd.log").read_bytes()[old:]
+
+    wait_until(listening, BOUND, f"sshd of {host.name} again")
+    host.wait_ready()
+
+
+def with_home(tmp_path: Path, *keys: str) -> dict[str, str]:
+    """An environment whose user has just these keys and no agent."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    for key in keys:
+        (home / ".ssh" / key).touch()
+    return {"HOME": str(home), "SSH_AUTH_SOCK": ""}
+
+
+# -- ssh's own failures ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [(), ("id_ed25519.pub",)], ids=["no key yet", "a key"])
+def test_hosts_that_do_not_know_the_key(keep_keys: Bed, tmp_path: Path, keys: tuple[str, ...]) -> None:
+    """Both are named at once, each with its line."""
+    for name in ("h2", "h4"):
+        (keep_keys.host(name).home() / ".ssh" / "authorized_keys").write_text("")
+    launch = Launch(keep_keys, tmp_path).start(program("tell.py"), env=with_home(tmp_path, *keys))
+    verdict = refused(keep_keys, launch, "ssh-auth", None, code=4)
+    assert "h2 and h4" in verdict["message"] and "Permission denied" in verdict["message"]
+    lines = verdict["remedy"].splitlines()
+    assert [line for line in lines if line.startswith("ssh-copy-id")] == ["ssh-copy-id h2", "ssh-copy-id h4"]
+    assert [line for line in lines if line.startswith("ssh-keygen")] == ([] if keys else ["ssh-keygen -t ed25519"])
+
+
+def test_a_host_key_that_has_changed(keep_client: Bed, tmp_path: Path) -> None:
+    known = keep_client.dir / "known_hosts"
+    lines = known.read_text().splitlines(keepends=True)
+    other = lines[0].split(" ", 1)[1]
+    known.write_text("".join(f"{line.split(' ')[0]} {other}" if line.startswith("h2,") else line for line in lines))
+    before = known.read_bytes()
+    launch = Launch(keep_client, tmp_path).start(program("tell.py"))
+    verdict = refused(keep_client, launch, "ssh-hostkey", "h2", code=4)
+    assert "ssh-keygen -R h2" in verdict["remedy"]
+    assert known.read_bytes() == before
+    assert "StrictHostKeyChecking" not in launch.call("run", "--dry-run", "--hosts", "h1,h2", "--", "x.py").stdout
+
+
+def test_a_host_key_that_nobody_knows(keep_client: Bed, tmp_path: Path) -> None:
+    known = keep_client.dir / "known_hosts"
+    known.write_text("".join(line for line in known.read_text().splitlines(keepends=True) if line[:3] != "h3,"))
+    before = known.read_bytes()
+    launch = Launch(keep_client, tmp_path).start(program("tell.py"))
+    verdict = refused(keep_client, launch, "ssh-hostkey", "h3", code=4)
+    assert "ssh h3 true" in verdict["remedy"]
+    assert known.read_bytes() == before
+
+
+def test_a_name_that_does_not_resolve(bed4: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed4, tmp_path).start(program("tell.py"), hosts="h1,no-such-host,h2")
+    verdict = refused(bed4, launch, "name-resolution", "no-such-host", code=4)
+    assert "Could not resolve hostname" in verdict["message"]
+
+
+def test_a_host_that_is_off(bed4: Bed, tmp_path: Path) -> None:
+    bed4.host("h3").power_off()
+    launch = Launch(bed4, tmp_path).start(program("tell.py"))
+    verdict = refused(bed4, launch, "ssh-unreachable", "h3", code=4)
+    assert "is the host up" in verdict["remedy"]
+
+
+def test_a_host_whose_ssh_port_is_filtered(bed4: Bed, tmp_path: Path) -> None:
+    bed4.host("h4").drop_port(22)
+    launch = Launch(bed4, tmp_path).start(program("tell.py"), "--connect-timeout", "2s")
+    verdict = refused(bed4, launch, "ssh-unreachable", "h4", code=4)
+    assert "did not answer within 2 s" in verdict["message"] and verdict["where"]["port"] == 22
+
+
+def test_a_host_without_sshd(bed4: Bed, tmp_path: Path) -> None:
+    bed4.host("h2").reject_port(22)
+    launch = Launch(bed4, tmp_path).start(program("tell.py"))
+    verdict = refused(bed4, launch, "ssh-unreachable", "h2", code=4)
+    assert "Connection refused" in verdict["message"]
+
+
+# -- logins that get in the way --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "tcsh", "dash"])
+def test_login_shells_that_print_banners(bed4: Bed, tmp_path: Path, shell: str) -> None:
+    banner = "Welcome to h2! It's $HOME *free*\n<maintenance> on {Sunday}"
+    try:
+        for host in bed4.hosts[1:]:
+            host.set_shell("root", shell, banner)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    said = bed4.ssh("h2", "echo $0", check=True).stdout
+    assert shell == "dash" or "maintenance" in said
+    launch = Launch(bed4, tmp_path).start(program("tell.py"))
+    done(bed4, launch)
+    assert [told(launch, rank)["env"]["RANK"] for rank in range(4)] == ["0", "1", "2", "3"]
+    assert "maintenance" not in launch.log(1)
+
+
+def test_a_login_shell_that_does_not_exist(bed4: Bed, tmp_path: Path) -> None:
+    passwd = bed4.host("h3").dir / "etc/passwd"
+    lines = passwd.read_text().splitlines(keepends=True)
+    passwd.write_text("".join(f"{x.rsplit(':', 1)[0]}:/no/shell\n" if x.startswith("root:") else x for x in lines))
+    launch = Launch(bed4, tmp_path).start(program("tell.py"))
+    result = launch.result()
+    assert result["exit"] == 4
+    assert result["verdict"]["where"]["node"] == "h3"
+    assert launch.alive() == []
+
+
+def test_an_ssh_config_that_forces_terminals_commands_and_forwards(keep_client: Bed, tmp_path: Path) -> None:
+    """And the forwarded port is taken, which would end the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with keep_client.ssh_config().open("a") as file:
+            file.write(f"  RequestTTY force\n  RemoteCommand echo wrong; sleep 100\n  LocalForward {port} h1:22\n")
+            file.write("  ExitOnForwardFailure yes\n  RemoteForward 2222 h1:22\n  ControlPersist 60\n")
+            file.write("  PermitLocalCommand yes\n  LocalCommand echo local\n")
+        launch = Launch(keep_client, tmp_path).start(program("tell.py"))
+        done(keep_client, launch)
+    assert "SSH_TTY" not in told(launch, 1)["env"]
+
+
+# -- many at once ----------------------------------------------------------------------------------
+
+
+def test_an_sshd_that_takes_two_logins_at_a_time(sshd_config: Host, bed4: Bed, keep_client: Bed, tmp_path: Path) -> None:
+    """Eight names of one machine: most connections are turned away at first, and tried again."""
+    config = sshd_config.dir / "sshd_config"
+    config.write_text(config.read_text() + "MaxStartups 2:100:2\n")
+    restart_sshd(sshd_config)
+    names = [f"n{i}" for i in range(8)]
+    client = keep_client.ssh_config()
+    aliases = "".join(f"Host {n}\n  HostName {sshd_config.address}\n  HostKeyAlias h1\n" for n in names)
+    client.write_text(aliases + client.read_text())
+    before = (sshd_config.dir / "sshd.log").stat().st_size
+    launch = Launch(keep_client, tmp_path).start(program("tell.py"), hosts="n[0-7]")
+    result = done(bed4, launch)
+    assert "MaxStartups" in (sshd_config.dir / "sshd.log").read_text()[before:]
+    assert [told(launch, rank)["env"]["RANK"] for rank in range(8)] == [str(rank) for rank in range(8)]
+    same = [f for f in result["findings"] if "the same machine" in f["message"]]
+    assert same and all(f["status"] == "warn" for f in same)
+
+
+def test_two_entries_that_are_the_same_machine(bed4: Bed, tmp_path: Path) -> None:
+    """A name and an address: the run works, and it is said."""
+    launch = Launch(bed4, tmp_path).start(program("tell.py"), hosts=f"h1,{bed4.host('h1').address}")
+    result = done(bed4, launch)
+    (same,) = [f for f in result["findings"] if "the same machine" in f["message"]]
+    assert (same["status"], same["where"]["peer"]) == ("warn", "h1")
+
+
