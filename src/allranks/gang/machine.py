@@ -427,7 +427,8 @@ class Gang(Roster):
 
     def on_drained(self, event: Drained, now: float) -> list[Action]:
         """All its output is here."""
-        self.nodes[event.node].drained = True
+        node = self.nodes[event.node]
+        node.drained, node.outputs = True, event.outputs
         return self._check_ended(now)
 
     def _check_ended(self, now: float) -> list[Action]:

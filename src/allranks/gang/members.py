@@ -37,6 +37,7 @@ class NodeState:
     ranks: dict[int, RankState] = field(default_factory=dict)
     ended: bool = False
     drained: bool = False
+    outputs: str | None = None  # where the program's files stay on the node
     left: tuple[Mapping[str, Any], ...] = ()
     end_asked_t: float | None = None
 

@@ -165,15 +165,11 @@ class Session:
         return found
 
     def _outputs(self, gang: Gang) -> dict[str, str]:
-        """Where each node's outputs lie."""
+        """Where the program's own files lie, by node; nodes without any are left out."""
         if self.spec.output_dir is not None:
             return {n.name: self.spec.output_dir for n in gang.nodes.values()}
-        here = self.setting.local_nodes
-        return {
-            n.name: self.setting.run_outputs if n.index in here else f"{n.node_dir}/outputs"
-            for n in gang.nodes.values()
-            if n.node_dir
-        }
+        here = {n.name: self.setting.run_outputs for n in gang.nodes.values() if n.index in self.setting.local_nodes}
+        return {**here, **{n.name: n.outputs for n in gang.nodes.values() if n.outputs is not None}}
 
 
 # -- making sessions -----------------------------------------------------------------------------------

@@ -120,9 +120,10 @@ class Ended(Event):
 
 @dataclass(frozen=True)
 class Drained(Event):
-    """All output of a node has arrived."""
+    """All output of a node has arrived; `outputs` is where the program's own files stay, if there are any."""
 
     attempt: int
+    outputs: str | None = None
 
 
 @dataclass(frozen=True)

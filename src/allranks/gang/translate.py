@@ -41,7 +41,7 @@ def _ended(node: str, m: Message, t: float) -> Event:
 
 
 def _drained(node: str, m: Message, t: float) -> Event:
-    return Drained(node, t, int(m.get("attempt") or 0))
+    return Drained(node, t, int(m.get("attempt") or 0), m.get("outputs"))
 
 
 def _fault(node: str, m: Message, t: float) -> Event:

@@ -19,7 +19,7 @@ from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, STACKS, FrameError, O
 from .gate import Gate, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
 from .look import look, stacks
-from .nodedir import remove
+from .nodedir import kept_outputs, remove
 from .outlet import Outlet
 from .processes import read_process, reap_children, send_signal
 from .ranks import Rank
@@ -285,7 +285,14 @@ class Guard:
     def _tell_drained(self) -> None:
         if not self._drain_told and self._outlet.drained and self._attempt is not None and self._link is not None:
             self._drain_told = True
-            self._link.send({"type": "drained", "attempt": self._attempt.number, "sizes": self._outlet.sizes()})
+            self._link.send(
+                {
+                    "type": "drained",
+                    "attempt": self._attempt.number,
+                    "sizes": self._outlet.sizes(),
+                    "outputs": kept_outputs(self._dir),
+                }
+            )
 
     def _tell(self, message: Dict[str, Any]) -> None:
         """To the controller where there is one, and to the journal in any case."""

@@ -18,7 +18,7 @@ from .cgroups import members
 from .cgroups import remove as remove_group
 from .frames import NODE_LOG, PROTOCOL, FrameError, Output, Stream
 from .link import HIGH_WATER, Journal, Link, read_journal
-from .nodedir import remove
+from .nodedir import kept_outputs, remove
 from .outlet import RANK_LOG, Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
@@ -218,7 +218,14 @@ class Keeper:
             link.send_bytes(self._outlet.fill(HIGH_WATER))
         if self._outlet.drained and not self._told and self._greeted:
             self._told = True
-            link.send({"type": "drained", "attempt": self._summary()["attempt"], "sizes": self._outlet.sizes()})
+            link.send(
+                {
+                    "type": "drained",
+                    "attempt": self._summary()["attempt"],
+                    "sizes": self._outlet.sizes(),
+                    "outputs": kept_outputs(self._dir),
+                }
+            )
         link.flush()
         return False
 

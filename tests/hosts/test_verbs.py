@@ -1,0 +1,387 @@
+"""The verbs on real hosts: status, logs, attach, stop, clean, and Ctrl-Z in a real terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.bed import Bed, Host
+from tests.hosts.conftest import MakeBed
+from tests.hosts.launching import BOUND, PYTHON, Launch, program
+from tests.hosts.waiting import wait_until
+
+RANKS = 4
+
+
+def begun(bed: Bed, place: Path, *options: str, runs: Path | None = None) -> Launch:
+    """Four ranks on two hosts that step until told to end."""
+    launch = Launch(bed, place)
+    launch.runs = runs or launch.runs
+    return launch.start(program("v_steps.py"), *options, nproc=2).until_running(RANKS)
+
+
+def finish(launch: Launch) -> dict[str, Any]:
+    (launch.work / "done").touch()
+    return launch.result()
+
+
+def words(launch: Launch, verb: str, *more: str) -> Any:
+    """The JSON document of a verb that succeeds."""
+    done = launch.call(verb, *more, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def steps_shown(launch: Launch) -> list[dict[str, Any]] | None:
+    """The ranks in `status` once all of them have a step."""
+    ranks = [r for n in words(launch, "status")["nodes"] for r in n["ranks"]]
+    return ranks if len(ranks) == RANKS and all(r["step"] for r in ranks) else None
+
+
+# -- status, logs ------------------------------------------------------------------------------------
+
+
+class TestLooking:
+    """One run: first while it goes on, then after its end (in this order)."""
+
+    @pytest.fixture(scope="class")
+    def launch(self, make_bed_of_class: MakeBed, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+        return begun(make_bed_of_class(2), tmp_path_factory.mktemp("looking"))
+
+    @pytest.fixture(scope="class")
+    def make_bed_of_class(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeBed]:
+        from tests.hosts.conftest import _need_root
+
+        _need_root()
+        with contextlib.ExitStack() as stack:
+            yield lambda n, **o: stack.enter_context(Bed.up(n, tmp_path_factory.mktemp("bed-"), **o))
+
+    def test_status_of_a_run_that_goes_on(self, launch: Launch) -> None:
+        ranks = wait_until(lambda: steps_shown(launch), BOUND, "steps of all ranks") or []
+        document = words(launch, "status")
+        assert (document["schema"], document["run"], document["state"]) == (1, launch.run_dir.name, "running")
+        assert [(n["name"], n["state"]) for n in document["nodes"]] == [("h1", "running"), ("h2", "running")]
+        assert document["world_size"] == RANKS
+        assert document["master"]["address"] == launch.bed.hosts[0].address and document["master"]["port"] > 1024
+        for number, rank in enumerate(ranks):
+            assert rank["rank"] == number and rank["state"] == "started"
+            assert {"rank", "local_rank", "state", "pid", "step", "last_output_s"} <= set(rank)
+            assert 0 <= rank["last_output_s"] < BOUND and rank["pid"] > 1
+
+    def test_status_for_people(self, launch: Launch) -> None:
+        shown = launch.call("status").stdout
+        assert re.search(rf"^{launch.run_dir.name}: running, 4 ranks, master \S+:\d+$", shown, re.M)
+        assert re.search(r"^h1 +running +2 started +step \d+", shown, re.M)
+        assert re.search(r"rank:pid 2:\d+, 3:\d+", shown)
+
+    def test_logs_so_far(self, launch: Launch) -> None:
+        done = launch.call("logs", "--no-fold")
+        assert done.returncode == 0
+        for rank, node in enumerate(("h1", "h1", "h2", "h2")):
+            assert f"[{node} {rank}] rank {rank} step 1\n" in done.stdout
+
+    def test_logs_of_a_node_or_a_rank(self, launch: Launch) -> None:
+        assert {line[:6] for line in launch.call("logs", "--node", "h2").stdout.splitlines()} == {"[h2 2]", "[h2 3]"}
+        assert {line[:6] for line in launch.call("logs", "--rank", "1").stdout.splitlines()} == {"[h1 1]"}
+        both = launch.call("logs", "--rank", "0", "--rank", "3").stdout.splitlines()
+        assert {line[:6] for line in both} == {"[h1 0]", "[h2 3]"}
+
+    def test_logs_since(self, launch: Launch) -> None:
+        assert "step 1\n" in launch.call("logs", "--since", "1h", "--rank", "0").stdout
+        recent = launch.call("logs", "--since", "1s", "--rank", "0").stdout
+        assert "rank 0 step 1\n" not in recent
+
+    def test_logs_as_json(self, launch: Launch) -> None:
+        lines = [json.loads(line) for line in launch.call("logs", "--json", "--rank", "2").stdout.splitlines()]
+        assert lines[0] == {"node": "h2", "rank": 2, "line": "rank 2 step 1"}
+
+    def test_metrics_wherever_they_lie(self, launch: Launch) -> None:
+        done = launch.call("logs", "--metrics", "-n", "2", "--json")
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [f["rank"] for f in found] == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert all(later["metrics"]["step"] == one["metrics"]["step"] + 1
+                   for one, later in zip(found[::2], found[1::2], strict=True))  # fmt: skip
+        assert len(launch.call("logs", "--metrics", "-n", "3", "--rank", "3").stdout.splitlines()) == 3
+
+    def test_clean_leaves_a_run_that_goes_on(self, launch: Launch) -> None:
+        assert words(launch, "clean", "--keep", "0")["removed"] == []
+        assert launch.run_dir.is_dir()
+
+    def test_attach_to_a_run_that_goes_on_and_leave_it(self, launch: Launch) -> None:
+        attached = subprocess.Popen(
+            launch.command("attach"), env=launch.environment(), cwd=launch.place, stdin=subprocess.DEVNULL,
+            stdout=(launch.place / "attached").open("w"), stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        said = launch.place / "attached"
+        wait_until(lambda: "step" in said.read_text(), BOUND, "output in attach")
+        attached.send_signal(signal.SIGINT)
+        assert attached.wait(BOUND) == 0
+        assert "the run goes on" in said.read_text()
+        assert words(launch, "status")["state"] == "running" and not launch.events("controller-attached")
+        before = len(launch.log(0))
+        wait_until(lambda: len(launch.log(0)) > before, BOUND, "it goes on")
+
+    def test_logs_f_until_the_end(self, launch: Launch) -> None:
+        follower = subprocess.Popen(
+            launch.command("logs", "-f", "--no-fold"), env=launch.environment(), cwd=launch.place,
+            stdin=subprocess.DEVNULL, stdout=(launch.place / "followed").open("w"), stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        said = launch.place / "followed"
+        wait_until(lambda: "step" in said.read_text(), BOUND, "output in logs -f")
+        assert finish(launch)["exit"] == 0
+        assert follower.wait(BOUND) == 0
+        for rank in range(RANKS):
+            shown = [line for line in said.read_text().splitlines() if line.startswith(("[h1 ", "[h2 "))]
+            mine = [line.split("] ", 1)[1] for line in shown if line[4:].startswith(f"{rank}]")]
+            assert mine == launch.log(rank).splitlines()
+
+    def test_status_and_attach_after_the_end(self, launch: Launch) -> None:
+        document = words(launch, "status")
+        assert document["state"] == "done"
+        assert {r["state"] for n in document["nodes"] for r in n["ranks"]} == {"exited"}
+        done = launch.call("attach", "--json")
+        assert done.returncode == 0 and json.loads(done.stdout)["exit"] == 0
+        assert launch.call("stop").returncode == 0
+
+    def test_clean_takes_it_after_the_end(self, launch: Launch) -> None:
+        name = launch.run_dir.name
+        assert words(launch, "clean", "--keep", "1")["removed"] == []
+        assert words(launch, "clean", "--keep", "0", "--dry-run")["removed"] == [name]
+        assert launch.run_dir.is_dir()
+        assert words(launch, "clean", "--keep", "0", "--yes")["removed"] == [name]
+        assert not any(launch.runs.iterdir())
+
+
+# -- stop, detach ------------------------------------------------------------------------------------
+
+
+def test_stop_all(bed2: Bed, tmp_path: Path) -> None:
+    first = begun(bed2, tmp_path / "a")
+    second = begun(bed2, tmp_path / "b", runs=first.runs)
+    document = words(first, "stop", "--all")
+    assert [s["code"] for s in document["stopped"]] == [0, 0]
+    assert first.result()["exit"] == 143 and second.result()["exit"] == 143
+    assert first.alive() == [] and second.alive() == []
+    assert words(first, "stop", "--all")["stopped"] == []
+
+
+def test_detach(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path).start(program("v_steps.py"), "--detach", nproc=2)
+    assert launch.process is not None and launch.process.wait(BOUND) == 0
+    document = json.loads(launch.stdout)
+    assert document["detached"] is True and document["run"] == launch.run_dir.name
+    wait_until(lambda: steps_shown(launch), BOUND, "steps of all ranks")
+    assert words(launch, "status")["state"] == "running"
+    (launch.work / "done").touch()
+    result = launch.run_dir / "result.json"
+    wait_until(result.exists, BOUND, "the end")
+    assert json.loads(result.read_text())["exit"] == 0
+    launch.all_gone()
+    assert "rank 3 is done" in launch.log(3)
+
+
+def test_detach_of_a_start_that_fails_tells_why(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path).start(["no-such-script.py"], "--detach")
+    assert launch.process is not None and launch.process.wait(BOUND) not in (0, None)
+    assert "no-such-script.py" in launch.stdout + launch.stderr
+
+
+# -- leftovers ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own2(make_bed: MakeBed, tmp_path: Path) -> Bed:
+    """Two hosts with a /tmp of their own: node directories of others are not in sight."""
+    return make_bed(2, own_tmp=True, shared=[tmp_path])
+
+
+def orphan(launch: Launch) -> Launch:
+    """Launcher, guards and watchers are killed in one instant: the documented limit."""
+    guards = {launch.guard_pid(rank) for rank in range(RANKS)}
+    watchers = {int(Path(f"/proc/{g}/stat").read_text().rsplit(")", 1)[1].split()[1]) for g in guards}
+    launch.kill_launcher()
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (*watchers, *guards):
+            os.kill(pid, number)
+    # the ranks' main processes go with their guard; their children are what is left
+    wait_until(lambda: len(launch.alive()) == RANKS, BOUND, "only the children are left")
+    return launch
+
+
+def uid_of(launch: Launch) -> str:
+    return str(json.loads((launch.run_dir / "run.json").read_text())["uid"])
+
+
+def node_directories(host: Host) -> list[str]:
+    return host.run("ls -d /tmp/allranks-0/*/* 2>/dev/null", check=False).stdout.split()
+
+
+def test_leftovers_are_listed_by_run_and_ended_by_pid(own2: Bed, tmp_path: Path) -> None:
+    dead = orphan(begun(own2, tmp_path / "dead"))
+    live = begun(own2, tmp_path / "live")
+    before = live.alive()
+    target = ("--leftovers", "--hosts", str(own2.hostfile_names))
+    document = words(live, "clean", *target)
+    assert document["ended"] is False
+    for name, answer in document["nodes"].items():
+        found = {(p["uid"], p["live"]) for p in answer["processes"]}
+        assert found == {(uid_of(dead), False), (uid_of(live), True)}
+        assert len([p for p in answer["processes"] if not p["live"]]) == 2
+        (directory,) = answer["directories"]
+        assert uid_of(dead) in directory, name
+    shown = live.call("clean", *target, "--dry-run").stdout
+    assert f"run {uid_of(dead)}" in shown and f"run {uid_of(live)} (alive: left alone)" in shown
+    assert live.call("clean", *target).returncode == 130, "it asks, and nobody answers"
+    assert len(dead.alive()) == RANKS
+    assert live.call("clean", *target, "--yes").returncode == 0
+    assert dead.alive() == [] and sorted(live.alive()) == sorted(before)
+    for host in own2.hosts:
+        (directory,) = node_directories(host)
+        assert uid_of(live) in directory
+    assert finish(live)["exit"] == 0
+    assert "nothing is left" in live.call("clean", *target).stdout
+
+
+def test_run_end_leftovers(own2: Bed, tmp_path: Path) -> None:
+    dead = orphan(begun(own2, tmp_path / "dead"))
+    launch = begun(own2, tmp_path / "next", "--end-leftovers")
+    assert dead.alive() == []
+    assert f"ended {RANKS} leftover processes" in launch.stderr
+    assert finish(launch)["exit"] == 0
+
+
+LISTEN = "import socket,sys,time\ns = socket.socket(); s.bind(('', int(sys.argv[1]))); s.listen()\nprint('up', flush=True)\ntime.sleep(600)"
+
+
+def test_foreign_holders_of_the_master_port(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path)
+    holder = bed2.host("h1").popen([PYTHON, "-c", LISTEN, "29511"])
+    other = bed2.host("h1").popen([PYTHON, "-c", LISTEN, "29512"])
+    for process in (holder, other):
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+    target = ("--leftovers", "--foreign", "--hosts", str(bed2.hostfile_names), "--master-port", "29511")
+    document = words(launch, "clean", *target)
+    (found,) = document["nodes"]["h1"]["foreign"]
+    assert found["why"] == "holds port 29511" and "29511" in found["command"]
+    assert document["nodes"]["h2"]["foreign"] == []
+    assert launch.call("clean", *target, "--yes").returncode == 0
+    wait_until(lambda: holder.poll() is not None, BOUND, "the holder is gone")
+    assert other.poll() is None
+    assert "no other process" in launch.call("clean", *target, "--yes").stdout
+    other.kill()
+    other.wait(BOUND)
+
+
+# -- Ctrl-Z ------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """`allranks run` in a terminal of its own; what it writes is read all the while."""
+
+    def __init__(self, launch: Launch, *options: str) -> None:
+        self.launch, self.text = launch, ""
+        self._end, tty = pty.openpty()
+        os.set_blocking(self._end, False)
+        argv = launch.command("run", "--hosts", str(launch.bed.hostfile_names), "--nproc", "2", "--python", PYTHON,
+                              *options, "--", *program("v_steps.py"))  # fmt: skip
+        launch.process = self.process = subprocess.Popen(
+            argv, env={**launch.environment(), "TERM": "xterm"}, cwd=launch.work, stdin=tty, stdout=tty, stderr=tty,
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), text=True,
+        )  # fmt: skip
+        os.close(tty)
+
+    def read(self) -> str:
+        with contextlib.suppress(OSError):
+            while data := os.read(self._end, 65536):
+                self.text += data.decode("utf-8", "replace")
+        return self.text
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        def look() -> bool:
+            self.read()
+            return bool(condition())
+
+        wait_until(look, BOUND, f"{what} (said {self.text[-800:]!r})")
+
+    def type(self, key: str) -> None:
+        os.write(self._end, key.encode())
+
+    def ctrl_z(self) -> None:
+        """The question comes, again for each Ctrl-Z."""
+        asked = self.read().count("[d]etach")
+        self.type("\x1a")
+        self.until(lambda: self.text.count("[d]etach") > asked, "the question")
+
+    def ends(self) -> int:
+        self.until(lambda: self.process.poll() is not None, "the end")
+        os.close(self._end)
+        return int(self.process.returncode)
+
+
+@pytest.fixture
+def terminal(bed2: Bed, tmp_path: Path) -> Terminal:
+    found = Terminal(Launch(bed2, tmp_path))
+    found.until(lambda: len(list(found.launch.work.glob("up-*"))) == RANKS, "all ranks up")
+    return found
+
+
+def test_ctrl_z_and_stop(terminal: Terminal) -> None:
+    terminal.ctrl_z()
+    terminal.type("s")
+    assert terminal.ends() == 143
+    assert terminal.launch.alive() == []
+
+
+def test_ctrl_z_and_continue(terminal: Terminal) -> None:
+    terminal.ctrl_z()
+    terminal.type("c")
+    before = len(terminal.launch.log(0))
+    terminal.until(lambda: len(terminal.launch.log(0)) > before, "it goes on")
+    terminal.ctrl_z()
+    terminal.type("c")
+    (terminal.launch.work / "done").touch()
+    assert terminal.ends() == 0
+
+
+def test_ctrl_z_and_detach(terminal: Terminal) -> None:
+    launch = terminal.launch
+    terminal.ctrl_z()
+    terminal.type("d")
+    assert terminal.ends() == 0
+    assert "taken over" in terminal.text and "None" not in terminal.text
+    assert launch.events("controller-attached")
+    assert words(launch, "status")["state"] == "running"
+    before = len(launch.log(0))
+    wait_until(lambda: len(launch.log(0)) > before, BOUND, "it goes on")
+    (launch.work / "done").touch()
+    wait_until((launch.run_dir / "result.json").exists, BOUND, "the end")
+    assert json.loads((launch.run_dir / "result.json").read_text())["exit"] == 0
+    launch.all_gone()
+
+
+def test_ctrl_c_in_a_terminal_reaches_only_the_launcher(terminal: Terminal) -> None:
+    terminal.type("\x03")
+    assert terminal.ends() == 130
+    assert terminal.launch.alive() == []
+
+
+def test_without_a_terminal_a_stop_signal_is_not_heeded(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path).start(program("v_steps.py"), nproc=2, json_=False).until_running(RANKS)
+    launch.signal(signal.SIGTSTP)
+    before = len(launch.log(0))
+    wait_until(lambda: len(launch.log(0)) > before, BOUND, "it goes on")
+    (launch.work / "done").touch()
+    assert launch.process is not None and launch.process.wait(BOUND) == 0
+
