@@ -12,7 +12,8 @@ from allranks.cluster import Cluster
 from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for
 from allranks.plan.environment import forwarded
-from allranks.plan.plan import Attempt, make_plan, orders
+from allranks.plan.plan import make_plan, orders
+from allranks.plan.ranks import Attempt
 from allranks.spec import RunSpec
 from allranks.spec.secrets import redact_env
 

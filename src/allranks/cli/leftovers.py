@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from allranks.backends.sweeper import ask
 from allranks.cluster import Cluster
+from allranks.gang.sweeper import ask
 from allranks.spec import RunSpec
 
 from .target import find_cluster, resolve_options

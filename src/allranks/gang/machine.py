@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from allranks.findings import Finding
 from allranks.plan.network import choose_address, offered
-from allranks.plan.plan import Attempt, make_plan, orders
+from allranks.plan.plan import make_plan, orders
+from allranks.plan.ranks import Attempt
 from allranks.preflight import judge_quick
 
 from .members import NodeState, RankState

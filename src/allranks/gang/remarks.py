@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.findings import Finding, Where
-from allranks.plan.plan import Plan
+from allranks.plan.ranks import Plan
 
 
 def prelude_failed(node: str, error: str) -> Finding:

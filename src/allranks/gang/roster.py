@@ -8,7 +8,7 @@ from typing import Any
 
 from allranks.cluster import Cluster
 from allranks.findings import Finding
-from allranks.plan.plan import Plan
+from allranks.plan.ranks import Plan
 from allranks.spec import RunSpec
 
 from .members import NodeState, RankState

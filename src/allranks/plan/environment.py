@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from allranks.spec import RunSpec
 
-if TYPE_CHECKING:
-    from .plan import Attempt, NodePlan
+from .ranks import Attempt, NodePlan
 
 FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_")
 FORWARDED_NAMES = ("OMP_NUM_THREADS",)
@@ -63,8 +61,7 @@ def forwarded(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, s
     return {
         k: v
         for k, v in environ.items()
-        if k in names
-        or ((k.startswith(FORWARDED_PREFIXES) or k in FORWARDED_NAMES) and k not in NOT_FORWARDED)
+        if k in names or ((k.startswith(FORWARDED_PREFIXES) or k in FORWARDED_NAMES) and k not in NOT_FORWARDED)
     }
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.spec import RunSpec
 
 from ..environment import Place, Process
+from ..ranks import Attempt, NodePlan
 from .words import python_argv, read_command
-
-if TYPE_CHECKING:
-    from ..plan import Attempt, NodePlan
 
 
 def command(

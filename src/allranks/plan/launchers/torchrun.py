@@ -9,16 +9,14 @@ Static rendezvous keeps the order of nodes (c10d ignores --node-rank and opens a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.spec import RunSpec
 
 from ..environment import Place, Process
+from ..ranks import Attempt, NodePlan
 from .command import node_environment
 from .words import Words, read_command
-
-if TYPE_CHECKING:
-    from ..plan import Attempt, NodePlan
 
 
 def torchrun(

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
-from allranks.gang.channel import Channel, ChannelFailed
 from allranks.node.frames import Frame
 from allranks.spec import RunSpec
 
-from .transport import Transport
+from .channel import Channel, ChannelFailed
 
 SECONDS = 60.0
 AT_ONCE = 64

@@ -1,0 +1,47 @@
+"""Which ranks are where: NodePlan, Plan, and the Attempt they are started in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allranks.cluster import Node
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """The ranks of one node: `first_rank` … `first_rank + nproc - 1`."""
+
+    node: Node
+    nproc: int
+    first_rank: int
+    of: int  # number of nodes
+    reason: str  # where nproc comes from, for messages
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All nodes' ranks. World size is the sum."""
+
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks in all."""
+        return sum(n.nproc for n in self.nodes)
+
+    def node_of(self, rank: int) -> NodePlan:
+        """The node that holds a rank."""
+        for node in self.nodes:
+            if node.first_rank <= rank < node.first_rank + node.nproc:
+                return node
+        raise KeyError(rank)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What differs between attempts: number, address, port. `repeats`: of these, gates repeated for a port."""
+
+    number: int
+    master_addr: str
+    master_port: int
+    repeats: int = 0
