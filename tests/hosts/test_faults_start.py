@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.hosts.bed import Bed, Unavailable
 from tests.hosts.launching import BOUND, PYTHON, Launch, program
 from tests.hosts.waiting import wait_until

@@ -13,7 +13,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.hosts.bed import Bed, Host, Process
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.programs.v_lines import complete, taken

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.programs import v_odd

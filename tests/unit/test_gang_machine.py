@@ -933,6 +933,23 @@ def test_the_port_that_somebody_else_took_first() -> None:
     assert not drive.gang.port_was_taken, "then it is a failure like any other"
 
 
+def test_a_port_that_was_taken_is_not_repeated_after_a_stop() -> None:
+    drive = Drive().running()
+    drive.exit("0", "code=1", "EADDRINUSE")
+    drive.stop("0")
+    assert not drive.through_the_end().gang.port_was_taken
+
+
+@pytest.mark.parametrize("lame", ["guard-death", "watcher-lost", "lost"])
+def test_no_attempt_without_guard_and_watcher_on_every_node(lame: str) -> None:
+    drive = Drive().running()
+    drive.lost("h1") if lame == "lost" else drive.fault("h1", lame)
+    assert not drive.gang.can_retry
+    drive = Drive().running()
+    drive.exit("0", "code=1")
+    assert drive.gang.can_retry
+
+
 def test_a_repeat_counts_as_no_attempt_for_the_program() -> None:
     drive = taken(Drive().running())
     drive.retry("repeat")
@@ -1101,8 +1118,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.drive.gang.state is State.OVER and not self.stopped)
     @rule(kind=st.sampled_from(["retry", "repeat"]))
     def retry(self, kind: str) -> None:
-        gang = self.drive.gang
-        if gang.plan is not None and not gang.lost:
+        if self.drive.gang.can_retry:
             self.drive.retry(kind)
 
     def check_starts(self) -> None:

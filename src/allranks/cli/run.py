@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from allranks.cluster import Cluster
+from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.controller import View as Watching
 from allranks.report.live import JsonView, View
@@ -159,13 +160,18 @@ def _watch_start(run: RunDirectory, pid: int, view: Watching, json_: bool) -> in
         for event in events:
             view.event(event)
         names |= {e.get("event") for e in events}
-        if "rank-started" in names or "run-end" in names or _ended(pid):
+        ended = _ended(pid)
+        if "rank-started" in names or "run-end" in names or ended:
             break
         time.sleep(0.1)
     result = run.read_document("result.json")
     if result is not None and result.get("exit"):
+        if json_:
+            typer.echo(json.dumps(result))
         view.closing(result, result.get("verdict"))
         return int(result["exit"])
+    if result is None and ended:
+        raise AllranksError(f"the detached launcher ended at once: see {run.path}/controller.log")
     document = {"schema": 1, "run": run.name, "directory": str(run.path), "detached": True, "exit": 0}
     if json_:
         typer.echo(json.dumps(document))

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from allranks.backends.bundle import MARKER, payload
+from allranks.backends.bundle import MARKER, node_zip, payload
 from allranks.backends.transport import Transport
 from allranks.cluster import Node
 from allranks.findings import Finding
@@ -59,7 +59,8 @@ class Channel:
         self._stderr = bytearray()
         self._booted: asyncio.Future[None] | None = None
         self._open_fds: set[int] = set()
-        self._payload = b""
+        self._header: dict[str, Any] = {}
+        self._first: dict[str, Any] = {}
 
     async def open(self, header: Mapping[str, Any], first: Mapping[str, Any], seconds: float) -> None:
         """Starts the node side and returns when its marker came; raises ChannelFailed.
@@ -86,7 +87,7 @@ class Channel:
         self._decoder, self._out = Decoder(), bytearray()
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
-        self._payload = payload(dict(header)) + pack_json(dict(first))
+        self._header, self._first = dict(header), dict(first)
         self._process = subprocess.Popen(
             self._transport.argv(self.node),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -94,6 +95,7 @@ class Channel:
         )  # fmt: skip
         self._watch()
         self._write(self._transport.opening(self.node))
+        node_zip()  # made while the first connection is being set up
         try:
             await asyncio.wait_for(asyncio.shield(self._booted), max(0.1, deadline - loop.time()))
         except asyncio.TimeoutError:
@@ -150,8 +152,7 @@ class Channel:
             return
         assert self._booted is not None
         self._booted.set_result(None)
-        self._write(self._payload)
-        self._payload = b""
+        self._write(payload(self._header) + pack_json(self._first))
         rest = bytes(self._banner[at + len(MARKER) :])
         if rest:
             self._feed(rest)

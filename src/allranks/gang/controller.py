@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ipaddress
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
-from allranks.node.frames import METRICS, PROTOCOL, Frame, Output
+from allranks.node.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
 from allranks.spec import RunSpec
@@ -25,6 +26,7 @@ from .clocks import Clock
 from .machine import Gang
 from .places import Setting, mark, node_label
 from .progress import Progress
+from .remarks import run_disk_full
 from .states import Action, AttemptOver, Back, Event, Lost, Note, Send, Silent, State, Stop, Tick, Unreachable
 from .translate import translate
 
@@ -32,6 +34,7 @@ OPENING_AT_ONCE = 64
 TICK = 0.2
 STATUS_EVERY = 1.0
 ACK_EVERY = 2.0
+ROOM = 64 << 10  # bytes free on the disk of the run directory that make another try worth while
 RELEASE_PATIENCE = 3.0
 OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no guard is left to its lease
 
@@ -58,6 +61,15 @@ def is_address(name: str) -> bool:
     return True
 
 
+def has_room(path: str) -> bool:
+    """Whether more than a page or two would fit on the disk of a directory."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize >= ROOM
+
+
 class Member:
     """The controller's side of a node: channel, clock, when it was last heard."""
 
@@ -71,6 +83,9 @@ class Member:
         self.known = False  # its guard has said hello once
         self.opening: asyncio.Task[None] | None = None
         self.waiting: list[Mapping[str, Any]] = []
+        self.behind = False  # some of its output found no room in the run directory
+        self.ends: Mapping[str, int] = {}  # where its streams end, once its ranks have
+        self.shown: dict[Stream, int] = {}  # how far each stream has been displayed
 
     @property
     def open(self) -> bool:
@@ -102,14 +117,16 @@ class Controller:
         self._beat = max(0.5, min(5.0, spec.lease / 6))
         self._next_status = self._next_beat = self._next_ack = 0.0
         self._dirty = True
-        self._disk_full: set[str] = set()
+        self._disk_was_full = False
         self.released: set[str] = set()
+        self.failure: Exception | None = None
         self.replaced = False  # another controller has taken the run over
 
     # -- driving -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Until the last attempt has ended everywhere."""
+        asyncio.get_running_loop().set_exception_handler(self._crashed)
         self._act([] if self._attach else self.gang.begin())
         for member in self.members.values():
             self._open(member)
@@ -117,12 +134,30 @@ class Controller:
             try:
                 await asyncio.wait_for(self._over.wait(), self._tick_length())
             except asyncio.TimeoutError:
-                self._tick()
+                self._tick_safely()
         if self.replaced:
             self._close()
             return
         await self._release()
+        if self.failure is not None:
+            raise self.failure
         self._write_status()
+
+    def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error of our own must not leave ranks running, nor the launcher waiting for ever."""
+        again = self.failure is not None
+        error = context.get("exception")
+        self.failure = self.failure or (error if isinstance(error, Exception) else RuntimeError(context["message"]))
+        if again or self.gang.state is State.OVER:
+            self._over.set()
+        else:
+            self.stop("crash", self.spec.grace)
+
+    def _tick_safely(self) -> None:
+        try:
+            self._tick()
+        except Exception as error:
+            self._crashed(asyncio.get_running_loop(), {"exception": error})
 
     def _tick_length(self) -> float:
         return TICK if len(self.members) <= 64 or self.gang.state is not State.RUNNING else 4 * TICK
@@ -241,6 +276,8 @@ class Controller:
                 self._rename(member, str(message.get("hostname") or ""))
             member.known = True
             self._send(member, {"type": "ping", "sent": time.time()})
+        if kind == "drained":
+            member.ends = message.get("sizes") or {}
         if kind == "replaced":
             self.replaced = True
             self._over.set()
@@ -271,19 +308,33 @@ class Controller:
         now = time.time()
         in_place = stream.kind == METRICS and node.index in self.setting.local_nodes
         if not in_place and not self.logs.write(node.index, node.name, stream, frame.offset, frame.data):
-            self._disk_is_full(node.name)
+            member.behind = True
+            self._disk_is_full()
+        data = frame.data[max(0, member.shown.get(stream, 0) - frame.offset) :]  # a full disk has it sent again
+        if not data:
+            return
+        member.shown[stream] = frame.offset + len(frame.data)
         if stream.attempt == self.gang.attempt or stream.kind == METRICS:
-            self.progress.output(stream, frame.data, now)
+            self.progress.output(stream, data, now)
         if stream.kind == 0:
-            self.view.output(node.name, stream.rank, frame.data, now)
+            self.view.output(node.name, stream.rank, data, now)
         elif stream.kind == METRICS:
             self._dirty = True
 
-    def _disk_is_full(self, node: str) -> None:
-        if node not in self._disk_full:
-            self._disk_full.add(node)
-            message = f"the run directory's disk is full: output of {node} stays in its node directory"
-            self._note(Note("note", {"message": message}))
+    def _disk_is_full(self) -> None:
+        if not self._disk_was_full:
+            self._disk_was_full = True
+            finding = run_disk_full(str(self.run_dir.path))
+            self.gang.findings.append(finding)
+            self._note(Note("finding", finding.to_json()))
+
+    def unfetched(self, name: str) -> bool:
+        """True where a node's log in the run directory ends before the node's own does."""
+        member = self.members[name]
+        have = self.logs.sizes(member.node.index, member.node.name)
+        in_place = f"{METRICS}/" if member.node.index in self.setting.local_nodes else "-"
+        late = any(have.get(key, 0) < end for key, end in member.ends.items() if not key.startswith(in_place))
+        return late or bool(self.gang.nodes[name].ranks and not self.gang.nodes[name].drained)
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -310,8 +361,8 @@ class Controller:
 
     def _acknowledge(self) -> None:
         for member in self.members.values():
-            if member.node.name in self._disk_full:
-                self._disk_full.discard(member.node.name)
+            if member.behind and has_room(str(self.run_dir.path)):
+                member.behind = False
                 self._send(member, self._hello(member))  # sends again from what has found room
             fresh = self.logs.fresh_sizes(member.node.index)
             if fresh:
@@ -385,7 +436,7 @@ class Controller:
     def _may_go(self, member: Member) -> bool:
         """Its ranks have ended and their output is here, or it never had any: it was late when another failed."""
         node = self.gang.nodes[member.node.name]
-        return (node.ended or not node.ranks) and node.name not in self._disk_full
+        return not node.ranks or (node.ended and not self.unfetched(node.name))
 
     def _close(self) -> None:
         for member in self.members.values():

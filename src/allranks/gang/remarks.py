@@ -62,3 +62,11 @@ def world_size_differs(expected: int, plan: Plan) -> Finding:
         "world-size-mismatch", "warn", f"WORLD_SIZE={expected} is set here, but the plan has {plan.world_size} ranks "
         f"({nodes}); the plan holds", "unset WORLD_SIZE, or change --nodes or --nproc",
     )  # fmt: skip
+
+
+def run_disk_full(path: str) -> Finding:
+    """The run goes on; what found no room is not lost."""
+    return Finding(
+        "disk-full", "warn", f"the disk of the run directory {path} is full: output that finds no room stays on the "
+        "nodes, and is fetched while the run goes on once there is some", f"free some space (df -h {path})",
+    )  # fmt: skip

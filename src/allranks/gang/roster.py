@@ -94,4 +94,11 @@ class Roster:
         zero = [e for e in self.exits if e.rank == 0 and not e.expected and e.error]
         text = str((zero[0].error or {}).get("message", "")) if zero else ""
         taken = "EADDRINUSE" in text or "address already in use" in text.lower()
-        return taken and self.spec.master_port == 0 and self._port_tries < GATE_REPEATS
+        wanted = self.spec.master_port == 0 and self.stop_reason is None and self.can_retry
+        return taken and wanted and self._port_tries < GATE_REPEATS
+
+    @property
+    def can_retry(self) -> bool:
+        """False where a node has lost guard or watcher: nothing would watch over its ranks."""
+        lame = self.lost or any(f.id in ("guard-death", "watcher-lost", "lease-over") for f in self.faults)
+        return self.plan is not None and not lame

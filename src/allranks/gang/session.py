@@ -19,7 +19,7 @@ from typing import Any
 import allranks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.outcomes import CHECK, exit_code, retryable
+from allranks.errors import UsageError
 from allranks.findings import Verdict
 from allranks.node.processes import read_process
 from allranks.plan.environment import forwarded
@@ -29,7 +29,6 @@ from allranks.spec.document import from_document, to_document
 from allranks.spec.secrets import redact_argv
 
 from .controller import Controller, View
-from .evidence import judge_attempt
 from .machine import Gang
 from .places import Setting
 
@@ -87,6 +86,10 @@ class Session:
 
     def _judge(self, gang: Gang) -> str:
         """After an attempt: finish, retry, or repeat the gate with another port."""
+        from allranks.diagnose.outcomes import retryable  # imported late: 30 ms that no start has to wait for
+
+        from .evidence import judge_attempt
+
         if gang.port_was_taken:
             self.controller.run_dir.append_event(
                 {
@@ -107,12 +110,14 @@ class Session:
         )
         failures = sum(1 for a in self.attempts if a["outcome"] == "failed")
         again = verdict is not None and not gang.stop_reason and failures <= self.spec.retries and not self.adopted
-        if again and verdict is not None and retryable(verdict) and gang.plan is not None and not gang.lost:
+        if again and verdict is not None and retryable(verdict) and gang.can_retry:
             self.view.event({"t": time.time(), "event": "retry", "attempt": gang.attempt, "verdict": verdict.to_json()})
             return "retry"
         return "finish"
 
     def _finish(self) -> dict[str, Any]:
+        from allranks.diagnose.outcomes import CHECK, exit_code
+
         gang = self.controller.gang
         if self.controller.replaced:
             return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
@@ -159,7 +164,7 @@ class Session:
         """Nodes whose logs end before their ranks did, with how far each log goes."""
         found = {}
         for node in gang.nodes.values():
-            if node.ranks and node.node_dir and not node.drained:
+            if node.ranks and node.node_dir and self.controller.unfetched(node.name):
                 sizes = self.controller.logs.sizes(node.index, node.name)
                 found[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
         return found
@@ -179,9 +184,13 @@ def create(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View]
 ) -> Session:
     """Makes the run directory and a session for a new run."""
-    run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
+    try:
+        run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
+        (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        reason = f"{error.filename or spec.runs_dir}: {error.strerror}"
+        raise UsageError(f"no run directory can be made: {reason}; name another place with --runs-dir") from None
     uid = f"{run.name}-{secrets.token_hex(3)}"
-    (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     local = frozenset(n.index for n in cluster.nodes if n.is_local)
     inherit = all(n.is_local for n in cluster.nodes)
     setting = Setting(

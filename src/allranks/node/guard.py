@@ -21,7 +21,7 @@ from .link import HIGH_WATER, Journal, Link
 from .look import look, stacks
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
-from .processes import read_process, reap_children, send_signal
+from .processes import machine, read_process, reap_children, send_signal
 from .ranks import Rank
 from .tasks import Task
 
@@ -82,9 +82,9 @@ class Guard:
         self._selector.register(wake_read, selectors.EVENT_READ, lambda: self._on_children(wake_read))
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
         self._selector.register(self._reports, selectors.EVENT_READ, self._on_report)
-        me = read_process(os.getpid())
-        start = me.start if me is not None else 0
-        self._journal.write({"event": "guard", "pid": os.getpid(), "start_time": start, "t": time.time()})
+        keepers = [[p.pid, p.start] for p in map(read_process, (os.getpid(), self._watcher_pid)) if p is not None]
+        begun = {"event": "guard", "pid": os.getpid(), "keepers": keepers, "machine": machine(), "t": time.time()}
+        self._journal.write(begun)
         while self._result is None:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()

@@ -1,12 +1,14 @@
 """The node directory: allranks-UID/RUN/NODE below the first usable base, private to its user."""
 
+import errno
 import os
 import shutil
 import stat
-from typing import List, Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 LONGEST_NAME = len("/report.sock")
+PROBE = 65536  # bytes that must find room
 DEFAULT_BASES = ("/tmp", "/var/tmp", "/dev/shm")
 
 
@@ -58,11 +60,7 @@ def remove(path: str) -> None:
     for name in os.listdir(path):
         if not (keep and name == "outputs"):
             _remove_entry(os.path.join(path, name))
-    for directory in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
-        try:
-            os.rmdir(directory)
-        except OSError:
-            return
+    _remove_empty((path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))))
 
 
 def _worth_keeping(outputs: str) -> List[str]:
@@ -89,17 +87,45 @@ def _make_below(base: str, run: str, node: str) -> str:
     if len(path.encode()) + LONGEST_NAME > SOCKET_LIMIT:
         raise NoNodeDir("the path is too long for a Unix socket")
     parents: Tuple[str, str] = (os.path.dirname(os.path.dirname(path)), os.path.dirname(path))
-    for directory in parents:
-        try:
-            os.mkdir(directory, 0o700)
-        except FileExistsError:
-            pass
-        _check_private(directory)
-    os.mkdir(path, 0o700)
-    for name in ("spool", "outputs"):
-        os.mkdir(os.path.join(path, name), 0o700)
-    _check_writable(path)
+    try:
+        for directory in parents:
+            try:
+                os.mkdir(directory, 0o700)
+            except FileExistsError:
+                pass
+            _check_private(directory)
+        _fill(path)
+    except (OSError, NoNodeDir):
+        _remove_empty(parents[::-1])
+        raise
     return path
+
+
+def _fill(path: str) -> None:
+    """A full disk is seen here, while another base can still be taken."""
+    os.mkdir(path, 0o700)
+    try:
+        for name in ("spool", "outputs"):
+            os.mkdir(os.path.join(path, name), 0o700)
+        probe = os.path.join(path, "probe")
+        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            if os.write(fd, bytes(PROBE)) < PROBE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+        os.unlink(probe)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _remove_empty(directories: Sequence[str]) -> None:
+    for directory in directories:
+        try:
+            os.rmdir(directory)
+        except OSError:
+            return
 
 
 def _check_private(directory: str) -> None:
@@ -110,20 +136,6 @@ def _check_private(directory: str) -> None:
         raise NoNodeDir("%s belongs to user %d" % (directory, found.st_uid))
     if found.st_mode & 0o077:
         raise NoNodeDir("%s may be entered by others (mode %o)" % (directory, found.st_mode & 0o777))
-
-
-def _check_writable(path: str) -> None:
-    """A full disk is seen here, while another base can still be taken."""
-    probe = os.path.join(path, "probe")
-    fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(fd, b"x" * 65536)
-    except OSError:
-        shutil.rmtree(path, ignore_errors=True)
-        raise
-    finally:
-        os.close(fd)
-    os.unlink(probe)
 
 
 def scratch(path: str) -> Tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import List, Optional, Set, Tuple
 
 SEGMENT = 8 << 20
 MEMORY_LIMIT = 16 << 20  # bytes of output held in memory by one guard while its disk is full
+MEMORY_SEGMENT = 256 << 10  # of them in one file descriptor; what is acknowledged is freed in such pieces
 MOVE = 1 << 20
 _NONBLOCK = 2  # SPLICE_F_NONBLOCK
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -125,15 +126,25 @@ class Spool:
         data = os.read(pipe, 65536)
         if not data:
             return 0
-        if self._budget.left >= len(data):
-            self._budget.left -= len(data)
-            fd = os.memfd_create("allranks-spool")
-            segment = _Segment(self.end, fd, None, self.end)
-            self._segments.append(segment)
-            self._write(segment, data)
-        else:
+        segment = self._memory() if self._budget.left >= len(data) else None
+        if segment is None:
             self.dropped += len(data)
+        else:
+            self._budget.left -= len(data)
+            self._write(segment, data)
         return len(data)
+
+    def _memory(self) -> Optional[_Segment]:
+        """The memory segment to write to; None where no descriptor is left."""
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.path is None and last.end - last.start < MEMORY_SEGMENT:
+            return last
+        try:
+            segment = _Segment(self.end, os.memfd_create("allranks-spool"), None, self.end)
+        except OSError:
+            return None
+        self._segments.append(segment)
+        return segment
 
     def _write(self, segment: _Segment, data: bytes) -> None:
         try:

@@ -1,7 +1,8 @@
 """What earlier runs left on this node: processes by run mark, node directories without a guard."""
 
 import os
-from typing import Any, Dict, List
+import time
+from typing import Any, Dict, List, Set
 
 from .link import read_journal
 from .nodedir import bases, remove
@@ -12,6 +13,7 @@ from .processes import (
     command_of,
     descendants,
     end_all,
+    machine,
     mark_of,
     open_names,
     read_process,
@@ -19,6 +21,7 @@ from .processes import (
     snapshot,
 )
 
+BEING_MADE = 60.0  # seconds a directory without a journal may be that of a run that is just starting
 GPU_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/renderD")
 NOT_A_GPU = ("/dev/nvidiactl", "/dev/nvidia-modeset")
 
@@ -62,9 +65,16 @@ def _foreign(port: int) -> List[Dict[str, Any]]:
     listed = []
     for pid, why in sorted(found.items()):
         process = read_process(pid)
-        if process is not None and mark_of(pid) is None and os.stat("/proc/%d" % pid).st_uid == ours:
+        if process is not None and mark_of(pid) is None and _owner(pid) == ours:
             listed.append({"pid": pid, "start_time": process.start, "command": command_of(pid), "why": why})
     return listed
+
+
+def _owner(pid: int) -> int:
+    try:
+        return os.stat("/proc/%d" % pid).st_uid
+    except OSError:
+        return -1
 
 
 def _end(names: List[List[int]]) -> List[Dict[str, Any]]:
@@ -97,20 +107,28 @@ def _names(path: str) -> List[str]:
         return []
 
 
-def _guards(wanted: Any) -> Dict[str, int]:
-    """Run marks whose guard lives: the journal names its pid."""
-    found: Dict[str, int] = {}
+def _guards(wanted: Any) -> Set[str]:
+    """Run marks of which guard or watcher live, or may live: they run on another machine that sees this disk."""
+    here = machine()
+    found = set()
     for path in _run_dirs(wanted):
-        for entry in read_journal(os.path.join(path, "journal.jsonl"))[:1]:
-            pid = entry.get("pid")
-            process = read_process(pid) if isinstance(pid, int) else None
-            if process is not None and process.start == entry.get("start_time") and process.state not in "ZX":
-                mark = "%s/%s" % (os.path.basename(os.path.dirname(path)), os.path.basename(path))
-                found[mark] = process.pid
+        begun = (read_journal(os.path.join(path, "journal.jsonl")) or [{}])[0]
+        keepers = [Process(int(pid), 0, "", int(start)) for pid, start in begun.get("keepers", [])]
+        there = begun.get("machine", here)
+        elsewhere = there[0] != here[0] or (there[1] == here[1] and there[2] != here[2])
+        if elsewhere or alive(keepers) or _is_being_made(path, begun):
+            found.add("%s/%s" % (os.path.basename(os.path.dirname(path)), os.path.basename(path)))
     return found
 
 
-def _directories(wanted: Any, live: Dict[str, int]) -> List[str]:
+def _is_being_made(path: str, begun: Dict[str, Any]) -> bool:
+    try:
+        return not begun and time.time() - os.stat(path).st_mtime < BEING_MADE
+    except OSError:
+        return False
+
+
+def _directories(wanted: Any, live: Set[str]) -> List[str]:
     """Node directories that no guard uses."""
     return [
         path

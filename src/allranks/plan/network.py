@@ -110,9 +110,8 @@ def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, Fa
     best = max(order, key=lambda a: (len(reached[a]), -order.index(a)))
     late = [n for n in probes if n not in reached[best]]
     findings = [explain(n, best, master, port, spec, facts, probes) for n in late]
-    # the master's own failure explains the others' (a wrong --master-addr), so it comes first
-    findings.sort(key=lambda f: f.where.node != master)
-    return Choice(None, tuple(findings))
+    wrong = [f for f in findings if f.where.node == master and f.id == "wrong-interface"]
+    return Choice(None, tuple(wrong or findings))  # a wrong --master-addr explains what the others saw
 
 
 def _order(spec: RunSpec, master: str, facts: Mapping[str, Facts]) -> list[str]:
@@ -298,7 +297,8 @@ def _wrong_address(
         remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
         return "name-resolution", f"{node} cannot resolve {given}: {result.get('text', '')}", remedy
     if node == master:
-        has = ", ".join(a["address"] for _, a, i in getifaddrs(masters) if not i.get("loopback")) or "none"
+        own_ones = [a["address"] for _, a, i in getifaddrs(masters) if a.get("scope") == "global"]
+        has = ", ".join(own_ones) or "none"
         if _is_ip(address) and interface_of(masters, address) is None and not address.startswith("127."):
             message = f"{given} is no address of {master}, the first host of the list (it has {has})"
             return "wrong-interface", message, "drop --master-addr: allranks finds the best address by itself"

@@ -1,0 +1,27 @@
+"""Asks a guard for the stacks of its ranks, as a controller would: v_stacks.py SOCKET RANK… prints the answer.
+
+Runs on the node, with allranks' sources on PYTHONPATH.
+"""
+
+import json
+import selectors
+import socket
+import sys
+
+from allranks.node.frames import PROTOCOL
+from allranks.node.link import Link
+
+sock = socket.socket(socket.AF_UNIX)
+sock.connect(sys.argv[1])
+link = Link(sock)
+link.send({"type": "hello", "protocol": PROTOCOL, "lease": 60, "have": {}})
+link.send({"type": "stacks", "ranks": [int(word) for word in sys.argv[2:]]})
+link.flush()
+with selectors.DefaultSelector() as selector:
+    selector.register(sock, selectors.EVENT_READ)
+    while True:
+        selector.select()
+        for frame in link.receive():
+            if isinstance(frame, dict) and frame["type"] == "stacks":
+                print(json.dumps(frame["ranks"]))
+                raise SystemExit

@@ -1,0 +1,166 @@
+"""A full disk never blocks or fails a rank: under the run directory, and under the node directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.test_faults_start import done, refused, told
+from tests.hosts.waiting import wait_until
+
+LINE = 100  # bytes of a line of printer.py
+
+
+@pytest.fixture
+def place(bed2: Bed) -> Iterator[Path]:
+    """A place that is not below /tmp: hosts may lose theirs."""
+    path = Path(tempfile.mkdtemp(prefix="allranks-faults-", dir="/var/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Iterator[None]:
+    """A disk of this machine, where the run directories go."""
+    path.mkdir()
+    mount("-t", "tmpfs", "-o", f"size={size}", "bed-runs", str(path))
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def mount(*words: str) -> None:
+    subprocess.run(["mount", *words], check=True)
+
+
+def is_full(path: Path) -> bool:
+    return os.statvfs(path).f_bavail == 0
+
+
+def written(launch: Launch, rank: int) -> int:
+    return int((launch.work / f"written-{rank}").read_text())
+
+
+# -- the run directory's ---------------------------------------------------------------------------
+
+
+def test_a_disk_that_fills_up_under_the_run_directory(bed2: Bed, tmp_path: Path) -> None:
+    """The run goes on and succeeds; what has not been fetched is said, and where it is."""
+    launch = Launch(bed2, tmp_path)
+    with small_disk(launch.runs, "512k"):
+        launch.start(program("printer.py", "20000", "100"), "--lease", "3s")
+        result = launch.result()
+        assert (result["exit"], result["verdict"]) == (0, None)
+        assert launch.alive() == []
+        assert written(launch, 1) == 20000 * LINE
+        (full,) = [f for f in result["findings"] if f["id"] == "disk-full"]
+        assert (full["status"], str(launch.runs) in full["message"]) == ("warn", True)
+        rest = result["unfetched"]["h2"]
+        arrived = len(launch.log(1))
+        assert rest["fetched_bytes"]["0/1/0"] == arrived < written(launch, 1)
+        directory = Path(rest["node_dir"])
+        kept = sum(p.stat().st_size for p in (directory / "spool").iterdir() if "rank_1" in p.name)
+        assert kept >= written(launch, 1) - arrived
+        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no guard after the lease")
+        assert directory.is_dir()
+        shutil.rmtree(directory.parent)
+
+
+def test_a_person_is_told_of_a_full_disk_once(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path)
+    with small_disk(launch.runs, "256k"):
+        launch.start(program("printer.py", "20000", "100"), "--lease", "2s", json_=False)
+        assert launch.process is not None and launch.process.wait(BOUND) == 0
+        assert launch.stdout.count(f"{launch.runs}") and launch.stdout.count(" is full: output") == 1
+        assert "h2's logs end early" in launch.stdout
+        numbers = [int(line.split()[-1]) for line in launch.stdout.splitlines() if line.startswith("[h2 1] 1 0")]
+        assert numbers == sorted(set(numbers))  # what was sent again is not shown again
+        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no guard after the lease")
+        (left,) = {line.split()[-1] for line in launch.stdout.splitlines() if "logs end early" in line and "h2" in line}
+        shutil.rmtree(Path(left).parent)
+
+
+def test_a_disk_that_has_room_again(bed2: Bed, tmp_path: Path) -> None:
+    """What waited on the node arrives, and nothing is missing."""
+    launch = Launch(bed2, tmp_path)
+    with small_disk(launch.runs, "512k"):
+        launch.start(program("printer.py", "20000", "100", "wait"))
+        wait_until((launch.work / "written-1").exists, BOUND, "all printed")
+        wait_until(lambda: is_full(launch.runs), BOUND, "the disk full")
+        mount("-o", "remount,size=16m", str(launch.runs))
+        wait_until(lambda: len(launch.log(1)) == written(launch, 1), BOUND, "all fetched")
+        (launch.work / "go").touch()
+        result = done(bed2, launch)
+        assert result["unfetched"] == {}
+        numbers = [int(line.split()[1]) for line in launch.log(1).splitlines()]
+        assert numbers == list(range(20000))
+
+
+def test_a_full_disk_under_the_run_directory_at_the_start(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path)
+    with small_disk(launch.runs, "16k"):
+        (launch.runs / "filler").write_bytes(bytes(16 << 10))
+        launch.start(program("printer.py", "100", "100"), "--lease", "2s")
+        result = launch.result()
+        assert (result["exit"], result["verdict"]) == (0, None)
+        assert set(result["unfetched"]) == {"h1", "h2"}
+        assert launch.alive() == []
+        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no guard after the lease")
+        for rest in result["unfetched"].values():
+            shutil.rmtree(rest["node_dir"])
+        Path(rest["node_dir"]).parent.rmdir()
+
+
+def test_a_runs_directory_that_cannot_be_made(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path)
+    said = launch.call("run", "--hosts", "h1", "--runs-dir", "/proc/nowhere", "--json", "--", "x.py")
+    document = json.loads(said.stdout)
+    assert document["exit"] == said.returncode == 2
+    assert "/proc/nowhere" in document["error"] and "--runs-dir" in document["error"]
+
+
+# -- the node directory's --------------------------------------------------------------------------
+
+
+def test_a_full_tmp_on_one_node(bed2: Bed, place: Path) -> None:
+    """The next place is taken, and nothing is left in the full one."""
+    bed2.host("h2").full_disk("/tmp")
+    launch = Launch(bed2, place).start(program("tell.py"))
+    done(bed2, launch)
+    assert told(launch, 1)["env"]["ALLRANKS_OUTPUT_DIR"].startswith("/var/tmp/allranks-0/")
+    assert told(launch, 0)["env"]["ALLRANKS_OUTPUT_DIR"].startswith("/tmp/allranks-0/")
+    assert bed2.host("h2").run("ls /tmp").stdout == ""
+
+
+def test_a_node_directory_without_room(bed2: Bed, place: Path) -> None:
+    """Where the user has named the one place."""
+    bed2.host("h2").full_disk("/tmp")
+    launch = Launch(bed2, place).start(program("tell.py"), "--node-dir", "/tmp")
+    verdict = refused(bed2, launch, "disk-full", "h2")
+    assert "/tmp: No space left on device" in verdict["message"]
+    assert "--node-dir" in verdict["remedy"]
+    assert bed2.host("h2").run("ls /tmp").stdout == ""
+
+
+@pytest.mark.parametrize(("lines", "block"), [(1_200_000, 1000), (400_000, 1)], ids=["large writes", "small writes"])
+def test_a_node_disk_that_fills_up_while_ranks_print(bed2: Bed, place: Path, lines: int, block: int) -> None:
+    """Disk, then memory, then nothing: the rank ends with 0, and every byte that is not there is counted."""
+    bed2.host("h2").small_tmpfs("/tmp", "1m")
+    launch = Launch(bed2, place).start(program("printer.py", str(lines), str(block)))
+    result = done(bed2, launch)
+    assert written(launch, 1) == lines * LINE
+    dropped = sum(e["bytes"] for e in launch.events("dropped") if e["rank"] == 1)
+    (path,) = launch.run_dir.glob("logs/node_01_h2/rank_001.log")
+    assert path.stat().st_size + dropped == written(launch, 1)
+    assert dropped or block == 1, "nothing was dropped: print more"
+    assert result["unfetched"] == {}

@@ -1,0 +1,189 @@
+"""Launchers and kinds of programs, with real process groups where torch is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import PROGRAMS, PYTHON, Launch, program
+
+SOURCES = Path(__file__).parents[2] / "src"
+
+
+def needs_torch(test: Any) -> Any:
+    """Starts real torch processes."""
+    absent = importlib.util.find_spec("torch") is None
+    return pytest.mark.torch(pytest.mark.skipif(absent, reason="torch is not installed")(test))
+
+
+@pytest.fixture
+def launch(bed2: Bed, tmp_path: Path) -> Launch:
+    return Launch(bed2, tmp_path)
+
+
+def all_logs(launch: Launch) -> str:
+    return "".join(p.read_text() for p in sorted(launch.run_dir.glob("logs/node_*/rank_*.log")))
+
+
+def initialised(launch: Launch) -> list[int]:
+    return sorted(e["rank"] for e in launch.events("rank-initialised"))
+
+
+# -- direct ------------------------------------------------------------------------------------------
+
+
+@needs_torch
+def test_direct_with_a_real_process_group(launch: Launch) -> None:
+    result = launch.start(program("v_gloo.py", "sum"), nproc=2).result()
+    assert (result["exit"], result["verdict"]) == (0, None)
+    for rank in range(4):
+        assert launch.log(rank).endswith(f"rank {rank} of 4, local {rank % 2}: sum 10\n")
+    assert initialised(launch) == [0, 1, 2, 3]
+    assert launch.events("all-initialised")[0]["ranks"] == 4 and result["timing"]["initialised"] > 0
+    assert launch.alive() == []
+
+
+SAY = "import os, sys\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:], sys.flags.optimize)\n"
+
+
+def test_a_module(launch: Launch) -> None:
+    package = launch.work / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "tool.py").write_text("from . import __name__ as parent\nprint('in', parent)\n" + SAY)
+    assert launch.start(["-m", "pkg.tool", "--steps", "3"]).result()["exit"] == 0
+    assert [launch.log(rank) for rank in (0, 1)] == [f"in pkg\n{rank} 2 --steps 3 0\n" for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("words", [["python", "-u", "-O"], ["python3", "-O"], [PYTHON, "-O", "-X", "utf8"]])
+def test_python_with_flags(launch: Launch, words: list[str]) -> None:
+    (launch.work / "say.py").write_text(SAY)
+    assert launch.start([*words, "say.py", "a b", "--", "c"]).result()["exit"] == 0
+    assert launch.log(1) == "1 2 a b -- c 1\n"
+
+
+def test_a_script_of_the_shell(launch: Launch) -> None:
+    script = launch.work / "go.sh"
+    script.write_text('#!/bin/bash\necho "rank $RANK of $WORLD_SIZE at $MASTER_ADDR" "$@"\nexit $((RANK * 7))\n')
+    script.chmod(0o755)
+    result = launch.start(["./go.sh", "x y"]).result()
+    master = launch.bed.hosts[0].address
+    assert launch.log(1) == f"rank 1 of 2 at {master} x y\n"
+    assert result["exit"] == 1
+    assert result["verdict"]["where"] == {"node": "h2", "rank": 1}
+    assert result["program_exit"] == {"rank": 1, "code": 7, "signal": None}
+
+
+# -- torchrun ----------------------------------------------------------------------------------------
+
+
+@needs_torch
+def test_torchrun(launch: Launch) -> None:
+    result = launch.start(program("v_gloo.py", "sum"), "--launcher", "torchrun", nproc=2).result()
+    assert (result["exit"], result["verdict"]) == (0, None)
+    said = all_logs(launch)
+    for rank in range(4):
+        assert f"rank {rank} of 4, local {rank % 2}: sum 10" in said
+    assert initialised(launch) == [0, 1, 2, 3]
+    assert [e["ranks"] for e in launch.events("all-initialised")] == [4]
+    assert launch.alive() == []
+
+
+@needs_torch
+def test_an_exception_under_torchrun(launch: Launch) -> None:
+    """The agents say only that a child failed; the rank's own error file says what."""
+    result = launch.start(program("v_gloo.py", "raise", "3"), "--launcher", "torchrun", nproc=2).result()
+    assert result["exit"] == 1
+    verdict = result["verdict"]
+    assert (verdict["where"]["node"], verdict["where"]["rank"]) == ("h2", 3)
+    assert "RuntimeError" in verdict["message"] and "rank 3 has a bad batch" in verdict["message"]
+    assert launch.alive() == []
+
+
+# -- command -----------------------------------------------------------------------------------------
+
+NODE = 'echo "node $NODE_RANK of $NNODES × $NPROC_PER_NODE = $WORLD_SIZE, $MASTER_ADDR:$MASTER_PORT rank=$RANK"'
+
+
+def test_a_command_once_a_node(launch: Launch) -> None:
+    result = launch.start(["/bin/sh", "-c", NODE], "--launcher", "command", "--master-port", "29544", nproc=4).result()
+    assert (result["exit"], result["verdict"]) == (0, None)
+    master = launch.bed.hosts[0].address
+    logs = sorted(launch.run_dir.glob("logs/node_*/rank_*.log"))
+    assert [p.parent.name for p in logs] == ["node_00_h1", "node_01_h2"]
+    for number, path in enumerate(logs):
+        assert path.read_text() == f"node {number} of 2 × 4 = 8, {master}:29544 rank=\n"
+
+
+def test_a_command_that_fails_on_a_node(launch: Launch) -> None:
+    command = ["/bin/sh", "-c", "[ $NODE_RANK = 1 ] && exit 3; sleep 600"]
+    result = launch.start(command, "--launcher", "command", nproc=4).result()
+    assert result["exit"] == 1
+    assert result["verdict"]["where"]["node"] == "h2"
+    assert result["program_exit"]["code"] == 3
+    assert launch.alive() == []
+
+
+# -- time limits -------------------------------------------------------------------------------------
+
+
+@needs_torch
+def test_the_init_timeout_names_the_rank_that_never_came(launch: Launch) -> None:
+    result = launch.start(program("v_gloo.py", "late", "1"), "--init-timeout", "5s").result()
+    assert result["exit"] == 5
+    verdict = result["verdict"]
+    assert verdict["cause"] == "rendezvous-timeout"
+    assert verdict["where"] == {"node": "h2", "rank": 1}
+    assert "never entered init_process_group" in verdict["message"]
+    assert launch.alive() == []
+    assert "wait_for_nothing" in "".join(p.read_text() for p in launch.run_dir.glob("evidence/**/*") if p.is_file())
+
+
+@needs_torch
+def test_the_pg_timeout_shortens_a_hang(launch: Launch) -> None:
+    """The script names 30 minutes: the option holds over it."""
+    result = launch.start(program("v_gloo.py", "hang", "1"), "--pg-timeout", "3s").result()
+    assert result["exit"] not in (0, 130)
+    assert initialised(launch) == [0, 1]
+    failed = [e for e in launch.events("rank-exit") if not e["expected"]]
+    assert [e["rank"] for e in failed] == [0]
+    assert "Timed out waiting 3000ms" in launch.log(0) or "timeout" in launch.log(0).lower()
+    assert launch.alive() == []
+
+
+# -- stacks ------------------------------------------------------------------------------------------
+
+
+def ask_stacks(launch: Launch, rank: int) -> dict[str, Any]:
+    """What the guard of h1 answers to `stacks`."""
+    host = launch.bed.host("h1")
+    uid = json.loads((launch.run_dir / "run.json").read_text())["uid"]
+    guard = f"/tmp/allranks-{os.getuid()}/{uid}/node_00/guard.sock"
+    command = [PYTHON, str(PROGRAMS / "v_stacks.py"), guard, str(rank)]
+    answer = host.run(command, env={"PYTHONPATH": str(SOURCES)}).stdout
+    found: dict[str, Any] = json.loads(answer)[str(rank)]
+    return found
+
+
+def test_stacks_of_a_python_rank(launch: Launch) -> None:
+    launch.start(program("nasty.py"), hosts="h1").until_running(1)
+    found = ask_stacks(launch, 0)
+    assert found["how"] == "signal"
+    assert "nasty.py" in found["text"] and "most recent call first" in found["text"]
+    assert launch.rank_pid(0), "it has survived being asked"
+    launch.call("stop", "--now")
+    launch.all_gone()
+
+
+def test_stacks_of_a_program_that_would_die_of_the_signal(launch: Launch) -> None:
+    launch.start(["/bin/sh", "-c", "touch up-0; sleep 600"], hosts="h1").until_running(1)
+    found = ask_stacks(launch, 0)
+    assert "could not look" in found["error"]
+    assert launch.rank_pid(0), "the signal was not sent"
+    launch.call("stop", "--now")
+    launch.all_gone()

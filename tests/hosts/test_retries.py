@@ -1,0 +1,132 @@
+"""--retries: the whole gang again, attempts kept apart, and where no further attempt makes sense."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import Launch, program
+
+
+@pytest.fixture
+def launch(bed2: Bed, tmp_path: Path) -> Iterator[Launch]:
+    """Two ranks on two hosts; what they leave in their node directories is removed."""
+    found = Launch(bed2, tmp_path)
+    yield found
+    for path in found.runs.glob("*/result.json"):
+        for name, place in json.loads(path.read_text())["outputs"].items():
+            bed2.host(name).run(["rm", "-rf", str(Path(place).parent)])
+
+
+def outcomes(result: dict[str, Any]) -> list[tuple[int, str]]:
+    return [(a["attempt"], a["outcome"]) for a in result["attempts"]]
+
+
+def said(launch: Launch, attempt: int, rank: int = 1) -> re.Match[str]:
+    """What a rank said at the start of an attempt."""
+    found = re.match(r"attempt (\d+) of (\d+) port (\d+) resumes at (\d+) in (\S+)\n", launch.log(rank, attempt))
+    assert found, launch.log(rank, attempt)
+    return found
+
+
+def test_two_failures_and_a_success(launch: Launch) -> None:
+    result = launch.start(program("v_retry.py", "2"), "--retries", "2").result()
+    assert (result["exit"], result["verdict"]) == (0, None)
+    assert outcomes(result) == [(0, "failed"), (1, "failed"), (2, "done")]
+    for number, attempt in enumerate(result["attempts"][:2]):
+        assert f"fails on attempt {number}" in attempt["verdict"]["message"]
+        assert (attempt["verdict"]["attempt"], attempt["verdict"]["where"]["rank"]) == (number, 1)
+    starts = [said(launch, number) for number in range(3)]
+    assert [s[1] for s in starts] == ["0", "1", "2"] and {s[2] for s in starts} == {"2"}
+    assert len({s[3] for s in starts}) == 3, "each attempt takes a new port"
+    assert [s[4] for s in starts] == ["0", "10", "20"], "it resumes from what the last attempt left"
+    assert len({s[5] for s in starts}) == 1, "in an output directory that stays the same"
+    assert "fails on attempt 0" in launch.log(1, 0) and "fails on" not in launch.log(1, 2)
+    assert launch.log(1, 2).endswith("done\n")
+    assert [e["attempt"] for e in launch.events("attempt-start")] == [0, 1, 2]
+    assert [(e["attempt"], e["outcome"]) for e in launch.events("attempt-end")] == outcomes(result)
+    assert launch.alive() == []
+
+
+def test_status_and_logs_tell_the_attempts(launch: Launch) -> None:
+    launch.start(program("v_retry.py", "1"), "--retries", "1").result()
+    shown = launch.call("logs", "--no-fold", "--rank", "1").stdout
+    assert shown.index("attempt 0 of 1") < shown.index("fails on attempt 0") < shown.index("attempt 1 of 1")
+    assert json.loads(launch.call("status", "--json").stdout)["attempt"] == 1
+
+
+def test_retries_are_exhausted(launch: Launch) -> None:
+    """MAX_RETRIES is the name that scripts have for it."""
+    result = launch.start(program("v_retry.py", "9"), env={"MAX_RETRIES": "1"}).result()
+    assert result["exit"] == 1
+    assert outcomes(result) == [(0, "failed"), (1, "failed")]
+    assert result["verdict"]["attempt"] == 1 and "fails on attempt 1" in result["verdict"]["message"]
+    assert result["verdict"] == result["attempts"][1]["verdict"]
+    assert launch.alive() == []
+
+
+def test_without_retries_there_is_one_attempt(launch: Launch) -> None:
+    result = launch.start(program("v_retry.py", "9")).result()
+    assert outcomes(result) == [(0, "failed")] and said(launch, 0)[2] == "0"
+
+
+def test_no_retry_after_ctrl_c(launch: Launch) -> None:
+    launch.start(program("v_retry.py", "9", "wait"), "--retries", "5").until_running(2)
+    launch.signal(signal.SIGINT)
+    result = launch.result()
+    assert result["exit"] == 130
+    assert outcomes(result) == [(0, "stopped")]
+    assert launch.alive() == []
+
+
+def test_ctrl_c_in_a_further_attempt(launch: Launch) -> None:
+    launch.start(program("v_retry.py", "9", "once"), "--retries", "5").until_running(2)
+    os.kill(launch.rank_pid(1), signal.SIGKILL)
+    launch.until("rank-started", 4)
+    launch.signal(signal.SIGINT)
+    result = launch.result()
+    assert result["exit"] == 130
+    assert outcomes(result) == [(0, "failed"), (1, "stopped")]
+    assert launch.alive() == []
+
+
+def test_what_is_set_wrongly_is_not_tried_again(launch: Launch) -> None:
+    result = launch.start(["no-such-script.py"], "--retries", "3").result()
+    assert len(result["attempts"]) == 1 and result["exit"] not in (0, 1)
+
+
+def test_a_port_that_another_program_took_first_costs_no_attempt(launch: Launch) -> None:
+    result = launch.start(program("v_retry.py", "1", "port")).result()
+    assert (result["exit"], result["verdict"]) == (0, None)
+    assert [a["outcome"] for a in result["attempts"]] == ["done"]
+    first, second = said(launch, 0), said(launch, 1)
+    assert first[3] != second[3]
+    assert (first[1], second[1]) == ("0", "0"), "the program is not told of a restart"
+    assert any("was taken" in str(e.get("message")) for e in launch.events("note"))
+
+
+def test_a_fixed_port_that_was_taken_is_a_failure(launch: Launch) -> None:
+    result = launch.start(program("v_retry.py", "1", "port"), "--master-port", "29533").result()
+    assert result["exit"] == 4
+    assert result["verdict"]["cause"] == "port-in-use"
+    assert outcomes(result) == [(0, "failed")]
+
+
+@pytest.mark.parametrize("who", ["guard", "watcher"])
+def test_no_retry_without_guard_and_watcher_on_every_node(launch: Launch, who: str) -> None:
+    """Nothing would watch over the ranks of that node."""
+    launch.start(program("v_retry.py", "9", "wait"), "--retries", "3").until_running(2)
+    guard = launch.guard_pid(1)
+    watcher = int(Path(f"/proc/{guard}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(guard if who == "guard" else watcher, signal.SIGKILL)
+    result = launch.result()
+    assert result["exit"] == 4 and result["verdict"]["where"]["node"] == "h2"
+    assert outcomes(result) == [(0, "failed")]
+    assert launch.alive() == []

@@ -1,0 +1,51 @@
+"""An error of allranks' own ends the run and the launcher: nothing waits, nothing is left."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from allranks.cluster.build import virtual_cluster
+from allranks.gang import session as sessions
+from allranks.gang.controller import Controller
+from allranks.report.live import JsonView
+from allranks.spec import RunSpec
+
+
+def left(work: Path) -> list[str]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd") == str(work) and int(pid) != os.getpid():
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def start(tmp_path: Path, *command: str) -> sessions.Session:
+    spec = RunSpec(command=command, local=1, nproc=2, runs_dir=str(tmp_path / "runs"), grace=0.2)
+    (tmp_path / "work").mkdir()
+    return sessions.create(spec, virtual_cluster(1), dict(os.environ), str(tmp_path / "work"), JsonView)
+
+
+@pytest.mark.parametrize("where", ["judge", "output", "tick"])
+def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    session = start(tmp_path, "sh", "-c", "echo hello; exec sleep 1000" if where != "judge" else "exit 3")
+
+    def broken(*args: object) -> None:
+        if where != "tick" or any(r.pid for r in session.controller.gang.ranks()):
+            raise ZeroDivisionError("a bug")
+
+    names = {"judge": "_judge", "output": "_output", "tick": "_first_step"}
+    if where == "judge":
+        session.controller._judge = broken  # type: ignore[assignment]
+    else:
+        monkeypatch.setattr(Controller, names[where], broken)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        session.run()
+    deadline = time.monotonic() + 30
+    while left(tmp_path / "work") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left(tmp_path / "work") == []
