@@ -19,7 +19,7 @@ from bench.quiet import Others, wait_for_quiet
 
 OUT = Path(__file__).parent / "out"
 DISTURBED = 0.25  # cores: a sample in which others took more is taken again
-TRIES = 4
+TRIES = 3
 Sample = dict[str, Any]
 
 

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.hosts.bed import Bed
 from tests.hosts.launching import PYTHON, Launch
 

@@ -237,6 +237,43 @@ def test_a_controller_that_was_stopped_for_longer_than_the_lease(bed2: Bed, tmp_
     nothing_left(launch)
 
 
+@pytest.mark.parametrize("moment", ["node-ready", "gate-listening", "gate-proved", "rank-started"])
+def test_an_ssh_client_that_is_killed_during_the_start(bed2: Bed, tmp_path: Path, moment: str) -> None:
+    """What was asked or answered over the old channel is asked again."""
+    launch = Launch(bed2, tmp_path).start(program("v_lines.py", SLOWLY), nproc=2)
+    ready = lambda: [e for e in launch.events("node-ready") if e["node"] == "h2"]  # noqa: E731
+    wait_until(lambda: ready() and launch.events(moment), BOUND, f"{moment}, and h2 has said hello")
+    for client in clients(launch, "h2"):
+        os.kill(client, signal.SIGKILL)
+    launch.until_running(RANKS)
+    until_logs_grow(launch)
+    assert finish(launch)["exit"] == 0
+    check_logs(launch)
+    assert len({(e["rank"], e["pid"]) for e in launch.events("rank-started")}) == RANKS
+
+
+def test_attach_to_a_run_that_was_just_starting(bed2: Bed, tmp_path: Path) -> None:
+    """The old controller had written down next to nothing."""
+    launch = Launch(bed2, tmp_path).start(program("v_lines.py", SLOWLY), nproc=2)
+    launch.until("rank-started", RANKS)
+    launch.kill_launcher()
+    begin(launch, "attach", "--json")
+    until_logs_grow(launch)
+    assert finish(launch)["exit"] == 0
+    check_logs(launch)
+
+
+def test_attach_to_a_run_that_had_not_started_its_ranks(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path).start(program("v_lines.py", SLOWLY), nproc=2)
+    launch.until("node-ready")
+    launch.kill_launcher()
+    assert not launch.events("rank-started")
+    begin(launch, "attach", "--json")
+    result = launch.result()
+    assert result["exit"] == 4 and result["verdict"] is not None
+    nothing_left(launch)
+
+
 MOMENTS = ("run-start", "node-connecting", "facts", "gate-proved", "rank-started")
 
 

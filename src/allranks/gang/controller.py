@@ -83,7 +83,7 @@ class Member:
         self.known = False  # its guard has said hello once
         self.opening: asyncio.Task[None] | None = None
         self.waiting: list[Mapping[str, Any]] = []
-        self.behind = False  # some of its output found no room in the run directory
+        self.behind = False  # its output has found no room in the run directory since its last hello
         self.ends: Mapping[str, int] = {}  # where its streams end, once its ranks have
         self.shown: dict[Stream, int] = {}  # how far each stream has been displayed
 
@@ -165,7 +165,7 @@ class Controller:
     def feed(self, event: Event) -> None:
         """Gives an event to the gang and carries out what it says."""
         self._dirty = True
-        self._act(self.gang.handle(event, time.time()))
+        self.feed_quietly(event)
 
     def stop(self, reason: str, grace: float) -> None:
         """The user wants the run to end."""
@@ -274,7 +274,7 @@ class Controller:
         if kind == "hello":
             if not member.known:
                 self._rename(member, str(message.get("hostname") or ""))
-            member.known = True
+            member.known, member.behind = True, False
             self._send(member, {"type": "ping", "sent": time.time()})
         if kind == "drained":
             member.ends = message.get("sizes") or {}
@@ -307,9 +307,10 @@ class Controller:
         node, stream = member.node, frame.stream
         now = time.time()
         in_place = stream.kind == METRICS and node.index in self.setting.local_nodes
-        if not in_place and not self.logs.write(node.index, node.name, stream, frame.offset, frame.data):
-            member.behind = True
-            self._disk_is_full()
+        if not in_place and not member.behind:  # later frames would leave a hole: they are sent again
+            member.behind = not self.logs.write(node.index, node.name, stream, frame.offset, frame.data)
+            if member.behind:
+                self._disk_is_full()
         data = frame.data[max(0, member.shown.get(stream, 0) - frame.offset) :]  # a full disk has it sent again
         if not data:
             return
@@ -356,13 +357,16 @@ class Controller:
         self.view.tick(time.time())
 
     def feed_quietly(self, event: Event) -> None:
-        """An event that changes nothing most of the time."""
+        """An event that changes nothing most of the time; a change of state is written down at once."""
+        before = self.gang.state
         self._act(self.gang.handle(event, time.time()))
+        if self.gang.state is not before:
+            self._dirty = True
+            self._write_status()
 
     def _acknowledge(self) -> None:
         for member in self.members.values():
             if member.behind and has_room(str(self.run_dir.path)):
-                member.behind = False
                 self._send(member, self._hello(member))  # sends again from what has found room
             fresh = self.logs.fresh_sizes(member.node.index)
             if fresh:
