@@ -9,14 +9,13 @@ from pathlib import Path
 from bench.census import fields_of
 
 QUIET = 0.2  # of all cores: above it somebody else is at work
-PATIENCE = 20.0  # seconds that a sample waits for quiet
 TICK = os.sysconf("SC_CLK_TCK")
 Times = dict[tuple[int, str], int]
 
 
-def wait_for_quiet() -> float:
+def wait_for_quiet(patience: float) -> float:
     """Waits for the machine to be quiet, not for ever; gives the share of it that is in use."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while True:
         share = _busy(0.4)
         if share < QUIET or time.monotonic() > end:

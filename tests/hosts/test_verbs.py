@@ -153,7 +153,16 @@ def test_logs_f_until_the_end(launch: Launch) -> None:
         assert mine == launch.log(rank).splitlines()
 
 
+def over(launch: Launch) -> Launch:
+    """The run after its end, whichever test comes first."""
+    assert launch.process is not None
+    if launch.process.poll() is None:
+        finish(launch)
+    return launch
+
+
 def test_status_and_attach_after_the_end(launch: Launch) -> None:
+    over(launch)
     document = words(launch, "status")
     assert document["state"] == "done"
     assert {r["state"] for n in document["nodes"] for r in n["ranks"]} == {"exited"}
@@ -163,7 +172,7 @@ def test_status_and_attach_after_the_end(launch: Launch) -> None:
 
 
 def test_clean_takes_it_after_the_end(launch: Launch) -> None:
-    name = launch.run_dir.name
+    name = over(launch).run_dir.name
     assert words(launch, "clean", "--keep", "1")["removed"] == []
     assert words(launch, "clean", "--keep", "0", "--dry-run")["removed"] == [name]
     assert launch.run_dir.is_dir()
@@ -381,6 +390,7 @@ def test_ctrl_z_and_continue(terminal: Terminal) -> None:
 
 def test_ctrl_z_and_detach(terminal: Terminal) -> None:
     launch = terminal.launch
+    terminal.until(lambda: launch.events("first-step"), "the first step")
     terminal.ctrl_z()
     terminal.type("d")
     assert terminal.ends() == 0
@@ -391,7 +401,12 @@ def test_ctrl_z_and_detach(terminal: Terminal) -> None:
     wait_until(lambda: len(launch.log(0)) > before, BOUND, "it goes on")
     (launch.work / "done").touch()
     wait_until((launch.run_dir / "result.json").exists, BOUND, "the end")
-    assert json.loads((launch.run_dir / "result.json").read_text())["exit"] == 0
+    result = json.loads((launch.run_dir / "result.json").read_text())
+    assert result["exit"] == 0
+    assert len(launch.events("first-step")) == len(launch.events("attempt-start")) == 1, "nothing is told twice"
+    assert len(launch.events("rank-started")) == RANKS
+    assert result["timing"]["first_step"] == pytest.approx(launch.events("first-step")[0]["seconds"])
+    assert result["timing"]["total"] > result["timing"]["first_step"]
     launch.all_gone()
 
 

@@ -828,7 +828,7 @@ ALL = {"h0": (0,), "h1": (1,), "h2": (2,)}
 def test_adopt_goes_on() -> None:
     drive = adopted(**ALL)
     for index, name in enumerate(drive.names):
-        assert drive.hello(name, summary(0, **{f"r{index}": None})) == ["node-back", "rank-started"]
+        assert drive.hello(name, summary(0, **{f"r{index}": None})) == ["node-back"]
     assert drive.gang.state is State.RUNNING
     play(
         """

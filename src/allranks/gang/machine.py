@@ -109,7 +109,9 @@ class Gang(Roster):
             rank = node.ranks.get(int(key))
             if rank is None:
                 continue
-            if rank.pid is None:
+            if rank.pid is None and self._adopted and rank.state != "waiting":
+                rank.pid = found["pid"]  # told by the controller before us
+            elif rank.pid is None:
                 actions += self.on_started(Started(node.name, event.t, rank.rank, found["pid"], self.attempt), now)
             if found.get("exit") is not None and rank.exit is None:
                 actions += self.on_exit(read_exit(node.name, found["exit"], event.t), now)

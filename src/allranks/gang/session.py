@@ -283,9 +283,21 @@ def adopt(run: RunDirectory, view: View) -> Session:
     )
     for entry in document["nodes"]:
         session.controller.gang.nodes[entry["name"]].address = entry.get("address")
+    _remember(session, run, float(document.get("started") or session.started))
     run.write_document("run.json", {**document, "controller": controller_identity()})
     run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
     return session
+
+
+def _remember(session: Session, run: RunDirectory, started: float) -> None:
+    """Times that the controller before us has told already."""
+    gang, progress = session.controller.gang, session.controller.progress
+    session.started = gang.started = started
+    for event in run.read_events()[0]:
+        if event.get("event") == "first-step":
+            progress.first_step_t, progress.first_step_told = started + event["seconds"], True
+        elif event.get("event") == "all-initialised" and event.get("attempt") == gang.attempt:
+            gang.initialised_t = started + event["seconds"]
 
 
 def detach_stdio(log: Path) -> None:

@@ -59,13 +59,14 @@ def read_process(pid: int) -> Optional[Process]:
 
 def machine() -> List[str]:
     """Host name, boot and pid namespace: where a pid of ours means something."""
-    found = [os.uname().nodename]
-    for read in (lambda: open("/proc/sys/kernel/random/boot_id").read(), lambda: os.readlink("/proc/self/ns/pid")):
-        try:
-            found.append(read().strip())
-        except OSError:
-            found.append("")
-    return found
+    boot = space = ""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        pass
+    return [os.uname().nodename, boot, space]
 
 
 def snapshot() -> Dict[int, Process]:
