@@ -17,6 +17,8 @@ from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.test_faults_start import done, refused, told
 from tests.hosts.waiting import wait_until
 
+from allranks.node.spool import Budget, Spool
+
 LINE = 100  # bytes of a line of printer.py
 
 
@@ -164,3 +166,22 @@ def test_a_node_disk_that_fills_up_while_ranks_print(bed2: Bed, place: Path, lin
     assert path.stat().st_size + dropped == written(launch, 1)
     assert dropped or block == 1, "nothing was dropped: print more"
     assert result["unfetched"] == {}
+
+
+def test_what_waits_in_memory_takes_few_descriptors(bed2: Bed, tmp_path: Path) -> None:
+    """Many small writes on a full disk: the guard may open 1024 files only."""
+    disk = tmp_path / "spool"
+    with small_disk(disk, "4k"):
+        (disk / "filler").write_bytes(bytes(4096))
+        spool, before = Spool(str(disk), "a0_rank_0", Budget()), len(os.listdir("/proc/self/fd"))
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        for number in range(2000):
+            os.write(write_end, b"%04d\n" % number)
+            spool.pump(read_end)
+        assert len(os.listdir("/proc/self/fd")) < before + 10
+        assert (spool.end, spool.dropped) == (10_000, 0)
+        assert spool.read(9_990, 100) == (9_990, b"1998\n1999\n")
+        os.close(read_end)
+        os.close(write_end)
+        spool.close()
