@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from tests.hosts.bed import missing
@@ -20,6 +21,8 @@ def main() -> int:
     unknown = [name for name in options.names if name not in ALL]
     if unknown:
         parser.error(f"no benchmark is called {unknown[0]}; there are {', '.join(ALL)}")
+    for number in (signal.SIGINT, signal.SIGTERM):  # hosts and scratch files go in any case
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     reason = missing()
     about = table.machine()
     print(f"{about['cores']} cores, {about['memory_gib']} GiB, Python {about['python']}, load {about['load'][0]:.2f}\n")
