@@ -25,6 +25,8 @@ LINE = 100  # bytes of a line of printer.py
 @pytest.fixture
 def place(bed2: Bed) -> Iterator[Path]:
     """A place that is not below /tmp: hosts may lose theirs."""
+    if Path(__file__).is_relative_to("/tmp"):
+        pytest.skip("this checkout lies below /tmp, which the test takes away from a host")
     path = Path(tempfile.mkdtemp(prefix="allranks-faults-", dir="/var/tmp"))
     yield path
     shutil.rmtree(path)

@@ -34,7 +34,7 @@ def apply(incident: Incident) -> Candidate | None:
     ranks = frozenset(r for n in nodes for r in incident.ranks_by_node.get(n, ()))
     return Candidate(
         ID, root.id if root.id in CAUSES else "unknown", Strength.FINDING, _message(same), 0.9,
-        remedy="\n".join(dict.fromkeys(f.remedy for f in same if f.remedy)), where=_where(same),
+        remedy="\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())), where=_where(same),
         evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3], culprits=ranks,
         others=tuple(f for f in failed if f.id != root.id),
     )  # fmt: skip
@@ -55,7 +55,8 @@ def _message(same: Sequence[Finding]) -> str:
     rests = {_rest(f.message, n) for f, n in zip(same, nodes, strict=True)}
     names = name_nodes(list(dict.fromkeys(nodes)))
     if len(rests) == 1:
-        return f"{names}: {rests.pop()}"
+        rest = rests.pop()
+        return f"{names} {rest.removeprefix('the node ')}" if rest.startswith("the node can") else f"{names}: {rest}"
     return f"{len(same)} places ({names}): " + "; ".join(f.message for f in same[:4]) + ("; …" if len(same) > 4 else "")
 
 
