@@ -175,7 +175,7 @@ def test_words_and_working_directory_arrive_untouched(bed2: Bed, tmp_path: Path)
     done(bed2, launch)
     for rank in (0, 1):
         assert told(launch, rank)["argv"] == words
-        assert told(launch, rank)["cwd"] == str(place)
+        assert told(launch, rank)["cwd"] == told(launch, rank)["env"]["PWD"] == str(place)
 
 
 @pytest.mark.torch

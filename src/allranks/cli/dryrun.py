@@ -15,7 +15,7 @@ from allranks.plan.environment import forwarded
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
 from allranks.spec import RunSpec
-from allranks.spec.secrets import redact_env
+from allranks.spec.secrets import redact_argv, redact_env
 
 
 def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
@@ -46,7 +46,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
 
 
 def _redacted(node: dict[str, Any]) -> dict[str, Any]:
-    ranks = [{**r, "env": redact_env(r["env"])} for r in node["ranks"]]
+    ranks = [{**r, "argv": redact_argv(r["argv"]), "env": redact_env(r["env"])} for r in node["ranks"]]
     return {k: v for k, v in {**node, "ranks": ranks}.items() if k not in ("type", "follow", "make", "attempt")}
 
 

@@ -99,7 +99,9 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
         from .leftovers import end_dead_runs
 
         end_dead_runs(spec, cluster)
-    session = sessions.create(spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_))
+    session = sessions.create(
+        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size
+    )
     session.view.opening(opening(session))
     if spec.detach:
         return _leave(session, json_)

@@ -232,7 +232,8 @@ class Gang(Roster):
         if self.spec.master_addr:
             return [self.spec.master_addr]
         facts = {n.name: n.facts or {} for n in self.nodes.values()}
-        return [o.address for o in offered(facts, self.master.name, self.spec.network)]
+        found = [o.address for o in offered(facts, self.master.name, self.spec.network)]
+        return found[:1] if self.spec.local else found  # virtual nodes share the loopback: nothing to choose
 
     def on_probed(self, event: Probed, now: float) -> list[Action]:
         """When every node has answered: the best address that all reach, or who does not reach which."""

@@ -181,9 +181,10 @@ class Session:
 
 
 def create(
-    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View]
-) -> Session:
-    """Makes the run directory and a session for a new run."""
+    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View],
+    expected_world_size: int | None = None,
+) -> Session:  # fmt: skip
+    """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE."""
     try:
         run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
         (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
@@ -203,6 +204,7 @@ def create(
         forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
+        expected_world_size=expected_world_size,
     )
     run.write_document("run.json", run_document(spec, cluster, setting))
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": uid})

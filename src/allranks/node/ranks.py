@@ -36,6 +36,7 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
         environment.pop(name, None)
     kept = [name for name in order.get("weak", []) if name in environment]
     environment.update({k: v for k, v in order["env"].items() if k not in kept})
+    environment["PWD"] = order["workdir"]  # as after cd: the session's own is the home directory
     read_end, write_end = os.pipe()
     _grow(read_end)
     os.set_blocking(read_end, False)
