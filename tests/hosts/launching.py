@@ -42,7 +42,9 @@ class Launch:
         environment.pop("VIRTUAL_ENV", None)
         return environment
 
-    def call(self, verb: str, *words: str, env: dict[str, str] | None = None, bound: float = BOUND) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, verb: str, *words: str, env: dict[str, str] | None = None, bound: float = BOUND
+    ) -> subprocess.CompletedProcess[str]:
         """A verb that ends by itself."""
         return subprocess.run(self.command(verb, *words), env=self.environment(env), cwd=self.work,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=bound)  # fmt: skip

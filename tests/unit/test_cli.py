@@ -52,7 +52,9 @@ def test_wrong_use_is_exit_2_and_one_sentence(words, said, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("words", [["run", "--json", "--local", "2"], ["status", "--json", "x"], ["logs", "--json", "x"]])
+@pytest.mark.parametrize(
+    "words", [["run", "--json", "--local", "2"], ["status", "--json", "x"], ["logs", "--json", "x"]]
+)
 def test_json_is_one_document_for_errors_too(words, tmp_path):
     done = call(*words, cwd=tmp_path)
     assert json.loads(done.stdout)["exit"] == done.returncode == 2
@@ -77,7 +79,9 @@ def test_a_run_from_start_to_logs(tmp_path):
 
 
 def test_the_programs_failure_is_exit_1_with_a_verdict(tmp_path):
-    (tmp_path / "train.py").write_text("import os\nassert os.environ['RANK'] != '1', 'rank one is bad'\nimport time\ntime.sleep(100)\n")
+    (tmp_path / "train.py").write_text(
+        "import os\nassert os.environ['RANK'] != '1', 'rank one is bad'\nimport time\ntime.sleep(100)\n"
+    )
     done = call("run", "--local", "1", "--nproc", "2", "--", "train.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "VERDICT   rank 1 on local0 raised AssertionError: rank one is bad" in done.stdout
@@ -88,7 +92,9 @@ def test_the_programs_failure_is_exit_1_with_a_verdict(tmp_path):
 
 
 def test_retries_keep_attempts_apart(tmp_path):
-    (tmp_path / "t.py").write_text("import os, sys\nn = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('try', n)\nsys.exit(n == '0')\n")
+    (tmp_path / "t.py").write_text(
+        "import os, sys\nn = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('try', n)\nsys.exit(n == '0')\n"
+    )
     done = call("run", "--local", "1", "--retries", "1", "--json", "--", "t.py", cwd=tmp_path)
     document = json.loads(done.stdout)
     assert [a["outcome"] for a in document["attempts"]] == ["failed", "done"]
