@@ -74,6 +74,8 @@ def run(quick: bool) -> Report:
     every = [s for found in report.samples.values() for s in found]
     good = [s for s in every if not s.get("error")]
     report.add("processes of ranks alive when it was killed", column(good, "alive_at_kill"), "")
+    with_ranks = sum(1 for s in good if s["alive_at_kill"])
+    report.add("moments at which ranks were alive (before: start-up alone)", [with_ranks], f"of {len(good)}")
     with_orphans = sum(1 for s in good if s["orphans"])
     row = report.add("runs that left orphans", [with_orphans], "", f"0 of {len(every)}", lambda value: value == 0)
     row.met = row.met and len(good) == len(every)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.hosts.bed import BedError
 
+import allranks
 from bench.quiet import Others, wait_for_quiet
 
 OUT = Path(__file__).parent / "out"
@@ -128,6 +129,7 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load": os.getloadavg(),
+        "allranks": str(Path(allranks.__file__).parent),
     }
 
 

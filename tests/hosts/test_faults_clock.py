@@ -20,7 +20,7 @@ def python_ahead(tmp_path: Path, host: str) -> Path:
     path = tmp_path / "python-of-the-guard"
     path.write_text(
         f'#!/bin/sh\nif [ "$(hostname)" = {host} ]; then\n'
-        f"export LD_PRELOAD={FAKETIME[0]} FAKETIME=+{AHEAD}s FAKETIME_DONT_FAKE_MONOTONIC=1\nfi\n"
+        f"export LD_PRELOAD={FAKETIME[0]} FAKETIME=+{AHEAD}s\nfi\n"
         f'exec {shutil.which("python3", path="/usr/bin")} "$@"\n'
     )
     path.chmod(0o755)

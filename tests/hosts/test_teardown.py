@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
 from tests.hosts.waiting import wait_until

@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 
 import pytest
+import tomllib
 
 from allranks.cli.main import VERBS
 

@@ -48,6 +48,7 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
         match = re.search(pattern, stderr)
         if match:
             told = next((line for line in lines if re.search(pattern, line)), said)[:300]
+            told = re.sub(r"^\S+@\S+: ", "", told)  # user@address, as the configuration has it: the node is named
             return _finding(node, cause, told, tuple(lines[-3:]), have_key)
     if code == 127 or "not found" in said or "No such file" in said:
         message = f"{node.name}: the login shell could not start /bin/sh: {said}"

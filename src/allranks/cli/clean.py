@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -12,6 +13,8 @@ import typer
 from allranks.errors import UsageError
 from allranks.runs.directory import RunDirectory
 
+from .exits import DONE, NODE_FAILED
+from .options import AsJson, RunsDir
 from .places import runs_directory
 
 Text = str | None
@@ -30,8 +33,8 @@ def command(
     node_dir: Annotated[Text, typer.Option("--node-dir", help="scratch directory on the nodes")] = None,
     guard_python: Annotated[Text, typer.Option("--guard-python", help="Python >= 3.8 on the nodes")] = None,
     ssh_options: Annotated[list[str] | None, typer.Option("--ssh-option", help="as ssh's -o")] = None,
-    runs_dir: Annotated[Text, typer.Option(help="where run directories are (runs)")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="JSON on stdout")] = False,
+    runs_dir: RunsDir = None,
+    json_: AsJson = False,
 ) -> None:
     """Remove old run directories, or end and remove what earlier runs left on the nodes.
 
@@ -45,29 +48,49 @@ def command(
             "guard_python": guard_python, "ssh_options": ssh_options,
         }  # fmt: skip
         raise typer.Exit(clean_leftovers(options, foreign, yes, dry_run, json_))
-    _clean_runs(runs_dir, 5 if keep is None else keep, yes, dry_run, json_)
+    raise typer.Exit(_clean_runs(runs_dir, 5 if keep is None else keep, yes, dry_run, json_))
 
 
-def _clean_runs(runs_dir: Text, keep: int, yes: bool, dry_run: bool, json_: bool) -> None:
+def _clean_runs(runs_dir: Text, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
+    """Lists the old runs, asks, removes them; with --json it never asks, so --yes is needed. Gives the exit code."""
     if keep < 0:
         raise UsageError(f"--keep {keep}: set 0 or more")
-    runs = RunDirectory.list_runs(runs_directory(runs_dir))
+    runs = [r for r in RunDirectory.list_runs(runs_directory(runs_dir)) if is_ours(r)]
     old = [r for r in (runs[:-keep] if keep else runs) if not may_live(r, time.time())]
+    if not json_:
+        for run in old:
+            typer.echo(str(run.path))
     if old and not (yes or dry_run or json_):
-        for run in old:
-            typer.echo(run.name)
         yes = typer.confirm(f"remove these {len(old)} runs?")
-    if not dry_run and (yes or json_):
-        for run in old:
-            shutil.rmtree(run.path)
+    acts = yes and not dry_run
+    failed = _remove(old) if acts else {}
     if json_:
-        typer.echo(json.dumps({"schema": 1, "removed": [r.name for r in old], "dry_run": dry_run}))
-    else:
-        typer.echo(
-            f"{'would remove' if dry_run else 'removed'} {len(old) if yes or dry_run else 0} of {len(runs)} runs"
-        )
-        for run in old if dry_run else []:
-            typer.echo(f"  {run.name}")
+        removed = [r.name for r in old if r.name not in failed] if acts or dry_run else []
+        names = [r.name for r in old]
+        typer.echo(json.dumps({"schema": 1, "old": names, "removed": removed, "failed": failed, "dry_run": dry_run}))
+    elif acts or dry_run or not old:
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {len(old) - len(failed)} of {len(runs)} runs")
+    for name, why in failed.items():
+        typer.echo(f"allranks: {name}: could not be removed: {why}", err=True)
+    return NODE_FAILED if failed else DONE
+
+
+def _remove(runs: list[RunDirectory]) -> dict[str, str]:
+    """What could not be removed, and why."""
+    failed = {}
+    for run in runs:
+        try:
+            shutil.rmtree(run.path)
+        except OSError as error:
+            failed[run.name] = f"{error.filename}: {error.strerror}"
+    return failed
+
+
+def is_ours(run: RunDirectory) -> bool:
+    """`runs` is a name other tools use too: only what allranks has written is removed."""
+    document = run.read_document("run.json") or {}
+    kinds = {"schema": int, "uid": str, "spec": dict}
+    return all(isinstance(document.get(key), kind) for key, kind in kinds.items())
 
 
 def may_live(run: RunDirectory, now: float) -> bool:
@@ -77,6 +100,13 @@ def may_live(run: RunDirectory, now: float) -> bool:
     if run.read_document("result.json") is not None:
         return False
     spec = (run.read_document("run.json") or {}).get("spec") or {}
-    events = run.path / "events.jsonl"
-    last = events.stat().st_mtime if events.exists() else run.started
-    return now - last < 2 * float(spec.get("lease") or 60.0)
+    return now - _last_word(run) < 2 * float(spec.get("lease") or 60.0)
+
+
+def _last_word(run: RunDirectory) -> float:
+    """A controller on another host that shares this directory is seen by what it writes."""
+    times = [run.started]
+    for path in (run.path, run.path / "events.jsonl", run.path / "status.json", run.path / "run.json"):
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return max(times)

@@ -10,6 +10,7 @@ import typer
 from allranks.errors import UsageError
 from allranks.spec.template import commented_config
 
+from .options import AsJson
 from .target import CONFIG_NAME
 
 HOSTFILES = ("hosts.txt", "hostfile", "node_ip_list.txt", "hosts")
@@ -17,18 +18,22 @@ HOSTFILES = ("hosts.txt", "hostfile", "node_ip_list.txt", "hosts")
 
 def command(
     force: Annotated[bool, typer.Option("--force", help="replace the file that is there")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="JSON on stdout")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Write a commented allranks.toml here: every setting with its default.
 
     Example: allranks init
     """
     path = Path(CONFIG_NAME)
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; --force replaces it")
     hostfile = next((name for name in HOSTFILES if Path(name).is_file()), None)
     found = {"hosts": hostfile} if hostfile else {}
-    path.write_text(commented_config(found), encoding="utf-8")
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(commented_config(found))
+    except FileExistsError:
+        raise UsageError(f"{path} exists; --force replaces it") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; start it where you may write") from None
     if json_:
         typer.echo(f'{{"schema": 1, "written": "{CONFIG_NAME}"}}')
     else:

@@ -24,7 +24,7 @@ def offer(session: Session) -> None:
     session.view.pause()
     sys.stderr.write(QUESTION)
     sys.stderr.flush()
-    tty.setcbreak(fd)
+    tty.setcbreak(fd, termios.TCSADRAIN)
     loop = asyncio.get_running_loop()
 
     def on_key() -> None:

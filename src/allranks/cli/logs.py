@@ -5,88 +5,166 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from allranks.errors import UsageError
 from allranks.report.fold import Folder
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
 from allranks.spec.units import parse_duration
 
+from .options import RunName, RunsDir
 from .places import find_run
 
 PAUSE = 0.2
 TAIL = 256 << 10
+WINDOW = 2.0  # seconds between the same line of two ranks that folds them: arrival is known to the second
+LINE_LIMIT = 1 << 20  # bytes of a line in --json that wait for its end
 
 
 def command(
-    run: Annotated[str | None, typer.Argument(help="run directory or name (default: the newest)")] = None,
+    run: RunName = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="go on until the run ends")] = False,
     node: Annotated[list[str] | None, typer.Option("--node", help="only this node (repeatable)")] = None,
     rank: Annotated[list[int] | None, typer.Option("--rank", help="only this rank (repeatable)")] = None,
     since: Annotated[str | None, typer.Option("--since", help="only what arrived in the last 10m")] = None,
     metrics: Annotated[bool, typer.Option("--metrics", help="metrics lines instead of output")] = False,
-    number: Annotated[int, typer.Option("-n", help="with --metrics: the last N lines of each rank")] = 5,
+    number: Annotated[int, typer.Option("-n", min=1, help="with --metrics: the last N lines of each rank")] = 5,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="show identical lines of all ranks")] = False,
-    runs_dir: Annotated[str | None, typer.Option(help="where run directories are (runs)")] = None,
+    runs_dir: RunsDir = None,
     json_: Annotated[bool, typer.Option("--json", help="a JSON object a line")] = False,
 ) -> None:
-    """Output of all ranks, each line with its node and rank.
+    """Output of all ranks in the order it arrived, each line with its node and rank.
 
     Example: allranks logs -f --rank 0
     """
     found = find_run(run, runs_dir)
+    ranks = _wanted(found, node or [], rank or [])
     if metrics:
-        _metrics(found, number, rank or [], json_)
+        if follow or since is not None:
+            raise UsageError("--metrics shows the last lines; leave out -f and --since")
+        _metrics(found, number, ranks if node or rank else None, json_)
         return
     reader = LogReader(found, tuple(node or ()), tuple(rank or ()))
     if since is not None:
         reader.skip_to_time(time.time() - parse_duration(since, "--since"))
-    folder = Folder(fold=not no_fold and not json_, colour=sys.stdout.isatty(), most=None)
-    folder.ranks = int((found.read_document("status.json") or {}).get("world_size") or 0)
-    while True:
-        over = found.read_document("result.json") is not None or not found.controller_alive()
-        for name, number_, data in reader.fresh():
-            if json_:
-                _as_json(name, number_, data)
-            else:
-                folder.feed(name, number_, data, time.time())
-                _print(folder.lines(time.time()))
-        if over or not follow:
-            _print(folder.rest(time.time()))
-            return
-        _print(folder.lines(time.time()))
-        time.sleep(PAUSE)
+    _output(found, reader, JsonLines() if json_ else Lines(found, not no_fold), follow)
 
 
-def _print(lines: list[str]) -> None:
-    if lines:
-        sys.stdout.write("\n".join(lines) + "\n")
+class Lines:
+    """Output as lines for people."""
+
+    def __init__(self, run: RunDirectory, fold: bool) -> None:
+        self._folder = Folder(fold=fold, colour=sys.stdout.isatty(), most=None, window=WINDOW)
+        self._folder.ranks = int((run.read_document("status.json") or {}).get("world_size") or 0)
+
+    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
+        """Bytes of a rank."""
+        self._folder.feed(node, rank, data, t)
+        self.tick(t)
+
+    def tick(self, now: float) -> None:
+        """Shows what is due."""
+        self._print(self._folder.lines(now))
+
+    def end(self, now: float) -> None:
+        """Shows the rest."""
+        self._print(self._folder.rest(now))
+
+    def _print(self, lines: list[str]) -> None:
+        if lines:
+            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.flush()
+
+
+class JsonLines:
+    """Output as a JSON object a line; a line is whole, however its bytes were cut."""
+
+    def __init__(self) -> None:
+        self._rest: dict[tuple[str, int], bytes] = {}
+
+    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
+        """Bytes of a rank."""
+        *lines, rest = (self._rest.get((node, rank), b"") + data).split(b"\n")
+        if len(rest) > LINE_LIMIT:
+            lines, rest = [*lines, rest], b""
+        self._rest[(node, rank)] = rest
+        for line in lines:
+            self._write(node, rank, line)
         sys.stdout.flush()
 
+    def tick(self, now: float) -> None:
+        """Nothing waits."""
 
-def _as_json(node: str, rank: int, data: bytes) -> None:
-    for line in data.decode("utf-8", "replace").splitlines():
-        sys.stdout.write(json.dumps({"node": node, "rank": rank, "line": line}) + "\n")
-    sys.stdout.flush()
+    def end(self, now: float) -> None:
+        """Lines without an end."""
+        for (node, rank), rest in self._rest.items():
+            if rest:
+                self._write(node, rank, rest)
+
+    def _write(self, node: str, rank: int, line: bytes) -> None:
+        text = line.removesuffix(b"\r").decode("utf-8", "replace")
+        sys.stdout.write(json.dumps({"node": node, "rank": rank, "line": text}) + "\n")
 
 
-def _metrics(run: RunDirectory, number: int, ranks: list[int], json_: bool) -> None:
+def _output(run: RunDirectory, reader: LogReader, out: Lines | JsonLines, follow: bool) -> None:
+    for t, node, rank, data in reader.merged():
+        out.feed(node, rank, data, t)
+    while True:
+        over = run.state() in ("done", "failed", "stopped", "orphaned")
+        for node, rank, data in reader.fresh():
+            out.feed(node, rank, data, time.time())
+        if over or not follow:
+            break
+        out.tick(time.time())
+        time.sleep(PAUSE)
+    out.end(time.time())
+
+
+# -- what is wanted ------------------------------------------------------------------------------------
+
+
+def _wanted(run: RunDirectory, nodes: list[str], ranks: list[int]) -> set[int]:
+    """The ranks that --node and --rank leave; a name or number the run does not have is refused."""
+    where = _places(run)
+    names = _names(run)
+    for name in nodes:
+        if names and name not in names:
+            raise UsageError(f"--node {name}: the nodes of {run.name} are {', '.join(sorted(names))}")
+    for rank in ranks:
+        if where and rank not in where:
+            raise UsageError(f"--rank {rank}: {run.name} has ranks 0 to {max(where)}")
+    return {r for r, name in where.items() if (not nodes or name in nodes) and (not ranks or r in ranks)}
+
+
+def _places(run: RunDirectory) -> dict[int, str]:
+    """The node of each rank, once ranks have been planned."""
+    nodes = (run.read_document("status.json") or {}).get("nodes") or []
+    return {r["rank"]: n["name"] for n in nodes for r in n.get("ranks") or []}
+
+
+def _names(run: RunDirectory) -> set[str]:
+    nodes = (run.read_document("run.json") or {}).get("nodes") or []
+    return {str(n["name"]) for n in nodes}
+
+
+def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool) -> None:
     """The last lines of each rank's metrics file."""
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
-        rank = int(path.name.split("_")[1])
-        if ranks and rank not in ranks:
+        digits = path.name.split("_")[1]
+        if not digits.isdigit() or (ranks is not None and int(digits) not in ranks):
             continue
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
             last = file.read().decode("utf-8", "replace").splitlines()[-number:]
         for line in last:
-            print(json.dumps({"rank": rank, "metrics": _loads(line)}) if json_ else f"[{rank}] {line}")
+            print(json.dumps({"rank": int(digits), "metrics": _loads(line)}) if json_ else f"[{int(digits)}] {line}")
 
 
-def _loads(line: str) -> object:
+def _loads(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return line

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import sys
-
-import typer
 
 import allranks
 from allranks.errors import AllranksError
@@ -33,6 +33,9 @@ exit codes: 0 done, 1 the program failed, 2 usage, 3 a check failed, 4 a node, l
 
 def main() -> None:
     """Entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, io.UnsupportedOperation):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in VERBS.items())))
@@ -48,6 +51,8 @@ def run_verb(verb: str, words: list[str]) -> int:
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     if verb not in VERBS:
         return _fail(f"no verb {verb!r}; there are {', '.join(VERBS)}", exits.USAGE, as_json)
+    import typer  # here: `allranks --help` needs none of it
+
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
     app.command(name=verb)(importlib.import_module(f"allranks.cli.{verb}").command)
     command = typer.main.get_command(app)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from typing import Annotated, Any
 
 import typer
 
+from allranks.report.fold import clean
 from allranks.report.live import label, node_line
-from allranks.runs.directory import RunDirectory
+from allranks.runs.directory import OVER, RunDirectory
 
+from .options import RunName, RunsDir
 from .places import find_run
-
-OVER = ("done", "failed", "stopped", "orphaned")
 
 
 def command(
-    run: Annotated[str | None, typer.Argument(help="run directory or name (default: the newest)")] = None,
+    run: RunName = None,
     watch: Annotated[bool, typer.Option("--watch", help="again every second until it ends")] = False,
-    runs_dir: Annotated[str | None, typer.Option(help="where run directories are (runs)")] = None,
+    runs_dir: RunsDir = None,
     json_: Annotated[bool, typer.Option("--json", help="JSON on stdout; with --watch a line each second")] = False,
 ) -> None:
     """Nodes and ranks of a run: states, pids, steps, seconds since the last output.
@@ -28,34 +29,39 @@ def command(
     Example: allranks status --watch
     """
     found = find_run(run, runs_dir)
-    drawn = 0
+    drawn: list[str] | None = None
     while True:
         document = describe(found, time.time())
         if json_:
             print(json.dumps(document), flush=True)
         else:
-            drawn = _draw(lines(document), drawn if watch and sys.stdout.isatty() else 0)
-        if not watch or document["state"] in OVER:
+            drawn = _draw(lines(document), drawn if watch and sys.stdout.isatty() else None, watch)
+        if not watch or document["state"] in (*OVER, "orphaned"):
             return
         time.sleep(1.0)
 
 
-def _draw(text: list[str], over: int) -> int:
-    sys.stdout.write((f"\x1b[{over}A\x1b[J" if over else "") + "\n".join(text) + "\n")
+def _draw(text: list[str], before: list[str] | None, watch: bool) -> list[str]:
+    """Over what was drawn before, which therefore fits the window."""
+    if watch and sys.stdout.isatty():
+        columns, rows = shutil.get_terminal_size()
+        text = [line[: columns - 1] for line in text[: max(1, rows - 1)]]
+    sys.stdout.write((f"\x1b[{len(before)}A\x1b[J" if before else "") + "\n".join(text) + "\n")
     sys.stdout.flush()
-    return len(text)
+    return text
 
 
 def describe(run: RunDirectory, now: float) -> dict[str, Any]:
     """The document of the design: run, state, nodes, ranks."""
-    status = run.read_document("status.json") or {"nodes": []}
+    state = run.state()  # first: what it says is not newer than what follows
+    status = run.read_document("status.json") or {}
     result = run.read_document("result.json")
-    nodes = [{**n, "ranks": [_rank(r, now) for r in n["ranks"]]} for n in status["nodes"]]
+    nodes = [{**n, "ranks": [_rank(r, now) for r in n.get("ranks") or []]} for n in status.get("nodes") or []]
     return {
         "schema": 1,
         "run": run.name,
         "directory": str(run.path),
-        "state": run.state(),
+        "state": state,
         "attempt": status.get("attempt", 0),
         "master": status.get("master"),
         "world_size": status.get("world_size"),
@@ -66,25 +72,34 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
 
 def _rank(rank: dict[str, Any], now: float) -> dict[str, Any]:
     last = rank.get("last_output")
-    quiet = round(now - last, 1) if last is not None else None
+    quiet = round(max(0.0, now - last), 1) if last is not None else None
     return {**rank, "last_output_s": quiet}
 
 
 def lines(document: dict[str, Any]) -> list[str]:
-    """For people: a line a run, a line a node, the ranks' pids where they differ from waiting."""
+    """For people: a line a run, a line a node, and of a run in progress the ranks' pids."""
     master = document.get("master") or {}
     at = f", master {master['address']}:{master['port']}" if master.get("address") else ""
     found = [f"{document['run']}: {document['state']}, {document['world_size'] or '?'} ranks{at}"]
     if document["state"] == "orphaned":
         found.append("its launcher is gone: `allranks attach` takes it over, `allranks stop` ends it")
-    now = time.time()
+    over = document["state"] in OVER
     width = max([len(label(n)) for n in document["nodes"]] + [4])
     for node in document["nodes"]:
-        found.append(node_line(node, now, width))
-        pids = ", ".join(f"{r['rank']}:{r['pid']}" for r in node["ranks"] if r.get("pid"))
-        if pids and document["state"] not in ("done", "failed", "stopped"):
-            found.append(f"{'':<{width}}  rank:pid {pids}")
+        found.append(node_line(_quiet(node) if over else node, time.time(), width))
+        if not over:
+            found += _pids(node, width)
     verdict = document.get("verdict")
     if verdict:
         found.append(f"verdict: {verdict['message']}")
-    return found
+    return [clean(part, colour=False) for line in found for part in line.split("\n")]
+
+
+def _quiet(node: dict[str, Any]) -> dict[str, Any]:
+    """Of a run that is over it says nothing how long ago the last output came."""
+    return {**node, "ranks": [{**r, "last_output": None} for r in node["ranks"]]}
+
+
+def _pids(node: dict[str, Any], width: int) -> list[str]:
+    pids = ", ".join(f"{r['rank']}:{r['pid']}" for r in node["ranks"] if r.get("pid"))
+    return [f"{'':<{width}}  rank:pid {pids}"] if pids else []

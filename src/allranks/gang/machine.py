@@ -182,8 +182,14 @@ class Gang(Roster):
         """A node that can't be reached ends the start for all; the others are looked at no further."""
         self.nodes[event.node].state = "unreachable"
         self.findings.append(event.finding)
+        self.findings.sort(key=self._place)
         self._gather_deadline = min(self._gather_deadline, now + GATHER_PATIENCE)
         return [Note("finding", event.finding.to_json()), *self._check_gathered(now)]
+
+    def _place(self, finding: Finding) -> int:
+        """Findings come in the order of the host list, whichever node failed first."""
+        node = self.nodes.get(finding.where.node or "")
+        return node.index if node is not None else -1
 
     def _check_gathered(self, now: float) -> list[Action]:
         """With a node that can't be reached, the others get a moment to fail too: all are named at once."""

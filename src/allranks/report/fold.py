@@ -1,98 +1,174 @@
 """Log lines for display: cut, cleaned, and folded where many ranks say the same (pure; time is passed in).
 
-A line of one rank is `[h1 3] text`; the same line of several ranks within half a second is one line,
-`[8 ranks] text` where all ranks said it, else `[h1 0 +3] text`.
+A line of one rank is `[h1 3] text`; the same line of several ranks within the window is one line,
+`[8 ranks] text` where all ranks said it, else `[h1 0 +3] text`. Lines of one rank keep their order: a line
+joins what another rank said only if its own rank has said nothing later. A progress bar (carriage returns
+without a newline) is shown every ten seconds, and its last state once its line ends.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections import deque
 from dataclasses import dataclass, field
 
 WINDOW = 0.5  # seconds a line waits for the same words of other ranks
 CUT = 64 << 10  # bytes of a line that are displayed
 MOST = 2000  # lines displayed a flush; the rest is counted
+MOST_BYTES = 8 << 20  # of lines that wait
+PROGRESS_EVERY = 10.0  # seconds between two states of a progress bar
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OTHER_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-ln-z@`]|\][^\x07\x1b]*(\x07|\x1b\\)?|[^\[\]])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]|\x1b(?!\[[0-9;]*m)")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;]*m)")
+_RESET = "\x1b[0m"
+
+Who = tuple[str, int]
 
 
 def clean(text: str, colour: bool) -> str:
-    """A line without anything that could move the cursor or set the title; colours stay if wanted."""
+    """A line without anything that could move the cursor or set the title; colours stay if wanted, and end with it."""
     if "\x1b" in text:
         text = _OTHER_ESCAPES.sub("", text)
         if not colour:
             text = _COLOUR.sub("", text)
-    return _CONTROL.sub("?", text)
+    text = _CONTROL.sub("?", text)
+    return text + _RESET if "\x1b" in text and not text.endswith((_RESET, "\x1b[m")) else text
 
 
 @dataclass
 class _Said:
-    """One text within the window, and who said it."""
+    """One line that waits, and who said it; `number` is its place in the order of all lines."""
 
+    text: str
     since: float
-    who: list[tuple[str, int]] = field(default_factory=list)
-    count: int = 0
+    number: int
+    who: dict[Who, None] = field(default_factory=dict)
 
 
 class Folder:
     """Bytes of ranks in, display lines out; lines beyond `most` between two calls of `lines` are only counted."""
 
-    def __init__(self, fold: bool = True, colour: bool = False, most: int | None = MOST) -> None:
-        self._fold, self._colour, self._most = fold, colour, most
-        self._rest: dict[tuple[str, int], bytes] = {}
-        self._said: dict[str, _Said] = {}
-        self._ready: list[str] = []
-        self._skipped = 0
+    def __init__(
+        self, fold: bool = True, colour: bool = False, most: int | None = MOST, window: float = WINDOW
+    ) -> None:
+        self._fold, self._colour, self._most, self._window = fold, colour, most, window
+        self._rest: dict[Who, bytes] = {}
+        self._bars: dict[Who, tuple[float, bytes]] = {}  # unfinished progress bars: when shown last, and what
+        self._queue: deque[_Said] = deque()
+        self._open: dict[str, list[_Said]] = {}  # the queue by text
+        self._last: dict[Who, int] = {}  # number of the line a rank has said last
+        self._number = self._bytes = self._skipped = 0
         self.ranks = 0  # in all, where known
 
     def feed(self, node: str, rank: int, data: bytes, now: float) -> None:
         """Output of a rank."""
-        key = (node, rank)
-        *lines, rest = (self._rest.get(key, b"") + data).split(b"\n")
-        self._rest[key] = rest if len(rest) <= CUT else rest[:CUT]
-        for line in lines:
-            if self._most is not None and len(self._said) + len(self._ready) >= self._most:
-                self._skipped += 1
-                continue
-            # of a progress bar only the last state before the line's end is worth a line
-            shown = line.rstrip(b"\r").rsplit(b"\r", 1)[-1][:CUT]
-            self._line(node, rank, clean(shown.decode("utf-8", "replace"), self._colour), now)
+        who = (node, rank)
+        data = self._rest.get(who, b"") + data
+        end = data.rfind(b"\n") + 1
+        start = 0
+        while start < end:
+            if self._is_full():
+                self._skipped += data.count(b"\n", start, end)
+                break
+            stop = data.index(b"\n", start)
+            self._add(who, _state(data[start:stop]), now)
+            start = stop + 1
+        self._keep(who, data[end:], now, is_new=end > 0)
 
-    def _line(self, node: str, rank: int, text: str, now: float) -> None:
-        if not self._fold or not text.strip():
-            self._ready.append(f"[{node} {rank}] {text}".rstrip())
-            return
-        said = self._said.setdefault(text, _Said(now))
-        if (node, rank) in said.who:  # the same rank again: what was said before is complete
-            self._ready.append(self._show(text, said))
-            said = self._said[text] = _Said(now)
-        said.who.append((node, rank))
+    def _is_full(self) -> bool:
+        return self._most is not None and (len(self._queue) >= self._most or self._bytes >= MOST_BYTES)
 
-    def _show(self, text: str, said: _Said) -> str:
-        (node, rank), others = said.who[0], len(said.who) - 1
+    def _keep(self, who: Who, rest: bytes, now: float, is_new: bool) -> None:
+        """An unfinished line; of a progress bar its last state is enough."""
+        if is_new:
+            self._bars.pop(who, None)
+        if b"\r" in rest:
+            self._bars.setdefault(who, (now, b""))
+            rest = _state(rest)[:CUT] + (b"\r" if rest.endswith(b"\r") else b"")
+        self._rest[who] = rest[: CUT + 1]
+
+    def _show_bars(self, now: float) -> None:
+        for who, (shown, before) in self._bars.items():
+            state = _state(self._rest[who])
+            if now - shown >= PROGRESS_EVERY and state != before and not self._is_full():
+                self._bars[who] = (now, state)
+                if state.strip():
+                    self._add(who, state, now)
+
+    def _add(self, who: Who, line: bytes, now: float) -> None:
+        text = clean(line[:CUT].decode("utf-8", "replace"), self._colour)
+        said = self._same(who, text)
+        if said is None:
+            self._number += 1
+            said = _Said(text, now, self._number)
+            self._queue.append(said)
+            self._open.setdefault(text, []).append(said)
+            self._bytes += len(text)
+        said.who[who] = None
+        self._last[who] = said.number
+
+    def _same(self, who: Who, text: str) -> _Said | None:
+        """The same words of another rank, where joining them keeps this rank's lines in order."""
+        if not self._fold:
+            return None
+        same = self._open.get(text, [])
+        place = bisect_right(same, self._last.get(who, 0), key=_number)
+        return same[place] if place < len(same) else None
+
+    def _show(self, said: _Said) -> str:
+        (node, rank), others = next(iter(said.who)), len(said.who) - 1
         if not others:
-            return f"[{node} {rank}] {text}"
-        if len(said.who) == self.ranks:
-            return f"[{self.ranks} ranks] {text}"
-        return f"[{node} {rank} +{others}] {text}"
+            start = f"[{node} {rank}]"
+        elif len(said.who) == self.ranks:
+            start = f"[{self.ranks} ranks]"
+        else:
+            start = f"[{node} {rank} +{others}]"
+        return f"{start} {said.text}".rstrip()
 
     def lines(self, now: float) -> list[str]:
-        """What may be shown now: lines whose window is over or that every rank has said."""
-        for text, said in list(self._said.items()):
-            if now - said.since >= WINDOW or (self.ranks and len(said.who) >= self.ranks):
-                self._ready.append(self._show(text, said))
-                del self._said[text]
-        ready, self._ready = self._ready, []
-        if self._skipped:
-            ready.append(f"… {self._skipped:,} lines not shown here (all are in the logs)")
-            self._skipped = 0
-        return ready
+        """What may be shown now: lines whose window is over or that every rank has said, in order."""
+        self._show_bars(now)
+        ready = []
+        while self._queue and self._is_due(self._queue[0], now):
+            ready.append(self._show(self._take()))
+        return ready + self._notice()
+
+    def _notice(self) -> list[str]:
+        skipped, self._skipped = self._skipped, 0
+        return [f"… {skipped:,} lines not shown here (all are in the logs)"] if skipped else []
+
+    def _is_due(self, said: _Said, now: float) -> bool:
+        if not self._fold or not 0 <= now - said.since < self._window or self._bytes >= MOST_BYTES:
+            return True  # also where the clock was set back
+        return bool(self.ranks) and len(said.who) >= self.ranks
+
+    def _take(self) -> _Said:
+        said = self._queue.popleft()
+        same = self._open[said.text]
+        del same[0]  # the oldest of its text, as the queue's first is the oldest of all
+        if not same:
+            del self._open[said.text]
+        self._bytes -= len(said.text)
+        return said
 
     def rest(self, now: float) -> list[str]:
         """Everything, unfinished lines too."""
-        for (node, rank), data in self._rest.items():
-            if data:
-                self._line(node, rank, clean(data.decode("utf-8", "replace"), self._colour), now)
+        for who, data in self._rest.items():
+            if data.strip(b"\r"):
+                self._add(who, _state(data), now)
         self._rest.clear()
-        return self.lines(now + WINDOW)
+        self._bars.clear()
+        ready = []
+        while self._queue:
+            ready.append(self._show(self._take()))
+        return ready + self._notice()
+
+
+def _number(said: _Said) -> int:
+    return said.number
+
+
+def _state(line: bytes) -> bytes:
+    """A line as the screen would show it at its end: of a progress bar the last state."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import deque
 from typing import Any, TextIO
 
-from .fold import Folder
+from .fold import Folder, clean
+from .screen import Screen
 from .text import closing_lines, event_line, opening_lines
 
 Document = dict[str, Any]
@@ -21,27 +23,25 @@ class View:
     """Events and output as they come; on a terminal a line a node below them."""
 
     def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
-        self._out = stream or sys.stdout
-        self._terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
-        self._colour = self._terminal and "NO_COLOR" not in os.environ
-        self._folder = Folder(fold, self._colour)
+        self._screen = Screen(stream or sys.stdout)
+        self._terminal = self._screen.is_terminal
+        self._folder = Folder(fold, colour=self._terminal and "NO_COLOR" not in os.environ)
         self._nodes = 1
         self._table: list[str] = []
-        self._drawn = 0
-        self._paused, self._held = False, list[str]()
+        self._paused, self._held = False, deque[str](maxlen=HELD)
         self._status: Document | None = None
-        self._next_flush = self._next_draw = 0.0
+        self._flushed = self._redrawn = 0.0
 
     def opening(self, info: Document) -> None:
         """The first lines."""
         self._nodes = len(info["nodes"])
-        self._print(opening_lines(info))
+        self._print(_safe(opening_lines(info)))
 
     def event(self, event: Document) -> None:
         """An event of events.jsonl."""
         line = event_line(event, self._nodes)
         if line is not None:
-            self._print([*self._folder.lines(time.time()), *line.split("\n")])
+            self._print([*self._folder.lines(time.time()), *_safe(line.split("\n"))])
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Bytes of a rank's log."""
@@ -54,20 +54,20 @@ class View:
 
     def tick(self, now: float) -> None:
         """Shows what is due."""
-        if now >= self._next_flush:
-            self._next_flush = now + FLUSH_EVERY
+        if _is_due(self._flushed, now, FLUSH_EVERY):
+            self._flushed = now
             lines = self._folder.lines(now)
             if lines:
                 self._print(lines)
-        if self._terminal and self._status is not None and now >= self._next_draw:
-            self._next_draw = now + REDRAW_EVERY
-            self._table = table_lines(self._status, now, self._width())
+        if self._terminal and self._status is not None and _is_due(self._redrawn, now, REDRAW_EVERY):
+            self._redrawn = now
+            width, height = self._screen.size()
+            self._table = table_lines(self._status, now, width, max(1, min(NODES_SHOWN, height - 4)))
             self._print([])
 
     def closing(self, result: Document, verdict: Document | None) -> None:
         """The last lines; the table goes."""
-        self._table = []
-        self._print([*self._folder.rest(time.time()), *closing_lines(result, verdict)])
+        self._finish(_safe(closing_lines(result, verdict)))
 
     def pause(self) -> None:
         """Nothing is drawn until `resume`: somebody is being asked something."""
@@ -75,44 +75,45 @@ class View:
 
     def resume(self) -> None:
         """Shows what has come meanwhile; the table is drawn anew below it."""
-        self._paused, self._drawn = False, 0
-        held, self._held = self._held[-HELD:], []
+        self._paused = False
+        self._screen.forget_table()
+        held = list(self._held)
+        self._held.clear()
         self._print(held)
 
     # -- drawing -----------------------------------------------------------------------------------
 
-    def _width(self) -> int:
-        try:
-            return os.get_terminal_size(self._out.fileno()).columns
-        except OSError:
-            return 100
-
     def _print(self, lines: list[str]) -> None:
-        """Log lines above, the table again below them, in one write."""
         if self._paused:
-            self._held += lines
-            return
-        # the return comes first: an echoed ^C may have moved the cursor
-        text = f"\r\x1b[{self._drawn}A\x1b[J" if self._drawn else ""
-        text += "".join(line + "\n" for line in lines)
-        text += "".join(line + "\n" for line in self._table)
-        self._drawn = len(self._table)
-        try:
-            self._out.write(text)
-            self._out.flush()
-        except (BlockingIOError, BrokenPipeError, OSError):
-            self._terminal, self._table, self._drawn = False, [], 0  # nobody reads any more: the run goes on
+            self._held.extend(lines)
+        else:
+            self._screen.show(lines, self._table)
+
+    def _finish(self, lines: list[str]) -> None:
+        self._table, self._paused = [], False
+        self._screen.finish([*self._held, *self._folder.rest(time.time()), *lines])
+        self._held.clear()
 
 
-def table_lines(status: Document, now: float, width: int) -> list[str]:
-    """One line a node: name, state, ranks, step, rate, time since the last output."""
+def _is_due(last: float, now: float, every: float) -> bool:
+    """Also where the clock was set back."""
+    return not 0 <= now - last < every
+
+
+def _safe(lines: list[str]) -> list[str]:
+    """Our own lines carry words of others: exceptions, host names, commands."""
+    return [clean(part, colour=False) for line in lines for part in line.split("\n")]
+
+
+def table_lines(status: Document, now: float, width: int, most: int = NODES_SHOWN) -> list[str]:
+    """One line a node, `most` at most: name, state, ranks, step, rate, time since the last output."""
     nodes = status.get("nodes", [])
     name_width = max([len(label(n)) for n in nodes] + [4])
     lines = ["─" * min(width - 1, 72)]
-    for node in nodes[:NODES_SHOWN]:
-        lines.append(node_line(node, now, name_width)[: width - 1])
-    if len(nodes) > NODES_SHOWN:
-        lines.append(f"… and {len(nodes) - NODES_SHOWN} nodes more: allranks status"[: width - 1])
+    for node in nodes[:most]:
+        lines.append(clean(node_line(node, now, name_width), colour=False)[: width - 1])
+    if len(nodes) > most:
+        lines.append(f"… and {len(nodes) - most} nodes more: allranks status"[: width - 1])
     return lines
 
 
@@ -142,7 +143,7 @@ class JsonView(View):
 
     def __init__(self) -> None:
         super().__init__(fold=False, stream=sys.stderr)
-        self._terminal = False
+        self._terminal = False  # no table
 
     def opening(self, info: Document) -> None:
         """Nothing: the document at the end has it."""
@@ -155,4 +156,4 @@ class JsonView(View):
 
     def closing(self, result: Document, verdict: Document | None) -> None:
         """The rest of the training output."""
-        self._print(self._folder.rest(time.time()))
+        self._finish([])

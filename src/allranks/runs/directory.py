@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from allranks.errors import RunNotFound
+from allranks.errors import RunNotFound, UsageError
 from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, STACKS
 from allranks.node.processes import read_process
 
 DOCUMENT_LIMIT = 64 << 20
+OVER = ("done", "failed", "stopped")  # states of a run that has ended
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -26,22 +27,27 @@ class RunDirectory:
         self.path = path
         self.name = path.name
         self.lost_events = 0
+        self._torn = False  # the last event was cut short by a full disk
 
     # -- finding -----------------------------------------------------------------------------------
 
     @classmethod
     def create(cls, runs_dir: Path, name: str, now: float) -> RunDirectory:
         """Makes `<name>-<YYYYMMDD-HHMMSS>` (local time), private; a further one of that second gets -2, -3, …"""
-        runs_dir.mkdir(parents=True, exist_ok=True)
         base = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
         for number in range(1, 1000):
             path = runs_dir / (base if number == 1 else f"{base}-{number}")
             try:
+                runs_dir.mkdir(parents=True, exist_ok=True)
                 path.mkdir(mode=0o700)
                 return cls(path)
-            except FileExistsError:
-                continue
-        raise RunNotFound(f"{runs_dir}: a thousand runs of this second")
+            except OSError as error:
+                if isinstance(error, FileExistsError) and runs_dir.is_dir():
+                    continue
+                raise UsageError(
+                    f"{path}: can't make the run directory ({error.strerror}); set --runs-dir or ALLRANKS_RUNS_DIR"
+                ) from None
+        raise UsageError(f"{runs_dir}: a thousand runs of this second; set another --name")
 
     @classmethod
     def list_runs(cls, runs_dir: Path) -> list[RunDirectory]:
@@ -55,7 +61,8 @@ class RunDirectory:
     def find(cls, runs_dir: Path, wanted: str | None) -> RunDirectory:
         """By path, name or unique prefix of a name; the newest where none is wanted. Raises RunNotFound."""
         if wanted is not None and (Path(wanted) / "run.json").is_file():
-            return cls(Path(wanted))
+            path = Path(wanted)
+            return cls(path if path.name not in ("", "..") else path.resolve())
         runs = cls.list_runs(runs_dir)
         if wanted is None:
             if not runs:
@@ -96,20 +103,25 @@ class RunDirectory:
         try:
             with (self.path / name).open("rb") as file:
                 found = json.loads(file.read(DOCUMENT_LIMIT))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
     def append_event(self, event: dict[str, Any]) -> None:
-        """One line of events.jsonl in one write."""
+        """One line of events.jsonl in one write; a full disk is counted, never raised."""
+        line = (b"\n" if self._torn else b"") + json.dumps(event).encode() + b"\n"
+        written = 0
         try:
             fd = os.open(self.path / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
-                os.write(fd, (json.dumps(event) + "\n").encode())
+                written = os.write(fd, line)
             finally:
                 os.close(fd)
         except OSError:
+            pass
+        if written < len(line):
             self.lost_events += 1
+        self._torn = 0 < written < len(line) or (self._torn and not written)
 
     def read_events(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
         """Whole events from a byte offset on, and the offset to go on from."""
@@ -122,7 +134,7 @@ class RunDirectory:
         whole = data[: data.rfind(b"\n") + 1]
         events = []
         for line in whole.splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 entry = json.loads(line)
                 if isinstance(entry, dict):
                     events.append(entry)
@@ -144,18 +156,26 @@ class RunDirectory:
 
     def controller_alive(self) -> bool:
         """True where the controller that run.json names lives, on this host."""
-        found = (self.read_document("run.json") or {}).get("controller") or {}
-        if found.get("host") != socket.gethostname():
+        found = (self.read_document("run.json") or {}).get("controller")
+        if not isinstance(found, dict) or found.get("host") != socket.gethostname():
             return False
-        process = read_process(int(found.get("pid") or 0))
+        pid = found.get("pid")
+        process = read_process(pid) if isinstance(pid, int) else None
         return process is not None and process.start == found.get("start_time") and process.state not in "ZX"
 
     def state(self) -> str:
         """The run's state; "orphaned" where its controller died and nothing says that it is over."""
+        alive = self.controller_alive()
+        result = self.read_document("result.json")  # after the look: a controller writes it, then it goes
         status = str((self.read_document("status.json") or {}).get("state") or "starting")
-        if self.read_document("result.json") is not None or self.controller_alive():
-            return status
-        return "orphaned"
+        if result is None:
+            return status if alive else "orphaned"
+        return status if status in OVER else _state_of(result.get("exit"))
+
+
+def _state_of(code: object) -> str:
+    """Where a full disk has kept the last status.json from being written, the result tells."""
+    return {0: "done", 130: "stopped", 143: "stopped"}.get(code if isinstance(code, int) else 1, "failed")
 
 
 def safe_name(name: str) -> str:

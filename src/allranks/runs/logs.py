@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections import OrderedDict
@@ -12,10 +11,9 @@ from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, STACKS, 
 from allranks.node.outlet import stream_key
 
 from .directory import RunDirectory, safe_name
+from .index import EVERY, note
 
 OPEN_FILES = 256
-INDEX_EVERY = 1.0  # seconds between entries of a stream's time index
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Log:
@@ -36,15 +34,18 @@ class LogWriter:
         self._indexed: dict[tuple[int, Stream], float] = {}
         self.bytes_written = 0
         self.gaps = 0
+        self.failure = ""  # why the last write that failed did
 
     def write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: bytes) -> bool:
-        """Writes what is new of `data`; False where the disk is full (what fits is written)."""
+        """Writes what is new of `data`; False where it can't be stored (what fits is), with `failure` saying why."""
         try:
-            log = self._log(node_index, node_name, stream)
-        except OSError as error:
-            if error.errno in _FULL:
-                return False
-            raise
+            return self._write(node_index, node_name, stream, offset, memoryview(data))
+        except OSError as error:  # a full disk, a quota, no descriptors, an I/O error: the run goes on in any case
+            self.failure = error.strerror or str(error)
+            return False
+
+    def _write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: memoryview) -> bool:
+        log = self._log(node_index, node_name, stream)
         skip = max(0, log.end - offset)
         if skip >= len(data) and data:
             return True
@@ -52,23 +53,19 @@ class LogWriter:
             self.gaps += offset - log.end
             log.end = offset
         self._index(node_index, node_name, stream, log.end)
-        return self._write(node_index, stream, log, memoryview(data)[skip:])
+        self._append(node_index, stream, log, data[skip:])
+        return True
 
-    def _write(self, node_index: int, stream: Stream, log: _Log, rest: memoryview) -> bool:
-        complete = True
+    def _append(self, node_index: int, stream: Stream, log: _Log, rest: memoryview) -> None:
         try:
             while rest:
                 written = os.pwrite(log.fd, rest, log.end)
                 log.end += written
                 self.bytes_written += written
                 rest = rest[written:]
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            complete = False
-        self._ends[(node_index, stream)] = log.end
-        self._fresh.setdefault(node_index, {})[stream_key(stream)] = log.end
-        return complete
+        finally:
+            self._ends[(node_index, stream)] = log.end
+            self._fresh.setdefault(node_index, {})[stream_key(stream)] = log.end
 
     def _log(self, node_index: int, node_name: str, stream: Stream) -> _Log:
         key = (node_index, stream)
@@ -87,17 +84,13 @@ class LogWriter:
 
     def _index(self, node_index: int, node_name: str, stream: Stream, offset: int) -> None:
         """Notes when which byte arrived, at most once a second: `logs --since` reads it."""
-        now = time.time()
-        if stream.kind != RANK_LOG or now - self._indexed.get((node_index, stream), 0.0) < INDEX_EVERY:
+        if stream.kind != RANK_LOG:
             return
-        self._indexed[(node_index, stream)] = now
-        path = self._run.log_path(node_index, node_name, *stream)
-        try:
-            fd = os.open(path.with_suffix(".idx"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            os.write(fd, f"{now:.3f} {offset}\n".encode())
-            os.close(fd)
-        except OSError:
+        now, key = time.time(), (node_index, stream)
+        if 0 <= now - self._indexed.get(key, 0.0) < EVERY:
             return
+        self._indexed[key] = now
+        note(self._run.log_path(node_index, node_name, *stream), now, offset)
 
     def sizes(self, node_index: int, node_name: str) -> dict[str, int]:
         """How much of each of a node's streams is here, as its files say."""

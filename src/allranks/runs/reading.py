@@ -1,13 +1,15 @@
-"""Reading a run's logs: whole, from a time on, or as they grow."""
+"""Reading a run's logs: merged in order of arrival, from a time on, or as they grow."""
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .directory import RunDirectory, safe_name
+from .index import Block, blocks, offset_at
 
 CHUNK = 256 << 10
 _RANK_LOG = re.compile(r"rank_(\d+)\.log\Z")
@@ -24,13 +26,12 @@ class LogFile:
 
 
 class LogReader:
-    """Follows the logs of a run; `fresh` gives what has come since the last call."""
+    """Follows the logs of a run; `fresh` gives what has come since the last call, `merged` the same in order."""
 
     def __init__(self, run: RunDirectory, nodes: tuple[str, ...] = (), ranks: tuple[int, ...] = ()) -> None:
         self._run, self._nodes, self._ranks = run, nodes, ranks
         self._offsets: dict[Path, int] = {}
-        document = run.read_document("run.json") or {}
-        self._names = {f"node_{n['index']:02d}_{safe_name(n['name'])}": n["name"] for n in document.get("nodes", [])}
+        self._names = node_folders(run)
 
     def files(self) -> list[LogFile]:
         """The wanted logs that exist now, in order of attempt and rank."""
@@ -49,35 +50,64 @@ class LogReader:
     def skip_to_end(self) -> None:
         """Only what comes from now on is fresh."""
         for log in self.files():
-            self._offsets[log.path] = log.path.stat().st_size
+            self._offsets[log.path] = _size(log.path)
 
     def skip_to_time(self, t: float) -> None:
         """Only what arrived at or after a time (unix seconds, to the second) is fresh."""
         for log in self.files():
-            self._offsets[log.path] = _offset_at(log.path, t)
+            self._offsets[log.path] = offset_at(log.path, t)
 
     def fresh(self) -> Iterator[tuple[str, int, bytes]]:
-        """(node, rank, bytes) of everything new."""
+        """(node, rank, bytes) of everything new, one log after the other."""
         for log in self.files():
-            while True:
-                offset = self._offsets.get(log.path, 0)
-                with log.path.open("rb") as file:
-                    file.seek(offset)
-                    data = file.read(CHUNK)
-                if not data:
-                    break
-                self._offsets[log.path] = offset + len(data)
+            start = self._offsets.get(log.path, 0)
+            for data in _read(log.path, start, _size(log.path)):
+                start += len(data)
+                self._offsets[log.path] = start
                 yield log.node, log.rank, data
 
+    def merged(self) -> Iterator[tuple[float, str, int, bytes]]:
+        """(time, node, rank, bytes) of everything new, in order of arrival as far as the indexes tell."""
+        for t, _, log, block in heapq.merge(*map(_timed, self.files()), key=lambda item: item[:2]):
+            start = max(block.start, self._offsets.get(log.path, 0))
+            for data in _read(log.path, start, block.end):
+                start += len(data)
+                self._offsets[log.path] = start
+                yield t, log.node, log.rank, data
 
-def _offset_at(path: Path, t: float) -> int:
-    """The first byte that arrived at or after `t`, by the log's time index; the end where none did."""
+
+def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, Block]]:
+    return ((block.first, log.rank, log, block) for block in blocks(log.path))
+
+
+def node_folders(run: RunDirectory) -> dict[str, str]:
+    """The nodes' log folders, with the names the user knows."""
+    nodes = (run.read_document("run.json") or {}).get("nodes")
+    found = {}
+    for node in nodes if isinstance(nodes, list) else []:
+        if isinstance(node, dict) and isinstance(node.get("index"), int):
+            name = str(node.get("name"))
+            found[f"node_{node['index']:02d}_{safe_name(name)}"] = name
+    return found
+
+
+def _size(path: Path) -> int:
     try:
-        lines = path.with_suffix(".idx").read_text().splitlines()
+        return path.stat().st_size
     except OSError:
         return 0
-    for line in lines:
-        when, _, offset = line.partition(" ")
-        if float(when) >= t:
-            return int(offset)
-    return path.stat().st_size
+
+
+def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """Bytes in pieces; nothing where the log has gone meanwhile. No file stays open: there may be a thousand."""
+    while start < end:
+        try:
+            with path.open("rb") as file:
+                file.seek(start)
+                data = file.read(min(CHUNK, end - start))
+        except OSError:
+            return
+        if not data:
+            return
+        start += len(data)
+        yield data

@@ -1,0 +1,248 @@
+"""status, logs, clean and init on run directories made by hand; no process is started but where it says so."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from allranks.cli import main
+from allranks.cli.clean import may_live
+from allranks.cli.status import describe, lines
+from allranks.gang.session import controller_identity
+from allranks.node.frames import METRICS, RANK_LOG, Stream
+from allranks.runs.directory import RunDirectory
+from allranks.runs.logs import LogWriter
+
+NODES = [{"name": "h1", "index": 0}, {"name": "h2", "index": 1}]
+DEAD = {"host": "elsewhere", "pid": 1, "start_time": 1}
+
+
+def rank(number, **more):
+    return {"rank": number, "local_rank": 0, "state": "initialised", "pid": 100 + number, "step": None, "rate": None,
+            "last_output": None, **more}  # fmt: skip
+
+
+def make(runs, name="job", age=10_000.0, over=True, controller=DEAD):
+    started = time.time() - age
+    run = RunDirectory.create(runs, name, started)
+    run.write_document("run.json", {"run": run.name, "uid": f"{run.name}-1", "spec": {"lease": 60.0}, "nodes": NODES,
+                                    "started": started, "controller": controller})  # fmt: skip
+    ranks = [rank(0, step=7, rate=2.0, last_output=time.time() - 5), rank(1)]
+    nodes = [{"name": f"h{i + 1}", "index": i, "state": "running", "ranks": [ranks[i]]} for i in range(2)]
+    run.write_document("status.json", {"state": "running", "world_size": 2, "nodes": nodes,
+                                       "master": {"address": "10.0.0.1", "port": 29500}})  # fmt: skip
+    if over:
+        run.write_document("result.json", {"exit": 0, "verdict": None})
+    else:
+        run.append_event({"event": "run-start"})
+    return run
+
+
+def age_of(run, seconds):
+    for path in [*run.path.iterdir(), run.path]:
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+def write_logs(run, *said):
+    writer = LogWriter(run)
+    ends: dict[int, int] = {}
+    for number, text in said:
+        writer.write(number, f"h{number + 1}", Stream(RANK_LOG, number, 0), ends.get(number, 0), text)
+        ends[number] = ends.get(number, 0) + len(text)
+    writer.close()
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ALLRANKS_RUNS_DIR", "ALLRANKS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "runs"
+
+
+def call(capsys, verb, *words):
+    code = main.run_verb(verb, list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# -- status --------------------------------------------------------------------------------------------
+
+
+def test_status_has_the_designs_form(runs):
+    document = describe(make(runs, over=False, controller=controller_identity()), time.time())
+    assert (document["state"], [n["name"] for n in document["nodes"]]) == ("running", ["h1", "h2"])
+    first = document["nodes"][0]["ranks"][0]
+    assert (first["rank"], first["pid"], first["step"]) == (0, 100, 7)
+    assert first["last_output_s"] >= 5
+    assert document["nodes"][1]["ranks"][0]["last_output_s"] is None
+
+
+def test_status_of_a_run_in_progress_says_steps_and_pids(runs):
+    text = lines(describe(make(runs, over=False, controller=controller_identity()), time.time()))
+    (line,) = [line for line in text if line.startswith("h1")]
+    assert line.split() == ["h1", "running", "1", "initialised", "step", "7", "2.00", "steps/s", "output", "5", "s",
+                            "ago"]  # fmt: skip
+    assert [line.strip() for line in text if "pid" in line] == ["rank:pid 0:100", "rank:pid 1:101"]
+
+
+def test_status_of_a_run_that_is_over_has_no_clock(runs):
+    run = make(runs)
+    run.write_document("result.json", {"exit": 1, "verdict": {"message": "boom \x1b[2J\nmore"}})
+    text = lines(describe(run, time.time()))
+    assert text[0].startswith(f"{run.name}: failed, 2 ranks, master 10.0.0.1:29500")
+    assert not [line for line in text if "ago" in line or "pid" in line or "\x1b" in line]
+    assert text[-2:] == ["verdict: boom ", "more"]
+
+
+def test_status_of_a_damaged_run_is_no_traceback(runs, capsys):
+    run = make(runs)
+    (run.path / "status.json").write_text("{")
+    code, out, _ = call(capsys, "status", "--json")
+    assert (code, json.loads(out)["nodes"]) == (0, [])
+
+
+# -- logs ----------------------------------------------------------------------------------------------
+
+
+def test_json_lines_are_whole_however_they_were_read(runs, capsys, monkeypatch):
+    monkeypatch.setattr("allranks.runs.reading.CHUNK", 7)
+    write_logs(make(runs), (0, "first line\r\nodd \x0c \x85 line\nunfinished é".encode()))
+    _, out, _ = call(capsys, "logs", "--json")
+    found = [json.loads(line)["line"] for line in out.splitlines()]
+    assert found == ["first line", "odd \x0c \x85 line", "unfinished é"]
+
+
+def test_the_same_lines_of_all_ranks_are_one_unless_not_wanted(runs, capsys):
+    write_logs(make(runs), (0, b"hello\nme\n"), (1, b"hello\nme too\n"))
+    assert call(capsys, "logs")[1] == "[2 ranks] hello\n[h1 0] me\n[h2 1] me too\n"
+    assert sorted(call(capsys, "logs", "--no-fold")[1].splitlines()) == [
+        "[h1 0] hello", "[h1 0] me", "[h2 1] hello", "[h2 1] me too"]  # fmt: skip
+    assert call(capsys, "logs", "--node", "h2")[1] == "[h2 1] hello\n[h2 1] me too\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--node", "h9"], "the nodes of"), (["--rank", "7"], "ranks 0 to 1"), (["--metrics", "-f"], "leave out -f"),
+     (["--since", "soon"], "--since"), (["--metrics", "-n", "0"], "-n")],
+)  # fmt: skip
+def test_what_cannot_be_shown_is_refused(runs, capsys, words, said):
+    make(runs)
+    code, _, err = call(capsys, "logs", *words)
+    assert code == 2 and said in err
+
+
+def test_metrics_are_the_last_lines_of_each_rank(runs, capsys):
+    run = make(runs)
+    writer = LogWriter(run)
+    for number in range(2):
+        data = b"".join(b'{"step": %d}\n' % step for step in range(9))
+        writer.write(number, f"h{number + 1}", Stream(METRICS, number, 0), 0, data)
+    (run.path / "outputs" / "rank_x_metrics.jsonl").write_text("{}\n")
+    assert call(capsys, "logs", "--metrics", "-n", "1")[1] == '[0] {"step": 8}\n[1] {"step": 8}\n'
+    _, out, _ = call(capsys, "logs", "--metrics", "-n", "2", "--node", "h2", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"rank": 1, "metrics": {"step": 7}}, {"rank": 1, "metrics": {"step": 8}}]  # fmt: skip
+
+
+# -- clean ---------------------------------------------------------------------------------------------
+
+
+def test_clean_spares_what_may_live_and_what_is_not_ours(runs, capsys):
+    live = make(runs, "live", age=5000, over=False, controller=controller_identity())
+    shared = make(runs, "shared", age=4000, over=False)  # its controller is on another host: status.json is fresh
+    age_of(shared, 10_000)
+    shared.write_document("status.json", {"state": "running"})
+    foreign = runs / "tensorboard"
+    foreign.mkdir()
+    (foreign / "run.json").write_text('{"started": 1}')
+    dead = make(runs, "dead", age=3000, over=False)
+    age_of(dead, 3000)
+    over = make(runs, "over")
+    code, out, _ = call(capsys, "clean", "--keep", "0", "--yes", "--json")
+    assert code == 0
+    assert sorted(json.loads(out)["removed"]) == sorted([dead.name, over.name])
+    assert sorted(p.name for p in runs.iterdir()) == sorted([live.name, shared.name, "tensorboard"])
+
+
+def test_clean_without_yes_removes_nothing_under_json(runs, capsys):
+    made = [make(runs, f"r{i}", age=100 - i) for i in range(3)]
+    _, out, _ = call(capsys, "clean", "--keep", "1", "--json")
+    document = json.loads(out)
+    assert (document["old"], document["removed"]) == ([r.name for r in made[:2]], [])
+    assert all(r.path.exists() for r in made)
+
+
+def test_clean_says_what_could_not_be_removed(runs, capsys, monkeypatch):
+    def fails(path, *_):
+        raise OSError(16, "Device or resource busy", str(path))
+
+    made = make(runs)
+    monkeypatch.setattr("allranks.cli.clean.shutil.rmtree", fails)
+    code, out, err = call(capsys, "clean", "--keep", "0", "--yes")
+    assert (code, "removed 0 of 1" in out) == (4, True)
+    assert made.name in err and "busy" in err
+
+
+def test_a_run_is_dead_only_after_twice_its_lease(runs):
+    run = make(runs, over=False)
+    age_of(run, 100)
+    assert may_live(run, time.time())
+    assert not may_live(run, time.time() + 60)
+
+
+# -- init and the command itself -----------------------------------------------------------------------
+
+
+def test_init_replaces_only_by_force(runs, capsys):
+    assert call(capsys, "init")[0] == 0
+    written = (runs.parent / "allranks.toml").read_text()
+    (runs.parent / "allranks.toml").write_text("mine = 1")
+    code, _, err = call(capsys, "init")
+    assert (code, "--force" in err) == (2, True)
+    assert (runs.parent / "allranks.toml").read_text() == "mine = 1"
+    assert call(capsys, "init", "--force", "--json")[1].strip().startswith("{")
+    assert (runs.parent / "allranks.toml").read_text() == written
+
+
+LOADED = """import sys
+from allranks.cli.main import main
+try:
+    main()
+except SystemExit:
+    print(sorted({"torch", "typer", "click", "rich"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_help_and_version_load_neither_torch_nor_the_option_parser(word):
+    done = subprocess.run([sys.executable, "-c", LOADED, word], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+TALKER = """import time
+start = time.time()
+while time.time() - start < 6:
+    print(("x" * 99 + "\\n") * 10)
+    time.sleep(0.002)
+"""
+
+
+def test_a_terminal_that_nobody_reads_does_not_end_the_run(tmp_path):
+    """Ctrl-S, a pager, an ssh connection that is stuck: longer than the lease."""
+    (tmp_path / "t.py").write_text(TALKER)
+    words = [sys.executable, "-m", "allranks", "run", "--local", "1", "--lease", "2s", "--python", sys.executable]
+    process = subprocess.Popen([*words, "--", "t.py"], cwd=tmp_path, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/*/result.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (path,) = tmp_path.glob("runs/*/result.json")
+    assert json.loads(path.read_text())["exit"] == 0
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert b"lines not shown here" in out
+    assert out.splitlines()[-1].startswith(b"done after")

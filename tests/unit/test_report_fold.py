@@ -1,0 +1,102 @@
+"""Folding keeps every rank's lines in order, whatever is said by whom; nothing said can steer the terminal."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.report.fold import CUT, MOST_BYTES, PROGRESS_EVERY, WINDOW, Folder, clean
+
+TRACEBACK = b"""Traceback (most recent call last):
+  File "a.py", line 1, in f
+    return self._call_impl(*args, **kwargs)
+           ^^^^^^^
+  File "b.py", line 2, in g
+    return self._call_impl(*args, **kwargs)
+           ^^^^^^^
+
+ValueError: x
+"""
+SHOWN = re.compile(r"\[(\S+) (\d+)(?: \+(\d+))?\] ?(.*)")
+
+
+def test_a_traceback_of_one_rank_stays_in_order():
+    folder = Folder()
+    folder.feed("h1", 0, TRACEBACK, 0.0)
+    assert [line.removeprefix("[h1 0]")[1:] for line in folder.rest(0.0)] == TRACEBACK.decode().splitlines()
+
+
+def test_the_same_traceback_of_all_ranks_is_shown_once_and_in_order():
+    folder = Folder()
+    folder.ranks = 4
+    for rank in range(4):
+        folder.feed("h1", rank, TRACEBACK, 0.1 * rank)
+    assert [line.removeprefix("[4 ranks]")[1:] for line in folder.lines(0.3)] == TRACEBACK.decode().splitlines()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 3)), max_size=60))
+def test_order_and_number_survive_folding(said):
+    folder, shown, now = Folder(), [], 0.0
+    for rank, text, pause in said:
+        now += pause * WINDOW / 3
+        folder.feed("h1", rank, text.encode() + b"\n", now)
+        shown += folder.lines(now)
+    shown += folder.rest(now)
+    parts = [SHOWN.fullmatch(line) for line in shown]
+    assert sum(1 + int(p[3] or 0) for p in parts) == len(said)
+    for rank in range(4):
+        texts = iter(p[4] for p in parts)
+        assert all(text in texts for r, text, _ in said if r == rank)  # a subsequence, in order
+
+
+def test_a_progress_bar_is_shown_now_and_then_and_at_its_end():
+    folder = Folder(fold=False)
+    shown = []
+    for second in range(25):
+        folder.feed("h1", 0, b"\r%d%%" % second, float(second))
+        shown += folder.lines(float(second))
+    assert shown == ["[h1 0] 10%", "[h1 0] 20%"]
+    folder.feed("h1", 0, b"\r99%", 40.0)
+    folder.feed("h1", 0, b"\n", 40.0)
+    assert folder.lines(40.0) == ["[h1 0] 99%"]
+    assert folder.lines(100 * PROGRESS_EVERY) == []
+
+
+def test_a_long_progress_bar_keeps_its_last_state():
+    folder = Folder(fold=False)
+    for index in range(2 * CUT // 10):
+        folder.feed("h1", 0, b"\rstate %06d" % index, 0.0)
+    folder.feed("h1", 0, b"\n", 0.0)
+    assert folder.lines(0.0) == [f"[h1 0] state {2 * CUT // 10 - 1:06d}"]
+
+
+def test_a_bar_that_is_cut_between_its_bytes():
+    folder = Folder(fold=False)
+    for piece in (b"a\rb", b"c\n", b"x\r", b"\n"):
+        folder.feed("h1", 0, piece, 0.0)
+    assert folder.lines(0.0) == ["[h1 0] bc", "[h1 0] x"]
+
+
+def test_what_waits_is_bounded_in_bytes_too():
+    folder = Folder()
+    for index in range(1000):
+        folder.feed("h1", index, b"%d" % index + b"x" * CUT + b"\n", 0.0)
+    assert sum(len(said.text) for said in folder._queue) <= MOST_BYTES + CUT
+    assert "lines not shown here" in folder.rest(0.0)[-1]
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up():
+    folder = Folder()
+    folder.feed("h1", 0, b"x\n", 1000.0)
+    assert folder.lines(10.0) == ["[h1 0] x"]
+
+
+@given(st.text(alphabet="\x1b\x9b[]0;mJ\x07\\\rab\u202e"), st.booleans())
+def test_only_whole_colours_are_left_of_escapes(text, colour):
+    left = re.sub(r"\x1b\[[0-9;]*m", "", clean(text, colour)) if colour else clean(text, colour)
+    assert not [c for c in left if c < " " and c != "\t" or "\x7f" <= c <= "\x9f"]
+
+
+def test_a_colour_ends_with_its_line():
+    assert clean("\x1b[31mred", colour=True) == "\x1b[31mred\x1b[0m"
+    assert clean("plain", colour=True) == "plain"

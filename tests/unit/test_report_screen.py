@@ -1,0 +1,152 @@
+"""The screen: nobody has to read it, and what it could not show it counts."""
+
+import io
+import os
+import re
+import threading
+
+import pytest
+
+from allranks.report.live import JsonView, View
+from allranks.report.screen import Screen
+
+STATUS = {"world_size": 1, "nodes": [{"name": f"h{i}", "state": "ready", "ranks": []} for i in range(50)]}
+
+
+@pytest.fixture
+def pipe():
+    """A text stream into a pipe, and the pipe's other end."""
+    read_end, write_end = os.pipe()
+    with open(write_end, "w", encoding="ascii") as stream:
+        yield stream, read_end
+    os.close(read_end)
+
+
+def read_all(descriptor, into):
+    while data := os.read(descriptor, 1 << 16):
+        into.append(data)
+
+
+def test_lines_arrive_in_order(pipe):
+    stream, read_end = pipe
+    screen = Screen(stream)
+    screen.show(["one"], [])
+    screen.show(["two"], [])
+    screen.finish(["three"])
+    assert os.read(read_end, 100) == b"one\ntwo\nthree\n"
+
+
+def test_a_reader_that_does_not_read_holds_nothing_up(pipe):
+    stream, read_end = pipe
+    screen = Screen(stream)
+    for number in range(300):
+        screen.show([f"{number} {'x' * 90}" for _ in range(100)], [])
+    assert len(screen._lines) <= 4000
+    screen.show(["y" * 1000] * 20_000, [])
+    assert sum(map(len, screen._lines)) < 5 << 20
+    found: list[bytes] = []
+    reader = threading.Thread(target=read_all, args=(read_end, found))
+    reader.start()
+    screen.finish(["the last"])
+    stream.close()
+    reader.join()
+    lines = b"".join(found).decode("utf-8", "replace").splitlines()
+    assert lines[-1] == "the last"
+    missing = sum(int(m[1].replace(",", "")) for line in lines if (m := re.search(r"([\d,]+) lines not shown", line)))
+    assert missing > 0
+    assert missing + sum(line.endswith(("x", "y")) for line in lines) == 300 * 100 + 20_000
+
+
+def test_what_the_encoding_lacks_is_escaped(pipe):
+    stream, read_end = pipe
+    Screen(stream).finish(["né"])
+    assert os.read(read_end, 100) == b"n\\xe9\n"
+    raw = io.BytesIO()
+    text = io.TextIOWrapper(raw, encoding="ascii")
+    Screen(text).finish(["né"])
+    assert raw.getvalue() == b"n\\xe9\n"
+
+
+def test_a_reader_that_left_ends_it(pipe):
+    stream, read_end = pipe
+    other, _ = os.pipe()
+    os.dup2(other, read_end)  # the pipe has no reader any more
+    screen = Screen(stream)
+    screen.show(["x"], [])
+    screen.finish(["y"])
+    assert screen.gone
+    screen.show(["z"], [])
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    size = [40, 10]
+    monkeypatch.setattr(Screen, "size", lambda self: tuple(size))
+    return size
+
+
+def test_the_table_fits_the_window(small):
+    out = Terminal()
+    view = View(stream=out)
+    view.status(STATUS, 0.0)
+    view.tick(10.0)
+    assert out.getvalue().count("\n") < small[1]
+    assert "44 nodes more" in out.getvalue()
+
+
+def test_a_window_that_became_narrower_is_cleared_whole(small):
+    out = Terminal()
+    screen = Screen(out)
+    screen.show([], ["x" * 39, "y"])
+    small[0] = 20
+    screen.show(["line"], [])
+    assert out.getvalue().endswith("\r\x1b[3A\x1b[Jline\n")
+
+
+def test_words_of_others_cannot_steer_the_terminal():
+    out = Terminal()
+    view = View(stream=out)
+    verdict = {"message": "boom \x1b]0;title\x07\nsecond \x1b[2J", "cause": "c", "evidence": ["\x9b2J"]}
+    view.event({"event": "note", "message": "note \x1b[10;10H"})
+    view.closing({"exit": 1, "directory": "r"}, verdict)
+    assert not set("\x1b\x07\x9b") & set(out.getvalue())
+    assert "second" in out.getvalue()
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_view():
+    out = io.StringIO()
+    view = View(stream=out)
+    view.tick(10_000.0)
+    view.output("h1", 0, b"x\n", 100.0)
+    view.tick(101.0)
+    assert out.getvalue() == "[h1 0] x\n"
+
+
+def test_what_comes_during_a_question_is_bounded():
+    out = io.StringIO()
+    view = View(fold=False, stream=out)
+    view.pause()
+    for second in range(10):
+        view.output("h1", 0, b"%d\n" % second * 1500, float(second))
+        view.tick(float(second))
+    assert (out.getvalue(), len(view._held)) == ("", 1000)
+    view.resume()
+    assert out.getvalue().endswith("[h1 0] 9\n")
+
+
+def test_json_leaves_standard_output_alone(capsys):
+    view = JsonView()
+    view.opening({})
+    view.event({"event": "note", "message": "no"})
+    view.status(STATUS, 0.0)
+    view.output("h1", 0, b"hello\nunfinished", 1.0)
+    view.tick(10.0)
+    view.closing({"exit": 1}, {"message": "no"})
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "[h1 0] hello\n[h1 0] unfinished\n")
