@@ -14,7 +14,7 @@ Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
 
 @dataclass(frozen=True)
 class Where:
-    """The place a finding is about; every part may be absent."""
+    """The place a finding is about; every part may be absent. `nodes` are all nodes, where they are several."""
 
     node: str | None = None
     peer: str | None = None
@@ -22,10 +22,12 @@ class Where:
     interface: str | None = None
     port: int | None = None
     gpu: int | None = None
+    nodes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Only the parts that are set."""
-        return {k: v for k, v in vars(self).items() if v is not None}
+        found = {k: v for k, v in vars(self).items() if v is not None and k != "nodes"}
+        return {**found, "nodes": list(self.nodes)} if self.nodes else found
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Finding:
     """One sentence about one place, with what to do about it.
 
     `id` is a cause label (see `allranks.diagnose.causes`) or a check's own id; `evidence` holds short
-    texts or figures that a reader can verify.
+    texts or figures that a reader can verify; `check` is the check that said it.
     """
 
     id: str
@@ -42,10 +44,11 @@ class Finding:
     remedy: str = ""
     where: Where = field(default_factory=Where)
     evidence: tuple[str, ...] = ()
+    check: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form fixed by the design."""
-        return {
+        found = {
             "id": self.id,
             "status": self.status,
             "where": self.where.to_json(),
@@ -53,6 +56,7 @@ class Finding:
             "remedy": self.remedy,
             "evidence": list(self.evidence),
         }
+        return {**found, "check": self.check} if self.check else found
 
 
 @dataclass(frozen=True)

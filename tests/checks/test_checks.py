@@ -1,30 +1,58 @@
-"""Each check against its cases: tests/checks/CHECK/CASE.json holds request, facts by node and findings."""
+"""Each check against its cases: tests/checks/CHECK/CASE.json holds the request, what nodes have, and findings.
+
+"facts" are by node, as `collect` leaves them; "hosts" are recordings (see `recorded`), from which the check
+collects by itself; {"like": "h1"} is the same again. `python -m tests.checks.write` writes the findings.
+"""
 
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from tests.checks.recorded import RecordedHost
 
-from allranks import preflight
 from allranks.diagnose.causes import CAUSES
-from allranks.preflight import CHECKS, judge_quick
+from allranks.node import checks as node_checks
+from allranks.preflight import checks as package
+from allranks.preflight.host import CouldNotLook
+from allranks.preflight.judge import judge
+from allranks.preflight.registry import built_in
 
 HERE = Path(__file__).parent
 CASES = sorted(HERE.glob("*/*.json"))
+CHECKS = built_in()
 
 
-def load(path: Path) -> dict:
+def load(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
+
+
+def facts_of(path: Path, case: dict[str, Any]) -> dict[str, Any]:
+    """Facts by node: those of the case, or what the check collects from its recordings."""
+    if "hosts" not in case:
+        return case["facts"]
+    check, facts = CHECKS[path.parent.name], {}
+    assert check.collect is not None, "a case with hosts needs a check that collects"
+    for node, recording in case["hosts"].items():
+        recording = case["hosts"][recording["like"]] if "like" in recording else recording
+        host = RecordedHost(case["request"], recording, path.parent)
+        results: dict[str, Any] = {}
+        node_checks._run(check, host, results)
+        facts[node] = {**recording.get("facts", {}), **json.loads(json.dumps(results))}
+    return facts
+
+
+def findings_of(path: Path, case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Without the evidence, which may be long."""
+    found = [f.to_json() for f in judge(case["request"], facts_of(path, case), [CHECKS[path.parent.name]])]
+    return [{k: v for k, v in f.items() if k not in ("evidence", "check")} for f in found]
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_case(path: Path) -> None:
     case = load(path)
-    found = [f.to_json() for f in CHECKS[path.parent.name](case["request"], case["facts"])]
-    for finding in found:
-        finding.pop("evidence")
-    assert found == case["findings"]
+    assert findings_of(path, case) == case["findings"]
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -35,12 +63,33 @@ def test_every_check_has_a_case_with_and_one_without_findings(name: str) -> None
 
 
 @pytest.mark.parametrize("name", CHECKS)
+def test_a_check_that_collects_has_a_recording(name: str) -> None:
+    if CHECKS[name].collect is not None:
+        assert any("hosts" in load(p) for p in CASES if p.parent.name == name)
+
+
+@pytest.mark.parametrize("name", CHECKS)
 def test_a_check_without_facts_says_nothing(name: str) -> None:
     failed = {"error": "PermissionError: no"}
     parts = ("workdir", "script", "own_name", "limits", "shm", "disk", "gpus", "logind", "identity", "nccl")
-    broken = {"h1": {}, "h2": dict.fromkeys(parts, failed)}
-    found = CHECKS[name]({"nproc": 2}, broken)
+    own = {name: failed} if CHECKS[name].collect is not None else {}
+    broken = {"h1": {}, "h2": {**dict.fromkeys(parts, failed), **own}, "h3": own and {name: None}}
+    found = judge({"nproc": 2}, broken, [CHECKS[name]])
+    assert [f for f in found if f.status not in ("unknown", "warn")] == []
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_bare_host_is_no_failure(name: str) -> None:
+    """Nothing is installed and no file is there: a check may not be able to look, and says no more."""
+    check = CHECKS[name]
+    if check.collect is None:
+        return
+    results: dict[str, Any] = {}
+    node_checks._run(check, RecordedHost({"workdir": "/w", "command": []}, {}, HERE), results)
+    found = judge({}, {"h1": results, "h2": results}, [check])
     assert [f for f in found if f.status == "fail"] == []
+    error = (results[name] or {}).get("error", "") if isinstance(results[name], dict) else ""
+    assert not error.partition(":")[0].endswith(("Error", "Exception")), "an absent file is no bug: " + error
 
 
 def test_ids_are_causes_or_the_checks_own() -> None:
@@ -50,19 +99,47 @@ def test_ids_are_causes_or_the_checks_own() -> None:
 
 
 def test_every_module_is_a_check_with_an_id() -> None:
-    names = {p.stem for p in Path(preflight.__file__).parent.glob("*.py")} - {"__init__", "compare"}
+    names = {p.stem for p in Path(package.__file__).parent.glob("*.py")} - {"__init__"}
     assert names == set(CHECKS)
     for name in names:
-        module = getattr(preflight, name)
+        module = getattr(package, name)
         assert isinstance(module, ModuleType) and name == module.ID
+
+
+def test_collecting_checks_have_names_of_their_own_among_the_facts() -> None:
+    from tests.unit.test_facts import PARTS
+
+    assert {c.name for c in CHECKS.values() if c.collect is not None} & PARTS == set()
+
+
+def test_could_not_look_is_unknown_with_the_reason() -> None:
+    def refuse(host: Any) -> Any:
+        raise CouldNotLook("dmesg is restricted")
+
+    results: dict[str, Any] = {}
+    check = next(c for c in CHECKS.values() if c.collect is None)
+    check = type(check)(check.name, check.group, check.level, check.title, lambda request, nodes: [], refuse)
+    node_checks._run(check, RecordedHost({}, {}, HERE), results)
+    found = judge({}, {"h1": results, "h2": results, "h3": {check.name: 1}}, [check])
+    assert [(f.status, f.where.nodes, f.check) for f in found] == [("unknown", ("h1", "h2"), check.name)]
+    assert found[0].message == "h1 and h2: could not look: dmesg is restricted"
 
 
 def test_virtual_nodes_are_one_machine() -> None:
     case = load(HERE / "same_machine" / "with_gpus.json")
     own = {"own_name": {"addresses": ["127.0.1.1"]}, "script": {"path": "/x.py", "exists": False}}
     facts = {n: {**f, **own} for n, f in case["facts"].items()}
-    assert {f.id for f in judge_quick({}, facts)} == {
+    chosen = [CHECKS[n] for n in ("same_machine", "own_name", "script")]
+    assert {f.id for f in judge({}, facts, chosen)} == {
         "duplicate-gpu", "hostname-resolves-to-loopback", "remote-path-missing"
     }  # fmt: skip
-    found = judge_quick({"virtual": True}, facts)
+    found = judge({"virtual": True}, facts, chosen)
     assert [(f.id, f.where.node) for f in found] == [("remote-path-missing", "h0")]
+
+
+def test_what_is_allowed_is_a_warning() -> None:
+    case = load(HERE / "same_machine" / "with_gpus.json")
+    chosen = [CHECKS["same_machine"]]
+    assert {f.status for f in judge({}, case["facts"], chosen)} == {"fail"}
+    for allowed in ("same_machine", "duplicate-gpu"):
+        assert {f.status for f in judge({}, case["facts"], chosen, [allowed])} == {"warn"}

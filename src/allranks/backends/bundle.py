@@ -1,4 +1,4 @@
-"""What is sent to a node: a zip of `allranks.node`, the runner, and the lines that start it all.
+"""What is sent to a node: a zip of `allranks.node` and the wanted checks, the runner, and the lines that start it all.
 
 The zip holds sources for every Python ≥ 3.8 and the controller's own byte code beside them (unchecked,
 hash-based), which an interpreter of the same version takes instead of compiling: 60 ms a node.
@@ -16,8 +16,11 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-import allranks.node
+import allranks
 
+from .plugins import source_of
+
+HOME = Path(allranks.__file__).parent
 MARKER = b"ALLRANKS-BOOT 1\n"
 NO_PYTHON = b"ALLRANKS-NO-PYTHON "
 PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(14, 7, -1)))
@@ -75,22 +78,33 @@ def boot_script(guard_python: str | None, training_python: str | None) -> bytes:
 
 
 @cache
-def node_zip() -> bytes:
-    """`allranks.node` as a zip, sources and byte code."""
+def node_zip(checks: tuple[str, ...] = ()) -> bytes:
+    """`allranks.node` and the named checks as a zip, sources and byte code."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("allranks/__init__.py", "")
-        for path in sorted(Path(allranks.node.__file__).parent.glob("*.py")):
-            if path.name == "runner.py":
-                continue
-            name = f"allranks/node/{path.stem}"
-            bundle.writestr(name + ".py", path.read_bytes())
-            bundle.writestr(name + ".pyc", _byte_code(path))
+        for name, path in _modules(checks).items():
+            bundle.writestr(name.replace(".", "/") + ".py", path.read_bytes())
+            bundle.writestr(name.replace(".", "/") + ".pyc", _byte_code(name, path))
     return buffer.getvalue()
 
 
-def _byte_code(path: Path) -> bytes:
-    module = "allranks.node" if path.stem == "__init__" else f"allranks.node.{path.stem}"
+def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
+    """What ships, by the name its code has there; packages by the name of their __init__."""
+    found = {}
+    for path in sorted((HOME / "node").glob("*.py")):
+        if path.name != "runner.py":
+            found[f"allranks.node.{path.stem}"] = path
+    found["allranks.findings"] = HOME / "findings.py"
+    for stem in ("__init__", "host", "check", "compare", "checks/__init__"):
+        found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
+    for name in checks:
+        found[f"allranks.preflight.checks.{name}"] = source_of(name) or HOME / "preflight" / "checks" / f"{name}.py"
+    return found
+
+
+def _byte_code(name: str, path: Path) -> bytes:
+    module = name.removesuffix(".__init__")
     code = SourceFileLoader(module, str(path)).get_code(module)
     flags = (0b01).to_bytes(4, "little")  # hash-based, unchecked (PEP 552)
     return importlib.util.MAGIC_NUMBER + flags + bytes(8) + marshal.dumps(code)
@@ -98,10 +112,10 @@ def _byte_code(path: Path) -> bytes:
 
 def runner_source() -> bytes:
     """The runner, a file of its own on the node: it runs under the training interpreter."""
-    return (Path(allranks.node.__file__).parent / "runner.py").read_bytes()
+    return (HOME / "node" / "runner.py").read_bytes()
 
 
 def payload(header: dict[str, Any]) -> bytes:
     """Everything after the marker: zip, header, runner, each with its length before it."""
-    parts = (node_zip(), json.dumps(header).encode(), runner_source())
+    parts = (node_zip(tuple(header.get("checks") or ())), json.dumps(header).encode(), runner_source())
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

@@ -95,7 +95,7 @@ class Channel:
         )  # fmt: skip
         self._watch()
         self._write(self._transport.opening(self.node))
-        node_zip()  # made while the first connection is being set up
+        node_zip(tuple(header.get("checks") or ()))  # made while the first connection is being set up
         try:
             await asyncio.wait_for(asyncio.shield(self._booted), max(0.1, deadline - loop.time()))
         except asyncio.TimeoutError:

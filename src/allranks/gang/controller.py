@@ -24,7 +24,7 @@ from allranks.spec import RunSpec
 from .channel import Channel, ChannelFailed
 from .clocks import Clock
 from .machine import Gang
-from .places import Setting, mark, node_label
+from .places import Setting, collectors, mark, node_label
 from .progress import Progress
 from .remarks import run_disk_full
 from .states import Action, AttemptOver, Back, Event, Lost, Note, Send, Silent, State, Stop, Tick, Unreachable
@@ -240,6 +240,7 @@ class Controller:
             "lease": self.spec.lease,
             "grace": self.spec.grace,
             "node_dir": self.spec.node_dir,
+            "checks": collectors(self.setting.checks),
         }
 
     def _hello(self, member: Member) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from allranks.findings import Finding
 from allranks.plan.network import choose_address, offered
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
-from allranks.preflight import judge_quick
+from allranks.preflight.judge import judge
 
 from .members import NodeState, RankState
 from .places import judge_request, listen_message, place_for, probe_message, setup_message
@@ -161,7 +161,7 @@ class Gang(Roster):
     def _judge(self, now: float) -> list[Action]:
         facts = {n.name: dict(n.facts or {}) for n in self.nodes.values()}
         request = judge_request(self.spec, self.setting, self.cluster)
-        found = judge_quick(request, facts)
+        found = judge(request, facts, self.setting.checks, self.spec.allow)
         failures = [f for f in found if f.status == "fail"]
         actions: list[Action] = [Note("finding", f.to_json()) for f in found]
         self.findings += [f for f in found if f.status == "warn"]

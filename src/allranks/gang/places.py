@@ -9,11 +9,13 @@ from typing import Any
 from allranks.cluster import Cluster
 from allranks.plan.environment import Place
 from allranks.plan.launchers.words import read_command
+from allranks.preflight.check import Check
 from allranks.spec import RunSpec
 
 from .members import NodeState
 
 PROBE_SECONDS_A_VIRTUAL_NODE = 0.05  # many virtual nodes share this machine's cores
+FACTS_SECONDS = 30.0  # preludes (modules, conda) are slow on shared disks
 PROBE_SECONDS = 6.0  # two repeated SYNs (after 1 and 3 s) still count
 
 
@@ -22,7 +24,7 @@ class Setting:
     """What the controller's side adds to the RunSpec: names, caller's directory and environment.
 
     `token` is what the proof listener answers; `local_nodes` are indexes of nodes on this machine, whose
-    outputs go straight into `run_outputs`.
+    outputs go straight into `run_outputs`; `checks` are made before ranks start.
     """
 
     run: str
@@ -35,6 +37,7 @@ class Setting:
     virtual_env: str | None = None
     conda_prefix: str | None = None
     expected_world_size: int | None = None
+    checks: tuple[Check, ...] = ()
 
 
 def mark(setting: Setting, index: int) -> str:
@@ -45,6 +48,18 @@ def mark(setting: Setting, index: int) -> str:
 def node_label(index: int) -> str:
     """The node's directory name; virtual nodes share a machine, so it carries the index."""
     return f"node_{index:02d}"
+
+
+def collectors(checks: tuple[Check, ...]) -> list[str]:
+    """The checks that look themselves on a node."""
+    return [check.name for check in checks if check.collect is not None]
+
+
+def look_seconds(checks: tuple[Check, ...]) -> float:
+    """How long a look may take: the basic facts, the slowest of the checks, and those that run alone."""
+    mine = [c for c in checks if c.collect is not None]
+    together = max([c.seconds for c in mine if not c.alone], default=0.0)
+    return FACTS_SECONDS + together + sum(c.seconds for c in mine if c.alone)
 
 
 def setup_message(spec: RunSpec, setting: Setting) -> dict[str, Any]:
@@ -60,6 +75,13 @@ def setup_message(spec: RunSpec, setting: Setting) -> dict[str, Any]:
         "environ": {**setting.forwarded, **spec.env},
         "prelude": spec.prelude,
         "master_port": spec.master_port,
+        "nproc": spec.nproc,
+        "data_paths": list(spec.data_paths),
+        "expect_gpus": spec.expect_gpus,
+        "node_dir": spec.node_dir,
+        "uid": setting.uid,
+        "checks": collectors(setting.checks),
+        "seconds": look_seconds(setting.checks),
     }
 
 
@@ -67,7 +89,6 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str
     """What the quick look is judged against."""
     return {
         **setup_message(spec, setting),
-        "nproc": spec.nproc,
         "virtual": bool(spec.local),
         "slots": {n.name: n.slots for n in cluster.nodes},
         "wrap": spec.wrap,

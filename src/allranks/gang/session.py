@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import allranks
+from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.findings import Verdict
 from allranks.node.processes import read_process
 from allranks.plan.environment import forwarded
+from allranks.preflight.judge import of_level
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.document import from_document, to_document
@@ -205,6 +207,7 @@ def create(
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
         expected_world_size=expected_world_size,
+        checks=tuple(of_level(all_checks().values(), "quick")) if spec.check else (),
     )
     run.write_document("run.json", run_document(spec, cluster, setting))
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": uid})

@@ -1,7 +1,8 @@
 """What a node is and has, for the checks before ranks start: `collect(request)` → one JSON object.
 
 Parts that may block (names, file systems of the user's, another interpreter) run side by side in
-threads with a limit each; the others only read /proc and /dev. A part that fails is {"error": …}.
+threads with a limit each; the others only read /proc and /dev. A part that fails is {"error": …}. Then the
+checks that the request names collect theirs, each under its own name.
 """
 
 import glob
@@ -17,7 +18,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from . import gpufacts, netfacts
+from . import checks, gpufacts, netfacts
+from .host import Host
 from .nodedir import bases
 
 FILE_SECONDS = 5.0
@@ -83,6 +85,8 @@ def collect(request: Mapping[str, Any]) -> Dict[str, Any]:
     result = dict(found)  # a thread that comes late writes into the other one
     for part in parts:
         result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
+    environ = request.get("environ") or dict(os.environ)
+    result.update(checks.collect(request.get("checks") or [], Host(request, environ, result)))
     result["t"], result["monotonic"] = time.time(), time.monotonic()
     return result
 

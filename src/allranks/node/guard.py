@@ -350,8 +350,8 @@ class Guard:
             self._base = result.pop("environment", self._base)
             self._tell({"type": "facts", **result})
 
-        base = self._base
-        self._run_task("the look at this node", lambda: look(message, base), LOOK_SECONDS, done)
+        base, seconds = self._base, float(message.get("seconds", LOOK_SECONDS))
+        self._run_task("the look at this node", lambda: look(message, base), seconds, done)
 
     def _on_listen(self, message: Dict[str, Any]) -> None:
         if self._gate is not None:

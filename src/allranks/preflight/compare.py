@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Mapping, Sequence
+
+from allranks.findings import Where
 
 Facts = Mapping[str, Any]
 Nodes = Mapping[str, Facts]
@@ -25,6 +26,11 @@ def names(nodes: Sequence[str]) -> str:
     if len(nodes) <= SHOWN:
         return f"{', '.join(nodes[:-1])} and {nodes[-1]}"
     return f"{', '.join(nodes[: SHOWN - 1])} and {len(nodes) - SHOWN + 1} more"
+
+
+def place(nodes: Sequence[str], **more: Any) -> Where:
+    """Where a finding about several nodes is; the first stands for all."""
+    return Where(node=nodes[0], nodes=tuple(nodes) if len(nodes) > 1 else (), **more)
 
 
 def verb(nodes: Sequence[str], one: str, many: str) -> str:

@@ -22,6 +22,7 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _SSH_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=[ \t]*|[ \t]+)[^\x00-\x08\x0a-\x1f\x7f]+")
+_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -172,6 +173,12 @@ READERS: dict[str, Reader] = {
     "network": _network,
     "master_addr": _host,
     "master_port": _whole(0, 65535),
+    "check": flag,
+    "allow": _texts(_matching(_ID, ""), "names of checks or findings such as own_name"),
+    "level": _matching(re.compile("quick|full"), "quick or full"),
+    "only": _texts(_matching(_ID, ""), "names of checks such as own_name"),
+    "data_paths": _texts(_path(""), "paths of files or directories on the nodes"),
+    "expect_gpus": _whole(0, 1024),
     "lease": _seconds(2),
     "grace": _seconds(0),
     "stop_grace": _seconds(0),
@@ -191,7 +198,10 @@ READERS: dict[str, Reader] = {
     "json": flag,
 }
 OPTION_ONLY = ("dry_run", "json")
-_OPTION_NAMES = {"ssh_options": "--ssh-option", "fold": "--no-fold", "command": "the command after --"}
+_OPTION_NAMES = {
+    "ssh_options": "--ssh-option", "fold": "--no-fold", "check": "--no-check", "data_paths": "--data-path",
+    "command": "the command after --",
+}  # fmt: skip
 
 
 def option_name(field: str) -> str:

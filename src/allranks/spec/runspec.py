@@ -12,7 +12,9 @@ class RunSpec:
     Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the
     first N. `nproc` None means auto. `pg_timeout_forced` is true only where --pg-timeout was an option,
     and then overrides the script's own value. `env` is set in the ranks; `forward` names are copied from
-    the caller's environment. `workdir` None means the caller's directory.
+    the caller's environment. `workdir` None means the caller's directory. `check` False leaves out the look
+    before ranks start; `allow` names checks or findings that do not stop it; `level` and `only` say what
+    `allranks check` looks at; `expect_gpus` None means `nproc`, if set.
     """
 
     command: tuple[str, ...] = ()
@@ -36,6 +38,13 @@ class RunSpec:
     network: str | None = None
     master_addr: str | None = None
     master_port: int = 0
+    # checks
+    check: bool = True
+    allow: tuple[str, ...] = ()
+    level: str = "full"
+    only: tuple[str, ...] = ()
+    data_paths: tuple[str, ...] = ()
+    expect_gpus: int | None = None
     # times, seconds
     lease: float = 60.0
     grace: float = 1.0

@@ -6,14 +6,15 @@ controller that comes back find nothing (logind.conf(5)).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 
-from .compare import Nodes, names, part, verb
+from ..compare import Nodes, names, part, place, verb
 
 ID = "logind"
+GROUP = "host"
+LEVEL = "quick"
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
@@ -29,4 +30,4 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     message = f"logind on {names(kills)} {verb(kills, 'ends', 'end')} all processes of a session with it "
     message += "(KillUserProcesses=yes): there the ssh connection is the lease"
     remedy = f"sudo loginctl enable-linger {user}, or KillExcludeUsers=root {user} in /etc/systemd/logind.conf"
-    return [Finding(ID, "warn", message, remedy, Where(node=kills[0]))]
+    return [Finding(ID, "warn", message, remedy, place(kills))]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
-from allranks.findings import Finding, Status, Where
+from allranks.findings import Finding, Status
 
-from .compare import Nodes, by_value, differing, names, number, part, verb
+from ..compare import Nodes, by_value, differing, names, number, part, place, verb
 
 ID = "slots"
+GROUP = "gpu"
+LEVEL = "quick"
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
@@ -48,7 +49,7 @@ def _mig(request: Mapping[str, Any], mig: list[str]) -> Finding:
     message = f"{names(mig)} {verb(mig, 'has its GPUs', 'have their GPUs')} split by MIG"
     message += ": the number of ranks can't be taken from them" if auto else ": a rank sees one slice at most"
     remedy = "switch MIG off (sudo nvidia-smi -mig 0), or say --nproc and set CUDA_VISIBLE_DEVICES a rank"
-    return Finding("invalid-device-ordinal", "fail" if auto else "warn", message, remedy, Where(node=mig[0]))
+    return Finding("invalid-device-ordinal", "fail" if auto else "warn", message, remedy, place(mig))
 
 
 def _too_few(request: Mapping[str, Any], counts: Mapping[str, int], wanted: Mapping[str, int]) -> list[Finding]:
@@ -59,7 +60,7 @@ def _too_few(request: Mapping[str, Any], counts: Mapping[str, int], wanted: Mapp
     if request.get("virtual"):
         message = f"{wanted[few[0]]} ranks share {number(counts[few[0]], 'GPU')} of this machine"
         return [Finding("invalid-device-ordinal", "warn", message, "fine for a CPU program; else a smaller --nproc",
-                        Where(node=few[0], gpu=counts[few[0]]))]  # fmt: skip
+                        place(few, gpu=counts[few[0]]))]  # fmt: skip
     enough = [n for n in counts if n not in few]
     shown = ", ".join(f"{n} has {number(counts[n], 'GPU')}" for n in few[:4])
     message = f"{shown} for {number(wanted[few[0]], 'rank')}"
@@ -72,7 +73,7 @@ def _too_few(request: Mapping[str, Any], counts: Mapping[str, int], wanted: Mapp
     remedy += "; a program for CPUs: --env CUDA_VISIBLE_DEVICES="
     status: Status = "fail" if enough else "warn"
     return [Finding("invalid-device-ordinal", status, message, remedy,
-                    Where(node=few[0], gpu=counts[few[0]]))]  # fmt: skip
+                    place(few, gpu=counts[few[0]]))]  # fmt: skip
 
 
 def _unequal(request: Mapping[str, Any], counts: Mapping[str, int]) -> list[Finding]:
@@ -87,4 +88,4 @@ def _unequal(request: Mapping[str, Any], counts: Mapping[str, int]) -> list[Find
     if zero:
         message += f"; {names(zero)} would run one rank without a GPU"
     remedy = f"look: ssh {odd[0]} nvidia-smi -L; a number for all: --nproc {max(1, min(counts.values()))}"
-    return [Finding(ID, "warn", message, remedy, Where(node=odd[0]))]
+    return [Finding(ID, "warn", message, remedy, place(odd))]

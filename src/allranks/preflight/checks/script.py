@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
-from allranks.findings import Finding, Status, Where
+from allranks.findings import Finding, Status
 
-from .compare import Nodes, names, others, part, remote, verb
+from ..compare import Nodes, names, others, part, place, remote, verb
 
 ID = "script"
+GROUP = "code"
+LEVEL = "quick"
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
@@ -30,13 +31,13 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
         message += others(absent, fine, "have it", "has it")
         remedy = _remedy(script, absent, fine)
         found.append(Finding("remote-path-missing", status, message, remedy,
-                             Where(node=absent[0])))  # fmt: skip
+                             place(absent)))  # fmt: skip
     closed = [n for n in fine if looked[n].get("readable") is False]
     if closed:
         path = str(looked[closed[0]].get("path"))
         message = f"{path} can't be read by your user on {names(closed)}"
         remedy = remote(closed[0], "ls", "-l", path)
-        found.append(Finding("permission-denied", "fail", message, remedy, Where(node=closed[0])))
+        found.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
     return found
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 
-from .compare import Nodes, by_value, names, part, size
+from ..compare import Nodes, by_value, names, part, place, size
 
 ID = "limits"
+GROUP = "host"
+LEVEL = "quick"
 FEW_FILES = 4096  # torch's loaders and NCCL take some hundred each
 SMALL_MEMLOCK = 1 << 30  # ibv_reg_mr of NCCL's buffers counts against it
 
@@ -26,7 +27,7 @@ def _files(facts_by_node: Nodes) -> list[Finding]:
     for value, nodes in by_value(small).items():
         message = f"a process on {names(nodes)} may open {value} files at most"
         remedy = f"raise nofile in /etc/security/limits.conf of {nodes[0]} to 65536 or more"
-        found.append(Finding("too-many-open-files", "warn", message, remedy, Where(node=nodes[0])))
+        found.append(Finding("too-many-open-files", "warn", message, remedy, place(nodes)))
     return found
 
 
@@ -41,7 +42,7 @@ def _memlock(facts_by_node: Nodes) -> list[Finding]:
     for value, nodes in by_value(small).items():
         message = f"a process on {names(nodes)} may lock {size(value)} of memory, too little for InfiniBand or RoCE"
         remedy = f"set memlock to unlimited in /etc/security/limits.conf of {nodes[0]} and log in again"
-        found.append(Finding("memlock-limit", "warn", message, remedy, Where(node=nodes[0])))
+        found.append(Finding("memlock-limit", "warn", message, remedy, place(nodes)))
     return found
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 
-from .compare import Nodes, names, others, part, remote, verb
+from ..compare import Nodes, names, others, part, place, remote, verb
 
 ID = "workdir"
+GROUP = "code"
+LEVEL = "quick"
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
@@ -25,12 +26,12 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
         message = f"{names(absent)} {verb(absent, 'has', 'have')} no directory {path}"
         message += others(absent, fine, "have it", "has it")
         found.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine),
-                             Where(node=absent[0])))  # fmt: skip
+                             place(absent)))  # fmt: skip
     if closed:
         path = str(looked[closed[0]].get("path"))
         message = f"{path} can't be entered by your user on {names(closed)}"
         remedy = remote(closed[0], "ls", "-ld", path)
-        found.append(Finding("permission-denied", "fail", message, remedy, Where(node=closed[0])))
+        found.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
     return found
 
 

@@ -7,14 +7,16 @@ else asks for the own name (RPC, a script's own socket.gethostbyname) does.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Mapping, Sequence
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 
-from .compare import Nodes, names, verb
+from ..compare import Nodes, names, place, verb
 
 ID = "own_name"
+GROUP = "network"
+LEVEL = "quick"
+BETWEEN_MACHINES = True
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
@@ -46,7 +48,7 @@ def _finding(cause: str, message: str, nodes: list[str], facts: Nodes, evidence:
     name = facts[first].get("hostname") or first
     line = f"{_address(facts[first])} {name}"
     remedy = f"allranks sets what the ranks need; for the rest put '{line}' into /etc/hosts of {first}"
-    return Finding(cause, "warn", message, remedy, Where(node=first), evidence)
+    return Finding(cause, "warn", message, remedy, place(nodes), evidence)
 
 
 def _address(facts: Mapping[str, Any]) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
 from allranks.findings import Finding, Where
 
-from .compare import Nodes, part, remote, size
+from ..compare import Nodes, part, remote, size
 
 ID = "nodedir"
+GROUP = "storage"
+LEVEL = "quick"
 SMALL = 64 << 20
 FEW_INODES = 100
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
 from allranks.findings import Finding, Where
 
-from .compare import Nodes, number, part
+from ..compare import Nodes, number, part
 
 ID = "same_machine"
+GROUP = "host"
+LEVEL = "quick"
+BETWEEN_MACHINES = True
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 
-from .compare import Nodes, by_value, differing, names, others, remote, verb
+from ..compare import Nodes, by_value, differing, names, others, place, remote, verb
 
 ID = "interpreter"
+GROUP = "software"
+LEVEL = "quick"
 OLDEST = (3, 8)
 _LABEL = "python-version-or-env-mismatch"
 
@@ -35,7 +36,7 @@ def _absent(looked: Nodes, fine: list[str]) -> list[Finding]:
     message = f"{names(absent)} {verb(absent, 'has', 'have')} no {wanted}"
     message += others(absent, fine, "have it", "has it")
     remedy = f"name a python that every node has with --python; look: ssh {absent[0]} 'ls /usr/bin/python3*'"
-    return [Finding("remote-path-missing", "fail", message, remedy, Where(node=absent[0]))]
+    return [Finding("remote-path-missing", "fail", message, remedy, place(absent))]
 
 
 def _broken(request: Mapping[str, Any], looked: Nodes) -> list[Finding]:
@@ -44,7 +45,7 @@ def _broken(request: Mapping[str, Any], looked: Nodes) -> list[Finding]:
     for error, nodes in by_value(broken).items():
         path = looked[nodes[0]].get("path") or request.get("python") or "the training interpreter"
         found.append(Finding(_LABEL, "fail", f"{path} on {names(nodes)}: {error}",
-                             remote(nodes[0], str(path), "--version"), Where(node=nodes[0])))  # fmt: skip
+                             remote(nodes[0], str(path), "--version"), place(nodes)))  # fmt: skip
     return found
 
 
@@ -58,7 +59,7 @@ def _too_old(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
     one = works[old[0]]
     message = f"{one.get('path')} on {names(old)} is Python {one.get('version')}; ranks need 3.8 or newer"
     return [Finding(_LABEL, "fail", message, "name a newer one with --python, or activate it with --prelude",
-                    Where(node=old[0]))]  # fmt: skip
+                    place(old))]  # fmt: skip
 
 
 def _minor(interpreter: Mapping[str, Any]) -> tuple[int, ...]:
@@ -77,7 +78,7 @@ def _torch(works: Nodes) -> list[Finding]:
     version = str(works[having[0]].get("torch")).partition("+")[0]
     install = remote(without[0], str(path), "-m", "pip", "install", f"torch=={version}")
     remedy = f"{install}, or choose another with --python"
-    return [Finding(_LABEL, "fail", message, remedy, Where(node=without[0]))]
+    return [Finding(_LABEL, "fail", message, remedy, place(without))]
 
 
 def _versions(works: Nodes) -> list[Finding]:
@@ -89,5 +90,5 @@ def _versions(works: Nodes) -> list[Finding]:
         if len(groups) > 1:
             message = f"nodes have different versions of {what}: {differing(values)}"
             remedy = f"use the same {what} everywhere (--python names an interpreter)"
-            found.append(Finding(_LABEL, "warn", message, remedy, Where(node=groups[-1][0])))
+            found.append(Finding(_LABEL, "warn", message, remedy, place(groups[-1])))
     return found

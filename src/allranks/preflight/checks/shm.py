@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 
-from .compare import Nodes, by_value, names, part, size
+from ..compare import Nodes, by_value, names, part, place, size
 
 ID = "shm"
+GROUP = "host"
+LEVEL = "quick"
 SMALL = 32 << 20  # without GPUs only data-loader workers use it; docker's default of 64 MB does for a few
 SMALL_WITH_GPUS = 1 << 30
 
@@ -26,5 +27,5 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     for value, nodes in by_value(small).items():
         message = f"/dev/shm on {names(nodes)} has {size(value)}; NCCL and data-loader workers share it"
         remedy = "in a container: --shm-size=16g or --ipc=host; else: sudo mount -o remount,size=50% /dev/shm"
-        found.append(Finding("nccl-shm-too-small", "warn", message, remedy, Where(node=nodes[0])))
+        found.append(Finding("nccl-shm-too-small", "warn", message, remedy, place(nodes)))
     return found

@@ -1,0 +1,67 @@
+"""Runs the `collect` of checks on this node, side by side, each within its own limit.
+
+A check that hangs loses only itself: its thread is left behind and dies with this (forked) process.
+"""
+
+import importlib
+import threading
+import time
+from typing import Any, Dict, Iterable, List
+
+from allranks.preflight.check import Check, read_check
+from allranks.preflight.host import CouldNotLook
+
+from .host import Host
+
+PACKAGE = "allranks.preflight.checks."
+
+
+def collect(names: Iterable[str], host: Host) -> Dict[str, Any]:
+    """{name: what it found, or {"error": why not}}. Never raises."""
+    found = {}  # type: Dict[str, Any]
+    checks = []  # type: List[Check]
+    for name in names:
+        try:
+            checks.append(read_check(importlib.import_module(PACKAGE + name)))
+        except Exception as error:
+            found[name] = {"error": "%s: %s" % (type(error).__name__, error)}
+    together = [c for c in checks if c.collect is not None and not c.alone]
+    _run_all(together, host, found)
+    for check in checks:
+        if check.collect is not None and check.alone:
+            _run_all([check], host, found)
+    return dict(found)
+
+
+def _run_all(checks: List[Check], host: Host, found: Dict[str, Any]) -> None:
+    begun = time.monotonic()
+    results = {}  # type: Dict[str, Any]
+    threads = []
+    for check in checks:
+        thread = threading.Thread(target=_run, args=(check, host, results), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads allowed
+            _run(check, host, results)
+        threads.append((check, thread))
+    for check, thread in threads:
+        if thread.ident is not None:
+            thread.join(max(0.0, begun + check.seconds - time.monotonic()))
+    found.update(results.copy())
+    for check in checks:
+        found.setdefault(check.name, {"error": "no answer within %g s" % check.seconds})
+
+
+def _run(check: Check, host: Host, results: Dict[str, Any]) -> None:
+    assert check.collect is not None
+    try:
+        result = check.collect(host)  # type: Any
+    except CouldNotLook as error:
+        result = {"error": str(error)}
+    except OSError as error:
+        place = "%s: " % error.filename if error.filename else ""
+        result = {"error": "%s%s" % (place, error.strerror or error)}
+    except Exception as error:
+        result = {"error": "%s: %s" % (type(error).__name__, error)}
+    results[check.name] = result
+

@@ -1,0 +1,116 @@
+"""The real host that checks collect from: files, commands, the training interpreter of this node."""
+
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from typing import Any, List, Mapping, Optional, Sequence
+
+from allranks.preflight.host import Ran, Space
+
+OUTPUT_LIMIT = 4 << 20
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+
+
+class Host:
+    """What `allranks.preflight.host.Host` describes."""
+
+    def __init__(self, request: Mapping[str, Any], env: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+        self.request, self.env, self.facts = request, env, facts
+
+    def read(self, path: str, limit: int = 65536) -> str:
+        """A file's text."""
+        with open(path, "rb") as file:
+            return file.read(limit).decode("utf-8", "replace")
+
+    def text(self, path: str, limit: int = 65536) -> Optional[str]:
+        """A file's text without surrounding blanks; None where it cannot be read."""
+        try:
+            return self.read(path, limit).strip()
+        except OSError:
+            return None
+
+    def names(self, path: str) -> List[str]:
+        """Sorted names in a directory."""
+        try:
+            return sorted(os.listdir(path))
+        except OSError:
+            return []
+
+    def glob(self, pattern: str) -> List[str]:
+        """Sorted paths that match."""
+        return sorted(glob.glob(pattern))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything."""
+        return os.path.exists(path)
+
+    def link(self, path: str) -> Optional[str]:
+        """Where a symbolic link leads."""
+        try:
+            return os.readlink(path)
+        except OSError:
+            return None
+
+    def which(self, name: str) -> Optional[str]:
+        """A program of the ranks' PATH, or of the sbin directories that a user's PATH may lack."""
+        return shutil.which(name, path=self.env.get("PATH", os.defpath) + ":" + SBIN)
+
+    def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
+        """Output goes through files: a child that stays behind cannot hold us."""
+        path = argv[0] if "/" in argv[0] else self.which(argv[0])
+        if path is None:
+            return Ran(None, "", "%s is not installed" % argv[0])
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(input.encode())
+            given.seek(0)
+            try:
+                child = subprocess.Popen(
+                    [path, *argv[1:]], stdin=given, stdout=out, stderr=err, cwd=cwd, start_new_session=True,
+                    env={**self.env, "LC_ALL": "C"},
+                )  # fmt: skip
+            except OSError as error:
+                return Ran(None, "", "%s: %s" % (argv[0], error.strerror))
+            try:
+                code = child.wait(seconds)  # type: Optional[int]
+                late = ""
+            except subprocess.TimeoutExpired:
+                code, late = None, "%s gave no answer within %g s" % (argv[0], seconds)
+                end_group(child)
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read(OUTPUT_LIMIT).decode("utf-8", "replace"))
+            return Ran(code, texts[0], late or texts[1])
+
+    def python(self, code: str, seconds: float = 20.0) -> Ran:
+        """Runs code in the training interpreter."""
+        found = self.facts.get("interpreter") or {}
+        path = found.get("path")
+        if not path or "error" in found:
+            return Ran(None, "", str(found.get("error") or "the training interpreter is not known"))
+        where = str(self.request.get("workdir") or "/")
+        return self.run([str(path), "-c", code], seconds, cwd=where if os.path.isdir(where) else None)
+
+    def space(self, path: str) -> Space:
+        """Of the file system that holds a path."""
+        found = os.statvfs(path)
+        return Space(
+            found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail
+        )
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+
+def end_group(child: "subprocess.Popen[bytes]") -> None:
+    """Ends the session that a command of ours was started in; what is stuck in the kernel is left."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait(1.0)
+    except (OSError, subprocess.TimeoutExpired):
+        pass

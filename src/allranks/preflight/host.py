@@ -1,0 +1,89 @@
+"""What a check may do on a node: read files, run commands. The real one is `allranks.node.host.Host`.
+
+So checks stay pure: their tests give them recorded files and outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, NamedTuple, Optional, Protocol, Sequence
+
+
+class CouldNotLook(Exception):
+    """Raised by a check that cannot see what it wants to judge; the text says why. It becomes `unknown`."""
+
+
+class Ran(NamedTuple):
+    """A command that was run; `code` is None where it could not be started or took too long (see `err`)."""
+
+    code: Optional[int]
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        """It ended with 0."""
+        return self.code == 0
+
+
+class Space(NamedTuple):
+    """A file system: bytes in all and free for this user, inodes in all and free (0: not counted)."""
+
+    total: int
+    free: int
+    inodes: int
+    inodes_free: int
+
+
+class Host(Protocol):
+    """One node. Paths are absolute; nothing here blocks longer than the check's own limit."""
+
+    request: Mapping[str, Any]
+    """What was asked: workdir, command, data_paths, nproc, master_port, …"""
+    env: Mapping[str, str]
+    """The environment that ranks will have."""
+    facts: Mapping[str, Any]
+    """The node's basic facts (see `allranks.node.facts`), without those of other checks."""
+
+    def read(self, path: str, limit: int = 65536) -> str:
+        """A file's text; raises OSError."""
+        ...
+
+    def text(self, path: str, limit: int = 65536) -> Optional[str]:
+        """A file's text without surrounding blanks; None where it cannot be read."""
+        ...
+
+    def names(self, path: str) -> List[str]:
+        """Sorted names in a directory; empty where it cannot be read."""
+        ...
+
+    def glob(self, pattern: str) -> List[str]:
+        """Sorted paths that match."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything."""
+        ...
+
+    def link(self, path: str) -> Optional[str]:
+        """Where a symbolic link leads, as written; None where it is none."""
+        ...
+
+    def which(self, name: str) -> Optional[str]:
+        """A program on the ranks' PATH (and in the usual sbin directories)."""
+        ...
+
+    def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
+        """Runs a program in the ranks' environment with LC_ALL=C, ends its whole group when time is up."""
+        ...
+
+    def python(self, code: str, seconds: float = 20.0) -> Ran:
+        """Runs code in the training interpreter, in the working directory."""
+        ...
+
+    def space(self, path: str) -> Space:
+        """Of the file system that holds a path; raises OSError."""
+        ...
+
+    def now(self) -> float:
+        """Unix seconds by the node's clock."""
+        ...

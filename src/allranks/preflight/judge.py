@@ -1,0 +1,97 @@
+"""From the facts of all nodes to findings and a table: which node passes which check."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from allranks.findings import Finding, Where
+
+from .check import LEVELS, Check, Nodes
+from .compare import by_value, names, place
+
+ORDER = {"fail": 0, "unknown": 1, "warn": 2, "ok": 3, "skipped": 4}
+
+
+def of_level(checks: Iterable[Check], level: str, only: Sequence[str] = ()) -> list[Check]:
+    """The checks of a level (a full look has the quick ones too), or only those named."""
+    if only:
+        return [c for c in checks if c.name in only]
+    return [c for c in checks if LEVELS.index(c.level) <= LEVELS.index(level)]
+
+
+def judge(
+    request: Mapping[str, Any], facts_by_node: Nodes, checks: Iterable[Check], allow: Sequence[str] = ()
+) -> list[Finding]:
+    """All findings, each with its check's name; an ok check says nothing. Failures come first.
+
+    `request` is what the nodes were asked to look at, with "nproc" (None: auto), "virtual" (all nodes are
+    on this machine) and, where known, "slots" ({node: number}), "wrap" and "launcher". What `allow` names
+    (a check or the id of a finding) is a warning at most.
+    """
+    found: list[Finding] = []
+    for check in checks:
+        found += [_allowed(f, allow) for f in _judge_one(check, request, facts_by_node)]
+    return sorted(found, key=lambda f: 0 if f.status == "fail" else 1)
+
+
+def _judge_one(check: Check, request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+    if request.get("virtual") and check.between_machines:
+        return []
+    nodes = dict(facts_by_node)
+    if request.get("virtual") and check.name != "slots":
+        nodes = dict(list(nodes.items())[:1])  # one machine: one finding
+    blind = _blind(check, nodes)
+    found = _could_not_look(check, blind)
+    found += check.judge(request, {n: f for n, f in nodes.items() if n not in blind})
+    return [dataclasses.replace(f, check=check.name) for f in found]
+
+
+def _blind(check: Check, nodes: Nodes) -> dict[str, str]:
+    """Nodes on which the check could not look, with the reason. A check that only reads facts sees to that itself."""
+    found = {}
+    for node, facts in nodes.items():
+        evidence = facts.get(check.name)
+        if check.collect is not None and isinstance(evidence, Mapping) and "error" in evidence:
+            found[node] = str(evidence["error"])
+    return found
+
+
+def _could_not_look(check: Check, reasons: Mapping[str, str]) -> list[Finding]:
+    found = []
+    for reason, where in by_value(reasons).items():
+        found.append(Finding(check.name, "unknown", f"{names(where)}: could not look: {reason}", "", place(where)))
+    return found
+
+
+def _allowed(finding: Finding, allow: Sequence[str]) -> Finding:
+    if finding.status == "fail" and (finding.id in allow or finding.check in allow):
+        return dataclasses.replace(finding, status="warn")
+    return finding
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def table(
+    request: Mapping[str, Any], facts: Nodes, checks: Iterable[Check], found: Sequence[Finding]
+) -> dict[str, dict[str, str]]:
+    """{check: {node: status}}: the worst finding about a node, else ok where it was looked at."""
+    rows: dict[str, dict[str, str]] = {}
+    for check in checks:
+        mine = [f for f in found if f.check == check.name]
+        silent = bool(request.get("virtual")) and check.between_machines
+        rows[check.name] = {node: "skipped" if silent else _cell(check, node, facts[node], mine) for node in facts}
+    return rows
+
+
+def _cell(check: Check, node: str, facts: Mapping[str, Any], found: Sequence[Finding]) -> str:
+    about = [f.status for f in found if node in _nodes(f.where)]
+    if about:
+        return min(about, key=ORDER.__getitem__)
+    return "skipped" if check.collect is not None and facts.get(check.name) is None else "ok"
+
+
+def _nodes(where: Where) -> tuple[str, ...]:
+    return where.nodes or tuple(n for n in (where.node, where.peer) if n is not None)
