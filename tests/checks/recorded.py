@@ -71,7 +71,10 @@ class RecordedHost:
 
     def python(self, code: str, seconds: float = 20.0) -> Ran:
         found = self._recording.get("python")
-        return Ran(None, "", "the training interpreter is not known") if found is None else Ran(0, found, "")
+        if found is None:
+            return Ran(None, "", "the training interpreter is not known")
+        found = {"out": found} if isinstance(found, str) else found
+        return Ran(found.get("code", 0), self._whole(found.get("out", "")), self._whole(found.get("err", "")))
 
     def space(self, path: str) -> Space:
         spaces = self._recording.get("space", {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from allranks.backends.transport import Transport
@@ -14,6 +15,7 @@ from allranks.gang.places import Setting, place_for
 from allranks.plan.environment import forwarded
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
+from allranks.preflight.check import Check
 from allranks.spec import RunSpec
 from allranks.spec.secrets import redact_argv, redact_env
 
@@ -43,6 +45,22 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     if json_:
         return json.dumps({"schema": 1, "world_size": plan.world_size, "nodes": [_redacted(n) for n in nodes]})
     return "\n".join(_lines(spec, plan.world_size, [_redacted(n) for n in nodes]))
+
+
+def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], json_: bool) -> str:
+    """What `check` would do: how each node is reached, and what would be looked at there."""
+    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    nodes = [
+        {"name": n.name, "reached_by": ["(this machine, no ssh)"] if n.is_local else transport.argv(n)}
+        for n in cluster.nodes
+    ]
+    listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
+    if json_:
+        return json.dumps({"schema": 1, "nodes": nodes, "checks": listed})
+    lines = [f"would make {len(checks)} checks on {len(nodes)} nodes; nothing was done"]
+    lines += [f"  {n['name']}: {shlex.join(n['reached_by'])}" for n in nodes]
+    width = max([len(c.name) for c in checks], default=0)
+    return "\n".join(lines + [f"  {c.name:<{width}}  {c.level:<5}  {c.title}" for c in checks])
 
 
 def _redacted(node: dict[str, Any]) -> dict[str, Any]:

@@ -92,3 +92,12 @@ def _is_ipv4(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_address(name: str) -> bool:
+    """An IPv4 or IPv6 address, with a zone or not."""
+    try:
+        ipaddress.ip_address(name.partition("%")[0].strip("[]"))
+    except ValueError:
+        return False
+    return True

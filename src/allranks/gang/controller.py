@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import ipaddress
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
+from allranks.cluster.names import is_address
 from allranks.node.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
@@ -50,15 +50,6 @@ class View(Protocol):
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def closing(self, result: dict[str, Any], verdict: dict[str, Any] | None) -> None: ...
-
-
-def is_address(name: str) -> bool:
-    """An IPv4 or IPv6 address, with a zone or not."""
-    try:
-        ipaddress.ip_address(name.partition("%")[0].strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def has_room(path: str) -> bool:

@@ -7,14 +7,14 @@ first failure ends all of them. What each event does in each state stands in `st
 from __future__ import annotations
 
 from allranks.findings import Finding
-from allranks.plan.network import choose_address, offered
+from allranks.plan.network import choose_address, no_address, offered, port_taken
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
 from allranks.preflight.judge import judge
 
 from .members import NodeState, RankState
 from .places import judge_request, listen_message, place_for, probe_message, setup_message
-from .remarks import no_interface, not_shared, port_finding, prelude_failed, world_size_differs
+from .remarks import not_shared, prelude_failed, world_size_differs
 from .roster import Roster
 from .states import (
     TABLE,
@@ -223,13 +223,12 @@ class Gang(Roster):
     def on_listening(self, event: Listening, now: float) -> list[Action]:
         """The port is open on the master: everybody tries every address it could be reached at."""
         if event.error is not None:
-            return self._refuse([port_finding(self.master.name, event.error)], now)
+            return self._refuse([port_taken(self.master.name, event.error)], now)
         self.master_port = event.port
         self.state = State.PROVING
         addresses = self._offers()
         if not addresses:
-            finding = no_interface(self.master.name, self.spec.network)
-            return self._refuse([finding], now)
+            return self._refuse([no_address(self.spec, self.master.name)], now)
         message = probe_message(self.spec, addresses, event.port, self._token())
         note = Note("gate-listening", {"node": self.master.name, "addresses": addresses, "port": event.port})
         return [note, *(Send(name, message) for name in self.nodes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from allranks.plan.environment import Place
 from allranks.plan.launchers.words import read_command
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
+from allranks.spec.document import to_document
 
 from .members import NodeState
 
@@ -79,6 +81,8 @@ def setup_message(spec: RunSpec, setting: Setting) -> dict[str, Any]:
         "data_paths": list(spec.data_paths),
         "expect_gpus": spec.expect_gpus,
         "node_dir": spec.node_dir,
+        "output_dir": spec.output_dir,
+        "target": f"--hosts {shlex.quote(spec.hosts)}" if spec.hosts else f"--local {spec.local or 1}",
         "uid": setting.uid,
         "checks": collectors(setting.checks),
         "seconds": look_seconds(setting.checks),
@@ -93,6 +97,7 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str
         "slots": {n.name: n.slots for n in cluster.nodes},
         "wrap": spec.wrap,
         "launcher": spec.launcher,
+        "spec": to_document(spec),
     }
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
 
@@ -14,38 +11,6 @@ def prelude_failed(node: str, error: str) -> Finding:
     return Finding(
         "remote-path-missing", "fail", f"{node}: {error}", "try the --prelude by hand on the node", Where(node=node)
     )
-
-
-def no_interface(master: str, network: str | None) -> Finding:
-    """The master has no address to offer."""
-    within = f" in --network {network}" if network else ""
-    return Finding(
-        "no-interface",
-        "fail",
-        f"{master} has no address that other nodes could use{within}",
-        "show its addresses with `ip -br addr` and choose with --network CIDR",
-        Where(node=master),
-    )
-
-
-def port_finding(master: str, error: Mapping[str, Any]) -> Finding:
-    port = int(error.get("port") or 0)
-    owner = error.get("owner") or {}
-    held = ""
-    if owner.get("pid"):
-        held = f" by pid {owner['pid']} ({owner.get('command') or '?'}, user {owner.get('user') or '?'})"
-    elif owner:
-        held = " by a process that is not visible to you"
-    if error.get("errno") != "EADDRINUSE":
-        return Finding("unknown", "fail", f"{master} could not open port {port}: {error.get('text')}",
-                       "try another --master-port", Where(node=master, port=port))  # fmt: skip
-    remedy = "use --master-port 0 for a free one"
-    if owner.get("pid"):
-        remedy += f", or end that process: allranks clean --leftovers --foreign (pid {owner['pid']})"
-    return Finding(
-        "port-in-use", "fail", f"port {port} on {master} is held{held or ' by another program'}", remedy,
-        Where(node=master, port=port),
-    )  # fmt: skip
 
 
 def not_shared(node: str, master: str, directory: str) -> Finding:

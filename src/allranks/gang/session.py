@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import platform
@@ -24,6 +25,7 @@ from allranks.errors import UsageError
 from allranks.findings import Verdict
 from allranks.node.processes import read_process
 from allranks.plan.environment import forwarded
+from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
@@ -193,25 +195,31 @@ def create(
     except OSError as error:
         reason = f"{error.filename or spec.runs_dir}: {error.strerror}"
         raise UsageError(f"no run directory can be made: {reason}; name another place with --runs-dir") from None
-    uid = f"{run.name}-{secrets.token_hex(3)}"
-    local = frozenset(n.index for n in cluster.nodes if n.is_local)
+    checks = tuple(of_level(all_checks().values(), "quick")) if spec.check else ()
+    setting = make_setting(spec, cluster, environ, cwd, run, checks)
+    setting = dataclasses.replace(setting, expected_world_size=expected_world_size)
+    run.write_document("run.json", run_document(spec, cluster, setting))
+    run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
+    return Session(spec, cluster, setting, run, view_for())
+
+
+def make_setting(
+    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, run: RunDirectory, checks: tuple[Check, ...]
+) -> Setting:
+    """What this machine and this moment add to a spec: names, secrets of the run, the caller's environment."""
     inherit = all(n.is_local for n in cluster.nodes)
-    setting = Setting(
+    return Setting(
         run=run.name,
-        uid=uid,
+        uid=f"{run.name}-{secrets.token_hex(3)}",
         token=secrets.token_hex(16),
         workdir=cwd,
         run_outputs=str(run.path.absolute() / "outputs"),
-        local_nodes=local,
+        local_nodes=frozenset(n.index for n in cluster.nodes if n.is_local),
         forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
-        expected_world_size=expected_world_size,
-        checks=tuple(of_level(all_checks().values(), "quick")) if spec.check else (),
+        checks=checks,
     )
-    run.write_document("run.json", run_document(spec, cluster, setting))
-    run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": uid})
-    return Session(spec, cluster, setting, run, view_for())
 
 
 def own_environment() -> str | None:

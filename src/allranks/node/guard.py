@@ -13,6 +13,7 @@ import socket
 import time
 from typing import Any, Callable, Dict, Optional
 
+from . import peers
 from .attempt import Attempt
 from .cgroups import join_own
 from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, STACKS, FrameError, Output, Stream
@@ -64,7 +65,7 @@ class Guard:
         self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
             "hello": self._on_hello, "setup": self._on_setup, "listen": self._on_listen, "probe": self._on_probe,
             "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack, "end": self._on_end,
-            "stacks": self._on_stacks, "release": self._on_release,
+            "stacks": self._on_stacks, "serve": self._on_serve, "reach": self._on_reach, "release": self._on_release,
         }  # fmt: skip
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -467,6 +468,20 @@ class Guard:
             20.0,
             lambda result: self._tell({"type": "stacks", **result}),
         )
+
+    def _on_serve(self, message: Dict[str, Any]) -> None:
+        """Opens two ports for the peers' tries; a task answers there for as long as the controller said."""
+        tcp, udp = peers.open_doors()
+        token, seconds = message["token"], float(message["seconds"])
+        self._run_task("serving", lambda: peers.serve(tcp, udp, token, seconds), seconds + 5, lambda result: None)
+        self._tell({"type": "serving", "port": tcp.getsockname()[1], "udp": udp.getsockname()[1]})
+        tcp.close()
+        udp.close()
+
+    def _on_reach(self, message: Dict[str, Any]) -> None:
+        seconds = float(message["seconds"]) + 5
+        self._run_task("reaching peers", lambda: peers.reach(message), seconds,
+                       lambda result: self._tell({"type": "reached", **result}))  # fmt: skip
 
     def _on_release(self, message: Dict[str, Any]) -> None:
         """All is done and fetched. The watcher removes the node directory."""

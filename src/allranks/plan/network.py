@@ -102,7 +102,7 @@ def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, Fa
     """Reads every node's results; the first offer that all nodes reached becomes MASTER_ADDR."""
     order = _order(spec, master, facts)
     if not order:
-        return Choice(None, (_no_address(spec, master),))
+        return Choice(None, (no_address(spec, master),))
     reached = {a: {n for n in probes if _ok(probes[n], a)} for a in order}
     for address in order:
         if len(reached[address]) == len(probes):
@@ -124,11 +124,33 @@ def _ok(results: Sequence[Mapping[str, Any]], address: str) -> bool:
     return any(r.get("ok") for r in results if r.get("address") == address)
 
 
-def _no_address(spec: RunSpec, master: str) -> Finding:
+def no_address(spec: RunSpec, master: str) -> Finding:
     inside = f" in --network {spec.network}" if spec.network else ""
+    """The master has no address to offer."""
     return Finding(
         "no-interface", "fail", f"{master} has no address{inside} that other nodes could use",
         f"show its addresses with `ssh {master} ip -br addr` and choose with --network CIDR", Where(node=master),
+    )  # fmt: skip
+
+
+def port_taken(master: str, error: Mapping[str, Any]) -> Finding:
+    """The master could not open its port; `error` is what the gate's listener said (see node.gate.port_failure)."""
+    port = int(error.get("port") or 0)
+    owner = error.get("owner") or {}
+    held = ""
+    if owner.get("pid"):
+        held = f" by pid {owner['pid']} ({owner.get('command') or '?'}, user {owner.get('user') or '?'})"
+    elif owner:
+        held = " by a process that is not visible to you"
+    if error.get("errno") != "EADDRINUSE":
+        return Finding("unknown", "fail", f"{master} could not open port {port}: {error.get('text')}",
+                       "try another --master-port", Where(node=master, port=port))  # fmt: skip
+    remedy = "use --master-port 0 for a free one"
+    if owner.get("pid"):
+        remedy += f", or end that process: allranks clean --leftovers --foreign (pid {owner['pid']})"
+    return Finding(
+        "port-in-use", "fail", f"port {port} on {master} is held{held or ' by another program'}", remedy,
+        Where(node=master, port=port),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@
     SECONDS = 5.0                     # how long `collect` may take on a node; a check without one reads facts
     BETWEEN_MACHINES = False          # True: says nothing of virtual nodes of one machine
     ALONE = False                     # True: measures, so it runs after the others, by itself
+    NEEDS = "pairs"                   # the fact it judges, if it collects none: skipped where that is absent
 
     def collect(host: Host) -> object: ...                  # JSON; runs on the node, Python 3.8
     def judge(request, facts_by_node) -> list[Finding]: ... # all nodes; says nothing of what is ok
@@ -45,6 +46,7 @@ class Check:
     seconds: float = 5.0
     between_machines: bool = False
     alone: bool = False
+    needs: str = ""
 
 
 def read_check(module: Any) -> Check:
@@ -61,4 +63,5 @@ def read_check(module: Any) -> Check:
     title = (getattr(module, "__doc__", None) or name).strip().partition("\n")[0].rstrip(".")
     seconds = float(getattr(module, "SECONDS", 5.0))
     between, alone = bool(getattr(module, "BETWEEN_MACHINES", False)), bool(getattr(module, "ALONE", False))
-    return Check(name, str(group), str(level), title, judge, collect, seconds, between, alone)
+    needs = name if collect is not None else str(getattr(module, "NEEDS", ""))
+    return Check(name, str(group), str(level), title, judge, collect, seconds, between, alone, needs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from allranks.findings import Where
 
@@ -17,6 +17,12 @@ def part(facts: Facts, name: str) -> Mapping[str, Any]:
     """A part of the facts that could be looked at; empty where it failed or is absent."""
     found = facts.get(name)
     return found if isinstance(found, Mapping) and "error" not in found else {}
+
+
+def part_error(facts: Facts, name: str) -> str:
+    """Why a part of the facts could not be looked at; empty where it could."""
+    found = facts.get(name)
+    return str(found["error"]) if isinstance(found, Mapping) and "error" in found else ""
 
 
 def names(nodes: Sequence[str]) -> str:
@@ -78,3 +84,74 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}"
         number /= 1024
     return f"{number:.1f} TB"
+
+
+# -- what nodes should have in common --------------------------------------------------------------
+
+LISTED = 8
+
+
+class Split(NamedTuple):
+    """How nodes that differ divide: `norm` is what `fine` (more than half, at least two) have.
+
+    Without such a majority `fine` is empty, `norm` None, and `odd` holds all nodes.
+    """
+
+    norm: Any
+    fine: List[str]
+    odd: Dict[Any, List[str]]
+
+
+class Difference(NamedTuple):
+    """A sentence about `nodes`, the odd ones or, without a majority (`norm` None), all."""
+
+    nodes: List[str]
+    message: str
+    value: Any
+    norm: Any
+
+
+def split(values: Mapping[str, Any]) -> Optional[Split]:
+    """Which nodes are odd, by their (hashable) values; None where all have the same."""
+    groups = by_value(values)
+    if len(groups) < 2:
+        return None
+    norm, fine = next(iter(groups.items()))
+    if len(fine) < 2 or 2 * len(fine) <= len(values):
+        return Split(None, [], groups)
+    return Split(norm, fine, {value: nodes for value, nodes in groups.items() if value != norm})
+
+
+def differences(
+    what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str, one: str = "has", many: str = "have"
+) -> List[Difference]:
+    """`h3 has torch 2.6.0; the other 7 have 2.13.0`: one for each odd value; one in all without a majority.
+
+    The value None is said as `no torch`. `one` and `many` are the verb: `h3 is at commit …`.
+    """
+    parted = split(values)
+    if parted is None:
+        return []
+    if not parted.fine:
+        return [Difference(list(values), _no_majority(what, parted.odd, show), None, None)]
+    norm = "none" if parted.norm is None else show(parted.norm)
+    fine, count = len(parted.fine), len(values)
+    rest = f"the other {fine} {many} {norm}" if len(parted.odd) == 1 else f"{fine} of {count} nodes {many} {norm}"
+    found = []
+    for value, nodes in parted.odd.items():
+        shown = f"no {what}" if value is None else f"{what} {show(value)}"
+        found.append(Difference(nodes, f"{names(nodes)} {verb(nodes, one, many)} {shown}; {rest}", value, parted.norm))
+    return found
+
+
+def _no_majority(what: str, groups: Mapping[Any, Sequence[str]], show: Callable[[Any], str]) -> str:
+    shown = [f"{'none' if v is None else show(v)} on {names(nodes)}" for v, nodes in groups.items()]
+    more = [f"and {len(shown) - LISTED} more"] if len(shown) > LISTED else []
+    agree = any(len(nodes) > 1 for nodes in groups.values())
+    head = f"no majority for {what}" if agree else f"no two nodes agree on {what}"
+    return f"{head}: {'; '.join(shown[:LISTED] + more)}"
+
+
+def target(request: Mapping[str, Any]) -> str:
+    """How the user named the nodes, to be put into a command."""
+    return str(request.get("target") or "--hosts HOSTS")

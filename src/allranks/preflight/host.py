@@ -5,6 +5,7 @@ So checks stay pure: their tests give them recorded files and outputs.
 
 from __future__ import annotations
 
+import json
 from typing import Any, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 
 
@@ -87,3 +88,21 @@ class Host(Protocol):
     def now(self) -> float:
         """Unix seconds by the node's clock."""
         ...
+
+
+ANSWER = "ALLRANKS-ANSWER "
+
+
+def ask(host: Host, program: str, seconds: float, anywhere: bool = False) -> Any:
+    """Runs a small Python program on the node that prints ANSWER and a line of JSON; gives that.
+
+    In the training interpreter or, with `anywhere`, in python3 where there is none. What the program prints
+    else (or what sitecustomize prints) is passed over. Raises CouldNotLook with its last words.
+    """
+    ran = host.python(program, seconds)
+    if anywhere and ran.code is None and not (host.facts.get("interpreter") or {}).get("path"):
+        ran = host.run(["python3", "-I", "-c", program], seconds)
+    for line in ran.out.splitlines():
+        if line.startswith(ANSWER):
+            return json.loads(line[len(ANSWER) :])
+    raise CouldNotLook((ran.err.strip().splitlines() or ["Python printed nothing"])[-1][:300])

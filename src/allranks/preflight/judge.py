@@ -90,7 +90,7 @@ def _cell(check: Check, node: str, facts: Mapping[str, Any], found: Sequence[Fin
     about = [f.status for f in found if node in _nodes(f.where)]
     if about:
         return min(about, key=ORDER.__getitem__)
-    return "skipped" if check.collect is not None and facts.get(check.name) is None else "ok"
+    return "skipped" if check.needs and facts.get(check.needs) is None else "ok"
 
 
 def _nodes(where: Where) -> tuple[str, ...]:

@@ -31,5 +31,5 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     for variables, nodes in by_value(having).items():
         message = f"{names(nodes)}: {variables} set: a program that fetches over HTTP or gRPC goes through a proxy"
         remedy = "if nodes speak to each other that way: --env no_proxy=" + ",".join(facts_by_node) + ", or unset them"
-        found.append(Finding(ID, "warn", message, remedy, place(nodes)))
+        found.append(Finding("proxy-env", "warn", message, remedy, place(nodes)))
     return found

@@ -1,0 +1,344 @@
+"""Whether nodes reach each other: every node serves on two ports that the kernel picks, and tries its peers.
+
+Over TCP: connect, a token (so that ours is told from a foreign program), 256 KB that must arrive (large
+packets vanish in an MTU black hole while small ones pass). Over UDP: a burst whose arrivals are counted
+(loss), and packets of several sizes that must not be fragmented (path MTU; ip(7), IP_PMTUDISC_PROBE).
+NCCL and Gloo take ports that the kernel picks, so that is where they are tried.
+"""
+
+import errno
+import json
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from typing import Any, Dict, Mapping, Optional, Set, Tuple
+
+AT_ONCE = 8  # peers tried at a time
+CONNECT_SECONDS = 8.0  # four SYNs (0, 1, 3, 7 s): one of them arrives over a link that loses a third
+WAY_SECONDS = 3.5
+BULK = 256 << 10
+BULK_SECONDS = 6.0
+BURST = 100
+BURST_PAUSE = 0.002
+ROUNDS = 3  # bursts where the first one lost something
+SIZES = (65535, 9216, 9000, 8192, 4096, 2044, 1500, 1492, 1476, 1450, 1420, 1400, 1376, 1300, 1280, 1000, 576)
+HEADERS = {4: 28, 6: 48}  # IP and UDP
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_MTU = 10, 3, 14
+IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24
+_HEAD = struct.Struct(">16sHBI")  # token, sender, kind, number
+BURST_KIND, SIZE_KIND, ASK_KIND, ANSWER_KIND = 1, 2, 3, 4
+LINE = 4096
+
+
+def open_doors() -> Tuple[socket.socket, socket.socket]:
+    """The two sockets a node serves on, bound to any address and ports that the kernel picks."""
+    doors = []
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        try:
+            door = socket.socket(socket.AF_INET6, kind)
+            door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            door.bind(("::", 0))
+        except OSError:
+            door = socket.socket(socket.AF_INET, kind)
+            door.bind(("0.0.0.0", 0))
+        doors.append(door)
+    doors[0].listen(1024)
+    doors[1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    return doors[0], doors[1]
+
+
+# -- serving ---------------------------------------------------------------------------------------
+
+
+class _Counts:
+    """What has arrived over UDP, by sender."""
+
+    def __init__(self) -> None:
+        self.numbers: Dict[int, Set[int]] = {}
+        self.largest: Dict[int, int] = {}
+
+    def answer(self, sender: int) -> Dict[str, int]:
+        return {"arrived": len(self.numbers.get(sender, ())), "largest": self.largest.get(sender, 0)}
+
+
+def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) -> Dict[str, Any]:
+    """Answers peers until the time is over or the parent is gone."""
+    counts, parent, deadline = _Counts(), os.getppid(), time.monotonic() + seconds
+    while time.monotonic() < deadline and os.getppid() == parent:
+        for ready in select.select([tcp, udp], [], [], 0.5)[0]:
+            if ready is udp:
+                _count(udp, token.encode(), counts)
+            else:
+                client, _ = tcp.accept()
+                threading.Thread(target=_answer, args=(client, token, counts), daemon=True).start()
+    return {}
+
+
+def _count(udp: socket.socket, token: bytes, counts: _Counts) -> None:
+    """Takes what is there, for as long as more comes."""
+    for _ in range(1000):
+        try:
+            data, sender = udp.recvfrom(65535, socket.MSG_DONTWAIT)
+        except OSError:
+            return
+        if len(data) < _HEAD.size:
+            continue
+        given, number, kind, sequence = _HEAD.unpack_from(data)
+        if given != token[:16].ljust(16, b"\0"):
+            continue
+        if kind == BURST_KIND:
+            counts.numbers.setdefault(number, set()).add(sequence)
+        elif kind == SIZE_KIND:
+            counts.largest[number] = max(counts.largest.get(number, 0), sequence)
+        elif kind == ASK_KIND:
+            answer = json.dumps(counts.answer(number)).encode()
+            try:
+                udp.sendto(_HEAD.pack(given, number, ANSWER_KIND, sequence) + answer, sender)
+            except OSError:
+                pass
+
+
+def _answer(client: socket.socket, token: str, counts: _Counts) -> None:
+    """One TCP peer: its token, then lines: `bulk N` and N bytes, or `count SENDER`."""
+    try:
+        client.settimeout(30.0)
+        with client, client.makefile("rwb") as stream:
+            if stream.readline(LINE).decode().strip() != token:
+                return
+            _write(stream, token)
+            for raw in iter(lambda: stream.readline(LINE), b""):
+                word, _, value = raw.decode().strip().partition(" ")
+                if word == "bulk":
+                    left = min(int(value), BULK)
+                    while left > 0:
+                        left -= len(stream.read(min(left, 65536))) or left
+                    _write(stream, "got")
+                elif word == "count":
+                    _write(stream, json.dumps(counts.answer(int(value))))
+    except (OSError, ValueError):
+        pass
+
+
+def _write(stream: Any, text: str) -> None:
+    stream.write(text.encode() + b"\n")
+    stream.flush()
+
+
+# -- trying ----------------------------------------------------------------------------------------
+
+
+def reach(request: Mapping[str, Any]) -> Dict[str, Any]:
+    """Tries all peers, and what their names resolve to here. `request`: token, sender (a number of this
+    node), names, and peers: {name: {"address", "ways": [other addresses], "port", "udp"}}."""
+    results = {}  # type: Dict[str, Any]
+    names = {}  # type: Dict[str, Any]
+    slots = threading.Semaphore(AT_ONCE)
+    threads = []
+    for name in request.get("names") or []:
+        threads.append(threading.Thread(target=_resolve, args=(name, names), daemon=True))
+    for name, peer in request["peers"].items():
+        arguments = (name, peer, request, slots, results)
+        threads.append(threading.Thread(target=_try_peer, args=arguments, daemon=True))
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + float(request["seconds"])
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return {"pairs": dict(results), "names": dict(names)}
+
+
+def _resolve(name: str, names: Dict[str, Any]) -> None:
+    try:
+        answers = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
+        names[name] = sorted({str(a[4][0]) for a in answers})
+    except (OSError, UnicodeError) as error:
+        names[name] = {"error": getattr(error, "strerror", None) or str(error)}
+
+
+def _try_peer(
+    name: str, peer: Mapping[str, Any], request: Mapping[str, Any], slots: threading.Semaphore, results: Dict[str, Any]
+) -> None:
+    with slots:
+        found = {"address": peer["address"]}  # type: Dict[str, Any]
+        token, sender = request["token"], int(request["sender"])
+        ways = [_Way(address, int(peer["port"]), token) for address in peer.get("ways") or []]
+        for way in ways:
+            way.start()
+        stream = _tcp(found, peer["address"], int(peer["port"]), token)
+        if peer.get("udp"):
+            _udp(found, peer["address"], int(peer["udp"]), token, sender, stream)
+        if stream is not None:
+            stream.close()
+        for way in ways:
+            way.join(WAY_SECONDS + 1)
+        found["ways"] = [way.result for way in ways]
+        results[name] = found
+
+
+def _tcp(found: Dict[str, Any], address: str, port: int, token: str) -> Optional[socket.socket]:
+    """Connects, greets, sends the bulk; the connection where it is of use afterwards."""
+    begun = time.monotonic()
+    sock = _connect(found, address, port, token, CONNECT_SECONDS)
+    if sock is None:
+        return None
+    begun = time.monotonic()
+    try:
+        sock.settimeout(BULK_SECONDS)
+        sock.sendall(b"bulk %d\n" % BULK + bytes(BULK))
+        found["bulk"] = sock.recv(16).startswith(b"got")
+    except OSError as error:
+        found["bulk"], found["bulk_error"] = False, _word(error)
+    found["bulk_s"] = round(time.monotonic() - begun, 4)
+    if not found["bulk"]:
+        sock.close()
+        return None
+    return sock
+
+
+def _connect(
+    found: Dict[str, Any], address: str, port: int, token: str, seconds: float
+) -> Optional[socket.socket]:
+    begun = time.monotonic()
+    sock = None  # type: Optional[socket.socket]
+    try:
+        sock = socket.create_connection((address, port), seconds)
+        found["local_address"] = sock.getsockname()[0]
+        found["connect_s"] = round(time.monotonic() - begun, 4)
+        sock.settimeout(seconds)
+        sock.sendall(token.encode() + b"\n")
+        found["ok"] = sock.recv(LINE).strip() == token.encode()
+        if not found["ok"]:
+            found.update(error="foreign", text="another program answers there")
+    except OSError as error:
+        found.update(ok=False, error=_word(error), text=error.strerror or str(error))
+    found["seconds"] = round(time.monotonic() - begun, 4)
+    if sock is not None and not found["ok"]:
+        sock.close()
+    return sock if found["ok"] else None
+
+
+def _word(error: OSError) -> str:
+    """As the gate's probe says it."""
+    if isinstance(error, (socket.timeout, TimeoutError)):
+        return "timeout"
+    if isinstance(error, socket.gaierror):
+        return "resolution"
+    words = {
+        errno.ECONNREFUSED: "refused", errno.ECONNRESET: "reset", errno.ETIMEDOUT: "timeout",
+        errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable", errno.EACCES: "refused",
+    }  # fmt: skip
+    return words.get(error.errno or 0, "failed")
+
+
+class _Way(threading.Thread):
+    """A connection to another address of a peer's: no more than whether it is there."""
+
+    def __init__(self, address: str, port: int, token: str) -> None:
+        super().__init__(daemon=True)
+        self._place = (address, port, token)
+        self.result = {"address": address}  # type: Dict[str, Any]
+
+    def run(self) -> None:
+        sock = _connect(self.result, *self._place, WAY_SECONDS)
+        if sock is not None:
+            sock.close()
+
+
+# -- UDP -------------------------------------------------------------------------------------------
+
+
+def _udp(
+    found: Dict[str, Any], address: str, port: int, token: str, sender: int, control: Optional[socket.socket]
+) -> None:
+    """Adds sent, arrived (of the burst), mtu_local and mtu_arrived (bytes of IP packets); not what failed."""
+    try:
+        family, _, _, _, where = socket.getaddrinfo(address, port, 0, socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect(where)
+            _measure(found, sock, token, sender, control)
+    except OSError as error:
+        found["udp_error"] = _word(error)
+
+
+def _measure(
+    found: Dict[str, Any], sock: socket.socket, token: str, sender: int, control: Optional[socket.socket]
+) -> None:
+    head = token.encode()[:16].ljust(16, b"\0")
+    version = 6 if sock.family == socket.AF_INET6 else 4
+    found["mtu_local"] = _local_mtu(sock, version)
+    for _ in range(2):
+        _send_sizes(sock, head, sender, version, int(found["mtu_local"]))
+    sent = 0
+    answer = None  # type: Optional[Dict[str, int]]
+    for _ in range(ROUNDS):
+        for _ in range(BURST):
+            _send(sock, _HEAD.pack(head, sender, BURST_KIND, sent) + bytes(40))
+            sent += 1
+            time.sleep(BURST_PAUSE)
+        answer = _ask(sock, head, sender) or _ask_over(control, sender)
+        if answer is None or answer["arrived"] == sent:
+            break
+    found["sent"] = sent
+    if answer is not None:
+        found.update(arrived=answer["arrived"], mtu_arrived=answer["largest"])
+
+
+def _local_mtu(sock: socket.socket, version: int) -> int:
+    """Of the way to the peer, as the kernel knows it; packets are not fragmented from here on."""
+    try:
+        if version == 6:
+            sock.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+            return sock.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU)
+        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        return sock.getsockopt(socket.IPPROTO_IP, IP_MTU)
+    except OSError:
+        return 1500
+
+
+def _send_sizes(sock: socket.socket, head: bytes, sender: int, version: int, local: int) -> None:
+    for size in [local, *(s for s in SIZES if s < local)]:
+        size = min(size, 65535)
+        _send(sock, _HEAD.pack(head, sender, SIZE_KIND, size).ljust(size - HEADERS[version], b"\0"))
+
+
+def _send(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.send(data)
+    except OSError:
+        pass  # a rejected packet before, or one that is too large: what arrives is counted at the other end
+
+
+def _ask(sock: socket.socket, head: bytes, sender: int) -> Optional[Dict[str, int]]:
+    """What has arrived, asked over UDP itself: over a lossy link TCP could take longer."""
+    for number in range(12):
+        _send(sock, _HEAD.pack(head, sender, ASK_KIND, number))
+        sock.settimeout(0.25)
+        try:
+            data = sock.recv(LINE)
+        except OSError:
+            continue
+        if len(data) > _HEAD.size and _HEAD.unpack_from(data)[2:] == (ANSWER_KIND, number):
+            return _counts(data[_HEAD.size :])
+    return None
+
+
+def _ask_over(control: Optional[socket.socket], sender: int) -> Optional[Dict[str, int]]:
+    if control is None:
+        return None
+    try:
+        control.settimeout(3.0)
+        control.sendall(b"count %d\n" % sender)
+        return _counts(control.recv(LINE))
+    except OSError:
+        return None
+
+
+def _counts(data: bytes) -> Optional[Dict[str, int]]:
+    try:
+        found = json.loads(data.decode())
+        return {"arrived": int(found["arrived"]), "largest": int(found["largest"])}
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,134 @@
+"""The working directory is at the same git commit on every node.
+
+Read from .git alone (gitrepository-layout(5)): HEAD, refs, packed-refs, and the .git file of a worktree
+or submodule; so neither git nor its safe.directory is in the way.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, differences, names, others, part, place, target, verb
+from ..host import CouldNotLook, Host
+
+ID = "code_git"
+GROUP = "code"
+LEVEL = "quick"
+SECONDS = 5.0
+PACKED = 8 << 20  # bytes of packed-refs: some hundred thousand refs
+_HASH = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\b")
+
+
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{"top", "commit" (None: none yet), "branch" (None: detached)}; None outside a repository."""
+    start = str(part(host.facts, "workdir").get("path") or host.request.get("workdir") or "")
+    place_ = _find(host, _real(host, start)) if start.startswith("/") else None
+    if place_ is None:
+        return None
+    top, git = place_
+    common = host.text(git + "/commondir", 4096)
+    bases = [git] if not common else [git, _join(git, common)]
+    head = host.text(git + "/HEAD", 4096)
+    if head is None:
+        raise CouldNotLook(f"{git}/HEAD can't be read")
+    branch = head[4:].strip() if head.startswith("ref:") else None
+    if branch == "refs/heads/.invalid":
+        raise CouldNotLook(f"{git} keeps its refs as a reftable")
+    commit = _resolve(host, bases, head)
+    short = branch[len("refs/heads/") :] if branch and branch.startswith("refs/heads/") else branch
+    return {"top": top, "commit": commit, "branch": short}
+
+
+def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
+    """The repository's top and its git directory, walking up."""
+    while True:
+        dot = path.rstrip("/") + "/.git"
+        text = host.text(dot, 4096)
+        if text is not None and text.startswith("gitdir:"):
+            return path, _join(path, text[len("gitdir:") :].strip())
+        if host.exists(dot + "/HEAD"):
+            return path, dot
+        if path == "/":
+            return None
+        path = path.rpartition("/")[0] or "/"
+
+
+def _join(base: str, path: str) -> str:
+    """An absolute path without `..`."""
+    words: List[str] = []
+    for word in (path if path.startswith("/") else f"{base}/{path}").split("/"):
+        if word == "..":
+            del words[-1:]
+        elif word not in ("", "."):
+            words.append(word)
+    return "/" + "/".join(words)
+
+
+def _real(host: Host, path: str) -> str:
+    """Without symbolic links, as git sees the working directory."""
+    done, left, hops = "", [w for w in path.split("/") if w], 0
+    while left:
+        word = left.pop(0)
+        link = host.link(f"{done.rstrip('/')}/{word}") if hops < 40 else None
+        if link is None:
+            done = _join(done or "/", word)
+        else:
+            hops += 1
+            left = [w for w in link.split("/") if w and w != "."] + left
+            done = "" if link.startswith("/") else done
+    return done or "/"
+
+
+def _resolve(host: Host, bases: List[str], value: str) -> Optional[str]:
+    """A ref's commit: loose in the worktree's or the common directory, else packed."""
+    for _ in range(5):
+        if not value.startswith("ref:"):
+            found = _HASH.match(value)
+            return found.group(1) if found else None
+        ref = value[len("ref:") :].strip()
+        loose = (host.text(f"{base}/{ref}", 4096) for base in bases)
+        value = next((text for text in loose if text), "") or _packed(host, bases[-1], ref)
+    return None
+
+
+def _packed(host: Host, base: str, ref: str) -> str:
+    for line in (host.text(base + "/packed-refs", PACKED) or "").splitlines():
+        commit, _, name = line.partition(" ")
+        if name == ref:
+            return commit
+    return ""
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """Warnings: a commit that differs, and a node without a repository among nodes with one."""
+    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    commits = {n: v.get("commit") for n, v in looked.items()}
+    found = []
+    for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
+        message = odd.message.replace("is at no commit", "has no commit").replace("are at no commit", "have no commit")
+        evidence = tuple(f"{n}: {str(commits[n])[:16]} {looked[n].get('branch') or '(detached)'}" for n in commits)
+        found.append(Finding(ID, "warn", message, _remedy(request, looked[odd.nodes[0]]), place(odd.nodes),
+                             evidence[:8]))  # fmt: skip
+    return found + _without(request, facts_by_node, looked)
+
+
+def _remedy(request: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+    pull = (
+        f"allranks run {target(request)} --launcher command -- git -C {shlex.quote(str(one.get('top')))} pull --ff-only"
+    )
+    return f"{pull}; or copy this machine's code to all nodes with run --sync"
+
+
+def _without(request: Mapping[str, Any], facts_by_node: Nodes, looked: Nodes) -> List[Finding]:
+    without = [n for n, f in facts_by_node.items() if ID in f and f[ID] is None and part(f, "workdir").get("exists")]
+    if not without or len(looked) < 2 or len(looked) <= len(without):
+        return []
+    path = part(facts_by_node[without[0]], "workdir").get("path")
+    message = f"{path} on {names(without)} {verb(without, 'is', 'are')} in no git repository"
+    message += others(without, list(looked), "are in one", "is in one")
+    remedy = "clone it there too, or copy this machine's code to all nodes with run --sync"
+    return [Finding(ID, "warn", message, remedy, place(without))]

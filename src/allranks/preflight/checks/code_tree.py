@@ -1,0 +1,148 @@
+"""Without git: the working directory holds the same files on every node.
+
+Names, sizes and, up to 1 MB, contents are compared; what runs write (outputs, logs, caches) is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, by_value, names, part, place, remote, split
+from ..host import Host, ask
+
+ID = "code_tree"
+GROUP = "code"
+LEVEL = "full"
+SECONDS = 45.0
+SHOWN = 5
+CODE = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh")
+FOLDERS = (
+    "__pycache__", "runs", "outputs", "checkpoints", "wandb", "mlruns", "lightning_logs", "node_modules", "venv",
+)  # fmt: skip
+DATA = ("data", "datasets", "output", "checkpoint", "ckpt", "logs", "log", "tensorboard", "build", "dist", "tmp")
+WRITTEN = (
+    ".pyc", ".log", ".out", ".err", ".tmp", ".lock", ".pid", ".swp", ".pt", ".pth", ".ckpt", ".safetensors", ".npz",
+    ".egg-info", "~",
+)  # fmt: skip
+
+# Code comes first, so that the limits of number and bytes cut what matters less; the order is the same
+# everywhere. Hidden names (.git, .venv, .cache) are left out; below DATA only code counts, and it comes last.
+PROGRAM = r"""
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import hashlib, json, os, time
+MOST, BYTES, EACH, LISTED, WALKED = 5000, 64 << 20, 1 << 20, 500, 200000
+end = time.time() + 30
+files, cut, walked = [], "", 0
+for folder, folders, names in os.walk(TOP):
+    folders[:] = [n for n in folders if not n.startswith(".") and n not in FOLDERS and not n.endswith(WRITTEN)]
+    folders.sort(key=lambda n: (n in DATA, n))
+    data = set(os.path.relpath(folder, TOP).split(os.sep)) & set(DATA)
+    walked += len(names)
+    for name in sorted(names):
+        path = os.path.join(folder, name)
+        shown = os.path.relpath(path, TOP)
+        code = name.endswith(CODE) and not (data and name.endswith(".json"))
+        if name.startswith(".") or name.endswith(WRITTEN) or "tfevents" in name or (data and not code):
+            continue
+        if os.path.isfile(path):
+            files.append((not code, shown))
+    if walked > WALKED or time.time() > end:
+        cut = "more than %d files" % WALKED
+        break
+files.sort()
+if len(files) > MOST:
+    cut = cut or "%d files" % len(files)
+found, read = {}, 0
+for _, shown in files[:MOST]:
+    try:
+        size = os.path.getsize(os.path.join(TOP, shown))
+        text = "%d" % size
+        if size <= EACH and read + size <= BYTES and time.time() < end:
+            read += size
+            with open(os.path.join(TOP, shown), "rb") as file:
+                text += ":" + hashlib.sha256(file.read()).hexdigest()
+    except OSError as error:
+        text = "unreadable"
+    found[shown] = hashlib.sha256(text.encode()).hexdigest()[:8]
+folders = {}
+for shown in sorted(found):
+    folders.setdefault(os.path.dirname(shown) + "/", hashlib.sha256()).update((shown + found[shown]).encode())
+if time.time() > end:
+    cut = "30 s were over"
+answer = {
+    "count": len(found), "cut": cut, "digest": hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest(),
+    "files": found if len(found) <= LISTED else None,
+    "folders": {k: v.hexdigest()[:8] for k, v in sorted(folders.items())[:LISTED]},
+}
+print("\nALLRANKS-ANSWER " + json.dumps(answer))
+"""
+
+
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{"count", "digest", "files" {name: hash} (None: too many), "folders", "cut", "git": whether .git is there}."""
+    workdir = part(host.facts, "workdir")
+    top = str(workdir.get("path") or "")
+    if not workdir.get("cwd_ok") or len([w for w in top.split("/") if w]) < 1:  # not / itself
+        return None
+    given = f"TOP, CODE, FOLDERS, DATA, WRITTEN = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}, {WRITTEN!r}"
+    found: Dict[str, Any] = ask(host, f"{given}\n{PROGRAM}", SECONDS - 5, anywhere=True)
+    return {**found, "digest": found["digest"][:16], "top": top, "git": _in_git(host, top)}
+
+
+def _in_git(host: Host, path: str) -> bool:
+    while path:
+        if host.exists(path + "/.git"):
+            return True
+        path = path.rstrip("/").rpartition("/")[0]
+    return False
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """A warning for each odd node. Where all are git checkouts, code_git and code_changes judge."""
+    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    if all(v.get("git") for v in looked.values()):
+        return []
+    late = [n for n, v in looked.items() if "were over" in str(v.get("cut"))]
+    looked = {n: v for n, v in looked.items() if n not in late}
+    found = _late(late)
+    parted = split({n: str(v["digest"]) for n, v in looked.items()})
+    if parted is None:
+        return found
+    for nodes in [list(looked)] if not parted.fine else list(parted.odd.values()):
+        found.append(_finding(looked, nodes, parted.fine))
+    return found
+
+
+def _late(late: List[str]) -> List[Finding]:
+    if not late:
+        return []
+    message = f"the working directory of {names(late)} could not be read within 30 s and is not compared"
+    return [Finding(ID, "unknown", message, "name a smaller directory with --workdir", place(late))]
+
+
+def _finding(looked: Nodes, nodes: List[str], fine: List[str]) -> Finding:
+    """`nodes` against a node of the majority, or against each other."""
+    compared = [nodes[0], fine[0]] if fine else nodes
+    files = _odd([looked[n] for n in compared])
+    shown = ", ".join(files[:SHOWN]) + (f" and {len(files) - SHOWN} more" if len(files) > SHOWN else "")
+    top = str(looked[nodes[0]].get("top"))
+    message = f"{top} differs between {names(nodes)}" if not fine else f"{top} on {names(nodes)} differs from "
+    if fine:
+        message += f"the other {len(fine)}" if len(fine) + len(nodes) == len(looked) else f"{len(fine)} other nodes"
+    evidence = [f"{names(n)}: {v} files" for v, n in by_value({n: v["count"] for n, v in looked.items()}).items()]
+    cut = next((f"only the first of {v['cut']} are compared" for v in looked.values() if v.get("cut")), "")
+    remedy = "copy this machine's code to all nodes with run --sync"
+    if fine:
+        remedy = f"{remote(fine[0], 'rsync', '-a', f'{top}/', f'{nodes[0]}:{top}/')}, or {remedy}"
+    return Finding(ID, "warn", f"{message}: {shown}", remedy, place(nodes), tuple(evidence[:6] + [cut] * bool(cut)))
+
+
+def _odd(trees: Sequence[Mapping[str, Any]]) -> List[str]:
+    """The files that are not the same in all, or (of very many) the folders."""
+    key = "files" if all(t.get("files") is not None for t in trees) else "folders"
+    items = [set((t.get(key) or {}).items()) for t in trees]
+    everywhere = items[0].intersection(*items)
+    return sorted({name for found in items for name, _ in found - everywhere}) or ["(files beyond the first 500)"]

@@ -1,0 +1,182 @@
+"""Every --data-path holds the same files, by name and size, on every node.
+
+Of a single file the first and last megabyte are compared too. A directory is listed for at most 20 s and
+200,000 files, in the order of names.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any, Dict, List, Mapping, Optional, Set
+
+from allranks.findings import Finding
+
+from ..compare import Difference, Nodes, differences, names, number, place, remote, size, split
+from ..host import Host, ask
+
+ID = "data_listing"
+GROUP = "data"
+LEVEL = "full"
+SECONDS = 90.0
+PATHS = 8
+SHOWN = 3
+
+# "names" is the whole listing, packed, where it is small enough to travel: so missing files get their names.
+PROGRAM = r"""
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import base64, hashlib, json, os, time, zlib
+MOST, PACKED = 200000, 32768
+def one_file(path):
+    size = os.path.getsize(path)
+    sha = hashlib.sha256(b"%d" % size)
+    with open(path, "rb") as file:
+        sha.update(file.read(1 << 20))
+        if size > 1 << 20:
+            file.seek(max(1 << 20, size - (1 << 20)))
+            sha.update(file.read(1 << 20))
+    return {"kind": "file", "count": 1, "bytes": size, "digest": sha.hexdigest()[:16], "cut": ""}
+def listing(top, end):
+    entries, total, cut = [], 0, ""
+    stack = [""]
+    while stack and not cut:
+        below = stack.pop()
+        folders = []
+        try:
+            with os.scandir(os.path.join(top, below)) as scan:
+                found = sorted(scan, key=lambda e: e.name)
+        except OSError:
+            if not below:
+                raise
+            entries.append((below + "/", -1))
+            found = []
+        for entry in found:
+            name = os.path.join(below, entry.name)
+            if entry.name == "lost+found" or entry.name.startswith(".nfs") or entry.name.endswith(".lock"):
+                continue
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(name)
+                    continue
+                size = 0 if entry.is_dir() else entry.stat().st_size
+            except OSError:
+                size = -1
+            entries.append((name, size))
+            total += max(size, 0)
+            if len(entries) >= MOST or time.time() > end:
+                cut = "%d files" % len(entries) if time.time() <= end else "time"
+                break
+        stack += reversed(folders)
+        if time.time() > end:
+            cut = "time"
+    text = json.dumps(sorted(entries)).encode()
+    packed = base64.b64encode(zlib.compress(text, 9)).decode() if len(entries) <= 20000 else ""
+    return {"kind": "directory", "count": len(entries), "bytes": total, "cut": cut,
+            "digest": hashlib.sha256(text).hexdigest()[:16], "names": packed if len(packed) <= PACKED else ""}
+answer = {}
+for path in PATHS:
+    try:
+        answer[path] = listing(path, time.time() + 20 / len(PATHS)) if os.path.isdir(path) else one_file(path)
+    except OSError as error:
+        answer[path] = {"kind": "unreadable", "why": error.strerror}
+print("\nALLRANKS-ANSWER " + json.dumps(answer))
+"""
+
+
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{path: {"kind", "count", "bytes", "digest", "cut", "names"}}; None without a --data-path."""
+    paths = [str(p) for p in host.request.get("data_paths") or ()][:PATHS]
+    if not paths:
+        return None
+    found: Dict[str, Any] = ask(host, f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True)
+    return found
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """Warnings: each node may well have its own share of the data. `data_paths` speaks of absent ones."""
+    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    paths = dict.fromkeys(path for found in looked.values() for path in found)
+    found = []
+    for path in paths:
+        mine = {n: v[path] for n, v in looked.items() if path in v and v[path].get("kind") != "unreadable"}
+        found += _late(path, [n for n, v in mine.items() if v.get("cut") == "time"])
+        mine = {n: v for n, v in mine.items() if v.get("cut") != "time"}
+        digests = {n: str(v["digest"]) for n, v in mine.items()}
+        parted = split(digests)
+        for odd in differences(path, digests):
+            if parted and (parted.fine or not _shares(mine)):
+                found.append(_finding(path, mine, odd, parted.fine))
+    return found
+
+
+def _shares(mine: Nodes) -> bool:
+    """No file of one node is on another: each has its own share, and that is meant so."""
+    listings = [v for v in mine.values() if v.get("names")]
+    seen: Set[str] = set()
+    for one in listings:
+        found = {str(name) for name, _ in _unpack(str(one["names"]))}
+        if not found or found & seen:
+            return False
+        seen |= found
+    return len(listings) == len(mine)
+
+
+def _late(path: str, late: List[str]) -> List[Finding]:
+    if not late:
+        return []
+    message = f"{names(late)}: {path} could not be listed within 20 s and is not compared"
+    return [Finding(ID, "unknown", message, "name a smaller directory with --data-path", place(late))]
+
+
+def _finding(path: str, mine: Nodes, odd: Difference, fine: List[str]) -> Finding:
+    shown = {n: _amount(mine[n]) for n in mine}
+    if fine and shown[odd.nodes[0]] != shown[fine[0]]:
+        message = f"{path} holds {shown[odd.nodes[0]]} on {names(odd.nodes)}; {shown[fine[0]]} on {names(fine)}"
+    elif fine:
+        message = f"{path} on {names(odd.nodes)} differs from that on {names(fine)} ({shown[fine[0]]})"
+    else:
+        message = f"{path} is not the same on {names(odd.nodes)}, and no majority has the same"
+    message += _some(mine, [odd.nodes[0], fine[0]] if fine else odd.nodes[:2])
+    cut = next((str(v["cut"]) for v in mine.values() if v.get("cut")), "")
+    evidence = [f"{n}: {shown[n]}, {v['digest']}" for n, v in list(mine.items())[:8]]
+    evidence += [f"only the first {cut} are compared"] if cut else []
+    remedy = _copy(path, mine, odd.nodes[0], fine[0] if fine else odd.nodes[-1])
+    return Finding(ID, "warn", message, remedy, place(odd.nodes), tuple(evidence))
+
+
+def _copy(path: str, mine: Nodes, odd: str, fine: str) -> str:
+    """From the node with more; rsync adds and replaces, it removes nothing."""
+    source, other = (odd, fine) if int(mine[odd]["count"]) > int(mine[fine]["count"]) else (fine, odd)
+    whole = path.rstrip("/") + ("/" if mine[source].get("kind") == "directory" else "")
+    line = remote(source, "rsync", "-a", whole, f"{other}:{whole}")
+    return f"{line}; fine if each node is meant to have its own share"
+
+
+def _amount(one: Mapping[str, Any]) -> str:
+    if one.get("kind") == "file":
+        return f"a file of {number(int(one['bytes']), 'byte')}"
+    return f"{number(int(one['count']), 'file')} ({size(float(one['bytes']))})"
+
+
+def _some(mine: Nodes, two: List[str]) -> str:
+    """The names by which two nodes differ, where the listings could travel."""
+    if len(two) < 2 or not all(mine[n].get("names") for n in two):
+        return ""
+    first, second = (dict(_unpack(str(mine[n]["names"]))) for n in two)
+    words = []
+    for what, found in (
+        (f"{two[0]} lacks", sorted(set(second) - set(first))),
+        (f"{two[1]} lacks", sorted(set(first) - set(second))),
+        ("of another size", sorted(n for n in set(first) & set(second) if first[n] != second[n])),
+    ):
+        if found:
+            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            words.append(f"{what} {', '.join(found[:SHOWN])}{more}")
+    return f": {'; '.join(words)}" if words else ""
+
+
+def _unpack(text: str) -> List[Any]:
+    found: List[Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return found

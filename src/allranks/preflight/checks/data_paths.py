@@ -1,0 +1,58 @@
+"""Every --data-path exists on every node and can be read."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Tuple
+
+from allranks.findings import Finding, Status
+
+from ..compare import Nodes, names, others, place, remote, verb
+
+ID = "data_paths"
+GROUP = "data"
+LEVEL = "quick"
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """missing-file-or-data-path, permission-denied; `unknown` where the file system gave no answer."""
+    status: Status = "warn" if request.get("wrap") else "fail"  # a container may have it mounted elsewhere
+    found = _silent(request, facts_by_node)
+    for path, looked in _by_path(facts_by_node).items():
+        absent = [n for n, (exists, _) in looked.items() if not exists]
+        closed = [n for n, (exists, readable) in looked.items() if exists and not readable]
+        fine = [n for n in looked if n not in absent and n not in closed]
+        if absent:
+            message = f"{names(absent)} {verb(absent, 'has', 'have')} no {path}"
+            message += others(absent, fine, "have it", "has it")
+            remedy = f"mount or copy it there; look: {remote(absent[0], 'ls', '-ld', _parent(path))}"
+            found.append(Finding("missing-file-or-data-path", status, message, remedy, place(absent)))
+        if closed:
+            message = f"{path} can't be read by your user on {names(closed)}"
+            remedy = remote(closed[0], "ls", "-ld", path)
+            found.append(Finding("permission-denied", status, message, remedy, place(closed)))
+    return found
+
+
+def _by_path(facts_by_node: Nodes) -> Dict[str, Dict[str, Tuple[bool, bool]]]:
+    found: Dict[str, Dict[str, Tuple[bool, bool]]] = {}
+    for node, facts in facts_by_node.items():
+        data = facts.get("data")
+        for one in data if isinstance(data, list) else ():
+            state = (bool(one.get("exists")), bool(one.get("readable")))
+            found.setdefault(str(one.get("path")), {})[node] = state
+    return found
+
+
+def _silent(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """A path on a mount whose server is gone blocks."""
+    silent = {n: f["data"] for n, f in facts_by_node.items() if isinstance(f.get("data"), Mapping)}
+    paths = ", ".join(str(p) for p in request.get("data_paths") or ())
+    if not silent or not paths:
+        return []
+    nodes = list(silent)
+    message = f"{names(nodes)}: could not look at {paths}: {silent[nodes[0]].get('error')}"
+    return [Finding(ID, "unknown", message, f"look: {remote(nodes[0], 'mount')}", place(nodes))]
+
+
+def _parent(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or "/"

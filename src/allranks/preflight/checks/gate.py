@@ -1,0 +1,33 @@
+"""The master's port is free and every node reaches it by one address.
+
+The same proof as before a run (see `allranks.plan.network`), with its findings about interfaces.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping
+
+from allranks.findings import Finding
+
+from ..compare import Nodes
+
+ID = "gate"
+GROUP = "network"
+LEVEL = "quick"
+NEEDS = "probes"
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """What the gate of a run would say; nothing where it was not tried."""
+    gate = request.get("gate") or {}
+    if not gate:
+        return []
+    from allranks.plan.network import choose_address, port_taken  # here: they do not ship to Python 3.8
+    from allranks.spec.document import from_document
+
+    if gate.get("error"):
+        error = gate["error"]
+        return [port_taken(gate["name"], error if isinstance(error, dict) else {"text": str(error)})]
+    probes: Dict[str, Any] = {n: f.get("probes") or () for n, f in facts_by_node.items()}
+    spec = from_document(request["spec"])
+    return list(choose_address(spec, gate["name"], int(gate["port"]), facts_by_node, probes).findings)

@@ -1,0 +1,112 @@
+"""The packages that training programs use have the same versions on every node.
+
+Versions come from the packages' metadata (importlib.metadata); nothing is imported. `interpreter` compares
+torch, `torch_build` NCCL.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from allranks.findings import Finding
+
+from ..compare import Difference, Nodes, differences, names, part, place, remote, verb
+from ..host import Host, ask
+
+ID = "packages"
+GROUP = "software"
+LEVEL = "full"
+SECONDS = 40.0
+NAMES = (
+    "numpy", "torchvision", "torchaudio", "torchdata", "accelerate", "deepspeed", "colossalai", "transformers",
+    "datasets", "tokenizers", "safetensors", "triton", "pytorch-triton", "pytorch-triton-rocm", "flash-attn",
+    "xformers", "apex", "bitsandbytes", "peft", "lightning", "pytorch-lightning", "transformer-engine",
+    "megatron-core", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12",
+    "nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+)  # fmt: skip
+LAUNCHERS = ("accelerate", "deepspeed", "colossalai")
+SHOWN = 4
+_LABEL = "python-version-or-env-mismatch"
+_CUDA = re.compile(r"(nvidia-.+)-cu(\d+)\Z")
+
+# "-c" puts the working directory first: its own `json.py` must not be taken.
+PROGRAM = r"""
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import json
+try:
+    from importlib.metadata import version
+except ImportError:
+    sys.exit("importlib.metadata came with Python 3.8")
+found = {}
+for name in NAMES:
+    try:
+        found[name] = version(name)
+    except Exception:
+        pass
+print("\nALLRANKS-ANSWER " + json.dumps(found))
+"""
+
+
+def collect(host: Host) -> Optional[Dict[str, str]]:
+    """{name: version} of those that are installed; None where the command is no Python program."""
+    if "path" not in part(host.facts, "interpreter"):
+        return None
+    found: Dict[str, str] = {}
+    for name, version in ask(host, f"NAMES = {NAMES!r}\n{PROGRAM}", SECONDS - 5).items():
+        family = _CUDA.match(name)
+        found[family.group(1) if family else name] = f"{version} (cu{family.group(2)})" if family else str(version)
+    return found
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """Warnings, one for each set of odd nodes; missing-module where the launcher itself is absent."""
+    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    found: List[Finding] = []
+    parted: Dict[Tuple[Tuple[str, ...], bool], List[Tuple[str, Difference]]] = {}
+    for package in NAMES_SHOWN:
+        for odd in differences(package, {n: v.get(package) for n, v in looked.items()}):
+            if package == request.get("launcher") and odd.value is None and odd.norm is not None:
+                found.append(_launcher(request, facts_by_node, package, odd))
+            else:
+                alone = odd.value is None and odd.norm is None  # no majority
+                parted.setdefault((tuple(odd.nodes), alone), []).append((package, odd))
+    for (nodes, alone), odds in parted.items():
+        found.append(_finding(facts_by_node, list(nodes), alone, odds))
+    return found
+
+
+NAMES_SHOWN = tuple(dict.fromkeys(_CUDA.sub(r"\1", name) for name in NAMES))
+
+
+def _launcher(request: Mapping[str, Any], facts_by_node: Nodes, package: str, odd: Difference) -> Finding:
+    status = "warn" if request.get("wrap") else "fail"
+    remedy = _install(facts_by_node, odd.nodes[0], {package: str(odd.norm)})
+    return Finding("missing-module", status, odd.message, remedy, place(odd.nodes))  # type: ignore[arg-type]
+
+
+def _finding(facts_by_node: Nodes, nodes: List[str], alone: bool, odds: Sequence[Tuple[str, Difference]]) -> Finding:
+    evidence = tuple(odd.message for _, odd in odds)
+    wanted = {p: str(odd.norm) for p, odd in odds if odd.norm is not None and "(cu" not in str(odd.norm)}
+    remedy = _install(facts_by_node, nodes[0], wanted) if wanted else ""
+    message = evidence[0]
+    if len(odds) > 1 and alone:
+        message = f"{names(nodes)} have different versions of {_some([p for p, _ in odds])}"
+    elif len(odds) > 1:
+        shown = [f"{p} {odd.value or 'none'} (most nodes: {odd.norm or 'none'})" for p, odd in odds]
+        message = f"{names(nodes)} {verb(nodes, 'differs', 'differ')} in {len(odds)} packages: {_some(shown)}"
+    remedy = remedy or "install the same environment on every node (one lock file or image), or name one with --python"
+    return Finding(_LABEL, "warn", message, remedy, place(nodes), evidence[:12])
+
+
+def _some(words: Sequence[str]) -> str:
+    more = [f"and {len(words) - SHOWN} more"] if len(words) > SHOWN else []
+    return ", ".join([*words[:SHOWN], *more])
+
+
+def _install(facts_by_node: Nodes, node: str, wanted: Mapping[str, str]) -> str:
+    """One line with pip; a local version (+cu121) is not on the index."""
+    path = str(part(facts_by_node[node], "interpreter").get("path") or "python3")
+    words = [f"{name}=={version.partition('+')[0]}" for name, version in wanted.items()]
+    return remote(node, path, "-m", "pip", "install", *words[:8])

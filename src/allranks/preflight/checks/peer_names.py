@@ -1,0 +1,61 @@
+"""Every node's name leads to the same address, seen from every node.
+
+allranks gives ranks addresses, so this matters to what asks for names itself: MPI, RPC, a script's own
+socket.gethostbyname. A node's own name is the business of `own_name` (127.0.1.1 there is usual).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Tuple
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, names, place, verb
+
+ID = "peer_names"
+GROUP = "network"
+LEVEL = "full"
+NEEDS = "peer_names"
+BETWEEN_MACHINES = True
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """name-resolution, as warnings, for names that some nodes resolve otherwise than most."""
+    views: Dict[str, Dict[str, Any]] = {}
+    for node, facts in facts_by_node.items():
+        for name, answer in (facts.get(ID) or {}).items():
+            if name not in (facts.get("hostname"), node):
+                views.setdefault(name, {})[node] = answer
+    found = []
+    for name, by_node in views.items():
+        found += _judge_name(name, by_node)
+    return found
+
+
+def _judge_name(name: str, by_node: Mapping[str, Any]) -> List[Finding]:
+    groups: Dict[Tuple[str, ...], List[str]] = {}
+    for node, answer in by_node.items():
+        groups.setdefault(tuple(answer) if isinstance(answer, list) else (), []).append(node)
+    known = {addresses: nodes for addresses, nodes in groups.items() if addresses}
+    if not known or len(groups) < 2:
+        return []  # nobody knows it (an alias of ssh's), or all agree
+    most = max(known, key=lambda a: len(known[a]))
+    if 2 * len(known[most]) <= len(by_node) and len(known) > 1:
+        seen = "; ".join(f"{', '.join(a)} on {names(n)}" for a, n in known.items())
+        message = f"the name {name} leads to different addresses: {seen}"
+        where = place([node for nodes in known.values() for node in nodes])
+        return [Finding("name-resolution", "warn", message, _remedy(name, [], "ADDRESS"), where)]
+    found = []
+    for addresses, nodes in groups.items():
+        if addresses != most:
+            says = f"{verb(nodes, 'resolves', 'resolve')} {name} to {', '.join(addresses)}"
+            says = says if addresses else f"can't resolve {name}"
+            rest = f"the other {len(known[most])} to" if len(known[most]) > 1 else f"{known[most][0]} to"
+            message = f"{names(nodes)} {says}; {rest} {', '.join(most)}"
+            found.append(Finding("name-resolution", "warn", message, _remedy(name, nodes, most[0]), place(nodes)))
+    return found
+
+
+def _remedy(name: str, nodes: List[str], address: str) -> str:
+    where = f" of {names(nodes)}" if nodes else " of every node"
+    return f"put '{address} {name}' into /etc/hosts{where}, or mend the name server"

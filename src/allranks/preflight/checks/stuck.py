@@ -1,0 +1,98 @@
+"""No process hangs inside the kernel (state D), as those do whose disk or file server does not answer.
+
+Two looks, a second apart: a process in D both times that was not scheduled in between is stuck; one that
+reads a busy disk is in D often, but runs in between. Kernel threads are left out: some drivers keep theirs
+in D for good. Sources: proc_pid_stat(5), Documentation/filesystems/proc.rst (wchan, voluntary_ctxt_switches).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, by_value, names, number, part, place, remote
+from ..host import CouldNotLook, Host
+
+ID = "stuck"
+GROUP = "host"
+LEVEL = "full"
+SECONDS = 20.0
+MOST = 20
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD, include/linux/sched.h
+# A paused container; a parent that waits for its vfork child: neither waits for a device.
+HARMLESS = ("refrigerator", "kernel_clone", "do_fork", "wait_for_vfork")
+WAITS = (
+    (("nfs", "rpc_", "nlm"), "an NFS server"),
+    (("ll_", "ldlm", "ptlrpc", "cl_", "osc_", "lov_"), "a Lustre server"),
+    (("ceph",), "a Ceph server"),
+    (("fuse", "request_wait_answer"), "a FUSE file system's program"),
+    (("cifs", "smb"), "an SMB server"),
+    (("gpfs", "mmfs", "cxi"), "a GPFS server"),
+    (("nv", "uvm", "amdgpu", "kfd", "drm"), "the GPU driver"),
+    (("io_schedule", "blk", "bio", "jbd2", "xfs", "ext4", "btrfs", "wb_wait", "folio", "bit_wait", "nvme", "scsi"),
+     "a disk"),
+)  # fmt: skip
+
+
+def collect(host: Host) -> List[Dict[str, Any]]:
+    """[{"pid", "name", "waits"}, …] of the processes that are stuck."""
+    first = _asleep(host)
+    if first is None:
+        raise CouldNotLook("/proc shows no process")
+    if not first or not host.run(["sleep", "1"], 5.0).ok:
+        return []
+    again = _asleep(host) or {}
+    found = []
+    for pid, before in first.items():
+        if again.get(pid) != before:
+            continue
+        waits = host.text(f"/proc/{pid}/wchan", 128) or ""
+        waits = "" if waits == "0" else waits
+        if not any(word in waits for word in HARMLESS):
+            found.append({"pid": pid, "name": before[0], "waits": waits})
+    return found[:MOST]
+
+
+def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, str, str]]]:
+    """Name, start and context switches of each user process in state D; None without any process."""
+    found: Dict[int, Tuple[str, str, str]] = {}
+    pids = [name for name in host.names("/proc") if name.isdigit()]
+    for pid in pids:
+        head, _, rest = (host.text(f"/proc/{pid}/stat", 4096) or "").rpartition(")")
+        words = rest.split()
+        if len(words) > 19 and words[0] == "D" and not int(words[6]) & KERNEL_THREAD:
+            found[int(pid)] = (head.partition("(")[2][:40], words[19], _switches(host, pid))
+    return found if pids else None
+
+
+def _switches(host: Host, pid: str) -> str:
+    status = (host.text(f"/proc/{pid}/status") or "").splitlines()
+    return " ".join(line.split()[-1] for line in status if "ctxt_switches" in line)
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """A warning for each node and what its processes wait for."""
+    found = []
+    for node, facts in facts_by_node.items():
+        processes = facts.get(ID) or []
+        groups = by_value({str(p["pid"]): _waits_for(str(p.get("waits") or "")) for p in processes})
+        for what, pids in groups.items():
+            mine = [p for p in processes if str(p["pid"]) in pids]
+            some = names([f"{p['name']} (pid {p['pid']})" for p in mine])
+            message = f"{number(len(mine), 'process') if len(mine) == 1 else f'{len(mine)} processes'} on {node}"
+            message += f" {'hangs' if len(mine) == 1 else 'hang'} in the kernel{what}: {some}"
+            remedy = f"{remote(node, 'sudo', 'cat', '/proc/' + pids[0] + '/stack')} shows where; "
+            remedy += "kill does not end it: bring back what it waits for, or reboot the node"
+            evidence = tuple(f"{p['name']} {p['pid']} D {p.get('waits') or '?'}" for p in mine[:8])
+            found.append(Finding(ID, "warn", message, remedy, place([node]), evidence))
+    return found
+
+
+def _waits_for(function: str) -> str:
+    """By the kernel function it sleeps in (only root may see that of others)."""
+    plain = function.lstrip("_")
+    for words, what in WAITS:
+        if plain.startswith(words) or any(f"_{w}" in function for w in words if len(w) > 3):
+            return f", waiting for {what}"
+    return f" in {function}" if function else ""

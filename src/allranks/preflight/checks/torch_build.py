@@ -1,0 +1,121 @@
+"""torch is built for the same CUDA or ROCm on every node, with the same NCCL.
+
+NCCL refuses a communicator whose ranks have different versions ("Mismatched NCCL version detected",
+ncclInvalidUsage: NCCL src/init.cc, initTransportsRank). The version is that of the wheel nvidia-nccl-cu*,
+which torch's wheels load; an NCCL that is linked into torch is not known without importing it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding, Status
+
+from ..compare import Nodes, differences, names, number, part, place, remote
+from ..host import Host, ask
+
+ID = "torch_build"
+GROUP = "software"
+LEVEL = "full"
+SECONDS = 40.0
+WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+CPU = "CPU only"
+_LABEL = "python-version-or-env-mismatch"
+
+PROGRAM = r"""
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import json
+try:
+    from importlib.metadata import version
+except ImportError:
+    sys.exit("importlib.metadata came with Python 3.8")
+found = {}
+for name in NAMES:
+    try:
+        found[name] = version(name)
+    except Exception:
+        pass
+print("\nALLRANKS-ANSWER " + json.dumps(found))
+"""
+
+
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{"platform": "CUDA 12.8", "nccl": version or None}; None without torch."""
+    interpreter = part(host.facts, "interpreter")
+    if not interpreter.get("torch"):
+        return None
+    platform = _platform(interpreter)
+    if not platform.startswith("CUDA"):
+        return {"platform": platform, "nccl": None}
+    cuda = "nvidia-nccl-cu" + platform[len("CUDA ") :].partition(".")[0]
+    wheels = ask(host, f"NAMES = {WHEELS!r}\n{PROGRAM}", SECONDS - 5)
+    # several may be installed: torch loads the one it was built for
+    return {"platform": platform, "nccl": wheels.get(cuda) or next(iter(wheels.values()), None)}
+
+
+def _platform(interpreter: Mapping[str, Any]) -> str:
+    for key, name in (("hip", "ROCm"), ("cuda", "CUDA")):
+        if interpreter.get(key):
+            return f"{name} {interpreter[key]}"
+    return CPU
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """nccl-version-mismatch, and a build that differs or can't use the node's GPUs."""
+    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    platforms = {n: str(v.get("platform")) for n, v in looked.items()}
+    return _platforms(facts_by_node, platforms) + _blind(facts_by_node, platforms) + _nccl(facts_by_node, looked)
+
+
+def _platforms(facts_by_node: Nodes, platforms: Mapping[str, str]) -> List[Finding]:
+    found = []
+    for odd in differences("torch build", platforms):
+        useless = odd.value == CPU and any(_gpus(facts_by_node[n]) for n in odd.nodes)
+        status: Status = "fail" if useless else "warn"
+        found.append(Finding(_LABEL, status, odd.message, _install(facts_by_node, odd.nodes[0], odd.norm),
+                             place(odd.nodes), _versions(facts_by_node, odd.nodes)))  # fmt: skip
+    return found
+
+
+def _blind(facts_by_node: Nodes, platforms: Mapping[str, str]) -> List[Finding]:
+    """All have a build without CUDA, and GPUs."""
+    if set(platforms.values()) != {CPU}:
+        return []
+    having = [n for n in platforms if _gpus(facts_by_node[n])]
+    if not having:
+        return []
+    count = number(_gpus(facts_by_node[having[0]]), "GPU")
+    message = f"torch on {names(having)} is built for the CPU only and can't use the {count} of {having[0]}"
+    remedy = "install torch with CUDA or ROCm (https://pytorch.org/get-started/locally), or name it with --python"
+    return [Finding(_LABEL, "warn", message, remedy, place(having), _versions(facts_by_node, having))]
+
+
+def _nccl(facts_by_node: Nodes, looked: Nodes) -> List[Finding]:
+    versions = {n: str(v["nccl"]) for n, v in looked.items() if v.get("nccl")}
+    found = []
+    for odd in differences("NCCL", versions):
+        message = f"{odd.message}; NCCL connects equal versions only"
+        remedy = _install(facts_by_node, odd.nodes[0], None)
+        found.append(Finding("nccl-version-mismatch", "fail", message, remedy, place(odd.nodes)))
+    return found
+
+
+def _gpus(facts: Mapping[str, Any]) -> int:
+    return int(part(facts, "gpus").get("count") or 0)
+
+
+def _versions(facts_by_node: Nodes, nodes: List[str]) -> "tuple[str, ...]":
+    return tuple(f"{n}: torch {part(facts_by_node[n], 'interpreter').get('torch')}" for n in nodes[:8])
+
+
+def _install(facts_by_node: Nodes, node: str, norm: Optional[str]) -> str:
+    """Only the index of PyTorch has builds by platform; a plain torch brings the NCCL it was built with."""
+    interpreter = part(facts_by_node[node], "interpreter")
+    path, version = str(interpreter.get("path") or "python3"), str(interpreter.get("torch")).partition("+")[0]
+    index: List[str] = []
+    if norm is not None and norm.startswith("CUDA"):
+        tag = "".join(norm[len("CUDA ") :].split(".")[:2])
+        index = ["--index-url", f"https://download.pytorch.org/whl/cu{tag}"]
+    line = remote(node, path, "-m", "pip", "install", "--force-reinstall", f"torch=={version}", *index)
+    return f"{line} (the same torch on every node)"

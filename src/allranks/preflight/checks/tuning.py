@@ -1,0 +1,94 @@
+"""The nodes are tuned alike: CPU governor, clock source, NUMA balancing, IOMMU, huge pages.
+
+Sources: Documentation/admin-guide/pm/cpufreq.rst (powersave is the normal state of intel_pstate and
+amd-pstate-epp in active mode only), Documentation/timers/timekeeping.rst, and AMD's advice for RCCL
+(numa_balancing=0, iommu=pt). A virtual machine or a container may show none of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, by_value, differences, names, part, place, remote, verb
+from ..host import Host
+
+ID = "tuning"
+GROUP = "host"
+LEVEL = "quick"
+CPUS = "/sys/devices/system/cpu"
+CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+# Read without leaving user space or with one instruction; others (hpet, acpi_pm) take microseconds.
+FAST_CLOCKS = ("tsc", "tsc-early", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen",
+               "timebase", "tod", "riscv_clocksource", "vmware-clock", "stable_counter")  # fmt: skip
+OWN_GOVERNOR = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+SAID = {
+    "governor": ("CPU governor", ("sudo", "cpupower", "frequency-set", "-g", "{}"), "performance"),
+    "clock": ("clock source", ("cat", CLOCK), ""),
+    "numa": ("kernel.numa_balancing", ("sudo", "sysctl", "kernel.numa_balancing={}"), "0"),
+    "iommu": ("IOMMU setting", ("cat", "/proc/cmdline"), ""),
+    "pages": ("transparent huge pages", ("cat", PAGES), ""),
+}
+
+
+def collect(host: Host) -> Optional[Dict[str, str]]:
+    """What the node shows of each."""
+    found = {
+        "governor": _governors(host),
+        "driver": host.text(f"{CPUS}/cpu0/cpufreq/scaling_driver", 64) or "",
+        "clock": host.text(CLOCK, 64) or "",
+        "numa": host.text("/proc/sys/kernel/numa_balancing", 16) or "",
+        "pages": (host.text(PAGES, 128) or "").partition("[")[2].partition("]")[0],
+    }
+    line = host.text("/proc/cmdline")
+    if line:
+        words = (w for w in line.split() if w.partition("=")[0] in ("iommu", "intel_iommu", "amd_iommu"))
+        found["iommu"] = " ".join(sorted(words))[:100] or "not set"
+    return {k: v for k, v in found.items() if v} or None
+
+
+def _governors(host: Host) -> str:
+    """Of all CPUs; more than one value is told as such."""
+    values = {host.text(path, 64) or "" for path in host.glob(f"{CPUS}/cpu*/cpufreq/scaling_governor")[:1024]}
+    return " and ".join(sorted(v for v in values if v))[:100]
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """Warnings: slow where all agree, and what differs."""
+    looked = {n: part(f, ID) for n, f in facts_by_node.items()}
+    found = _slow_clock(looked) + _powersave(looked)
+    told = {node for f in found for node in (f.where.nodes or (f.where.node,))}
+    for key, (what, look, wanted) in SAID.items():
+        values = {n: v[key] for n, v in looked.items() if v.get(key)}
+        for d in differences(what, values):
+            if key in ("governor", "clock") and set(d.nodes) <= told:
+                continue
+            words = [word.format(d.norm or wanted) for word in look]
+            fix = "set it" if words[0] == "sudo" else "look"
+            found.append(Finding(ID, "warn", d.message, f"{fix}: {remote(d.nodes[0], *words)}", place(d.nodes)))
+    return found
+
+
+def _slow_clock(looked: Nodes) -> List[Finding]:
+    slow = {n: v["clock"] for n, v in looked.items() if v.get("clock") and v["clock"] not in FAST_CLOCKS}
+    found = []
+    for clock, nodes in by_value(slow).items():
+        message = f"{names(nodes)} {verb(nodes, 'reads', 'read')} the time from {clock}, a slow clock source:"
+        message += " every timestamp costs a system call"
+        look = remote(nodes[0], "sh", "-c", "sudo dmesg | grep -i -e tsc -e clocksource")
+        remedy = f"see why the TSC was given up: {look}"
+        found.append(Finding(ID, "warn", message, remedy, place(nodes)))
+    return found
+
+
+def _powersave(looked: Nodes) -> List[Finding]:
+    """Under other drivers it holds the lowest frequency."""
+    slow = [n for n, v in looked.items() if v.get("governor") == "powersave" and v.get("driver") not in OWN_GOVERNOR]
+    if not slow:
+        return []
+    driver = looked[slow[0]].get("driver") or "its driver"
+    message = f"the CPUs of {names(slow)} stay at their lowest frequency (governor powersave with {driver})"
+    remedy = remote(slow[0], "sudo", "cpupower", "frequency-set", "-g", "performance")
+    return [Finding(ID, "warn", message, remedy, place(slow))]

@@ -1,0 +1,90 @@
+"""Reading what nodes found when they tried each other: which pairs failed, and who is to blame. Pure.
+
+A fault of a node shows on all pairs into it, or out of it; a fault of one link on one pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+from allranks.findings import Where
+
+from .compare import Nodes, names
+
+LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself
+FEWEST = 3
+
+Pair = Tuple[str, str]
+Tried = Dict[Pair, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Failed pairs with one explanation: `kind` is "node" (all into and out of it), "into" a node, "out of" a
+    node, "link" (both ways) or "way" (one way of a link)."""
+
+    kind: str
+    node: str
+    others: Tuple[str, ...]
+    pairs: Tuple[Pair, ...] = field(repr=False)
+
+    def words(self) -> str:
+        """`from h1, h2 and h4 to h3`, `between h1 and h3`."""
+        if self.kind == "node":
+            return f"between {self.node} and {names(self.others)}"
+        if self.kind == "into":
+            return f"from {names(self.others)} to {self.node}"
+        if self.kind == "link":
+            return f"between {self.node} and {self.others[0]}, both ways"
+        return f"from {self.node} to {names(self.others)}"
+
+    def where(self) -> Where:
+        """The node at fault, or both ends of a link."""
+        if self.kind in ("node", "into", "out of"):
+            return Where(node=self.node)
+        return Where(node=self.node, peer=self.others[0])
+
+
+def tried(facts_by_node: Nodes) -> Tried:
+    """(from, to) → the result, for all pairs that were tried."""
+    found: Tried = {}
+    for node, facts in facts_by_node.items():
+        for peer, result in (facts.get("pairs") or {}).items():
+            found[(node, peer)] = result
+    return found
+
+
+def loss(result: Mapping[str, Any]) -> float:
+    """The part of UDP packets that did not arrive; 0 where it could not be measured."""
+    sent, arrived = int(result.get("sent") or 0), int(result.get("arrived") or 0)
+    return (sent - arrived) / sent if sent and arrived else 0.0
+
+
+def is_lossy(pairs: Tried, pair: Pair) -> bool:
+    """Either way of a link loses packets: what else failed on it follows from that."""
+    both = [pairs.get(pair) or {}, pairs.get((pair[1], pair[0])) or {}]
+    return any(loss(r) >= LOSSY and int(r["sent"]) - int(r["arrived"]) >= FEWEST for r in both)
+
+
+def blame(pairs: Tried, is_bad: Callable[[Pair, Mapping[str, Any]], bool]) -> List[Blame]:
+    """Explains the bad pairs: by nodes first (all that was tried into or out of one failed, from at least two
+    others), then by links."""
+    bad = {pair for pair, result in pairs.items() if is_bad(pair, result)}
+    found: List[Blame] = []
+    for node in dict.fromkeys(pair[0] for pair in pairs):
+        sides = [[p for p in pairs if p[side] == node] for side in (0, 1)]
+        whole = [len(mine) > 1 and all(p in bad for p in mine) for mine in sides]
+        if any(whole):
+            kind = "node" if all(whole) else ("out of" if whole[0] else "into")
+            mine = [p for side in (0, 1) if whole[side] for p in sides[side]]
+            others = dict.fromkeys(p[1] if p[0] == node else p[0] for p in mine)
+            found.append(Blame(kind, node, tuple(others), tuple(mine)))
+    bad -= {pair for item in found for pair in item.pairs}
+    for a, b in sorted(bad, key=list(pairs).index):
+        if (a, b) not in bad:
+            continue
+        back = (b, a) in bad
+        found.append(Blame("link" if back else "way", a, (b,), ((a, b), (b, a)) if back else ((a, b),)))
+        bad -= {(a, b), (b, a)}
+    return found

@@ -1,0 +1,100 @@
+"""What a check found, as text: a table nodes × checks, then each finding with its remedy (no IO)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from allranks.findings import Finding
+from allranks.preflight.check import Check
+from allranks.preflight.judge import ORDER
+
+Rows = Mapping[str, Mapping[str, str]]
+
+WORDS = {"fail": "FAIL", "warn": "warn", "unknown": "?", "ok": "ok", "skipped": "-"}
+COLOURS = {"fail": "\x1b[31m", "warn": "\x1b[33m", "unknown": "\x1b[36m", "ok": "\x1b[32m", "skipped": "\x1b[2m"}
+WIDEST_NAME = 16
+
+
+def counts(found: Sequence[Finding], rows: Rows) -> str:
+    """`38 checks on 4 nodes: 1 failed, 2 warnings, 3 could not look`."""
+    nodes = len(next(iter(rows.values()), {}))
+    parts = []
+    for status, one, many in (("fail", "failure", "failures"), ("warn", "warning", "warnings")):
+        number = sum(f.status == status for f in found)
+        if number:
+            parts.append(f"{number} {one if number == 1 else many}")
+    unknown = sum(f.status == "unknown" for f in found)
+    parts += [f"{unknown} could not look"] if unknown else []
+    checks = f"{len(rows)} check{'' if len(rows) == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
+    return f"{checks}: {', '.join(parts) or 'all ok'}"
+
+
+def table_lines(rows: Rows, checks: Mapping[str, Check], width: int, verbose: bool, colour: bool) -> list[str]:
+    """A row a check: only those that are not ok, all with `verbose`; a column a node where that fits."""
+    shown = {name: row for name, row in rows.items() if verbose or not set(row.values()) <= {"ok", "skipped"}}
+    if not shown:
+        return []
+    first = max(len(name) for name in shown)
+    nodes = list(next(iter(shown.values())))
+    columns = [max(4, min(WIDEST_NAME, len(node))) for node in nodes]
+    if first + 2 + sum(c + 2 for c in columns) <= width:
+        head = " " * (first + 2) + "  ".join(f"{n[:WIDEST_NAME]:<{c}}" for n, c in zip(nodes, columns, strict=True))
+        lines = [head.rstrip()]
+        for name, row in shown.items():
+            cells = [_cell(row[n], c, colour) for n, c in zip(nodes, columns, strict=True)]
+            lines.append(f"{name:<{first}}  " + "  ".join(cells).rstrip())
+        return lines
+    return [f"{name:<{first}}  {_summary(row, colour)}" for name, row in shown.items()]
+
+
+def _cell(status: str, width: int, colour: bool) -> str:
+    text = f"{WORDS[status]:<{width}}"
+    return f"{COLOURS[status]}{text}\x1b[0m" if colour else text
+
+
+def _summary(row: Mapping[str, str], colour: bool) -> str:
+    """For many nodes: those that are not ok by name, the others counted."""
+    groups: dict[str, list[str]] = {}
+    for node, status in row.items():
+        groups.setdefault(status, []).append(node)
+    parts = []
+    for status in sorted(groups, key=ORDER.__getitem__):
+        nodes = groups[status]
+        word = _cell(status, 0, colour)
+        many = status in ("ok", "skipped") or len(nodes) > 8
+        parts.append(f"{len(nodes)} {word}" if many else f"{word} {', '.join(nodes)}")
+    return " · ".join(parts)
+
+
+def finding_lines(found: Sequence[Finding], colour: bool, verbose: bool) -> list[str]:
+    """A sentence each, and what to do; what could not be looked at comes last, in one line without `verbose`."""
+    lines = []
+    for finding in sorted(found, key=lambda f: ("fail", "warn", "unknown").index(f.status)):
+        if finding.status == "unknown" and not verbose:
+            continue
+        lines.append(f"{_cell(finding.status, 4, colour)} {finding.message}  [{finding.check or finding.id}]")
+        if finding.remedy:
+            lines.append(f"     -> {finding.remedy}")
+        if verbose:
+            lines += [f"        {line}" for line in finding.evidence]
+    unknown = [f for f in found if f.status == "unknown"]
+    if unknown and not verbose:
+        lines.append(f"{_cell('unknown', 4, colour)} could not look: {_reasons(unknown)} (-v says more)")
+    return lines
+
+
+def _reasons(found: Sequence[Finding]) -> str:
+    return ", ".join(dict.fromkeys(f.check or f.id for f in found))
+
+
+def document(
+    name: str, directory: str | None, found: Sequence[Finding], rows: Rows, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`check --json`."""
+    return {
+        "schema": 1, "run": name, "directory": directory,
+        "ok": not any(f.status == "fail" for f in found),
+        "findings": [f.to_json() for f in found],
+        "table": {check: dict(row) for check, row in rows.items()}, **more,
+    }  # fmt: skip

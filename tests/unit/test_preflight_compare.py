@@ -1,0 +1,73 @@
+"""The judgement across nodes: who is odd against the majority, and how it is said."""
+
+import pytest
+
+from allranks.preflight.compare import differences, split, target
+
+
+def nodes(*values: object) -> dict[str, object]:
+    return {f"h{i}": value for i, value in enumerate(values)}
+
+
+def said(what: str, *values: object) -> list[str]:
+    return [d.message for d in differences(what, nodes(*values))]
+
+
+@pytest.mark.parametrize("values", [(), ("a",), ("a", "a"), (None, None), ("a", "a", "a")])
+def test_where_all_agree_nothing_is_said(values: tuple[object, ...]) -> None:
+    assert split(nodes(*values)) is None
+    assert said("torch", *values) == []
+
+
+def test_the_odd_node_is_named_with_both_values() -> None:
+    assert said("torch", "2.13.0", "2.13.0", "2.13.0", "2.6.0") == ["h3 has torch 2.6.0; the other 3 have 2.13.0"]
+    found = differences("torch", nodes("2.6.0", "2.13.0", "2.13.0"))
+    assert [(d.nodes, d.value, d.norm) for d in found] == [(["h0"], "2.6.0", "2.13.0")]
+
+
+def test_several_odd_nodes_of_one_value() -> None:
+    assert said("torch", "1", "2", "2", "1", "2") == ["h0 and h3 have torch 1; the other 3 have 2"]
+
+
+def test_several_odd_values() -> None:
+    assert said("torch", "1", "2", "2", "3", "2") == [
+        "h0 has torch 1; 3 of 5 nodes have 2", "h3 has torch 3; 3 of 5 nodes have 2"
+    ]  # fmt: skip
+
+
+def test_nothing_is_a_value_too() -> None:
+    assert said("torch", None, "2", "2") == ["h0 has no torch; the other 2 have 2"]
+    assert said("apex", "0.1", None, None) == ["h0 has apex 0.1; the other 2 have none"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (("1", "2"), "no two nodes agree on torch: 1 on h0; 2 on h1"),
+        ((None, "2"), "no two nodes agree on torch: none on h0; 2 on h1"),
+        (("1", "2", "3"), "no two nodes agree on torch: 1 on h0; 2 on h1; 3 on h2"),
+        (("1", "1", "2", "2"), "no majority for torch: 1 on h0 and h1; 2 on h2 and h3"),
+        (("1", "1", "2", "3"), "no majority for torch: 1 on h0 and h1; 2 on h2; 3 on h3"),
+    ],
+)
+def test_without_a_majority_all_values_are_said(values: tuple[object, ...], message: str) -> None:
+    (found,) = differences("torch", nodes(*values))
+    assert found.message == message
+    assert (found.nodes, found.norm) == (list(nodes(*values)), None)
+    parted = split(nodes(*values))
+    assert parted is not None and parted.fine == []
+
+
+def test_very_many_values_are_cut() -> None:
+    (message,) = said("torch", *range(40))
+    assert message.endswith("7 on h7; and 32 more")
+
+
+def test_verb_and_form_of_the_value() -> None:
+    found = differences("commit", nodes("abcdef", "abcdef", "123456"), lambda v: str(v)[:3], "is at", "are at")
+    assert [d.message for d in found] == ["h2 is at commit 123; the other 2 are at abc"]
+
+
+def test_target_is_what_the_user_gave() -> None:
+    assert target({"target": "--slurm"}) == "--slurm"
+    assert target({}) == "--hosts HOSTS"
