@@ -6,6 +6,7 @@ A script has a step a line, and after `|` the actions it must give, in order: `s
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,7 @@ from allranks.gang.states import (
     Tick,
     Unreachable,
 )
+from allranks.preflight.registry import built_in
 from allranks.spec import RunSpec
 
 PORT = 29500
@@ -387,12 +389,14 @@ def test_a_failed_prelude_ends_it() -> None:
 
 def test_a_failed_check_ends_it() -> None:
     drive = Drive(count=2)
+    setting = dataclasses.replace(drive.gang.setting, checks=(built_in()["workdir"],))
+    drive.gang.setting = setting
     for name in drive.names:
         drive.hello(name)
     drive.facts("h0")
     lacking = facts_of(1, workdir={"path": "/work", "exists": False})
     words = drive.feed(Facts("h1", drive.now, lacking))
-    assert words == ["facts", "finding", "ending", "end>h0", "end>h1"]
+    assert words == ["facts", "looked", "finding", "ending", "end>h0", "end>h1"]
     assert drive.gang.findings[0].where.node == "h1"
     assert drive.gang.plan is None
 

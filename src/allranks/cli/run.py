@@ -23,12 +23,13 @@ from .dryrun import describe
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
 
-TARGET, HOW, NETWORK, TIMES, PLACES, BEHAVIOUR = (
-    "Target", "How", "Network", "Times (500ms, 8s, 10m, 2h)", "Places", "Behaviour",
+TARGET, HOW, NETWORK, CHECKS, TIMES, PLACES, BEHAVIOUR = (
+    "Target", "How", "Network", "Checks", "Times (500ms, 8s, 10m, 2h)", "Places", "Behaviour",
 )  # fmt: skip
 
 
-def _option(names: str, panel: str, text: str, metavar: str | None = None) -> Any:
+def option(names: str, panel: str, text: str, metavar: str | None = None) -> Any:
+    """An option in one of the help's panels."""
     return typer.Option(*names.split(), rich_help_panel=panel, help=text, metavar=metavar)
 
 
@@ -37,49 +38,54 @@ Text = str | None
 
 def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
-    local: Annotated[int | None, _option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
-    hosts: Annotated[Text, _option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
-    nodes: Annotated[int | None, _option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
-    nproc: Annotated[Text, _option("--nproc", TARGET, "ranks a node, or auto: slots, else GPUs, else 1", "K")] = None,
-    launcher: Annotated[Text, _option("--launcher", HOW, "direct, torchrun, or command (once a node)", "NAME")] = None,
-    python: Annotated[Text, _option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
-    guard_python: Annotated[Text, _option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
-    workdir: Annotated[Text, _option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
-    prelude: Annotated[Text, _option("--prelude", HOW, "shell lines before the ranks: conda activate …")] = None,
-    wrap: Annotated[Text, _option("--wrap", HOW, "goes around each rank: 'apptainer exec --nv IMG'")] = None,
-    env: Annotated[list[str] | None, _option("--env", HOW, "set K=V, or forward NAME from here", "K=V|NAME")] = None,
-    ssh_options: Annotated[list[str] | None, _option("--ssh-option", HOW, "as ssh's -o", "KEY=VALUE")] = None,
-    network: Annotated[Text, _option("--network", NETWORK, "network of the master address", "CIDR")] = None,
-    master_addr: Annotated[Text, _option("--master-addr", NETWORK, "default: chosen, and proved")] = None,
-    master_port: Annotated[int | None, _option("--master-port", NETWORK, "0: a free one (default)")] = None,
-    lease: Annotated[Text, _option("--lease", TIMES, "ranks live this long without allranks (60s)")] = None,
-    grace: Annotated[Text, _option("--grace", TIMES, "SIGTERM to SIGKILL after a failure (1s)")] = None,
-    stop_grace: Annotated[Text, _option("--stop-grace", TIMES, "SIGTERM to SIGKILL at stop, Ctrl-C (30s)")] = None,
-    connect_timeout: Annotated[Text, _option("--connect-timeout", TIMES, "to reach a node (12s)")] = None,
-    init_timeout: Annotated[Text, _option("--init-timeout", TIMES, "until all ranks have initialised (10m)")] = None,
-    pg_timeout: Annotated[Text, _option("--pg-timeout", TIMES, "of the process groups, over the script's own")] = None,
-    name: Annotated[Text, _option("--name", PLACES, "first part of the run directory's name (run)")] = None,
-    runs_dir: Annotated[Text, _option("--runs-dir", PLACES, "where run directories go (runs)")] = None,
-    node_dir: Annotated[Text, _option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
-    output_dir: Annotated[Text, _option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
-    config: Annotated[Text, _option("--config", PLACES, "settings file (allranks.toml)")] = None,
-    retries: Annotated[int | None, _option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
-    debug: Annotated[bool | None, _option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
-    step_pattern: Annotated[Text, _option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
-    no_fold: Annotated[bool, _option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
+    local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
+    hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
+    nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
+    nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node, or auto: slots, else GPUs, else 1", "K")] = None,
+    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, or command (once a node)", "NAME")] = None,
+    python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
+    guard_python: Annotated[Text, option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
+    workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
+    prelude: Annotated[Text, option("--prelude", HOW, "shell lines before the ranks: conda activate …")] = None,
+    wrap: Annotated[Text, option("--wrap", HOW, "goes around each rank: 'apptainer exec --nv IMG'")] = None,
+    env: Annotated[list[str] | None, option("--env", HOW, "set K=V, or forward NAME from here", "K=V|NAME")] = None,
+    ssh_options: Annotated[list[str] | None, option("--ssh-option", HOW, "as ssh's -o", "KEY=VALUE")] = None,
+    network: Annotated[Text, option("--network", NETWORK, "network of the master address", "CIDR")] = None,
+    master_addr: Annotated[Text, option("--master-addr", NETWORK, "default: chosen, and proved")] = None,
+    master_port: Annotated[int | None, option("--master-port", NETWORK, "0: a free one (default)")] = None,
+    no_check: Annotated[bool, option("--no-check", CHECKS, "do not look at the nodes before ranks start")] = False,
+    allow: Annotated[list[str] | None, option("--allow", CHECKS, "a failure that does not stop the run", "ID")] = None,
+    data_paths: Annotated[list[str] | None, option("--data-path", CHECKS, "must be on all nodes", "PATH")] = None,
+    expect_gpus: Annotated[int | None, option("--expect-gpus", CHECKS, "GPUs a node has (--nproc)", "K")] = None,
+    lease: Annotated[Text, option("--lease", TIMES, "ranks live this long without allranks (60s)")] = None,
+    grace: Annotated[Text, option("--grace", TIMES, "SIGTERM to SIGKILL after a failure (1s)")] = None,
+    stop_grace: Annotated[Text, option("--stop-grace", TIMES, "SIGTERM to SIGKILL at stop, Ctrl-C (30s)")] = None,
+    connect_timeout: Annotated[Text, option("--connect-timeout", TIMES, "to reach a node (12s)")] = None,
+    init_timeout: Annotated[Text, option("--init-timeout", TIMES, "until all ranks have initialised (10m)")] = None,
+    pg_timeout: Annotated[Text, option("--pg-timeout", TIMES, "of the process groups, over the script's own")] = None,
+    name: Annotated[Text, option("--name", PLACES, "first part of the run directory's name (run)")] = None,
+    runs_dir: Annotated[Text, option("--runs-dir", PLACES, "where run directories go (runs)")] = None,
+    node_dir: Annotated[Text, option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
+    output_dir: Annotated[Text, option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
+    config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
+    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
+    debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
+    step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
+    no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
     end_leftovers: Annotated[
-        bool | None, _option("--end-leftovers", BEHAVIOUR, "end processes of earlier, dead runs first")
+        bool | None, option("--end-leftovers", BEHAVIOUR, "end processes of earlier, dead runs first")
     ] = None,
-    detach: Annotated[bool | None, _option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
-    dry_run: Annotated[bool, _option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
-    json_: Annotated[bool, _option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
+    detach: Annotated[bool | None, option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
+    dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
+    json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
 ) -> None:
     """Start training on every node, watch it, and end all of it if any part fails.
 
     Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
     """
-    given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "json_", "dry_run")}
-    resolved = resolve_options({**given, "fold": False if no_fold else None}, config)
+    given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
+    given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
+    resolved = resolve_options(given, config)
     require_command(resolved)
     cluster = find_cluster(resolved)
     spec = resolved.spec
@@ -90,6 +96,11 @@ def command(
         typer.echo(describe(spec, cluster, json_))
         raise typer.Exit(0)
     raise typer.Exit(launch(resolved, cluster, json_))
+
+
+def split_words(values: list[str] | None) -> list[str]:
+    """The words of an option that takes several, with commas or by repetition."""
+    return [word for value in values or () for word in value.split(",") if word]
 
 
 def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:

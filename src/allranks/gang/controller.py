@@ -19,12 +19,13 @@ from allranks.cluster.names import is_address
 from allranks.node.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
+from allranks.runs.preflight import document, save
 from allranks.spec import RunSpec
 
 from .channel import Channel, ChannelFailed
 from .clocks import Clock
 from .machine import Gang
-from .places import Setting, collectors, mark, node_label
+from .places import Setting, collectors, judge_request, mark, node_label
 from .progress import Progress
 from .remarks import run_disk_full
 from .states import Action, AttemptOver, Back, Event, Lost, Note, Send, Silent, State, Stop, Tick, Unreachable
@@ -181,7 +182,15 @@ class Controller:
     def _note(self, note: Note) -> None:
         event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.gang.attempt, **note.fields}
         self.run_dir.append_event(event)
+        if note.event == "looked":
+            self._save_look()
         self.view.event(event)
+
+    def _save_look(self) -> None:
+        """evidence/preflight.json, as `allranks check` leaves it."""
+        request = judge_request(self.spec, self.setting, self.cluster)
+        facts = {n.name: n.facts for n in self.gang.nodes.values()}
+        save(self.run_dir, document(request, facts, [c.name for c in self.setting.checks], time.time()))
 
     # -- channels ----------------------------------------------------------------------------------
 

@@ -163,7 +163,9 @@ class Gang(Roster):
         request = judge_request(self.spec, self.setting, self.cluster)
         found = judge(request, facts, self.setting.checks, self.spec.allow)
         failures = [f for f in found if f.status == "fail"]
-        actions: list[Action] = [Note("finding", f.to_json()) for f in found]
+        checks = self.setting.checks
+        actions: list[Action] = [Note("looked", {"checks": len(checks)})] if checks else []
+        actions += [Note("finding", f.to_json()) for f in found]
         self.findings += [f for f in found if f.status == "warn"]
         if failures:
             self.refused_by_check = True

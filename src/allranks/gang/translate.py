@@ -73,4 +73,7 @@ def translate(node: str, message: Message, clock: Clock) -> Event | None:
         own = (error.get("allranks") or {}).get("t")
         if isinstance(own, (int, float)):
             t = min(float(own), float(t or own))  # the program's own word is earlier than its reaping
+    if message["type"] == "facts" and clock.delay is not None:
+        seen = {"offset": round(clock.offset, 4), "delay": round(clock.delay, 4)}
+        message = {**message, "facts": {**(message.get("facts") or {}), "clock": seen}}
     return kind(node, message, clock.correct(float(t)) if isinstance(t, (int, float)) else 0.0)

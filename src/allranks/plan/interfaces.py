@@ -217,6 +217,9 @@ def _judge_gloo(node: str, facts: Facts, names: Sequence[str], proof: Proof) -> 
             has = ", ".join(dict.fromkeys(known)) or "none"
             message = f"{node} has no interface {name} with an address (GLOO_SOCKET_IFNAME={value}; it has {has})"
             found.append(Finding("no-interface", "fail", message, _gloo_remedy(proof), where))
+        elif not any(i.get("running") for n, _, i in getifaddrs(facts) if n == name):
+            message = f"{node}: GLOO_SOCKET_IFNAME={value}, but {name} is down: peers cannot reach it"
+            found.append(Finding("wrong-interface", "fail", message, _gloo_remedy(proof), where))
         elif name in proof.failed and name not in proof.passed:
             message = f"{node}: GLOO_SOCKET_IFNAME={value}, but the proof failed over {name}"
             found.append(Finding("wrong-interface", "warn", message, _gloo_remedy(proof), where))

@@ -7,6 +7,7 @@ from typing import Any
 
 from allranks.findings import Finding
 from allranks.preflight.check import Check
+from allranks.preflight.compare import names
 from allranks.preflight.judge import ORDER
 
 Rows = Mapping[str, Mapping[str, str]]
@@ -86,6 +87,26 @@ def finding_lines(found: Sequence[Finding], colour: bool, verbose: bool) -> list
 
 def _reasons(found: Sequence[Finding]) -> str:
     return ", ".join(dict.fromkeys(f.check or f.id for f in found))
+
+
+def setting_lines(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
+    """The network settings of the ranks, once for all nodes that have the same."""
+    lines = []
+    for nodes, rows in grouped(explained):
+        lines.append(f"network of the ranks on {nodes}")
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        for row in rows:
+            cells = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
+            lines.append(f"  {cells}  {row[3]}".rstrip())
+    return lines
+
+
+def grouped(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """(node names, rows) for nodes with equal rows."""
+    groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for node, rows in explained.items():
+        groups.setdefault(tuple(tuple(row) for row in rows), []).append(node)
+    return [(names(nodes) if len(nodes) > 1 else nodes[0], list(rows)) for rows, nodes in groups.items()]
 
 
 def document(

@@ -50,8 +50,8 @@ def _judge_name(name: str, by_node: Mapping[str, Any]) -> List[Finding]:
         if addresses != most:
             says = f"{verb(nodes, 'resolves', 'resolve')} {name} to {', '.join(addresses)}"
             says = says if addresses else f"can't resolve {name}"
-            rest = f"the other {len(known[most])} to" if len(known[most]) > 1 else f"{known[most][0]} to"
-            message = f"{names(nodes)} {says}; {rest} {', '.join(most)}"
+            other = f"the other {len(known[most])} resolve" if len(known[most]) > 1 else f"{known[most][0]} resolves"
+            message = f"{names(nodes)} {says}; {other} it to {', '.join(most)}"
             found.append(Finding("name-resolution", "warn", message, _remedy(name, nodes, most[0]), place(nodes)))
     return found
 

@@ -48,7 +48,9 @@ def _cause(item: Blame, result: Mapping[str, Any], pairs: Tried, facts: Nodes) -
     if error == "timeout" and answers:
         other = f"; {b} reaches {a}" if back and item.kind == "way" else ""
         return True, f": no answer, as where a firewall drops it{open_port or other}"
-    return error == "timeout", f": {result.get('text') or error}"
+    if error == "timeout":
+        return True, ": no answer at all: a firewall drops it, or the link is dead"
+    return False, f": {result.get('text') or error}"
 
 
 def _evidence(pair: Tuple[str, str], result: Mapping[str, Any]) -> str:

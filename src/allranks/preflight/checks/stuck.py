@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, by_value, names, number, part, place, remote
+from ..compare import Nodes, by_value, names, number, place, remote
 from ..host import CouldNotLook, Host
 
 ID = "stuck"

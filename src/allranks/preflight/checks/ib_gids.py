@@ -1,0 +1,136 @@
+"""Active RoCE ports have a RoCE v2 address for IPv4, and NCCL_IB_GID_INDEX points to one where it is set.
+
+NCCL (2.21 and newer) takes the RoCE v2 entry of its address family by itself; a set index is taken as it is,
+and an empty or RoCE v1 entry ends in `ibv_modify_qp failed` (src/transport/net_ib.cc, NCCL issue 1573).
+Files: ports/N/gids/I and ports/N/gid_attrs/types/I, which cannot be read where the entry is empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, by_value, names, others, part, place, remote
+from ..host import Host
+
+ID = "ib_gids"
+GROUP = "network"
+LEVEL = "quick"
+LABEL = "nccl-ib-error"
+ENTRIES = 256
+EMPTY = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
+IPV4 = "0000:0000:0000:0000:0000:ffff:"
+V2 = "RoCE v2"
+
+
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{"index": NCCL_IB_GID_INDEX or None, "family": …, "ports": {"mlx5_0/1": {index: [gid, type]}}}."""
+    ports: Dict[str, Dict[str, List[str]]] = {}
+    for path in host.glob("/sys/class/infiniband/*/ports/*")[:64]:
+        words = path.split("/")
+        active = (host.text(f"{path}/state", 64) or "").endswith("ACTIVE")
+        if active and host.text(f"{path}/link_layer", 64) == "Ethernet" and _is_used(host, words[4], words[6]):
+            ports[f"{words[4]}/{words[6]}"] = _entries(host, path)
+    if not ports:
+        return None
+    index = host.env.get("NCCL_IB_GID_INDEX", "").strip()
+    return {
+        "index": int(index) if index.isdigit() else None,
+        "family": host.env.get("NCCL_IB_ADDR_FAMILY", "")[:16],
+        "ports": ports,
+    }
+
+
+def _entries(host: Host, path: str) -> Dict[str, List[str]]:
+    """Those that hold an address, 24 at most."""
+    found: Dict[str, List[str]] = {}
+    for index in range(ENTRIES):
+        gid = host.text(f"{path}/gids/{index}", 64)
+        if gid is None or len(found) >= 24:
+            break
+        if gid not in EMPTY:
+            found[str(index)] = [gid, host.text(f"{path}/gid_attrs/types/{index}", 64) or ""]
+    return found
+
+
+def _is_used(host: Host, device: str, port: str) -> bool:
+    """As NCCL reads NCCL_IB_HCA: prefixes, = exact, ^ all but these."""
+    wanted = host.env.get("NCCL_IB_HCA", "")
+    if not wanted:
+        return True
+    without, exact = wanted.startswith("^"), wanted.lstrip("^").startswith("=")
+    for word in wanted.lstrip("^=").split(","):
+        name, _, number = word.partition(":")
+        same = device == name if exact else device.startswith(name)
+        if name and same and (not number or number == port):
+            return not without
+    return without
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """nccl-ib-error, warnings."""
+    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    found = _wrong_index(looked)
+    for port in dict.fromkeys(port for v in looked.values() for port in v["ports"]):
+        having = {n: v["ports"][port] for n, v in looked.items() if port in v["ports"]}
+        fine = [n for n, entries in having.items() if _has_v2(entries)]
+        lacking = [n for n in having if n not in fine]
+        if lacking and fine and len(fine) >= len(lacking):
+            message = f"{_said(port)} on {names(lacking)} has no RoCE v2 address for IPv4"
+            message += others(lacking, fine, "have one", "has one")
+            found.append(_finding(lacking, port, message))
+    return found + _none_at_all(looked, facts_by_node)
+
+
+def _has_v2(entries: Mapping[str, Any]) -> bool:
+    return any(gid.startswith(IPV4) and kind == V2 for gid, kind in entries.values())
+
+
+def _said(port: str) -> str:
+    device, _, number = port.partition("/")
+    return device if number == "1" else f"{device} port {number}"
+
+
+def _finding(nodes: List[str], port: str, message: str) -> Finding:
+    device, _, number = port.partition("/")
+    look = remote(nodes[0], "rdma", "link", "show", f"{device}/{number}")
+    remedy = f"give its interface an IPv4 address ({look} names it); see: {remote(nodes[0], 'show_gids', device)}"
+    return Finding(LABEL, "warn", message, remedy, place(nodes, interface=device))
+
+
+def _wrong_index(looked: Nodes) -> List[Finding]:
+    wrong: Dict[str, str] = {}
+    for node, v in looked.items():
+        index = v.get("index")
+        if index is None:
+            continue
+        for port, entries in v["ports"].items():
+            gid, kind = entries.get(str(index)) or ("", "")
+            if gid and (kind == V2 or not kind):
+                continue
+            what = f"{kind or 'RoCE v1'} entry ({gid})" if gid else "empty entry"
+            wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {'an' if not gid else 'a'} {what} of {_said(port)}")
+    found = []
+    for text, nodes in by_value(wrong).items():
+        message = f"{text} on {names(nodes)}"
+        remedy = "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the entry for each port) or name one of type v2: "
+        remedy += remote(nodes[0], "show_gids")
+        found.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
+    return found
+
+
+def _none_at_all(looked: Nodes, facts_by_node: Nodes) -> List[Finding]:
+    """Machines with GPUs whose RoCE ports have no routable address of either family."""
+    anywhere = any(_has_v2(entries) for v in looked.values() for entries in v["ports"].values())
+    nodes = []
+    for node, v in looked.items():
+        entries = [entry for port in v["ports"].values() for entry in port.values()]
+        routable = any(kind == V2 and not gid.startswith("fe80:") for gid, kind in entries)
+        if not routable and part(facts_by_node[node], "gpus").get("count"):
+            nodes.append(node)
+    if anywhere or not nodes:
+        return []
+    port = next(iter(looked[nodes[0]]["ports"]))
+    message = f"no active RoCE port of {names(nodes)} has an IP address: RoCE reaches no other subnet"
+    return [_finding(nodes, port, message)]

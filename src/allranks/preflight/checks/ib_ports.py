@@ -1,0 +1,111 @@
+"""InfiniBand and RoCE ports that are up on most nodes are up on all, at the same rate.
+
+NCCL takes the ports that are ACTIVE and passes over others in silence. Files: /sys/class/infiniband/*/ports/*
+(Documentation/ABI/stable/sysfs-class-infiniband); the rule is that of gpud's component infiniband and GCM's
+check_ib, with the other nodes as the expectation. Ports that are down everywhere have no cable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, by_value, differences, names, others, part, place, remote, verb
+from ..host import Host
+
+ID = "ib_ports"
+GROUP = "network"
+LEVEL = "quick"
+LABEL = "nccl-ib-error"
+HINTS = {
+    "Polling": "no cable, or the other end is off",
+    "Disabled": "the port is disabled",
+    "LinkErrorRecovery": "the link is in error recovery",
+    "INIT": "no subnet manager has set it up",
+}
+
+
+def collect(host: Host) -> Optional[Dict[str, Dict[str, str]]]:
+    """{"mlx5_0/1": {"state": "ACTIVE", "phys": "LinkUp", "rate": "400 Gb/sec (4X NDR)", "layer": …}}."""
+    found = {}
+    for path in host.glob("/sys/class/infiniband/*/ports/*")[:128]:
+        words = path.split("/")
+        state, phys = (host.text(f"{path}/{name}", 64) or "" for name in ("state", "phys_state"))
+        found[f"{words[4]}/{words[6]}"] = {
+            "state": state.rpartition(":")[2].strip(),
+            "phys": phys.rpartition(":")[2].strip(),
+            "rate": host.text(f"{path}/rate", 64) or "",
+            "layer": host.text(f"{path}/link_layer", 64) or "",
+        }
+    return found or None
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """nccl-ib-error, warnings."""
+    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    found = []
+    for port in dict.fromkeys(port for v in looked.values() for port in v):
+        found += _down(port, looked)
+        rates = {n: v[port]["rate"] for n, v in looked.items() if _is_up(v.get(port)) and v[port].get("rate")}
+        for d in differences(f"rate of {_said(port)}", rates):
+            message = d.message
+            if d.norm is not None:
+                message = f"{_said(port)} on {names(d.nodes)} runs at {d.value}"
+                message += others(d.nodes, [n for n in rates if rates[n] == d.norm], f"have {d.norm}", f"has {d.norm}")
+            remedy = f"reseat or replace the cable, see both ends: {_look(d.nodes[0], port)}"
+            found.append(Finding(LABEL, "warn", message, remedy, place(d.nodes, interface=port.partition("/")[0])))
+    return found + _fewer(looked, facts_by_node)
+
+
+def _is_up(values: Optional[Mapping[str, str]]) -> bool:
+    return bool(values) and (values or {}).get("state") == "ACTIVE" and (values or {}).get("phys") in ("LinkUp", "")
+
+
+def _said(port: str) -> str:
+    device, _, number = port.partition("/")
+    return device if number == "1" else f"{device} port {number}"
+
+
+def _down(port: str, looked: Nodes) -> List[Finding]:
+    """Where at least half of the nodes that have the port have it up."""
+    up = [n for n, v in looked.items() if _is_up(v.get(port))]
+    down = {n: v[port] for n, v in looked.items() if port in v and n not in up}
+    if not up or len(up) < len(down):
+        return []
+    found = []
+    for state, nodes in by_value({n: f"{v['state']} ({v['phys']})" for n, v in down.items()}).items():
+        one = down[nodes[0]]
+        hint = HINTS.get(one["phys"]) or HINTS.get(one["state"]) or ""
+        message = f"{_said(port)} on {names(nodes)} is {state}{': ' + hint if hint else ''}"
+        message += others(nodes, up, "have it ACTIVE", "has it ACTIVE")
+        remedy = f"see cable, switch port and subnet manager: {_look(nodes[0], port)}"
+        found.append(Finding(LABEL, "warn", message, remedy, place(nodes, interface=port.partition("/")[0]),
+                             tuple(f"{n}: {port} state {v['state']}, phys_state {v['phys']}"
+                                   for n, v in list(down.items())[:4])))  # fmt: skip
+    return found
+
+
+def _look(node: str, port: str) -> str:
+    return remote(node, "ibstat", port.partition("/")[0])
+
+
+def _fewer(looked: Nodes, facts_by_node: Nodes) -> List[Finding]:
+    """An adapter that is absent: fewer active ports than most, though none of its own is down."""
+    if not looked:
+        return []
+    counts = {n: sum(_is_up(p) for p in part(f, ID).values()) for n, f in facts_by_node.items()}
+    has_less = {n for n, v in looked.items() if any(not _is_up(p) for p in v.values())}
+    found = []
+    for d in differences("active RDMA ports", counts):
+        nodes = [n for n in d.nodes if n not in has_less]
+        if not nodes or (d.norm is not None and d.value >= d.norm):
+            continue
+        message = d.message
+        if d.norm is not None:
+            message = f"{names(nodes)} {verb(nodes, 'has', 'have')} {d.value or 'no'} active RDMA ports"
+            fine = [n for n in counts if counts[n] == d.norm]
+            message += others(nodes, fine, f"have {d.norm}", f"has {d.norm}")
+        remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat', '-l')}; {remote(nodes[0], 'lspci')}"
+        found.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
+    return found

@@ -1,0 +1,140 @@
+"""The kernel has logged no lockup, hung task, kill for memory, failing disk, file system, memory or PCIe device.
+
+Patterns after node-problem-detector's config/kernel-monitor.json and gpud's components (os, memory, disk,
+nfs, pci), and the kernel's own texts: kernel/watchdog.c, kernel/hung_task.c, mm/oom_kill.c,
+net/sunrpc/clnt.c, drivers/nvme/host/pci.c, drivers/pci/pcie/aer.c. NVIDIA's Xid is another check's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, by_value, names, place, remote
+from ..host import CouldNotLook, Host
+
+ID = "kernel_log"
+GROUP = "host"
+LEVEL = "full"
+SECONDS = 30.0
+DAY = 86400.0
+LAST = 4_000_000  # bytes: the newest part of a large ring buffer
+STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
+NO_DISK = re.compile(r"\bdev (fd|sr|loop|nbd)\d+")  # an empty drive is no failing disk
+
+
+class Kind(NamedTuple):
+    """Lines of one kind; `days` back they count (0: since boot), from `least` of them on."""
+
+    what: str
+    pattern: str
+    remedy: str
+    label: str = ID
+    days: float = 0.0
+    least: int = 1
+
+
+DISK = "look: {smart}; replace the disk, or keep data and checkpoints off it"
+KINDS = {
+    "lockup": Kind("a CPU lockup", r"BUG: soft lockup|hard LOCKUP|[Ww]atchdog detected hard",
+                   "reboot {node}; if it comes back: firmware, kernel or hardware", days=1),
+    "hung": Kind("a task that hung in the kernel", r"INFO: task .{1,40}:\d+ blocked for more than \d+ seconds",
+                 "a disk or file server does not answer: {log}", days=1),
+    "oom": Kind("a process killed for lack of memory",
+                r"(?:Out of memory|Memory cgroup out of memory).*[Kk]ill(?:ed)? process|^Killed process \d+",
+                "fewer data-loader workers or a smaller batch, or a larger memory limit; {log}",
+                "host-oom-killed", days=1),
+    "nfs": Kind("an NFS server that did not answer", r"nfs: server \S+ not responding",
+                "see that the server and its network are up: {nfs}", days=1),
+    "disk": Kind("a failing disk",
+                 r"(?:I/O error, dev |critical \w+ error, dev |Buffer I/O error on dev(?:ice)? )"
+                 r"|nvme\d*n?\d*: (?:I/O .*QID \d+ timeout|I/O tag .*timeout|controller is down|Removing after probe"
+                 r"|Device not ready; aborting|Disabling device after reset failure)", DISK),
+    "filesystem": Kind("a damaged file system",
+                       r"EXT[234]-fs error|EXT4-fs .*Remounting filesystem read-only|BTRFS (?:error|critical)"
+                       r"|XFS \(\S+\): (?:Corruption|Metadata (?:corruption|CRC error)|Internal error"
+                       r"|xfs_do_force_shutdown|log I/O error|metadata I/O error|.*[Ss]hutting down filesystem)",
+                       "unmount it and run fsck or xfs_repair; {log}"),
+    "hardware": Kind("an uncorrected hardware error (memory, processor or bus)",
+                     r"\[Hardware Error\]: (?:event severity: (?:fatal|recoverable)|.*Uncorrected)|EDAC .*\b\d+ UE\b"
+                     r"|Machine Check Exception: 0*[1-9a-f]|mce: .*[Uu]ncorrected|Memory failure: 0x",
+                     "leave {node} out and have it looked at: {ras}"),
+    "corrected": Kind("many corrected memory errors", r"EDAC .*\b\d+ CE\b", "have the memory module looked at: {ras}",
+                      days=1, least=10),
+    "pcie": Kind("a fatal PCIe error", r"severity=Uncorrect\w+ \(Fatal\)|AER: .*Uncorrect\w+ \(Fatal\)",
+                 "reseat or replace the device named in the line: {log}"),
+}  # fmt: skip
+COMPILED = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}
+
+
+def collect(host: Host) -> Dict[str, Dict[str, Any]]:
+    """{kind: {"count", "line", "ago"}}: the newest line of each, seconds ago (None: the log has no times)."""
+    words = (host.text("/proc/uptime", 64) or "").split()
+    up = float(words[0]) if words else None
+    found: Dict[str, Dict[str, Any]] = {}
+    for stamp, text in _lines(_log(host)):
+        ago = max(0.0, up - stamp) if up is not None and stamp is not None else None
+        for name, pattern in COMPILED.items():
+            if not pattern.search(text) or (name == "disk" and NO_DISK.search(text)):
+                continue
+            if KINDS[name].days and ago is not None and ago > KINDS[name].days * DAY:
+                continue
+            one = found.setdefault(name, {"count": 0})
+            one.update(count=one["count"] + 1, line=text[:300], ago=None if ago is None else round(ago))
+            break
+    return {name: one for name, one in found.items() if one["count"] >= KINDS[name].least}
+
+
+def _log(host: Host) -> str:
+    """dmesg, or the journal's copy where kernel.dmesg_restrict keeps it from users."""
+    ran = host.run(["sh", "-c", f"dmesg | tail -c {LAST}"], 10.0)
+    if ran.out.strip():
+        return ran.out
+    other = host.run(["sh", "-c", f"journalctl -k -b -q --no-pager -o short-monotonic | tail -c {LAST}"], 15.0)
+    if other.out.strip():
+        return other.out
+    why = (ran.err.strip().splitlines() or ["the kernel log is empty"])[0]
+    raise CouldNotLook(f"{why[:200]} (sudo sysctl kernel.dmesg_restrict=0, or join the group adm or systemd-journal)")
+
+
+def _lines(text: str) -> List[Tuple[Optional[float], str]]:
+    found: List[Tuple[Optional[float], str]] = []
+    for line in text.splitlines():
+        match = STAMP.match(line)
+        found.append((float(match.group(1)), match.group(2)) if match else (None, line))
+    return found
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """A warning for each kind; nodes with the same newest line (one kernel) are told together."""
+    found = []
+    for name, kind in KINDS.items():
+        logged = {n: f[ID][name] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping) and name in f[ID]}
+        for _, nodes in by_value({n: v.get("line") for n, v in logged.items()}).items():
+            one = logged[nodes[0]]
+            times = "" if one["count"] == 1 else f", {one['count']} times since boot"
+            if kind.days and times:
+                times = times.replace("since boot", "in the last day")
+            message = f"the kernel of {names(nodes)} logged {kind.what} {_ago(one.get('ago'))}{times}"
+            found.append(Finding(kind.label, "warn", message, _remedy(kind, nodes[0]), place(nodes),
+                                 (str(one["line"]),)))  # fmt: skip
+    return found
+
+
+def _remedy(kind: Kind, node: str) -> str:
+    log = remote(node, "sh", "-c", "sudo dmesg -T | tail -n 200")
+    return kind.remedy.format(
+        node=node, log=log, nfs=remote(node, "nfsstat", "-m"), smart=remote(node, "sudo", "smartctl", "--scan"),
+        ras=remote(node, "sudo", "ras-mc-ctl", "--errors"),
+    )  # fmt: skip
+
+
+def _ago(seconds: Any) -> str:
+    if seconds is None:
+        return "since boot"
+    for length, unit in ((DAY, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

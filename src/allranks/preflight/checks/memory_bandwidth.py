@@ -1,0 +1,74 @@
+"""Every node copies memory about as fast as the others.
+
+One thread, 64 MB, the best of many copies, as STREAM counts its best too. A missing memory module, a
+throttled or misconfigured processor shows here. Nodes of one machine share it: the best of them counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, part, place, remote
+from ..host import Host, ask
+
+ID = "memory_bandwidth"
+GROUP = "host"
+LEVEL = "full"
+SECONDS = 30.0
+ALONE = True
+ODD = 0.7
+PROGRAM = """
+import json, sys, time
+clock = getattr(time, "perf_counter", time.time)
+n = 64 << 20
+a, b = bytearray(n), bytearray(n)
+v, w = memoryview(a), memoryview(b)
+best, begun = None, clock()
+while best is None or clock() - begun < 2.0:
+    t = clock()
+    v[:] = w
+    t = clock() - t
+    best = t if best is None or t < best else best
+sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps({"gb_s": round(n / best / 1e9, 2)}))
+"""
+
+
+def collect(host: Host) -> Dict[str, Any]:
+    """{"gb_s": …}: bytes copied in a second (each is read and written)."""
+    found = ask(host, PROGRAM, 20.0, anywhere=True)
+    return {"gb_s": float(found["gb_s"])}
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """A warning for a node that is well below the median and not busy with other work."""
+    speeds: Dict[str, float] = {}
+    machines: Dict[str, str] = {}
+    for node, facts in facts_by_node.items():
+        value = part(facts, ID).get("gb_s")
+        machine = str(part(facts, "identity").get("boot_id") or node)
+        if isinstance(value, (int, float)) and (machine not in machines or value > speeds[machines[machine]]):
+            speeds.pop(machines.get(machine, ""), None)
+            machines[machine], speeds[node] = node, float(value)
+    usual = _median(list(speeds.values()))
+    found = []
+    for node, speed in speeds.items():
+        if speed < ODD * usual and not _is_busy(facts_by_node[node]):
+            message = f"{node} copies memory at {speed:.1f} GB/s; the median of {len(speeds)} nodes is {usual:.1f} GB/s"
+            look = remote(node, "sudo", "dmidecode", "-t", "memory")
+            remedy = f"look for missing memory modules and throttling: {look}"
+            found.append(Finding(ID, "warn", message, remedy, place([node])))
+    return found
+
+
+def _is_busy(facts: Mapping[str, Any]) -> bool:
+    load, cpus = facts.get("load"), facts.get("cpu")
+    return isinstance(load, (list, tuple)) and isinstance(cpus, int) and float(load[0]) > cpus
+
+
+def _median(values: List[float]) -> float:
+    ordered, middle = sorted(values), len(values) // 2
+    if not ordered:
+        return 0.0
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,105 @@
+"""Network interfaces of the same name have the same speed and MTU on all nodes, full duplex, and are up.
+
+Files: /sys/class/net/*/{speed,duplex,mtu,operstate} (Documentation/ABI/testing/sysfs-class-net). Virtual
+machines show no speed; interfaces that containers and tunnels bring along are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, differences, names, others, part, place, remote
+from ..host import Host
+
+ID = "nic"
+GROUP = "network"
+LEVEL = "quick"
+# fmt: off
+VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "cilium", "lxc", "tun", "tap", "wg",
+           "tailscale", "ifb", "dummy", "kube-", "nodelocaldns", "vxlan", "genev", "ovs-", "podman", "vnet", "wl", "ww")
+# fmt: on
+
+
+def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
+    """{"eth0": {"mtu": 9000, "speed": Mb/s, "duplex": "full", "state": "up", "device": true}}."""
+    found = {}
+    for path in host.glob("/sys/class/net/*")[:256]:
+        name = path.rpartition("/")[2]
+        mtu = host.text(f"{path}/mtu", 32) or ""
+        if name.startswith(VIRTUAL) or not mtu.isdigit():
+            continue
+        one: Dict[str, Any] = {"mtu": int(mtu), "device": host.exists(f"{path}/device")}
+        speed = host.text(f"{path}/speed", 32) or ""  # EINVAL while down; -1: not known
+        if speed.isdigit() and 0 < int(speed) < 10_000_000:
+            one["speed"] = int(speed)
+        for key, file in (("duplex", "duplex"), ("state", "operstate")):
+            one[key] = host.text(f"{path}/{file}", 32) or ""
+        found[name] = one
+    return dict(list(found.items())[:64]) or None
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """Warnings."""
+    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    found = []
+    for name in dict.fromkeys(name for v in looked.values() for name in v):
+        having = {n: v[name] for n, v in looked.items() if name in v}
+        up = {n: v for n, v in having.items() if v.get("state") in ("up", "unknown")}
+        found += _speed(name, up) + _mtu(name, up) + _half(name, up) + _down(name, having)
+    return found
+
+
+def _speed(name: str, up: Nodes) -> List[Finding]:
+    speeds = {n: v["speed"] for n, v in up.items() if v.get("speed") and v.get("device")}
+    found = []
+    for d in differences(f"speed of {name}", speeds, _rate):
+        message = d.message
+        if d.norm is not None:
+            message = f"{name} on {names(d.nodes)} runs at {_rate(d.value)}"
+            fine = [n for n in speeds if speeds[n] == d.norm]
+            message += others(d.nodes, fine, f"run at {_rate(d.norm)}", f"runs at {_rate(d.norm)}")
+        remedy = f"see cable, transceiver and switch port: {remote(d.nodes[0], 'ethtool', name)}"
+        found.append(Finding(ID, "warn", message, remedy, place(d.nodes, interface=name)))
+    return found
+
+
+def _rate(megabits: Any) -> str:
+    return f"{megabits / 1000:g} Gb/s" if megabits >= 1000 else f"{megabits} Mb/s"
+
+
+def _mtu(name: str, up: Nodes) -> List[Finding]:
+    mtus = {n: v["mtu"] for n, v in up.items()}
+    found = []
+    for d in differences(f"MTU of {name}", mtus):
+        message = d.message
+        if d.norm is not None:
+            message = f"the MTU of {name} on {names(d.nodes)} is {d.value}"
+            message += others(d.nodes, [n for n in mtus if mtus[n] == d.norm], f"have {d.norm}", f"has {d.norm}")
+        line = remote(d.nodes[0], "sudo", "ip", "link", "set", "dev", name, "mtu", str(d.norm or "MTU"))
+        remedy = f"use one MTU everywhere: {line}"
+        found.append(Finding("mtu-or-packet-loss", "warn", message, remedy, place(d.nodes, interface=name)))
+    return found
+
+
+def _half(name: str, up: Nodes) -> List[Finding]:
+    nodes = [n for n, v in up.items() if v.get("duplex") == "half" and v.get("device")]
+    if not nodes:
+        return []
+    message = f"{name} on {names(nodes)} runs at half duplex: one end negotiates and the other is fixed"
+    remedy = f"let both ends negotiate: {remote(nodes[0], 'sudo', 'ethtool', '-s', name, 'autoneg', 'on')}"
+    return [Finding(ID, "warn", message, remedy, place(nodes, interface=name))]
+
+
+def _down(name: str, having: Nodes) -> List[Finding]:
+    """A device that is down here and up on most nodes."""
+    states = {n: v["state"] for n, v in having.items() if v.get("device") and v.get("state") in ("up", "down")}
+    found = []
+    for d in differences(f"state of {name}", states):
+        if d.norm == "up":
+            message = f"{name} on {names(d.nodes)} is down"
+            message += others(d.nodes, [n for n in states if states[n] == "up"], "have it up", "has it up")
+            remedy = f"see its cable and configuration: {remote(d.nodes[0], 'ip', 'link', 'show', name)}"
+            found.append(Finding("node-network-down", "warn", message, remedy, place(d.nodes, interface=name)))
+    return found

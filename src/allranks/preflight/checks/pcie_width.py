@@ -1,0 +1,105 @@
+"""Network adapters use as many PCIe lanes, at the speed, as they can and as on the other nodes.
+
+An adapter that trained fewer lanes (x8 of x16) halves its bandwidth in silence. Files: current_link_width,
+max_link_width, current_link_speed of the PCI device (Documentation/ABI/testing/sysfs-bus-pci). A narrower slot
+by design matters only where the port is faster than the slot. imbue's host-health-checks compare both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, by_value, differences, names, others, part, place, remote, split
+from ..host import Host
+
+ID = "pcie_width"
+GROUP = "network"
+LEVEL = "quick"
+# Gb/s of a lane after its encoding: 8b/10b up to 5 GT/s, 128b/130b up to 32, flits from 64 on.
+LANE = {"2.5": 2.0, "5.0": 4.0, "5": 4.0, "8.0": 7.88, "8": 7.88, "16.0": 15.75, "16": 15.75, "32.0": 31.5,
+        "32": 31.5, "64.0": 62.0, "64": 62.0}  # fmt: skip
+
+
+def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
+    """{"mlx5_0": {"pci", "width", "most", "speed": "16.0 GT/s PCIe", "rate": Gb/s of its fastest port}}."""
+    found: Dict[str, Dict[str, Any]] = {}
+    seen = set()
+    for path in [*host.glob("/sys/class/infiniband/*")[:64], *host.glob("/sys/class/net/*")[:256]]:
+        pci = (host.link(f"{path}/device") or "").rpartition("/")[2]
+        width, most = (host.text(f"{path}/device/{f}_link_width", 16) or "" for f in ("current", "max"))
+        if pci in seen or not (width.isdigit() and most.isdigit() and 0 < int(width) <= 32 and int(most) <= 32):
+            continue  # virtual functions show 0, unknown widths 63 or 255
+        seen.add(pci)
+        speed = host.text(f"{path}/device/current_link_speed", 32) or ""
+        found[path.rpartition("/")[2]] = {
+            "pci": pci, "width": int(width), "most": int(most), "speed": speed, "rate": _rate(host, path),
+        }  # fmt: skip
+    return found or None
+
+
+def _rate(host: Host, path: str) -> float:
+    """Gb/s; 0 where it is not known."""
+    rates = []
+    for file in host.glob(f"{path}/ports/*/rate"):
+        rates.append((host.text(file, 64) or "").partition(" ")[0])
+    speed = host.text(f"{path}/speed", 32) or ""
+    if speed.isdigit():
+        rates.append(str(int(speed) / 1000))
+    numbers = [float(r) for r in rates if r.replace(".", "", 1).isdigit()]
+    return max(numbers, default=0.0)
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """Warnings: other than most nodes; narrower than the adapter and too slow for its port."""
+    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    found = []
+    for name in dict.fromkeys(name for v in looked.values() for name in v):
+        having = {n: v[name] for n, v in looked.items() if name in v}
+        links = {n: _link(v) for n, v in having.items()}
+        for d in differences(f"PCIe link of {name}", links):
+            if d.norm is not None and not any(_capacity(having[n]) < _usual(having, links) for n in d.nodes):
+                continue
+            message = d.message
+            if d.norm is not None:
+                fine = [n for n in links if links[n] == d.norm]
+                message = f"{name} on {names(d.nodes)} has a PCIe link of {d.value}"
+                message += others(d.nodes, fine, f"have {d.norm}", f"has {d.norm}")
+            found.append(_finding(name, d.nodes, message, having))
+        if split(links) is None:
+            found += _narrow(name, having)
+    return found
+
+
+def _link(one: Mapping[str, Any]) -> str:
+    speed = str(one.get("speed") or "").replace(" PCIe", "")
+    return f"x{one['width']}" + (f" at {speed}" if speed else "")
+
+
+def _capacity(one: Mapping[str, Any]) -> float:
+    return int(one["width"]) * LANE.get(str(one.get("speed") or "").partition(" ")[0], 0.0)
+
+
+def _usual(having: Nodes, links: Mapping[str, str]) -> float:
+    """Of the nodes that are most."""
+    return _capacity(having[next(iter(by_value(links).values()))[0]])
+
+
+def _narrow(name: str, having: Nodes) -> List[Finding]:
+    """On all nodes alike."""
+    slow = [n for n, v in having.items() if v["width"] < v["most"] and 0 < _capacity(v) < float(v.get("rate") or 0)]
+    if not slow:
+        return []
+    one = having[slow[0]]
+    message = f"{name} on {names(slow)} has {one['width']} of {one['most']} PCIe lanes: {_capacity(one):.0f} Gb/s"
+    message += f" for a port of {one['rate']:g} Gb/s"
+    return [_finding(name, slow, message, having)]
+
+
+def _finding(name: str, nodes: List[str], message: str, having: Nodes) -> Finding:
+    look = remote(nodes[0], "sudo", "lspci", "-vv", "-s", str(having[nodes[0]]["pci"]))
+    remedy = f"reseat the card, see the riser and the slot's setting in the firmware: {look}"
+    evidence = tuple(f"{n}: {v['pci']} width {v['width']} of {v['most']}, {v.get('speed')}"
+                     for n, v in list(having.items())[:4])  # fmt: skip
+    return Finding(ID, "warn", message, remedy, place(nodes, interface=name), evidence)
