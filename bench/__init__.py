@@ -1,1 +1,1 @@
-"""Side-by-side benchmarks: `make bench`, or `python -m bench [start|teardown|kill|logs|scale] [--quick]`."""
+"""Side-by-side benchmarks: `make bench`, or `python -m bench [start|teardown|kill|logs|check|scale] [--quick]`."""

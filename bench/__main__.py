@@ -8,9 +8,16 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import kill, logs, scale, start, table, teardown
+from bench import check, kill, logs, scale, start, table, teardown
 
-ALL = {"start": start.run, "teardown": teardown.run, "kill": kill.run, "logs": logs.run, "scale": scale.run}
+ALL = {
+    "start": start.run,
+    "teardown": teardown.run,
+    "kill": kill.run,
+    "logs": logs.run,
+    "check": check.run,
+    "scale": scale.run,
+}
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.checks.catalogue import PAGE, page
 from tests.checks.recorded import RecordedHost
 
 from allranks.diagnose.causes import CAUSES
@@ -143,3 +144,7 @@ def test_what_is_allowed_is_a_warning() -> None:
     assert {f.status for f in judge({}, case["facts"], chosen)} == {"fail"}
     for allowed in ("same_machine", "duplicate-gpu"):
         assert {f.status for f in judge({}, case["facts"], chosen, [allowed])} == {"warn"}
+
+
+def test_the_catalogue_is_in_step() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.checks.catalogue writes it"

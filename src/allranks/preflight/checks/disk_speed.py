@@ -52,7 +52,7 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     except OSError:
         return None
     ran = host.run(["sh", "-c", SCRATCH], LIMIT, cwd=where)
-    return _result(ran, where, True) if ran.ok or ran.code is None else None
+    return _result(ran, f"a new file in {where}", True) if ran.ok or ran.code is None else None
 
 
 def _a_file(host: Host, path: str) -> str:

@@ -109,8 +109,8 @@ def _wrong_index(looked: Nodes) -> List[Finding]:
             gid, kind = entries.get(str(index)) or ("", "")
             if gid and (kind == V2 or not kind):
                 continue
-            what = f"{kind or 'RoCE v1'} entry ({gid})" if gid else "empty entry"
-            wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {'an' if not gid else 'a'} {what} of {_said(port)}")
+            what = f"a RoCE v1 entry ({gid})" if gid else "an empty entry"
+            wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {what} of {_said(port)}")
     found = []
     for text, nodes in by_value(wrong).items():
         message = f"{text} on {names(nodes)}"

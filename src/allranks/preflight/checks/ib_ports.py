@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, by_value, differences, names, others, part, place, remote, verb
+from ..compare import Nodes, by_value, differences, names, number, others, part, place, remote, verb
 from ..host import Host
 
 ID = "ib_ports"
@@ -103,7 +103,7 @@ def _fewer(looked: Nodes, facts_by_node: Nodes) -> List[Finding]:
             continue
         message = d.message
         if d.norm is not None:
-            message = f"{names(nodes)} {verb(nodes, 'has', 'have')} {d.value or 'no'} active RDMA ports"
+            message = f"{names(nodes)} {verb(nodes, 'has', 'have')} {number(d.value, 'active RDMA port')}"
             fine = [n for n in counts if counts[n] == d.norm]
             message += others(nodes, fine, f"have {d.norm}", f"has {d.norm}")
         remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat', '-l')}; {remote(nodes[0], 'lspci')}"

@@ -21,8 +21,10 @@ LEVEL = "full"
 SECONDS = 30.0
 DAY = 86400.0
 LAST = 4_000_000  # bytes: the newest part of a large ring buffer
+DEVICE = re.compile(r"\b(nvme\d+|sd[a-z]+)(?:n?p?\d+)*\b")
 STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
-NO_DISK = re.compile(r"\bdev (fd|sr|loop|nbd)\d+")  # an empty drive is no failing disk
+# An empty drive is no failing disk, nor one that refuses a request it does not support.
+NO_DISK = re.compile(r"\bdev (fd|sr|loop|nbd)\d+|\((DISCARD|WRITE_ZEROES|SECURE_ERASE)\)")
 
 
 class Kind(NamedTuple):
@@ -114,26 +116,31 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         logged = {n: f[ID][name] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping) and name in f[ID]}
         for _, nodes in by_value({n: v.get("line") for n, v in logged.items()}).items():
             one = logged[nodes[0]]
-            times = "" if one["count"] == 1 else f", {one['count']} times since boot"
-            if kind.days and times:
-                times = times.replace("since boot", "in the last day")
-            message = f"the kernel of {names(nodes)} logged {kind.what} {_ago(one.get('ago'))}{times}"
-            found.append(Finding(kind.label, "warn", message, _remedy(kind, nodes[0]), place(nodes),
+            message = f"the kernel of {names(nodes)} logged {kind.what}{_when(kind, one)}"
+            found.append(Finding(kind.label, "warn", message, _remedy(kind, nodes[0], str(one["line"])), place(nodes),
                                  (str(one["line"]),)))  # fmt: skip
     return found
 
 
-def _remedy(kind: Kind, node: str) -> str:
-    log = remote(node, "sh", "-c", "sudo dmesg -T | tail -n 200")
+def _remedy(kind: Kind, node: str, line: str) -> str:
+    device = DEVICE.search(line)
+    disk = ("-a", f"/dev/{device.group(1)}") if device else ("--scan",)
+    log = f"ssh {node} 'sudo dmesg -T | tail -n 200'"
     return kind.remedy.format(
-        node=node, log=log, nfs=remote(node, "nfsstat", "-m"), smart=remote(node, "sudo", "smartctl", "--scan"),
+        node=node, log=log, nfs=remote(node, "nfsstat", "-m"), smart=remote(node, "sudo", "smartctl", *disk),
         ras=remote(node, "sudo", "ras-mc-ctl", "--errors"),
     )  # fmt: skip
 
 
-def _ago(seconds: Any) -> str:
-    if seconds is None:
-        return "since boot"
+def _when(kind: Kind, one: Mapping[str, Any]) -> str:
+    ago = one.get("ago")
+    if one["count"] == 1:
+        return " since boot" if ago is None else f" {_ago(ago)}"
+    period = "in the last day" if kind.days and ago is not None else "since boot"
+    return f": {one['count']} lines {period}" + ("" if ago is None else f", the newest {_ago(ago)}")
+
+
+def _ago(seconds: float) -> str:
     for length, unit in ((DAY, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit} ago"

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, differences, differing, names, part, place, remote, size, verb
+from ..compare import Nodes, differences, differing, part, place, remote, size
 from ..host import Host
 
 ID = "machine"
@@ -79,17 +79,22 @@ def _memory(facts_by_node: Nodes) -> List[Finding]:
         return []
     remedy = "a lost memory module or a smaller machine: {}; {}"
     if len(fine) < 2 or 2 * len(fine) <= len(totals):
-        shown = differing({n: size(v) for n, v in totals.items()})
+        shown = differing({n: _gigabytes(v) for n, v in totals.items()})
         look = remedy.format(remote(list(odd)[0], "free", "-h"), remote(list(odd)[0], "sudo", "dmidecode", "-t", "17"))
         return [Finding(ID, "warn", f"nodes differ in memory: {shown}", look, place(list(totals)))]
     found = []
     for node, value in odd.items():
-        message = f"{node} has {size(value)} of memory; the other {len(fine)} have {size(norm)}"
+        message = f"{node} has {_gigabytes(value)} of memory; the other {len(fine)} have {_gigabytes(norm)}"
         if len(odd) > 1:
-            message = f"{node} has {size(value)} of memory; {len(fine)} of {len(totals)} nodes have {size(norm)}"
+            message = f"{node} has {_gigabytes(value)} of memory; {len(fine)} of {len(totals)} nodes have "
+            message += _gigabytes(norm)
         look = remedy.format(remote(node, "free", "-h"), remote(node, "sudo", "dmidecode", "-t", "17"))
         found.append(Finding(ID, "warn", message, look, place([node])))
     return found
+
+
+def _gigabytes(value: int) -> str:
+    return f"{value / (1 << 30):.0f} GB" if value >= 10 << 30 else size(value)
 
 
 def _swap(facts_by_node: Nodes) -> List[Finding]:
@@ -97,8 +102,8 @@ def _swap(facts_by_node: Nodes) -> List[Finding]:
     for node, facts in facts_by_node.items():
         used, total = int(part(facts, ID).get("swap") or 0), int(part(facts, "mem").get("total") or 0)
         if used >= MUCH_SWAP and used >= MUCH_OF_MEMORY * total:
-            message = f"{names([node])} {verb([node], 'has', 'have')} {size(used)} swapped out: memory ran short"
+            message = f"{node} has {size(used)} swapped out: memory ran short"
             remedy = f"end what takes the memory ({remote(node, 'top', '-b', '-n1', '-o', '%MEM')}), "
-            remedy += "then sudo swapoff -a && sudo swapon -a"
+            remedy += f"then ssh {node} 'sudo swapoff -a && sudo swapon -a'"
             found.append(Finding(ID, "warn", message, remedy, place([node])))
     return found

@@ -19,6 +19,7 @@ LEVEL = "quick"
 LINES = {"Max stack size": "stack", "Max processes": "nproc", "Max core file size": "core"}
 SYSCTLS = {"somaxconn": "net/core/somaxconn", "pid_max": "kernel/pid_max", "max_map_count": "vm/max_map_count"}
 UNLIMITED = 1 << 60  # cgroup v1 writes "none" as the largest number of pages
+BY_SIZE = ("nproc", "pids")  # the defaults follow from the memory, so they differ by a little
 # A rank with NCCL's and autograd's threads and a few data-loader workers has some hundred tasks.
 TASKS, TASKS_A_GPU = 1024, 512
 MEMORY, MEMORY_A_GPU = 1 << 30, 2 << 30
@@ -34,11 +35,11 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "stack": Limit("stack limit (ulimit -s)", size, "set 'stack' in /etc/security/limits.conf to 8192 or more",
+    "stack": Limit("stack limit (ulimit -s)", size, "set 'stack' in /etc/security/limits.conf to 8192",
                    lambda gpus, ranks: 8 << 20),
     "nproc": Limit("limit of processes (ulimit -u)", str, "raise 'nproc' in /etc/security/limits.conf",
                    lambda gpus, ranks: max(TASKS, TASKS_A_GPU * gpus)),
-    "core": Limit("limit of core files (ulimit -c)", size, "set 'core' in /etc/security/limits.conf alike",
+    "core": Limit("limit of core files (ulimit -c)", size, "set 'core' in /etc/security/limits.conf as elsewhere",
                   lambda gpus, ranks: 0),
     "somaxconn": Limit("net.core.somaxconn", str, "sudo sysctl -w net.core.somaxconn=4096",
                        lambda gpus, ranks: max(128, ranks)),  # all ranks reach the master's store at once
@@ -106,13 +107,14 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         small = {n: v for n, v in values.items() if 0 <= v < limit.least(gpus[n], ranks)}
         found += [_small(limit, value, nodes, limit.least(gpus[nodes[0]], ranks), key)
                   for value, nodes in by_value(small).items()]  # fmt: skip
-        if not small:
+        if not small and key not in BY_SIZE:
             found += _different(limit, values, key)
     return found
 
 
 def _small(limit: Limit, value: int, nodes: List[str], least: int, key: str) -> Finding:
-    message = f"the {limit.name} on {names(nodes)} is {limit.show(value)}; {limit.show(least)} or more is safe"
+    name = f"the {limit.name}" if " " in limit.name else limit.name
+    message = f"{name} on {names(nodes)} is {limit.show(value)}; {limit.show(least)} or more is safe"
     return Finding(ID, "warn", message, _remedy(limit, nodes[0], key), place(nodes))
 
 
@@ -124,7 +126,12 @@ def _different(limit: Limit, values: Mapping[str, int], key: str) -> List[Findin
         values = {n: v if v < 0 else v >> 30 << 30 for n, v in values.items()}
     found = []
     for d in differences(limit.name, values, show):
-        found.append(Finding(ID, "warn", d.message, _remedy(limit, d.nodes[0], key), place(d.nodes)))
+        remedy = _remedy(limit, d.nodes[0], key)
+        if key in SYSCTLS:
+            most = max(values.values())
+            low = next(n for n, v in values.items() if v != most)
+            remedy = remote(low, "sudo", "sysctl", "-w", f"{limit.name}={most}")
+        found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
     return found
 
 

@@ -98,12 +98,12 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     found = []
     for points, nodes in by_value({n: p for n, p in absent.items() if p}).items():
         message = f"{names(points)} of /etc/fstab {verb(points, 'is', 'are')} not mounted on {names(nodes)}"
-        remedy = remote(nodes[0], "sudo", "mount", points[0])
+        remedy = remote(nodes[0], "sudo", "mount", points[0] if len(points) == 1 else "-a")
         found.append(Finding(ID, "warn", message, remedy, place(nodes)))
     fallen = {n: tuple(v.get("read_only") or ()) for n, v in looked.items()}
     for points, nodes in by_value({n: p for n, p in fallen.items() if p}).items():
         message = f"{names(points)} on {names(nodes)} {verb(points, 'is', 'are')} read-only, though /etc/fstab says rw"
-        look = remote(nodes[0], "sh", "-c", "sudo dmesg | tail -n 100")
+        look = f"ssh {nodes[0]} 'sudo dmesg -T | tail -n 200'"
         remedy = f"the kernel gave up writing after an error: {look}"
         found.append(Finding(ID, "warn", message, remedy, place(nodes)))
     return found + _different(looked, {(n, p) for n, points in absent.items() for p in points})

@@ -77,7 +77,9 @@ def _mtu(name: str, up: Nodes) -> List[Finding]:
         if d.norm is not None:
             message = f"the MTU of {name} on {names(d.nodes)} is {d.value}"
             message += others(d.nodes, [n for n in mtus if mtus[n] == d.norm], f"have {d.norm}", f"has {d.norm}")
-        line = remote(d.nodes[0], "sudo", "ip", "link", "set", "dev", name, "mtu", str(d.norm or "MTU"))
+        wanted = d.norm or min(mtus.values())
+        node = next(n for n in d.nodes if mtus[n] != wanted)
+        line = remote(node, "sudo", "ip", "link", "set", "dev", name, "mtu", str(wanted))
         remedy = f"use one MTU everywhere: {line}"
         found.append(Finding("mtu-or-packet-loss", "warn", message, remedy, place(d.nodes, interface=name)))
     return found

@@ -11,12 +11,13 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, by_value, differences, names, others, part, place, remote, split
+from ..compare import Nodes, by_value, differences, names, others, part, place, remote
 from ..host import Host
 
 ID = "pcie_width"
 GROUP = "network"
 LEVEL = "quick"
+AMPLE = 4  # times the port's rate
 # Gb/s of a lane after its encoding: 8b/10b up to 5 GT/s, 128b/130b up to 32, flits from 64 on.
 LANE = {"2.5": 2.0, "5.0": 4.0, "5": 4.0, "8.0": 7.88, "8": 7.88, "16.0": 15.75, "16": 15.75, "32.0": 31.5,
         "32": 31.5, "64.0": 62.0, "64": 62.0}  # fmt: skip
@@ -35,6 +36,7 @@ def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
         speed = host.text(f"{path}/device/current_link_speed", 32) or ""
         found[path.rpartition("/")[2]] = {
             "pci": pci, "width": int(width), "most": int(most), "speed": speed, "rate": _rate(host, path),
+            "max_speed": host.text(f"{path}/device/max_link_speed", 32) or "",
         }  # fmt: skip
     return found or None
 
@@ -59,16 +61,17 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         having = {n: v[name] for n, v in looked.items() if name in v}
         links = {n: _link(v) for n, v in having.items()}
         for d in differences(f"PCIe link of {name}", links):
-            if d.norm is not None and not any(_capacity(having[n]) < _usual(having, links) for n in d.nodes):
+            worse = [n for n in d.nodes if _is_degraded(having[n])]
+            if not worse or (d.norm is not None and _capacity(having[worse[0]]) >= _usual(having, links)):
                 continue
             message = d.message
             if d.norm is not None:
                 fine = [n for n in links if links[n] == d.norm]
                 message = f"{name} on {names(d.nodes)} has a PCIe link of {d.value}"
                 message += others(d.nodes, fine, f"have {d.norm}", f"has {d.norm}")
-            found.append(_finding(name, d.nodes, message, having))
-        if split(links) is None:
-            found += _narrow(name, having)
+            found.append(_finding(name, d.nodes, message, having, worse[0]))
+        told = {node for f in found if f.where.interface == name for node in (f.where.nodes or (f.where.node,))}
+        found += _narrow(name, {n: v for n, v in having.items() if n not in told})
     return found
 
 
@@ -81,24 +84,30 @@ def _capacity(one: Mapping[str, Any]) -> float:
     return int(one["width"]) * LANE.get(str(one.get("speed") or "").partition(" ")[0], 0.0)
 
 
+def _is_degraded(one: Mapping[str, Any]) -> bool:
+    """Less than the adapter can, and not far more than its port needs."""
+    less = one["width"] < one["most"] or (one.get("max_speed") and one.get("speed") != one["max_speed"])
+    return bool(less) and not 0 < AMPLE * float(one.get("rate") or 0) <= _capacity(one)
+
+
 def _usual(having: Nodes, links: Mapping[str, str]) -> float:
     """Of the nodes that are most."""
     return _capacity(having[next(iter(by_value(links).values()))[0]])
 
 
 def _narrow(name: str, having: Nodes) -> List[Finding]:
-    """On all nodes alike."""
+    """Whatever the others have."""
     slow = [n for n, v in having.items() if v["width"] < v["most"] and 0 < _capacity(v) < float(v.get("rate") or 0)]
     if not slow:
         return []
     one = having[slow[0]]
     message = f"{name} on {names(slow)} has {one['width']} of {one['most']} PCIe lanes: {_capacity(one):.0f} Gb/s"
     message += f" for a port of {one['rate']:g} Gb/s"
-    return [_finding(name, slow, message, having)]
+    return [_finding(name, slow, message, having, slow[0])]
 
 
-def _finding(name: str, nodes: List[str], message: str, having: Nodes) -> Finding:
-    look = remote(nodes[0], "sudo", "lspci", "-vv", "-s", str(having[nodes[0]]["pci"]))
+def _finding(name: str, nodes: List[str], message: str, having: Nodes, worst: str) -> Finding:
+    look = remote(worst, "sudo", "lspci", "-vv", "-s", str(having[worst]["pci"]))
     remedy = f"reseat the card, see the riser and the slot's setting in the firmware: {look}"
     evidence = tuple(f"{n}: {v['pci']} width {v['width']} of {v['most']}, {v.get('speed')}"
                      for n, v in list(having.items())[:4])  # fmt: skip

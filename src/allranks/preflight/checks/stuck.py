@@ -20,8 +20,10 @@ LEVEL = "full"
 SECONDS = 20.0
 MOST = 20
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD, include/linux/sched.h
-# A paused container; a parent that waits for its vfork child: neither waits for a device.
-HARMLESS = ("refrigerator", "kernel_clone", "do_fork", "wait_for_vfork")
+# A parent that waits for its vfork child, and what a paused container (state D under cgroup v1) was at:
+# none of them waits for a device.
+HARMLESS = ("refrigerator", "kernel_clone", "do_fork", "wait_for_vfork", "nanosleep", "ep_poll", "poll_schedule",
+            "do_wait", "futex", "sigsuspend", "sigtimedwait")  # fmt: skip
 WAITS = (
     (("nfs", "rpc_", "nlm"), "an NFS server"),
     (("ll_", "ldlm", "ptlrpc", "cl_", "osc_", "lov_"), "a Lustre server"),
@@ -49,7 +51,7 @@ def collect(host: Host) -> List[Dict[str, Any]]:
             continue
         waits = host.text(f"/proc/{pid}/wchan", 128) or ""
         waits = "" if waits == "0" else waits
-        if not any(word in waits for word in HARMLESS):
+        if not any(word in waits for word in HARMLESS) and not _is_frozen(host, pid):
             found.append({"pid": pid, "name": before[0], "waits": waits})
     return found[:MOST]
 
@@ -64,6 +66,16 @@ def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, str, str]]]:
         if len(words) > 19 and words[0] == "D" and not int(words[6]) & KERNEL_THREAD:
             found[int(pid)] = (head.partition("(")[2][:40], words[19], _switches(host, pid))
     return found if pids else None
+
+
+def _is_frozen(host: Host, pid: int) -> bool:
+    """Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst."""
+    for line in (host.text(f"/proc/{pid}/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "freezer":
+            return host.text(f"/sys/fs/cgroup/freezer{path}/freezer.state", 32) in ("FROZEN", "FREEZING")
+    return False
 
 
 def _switches(host: Host, pid: str) -> str:

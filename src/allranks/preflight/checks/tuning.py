@@ -25,11 +25,11 @@ FAST_CLOCKS = ("tsc", "tsc-early", "kvm-clock", "arch_sys_counter", "hyperv_cloc
                "timebase", "tod", "riscv_clocksource", "vmware-clock", "stable_counter")  # fmt: skip
 OWN_GOVERNOR = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 SAID = {
-    "governor": ("CPU governor", ("sudo", "cpupower", "frequency-set", "-g", "{}"), "performance"),
-    "clock": ("clock source", ("cat", CLOCK), ""),
-    "numa": ("kernel.numa_balancing", ("sudo", "sysctl", "kernel.numa_balancing={}"), "0"),
-    "iommu": ("IOMMU setting", ("cat", "/proc/cmdline"), ""),
-    "pages": ("transparent huge pages", ("cat", PAGES), ""),
+    "governor": ("CPU governor", "ssh {node} 'sudo cpupower frequency-set -g {norm}'", "performance"),
+    "clock": ("clock source", "see why: ssh {node} 'sudo dmesg | grep -i clocksource'", ""),
+    "numa": ("kernel.numa_balancing", "ssh {node} 'sudo sysctl -w kernel.numa_balancing={norm}'", "0"),
+    "iommu": ("IOMMU mode", "boot all with one kernel command line: ssh {node} 'cat /proc/cmdline'", ""),
+    "pages": ("transparent huge pages", f"ssh {{node}} 'echo {{norm}} | sudo tee {PAGES}'", "madvise"),
 }
 
 
@@ -45,7 +45,7 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     line = host.text("/proc/cmdline")
     if line:
         words = (w for w in line.split() if w.partition("=")[0] in ("iommu", "intel_iommu", "amd_iommu"))
-        found["iommu"] = " ".join(sorted(words))[:100] or "not set"
+        found["iommu"] = " ".join(sorted(words))[:100] or "default"
     return {k: v for k, v in found.items() if v} or None
 
 
@@ -60,14 +60,14 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     looked = {n: part(f, ID) for n, f in facts_by_node.items()}
     found = _slow_clock(looked) + _powersave(looked)
     told = {node for f in found for node in (f.where.nodes or (f.where.node,))}
-    for key, (what, look, wanted) in SAID.items():
+    for key, (what, remedy, wanted) in SAID.items():
         values = {n: v[key] for n, v in looked.items() if v.get(key)}
         for d in differences(what, values):
             if key in ("governor", "clock") and set(d.nodes) <= told:
                 continue
-            words = [word.format(d.norm or wanted) for word in look]
-            fix = "set it" if words[0] == "sudo" else "look"
-            found.append(Finding(ID, "warn", d.message, f"{fix}: {remote(d.nodes[0], *words)}", place(d.nodes)))
+            norm = wanted if d.norm is None or " and " in d.norm else d.norm
+            line = remedy.format(node=d.nodes[0], norm=norm)
+            found.append(Finding(ID, "warn", d.message, line, place(d.nodes)))
     return found
 
 
@@ -77,7 +77,7 @@ def _slow_clock(looked: Nodes) -> List[Finding]:
     for clock, nodes in by_value(slow).items():
         message = f"{names(nodes)} {verb(nodes, 'reads', 'read')} the time from {clock}, a slow clock source:"
         message += " every timestamp costs a system call"
-        look = remote(nodes[0], "sh", "-c", "sudo dmesg | grep -i -e tsc -e clocksource")
+        look = f"ssh {nodes[0]} 'sudo dmesg | grep -i -e tsc -e clocksource'"
         remedy = f"see why the TSC was given up: {look}"
         found.append(Finding(ID, "warn", message, remedy, place(nodes)))
     return found

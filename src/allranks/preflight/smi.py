@@ -1,0 +1,234 @@
+"""Shared by the GPU checks: asks nvidia-smi, amd-smi or rocm-smi, and reads what they print.
+
+Forms seen in public recordings: a GPU that is gone is a line `Unable to determine the device handle for GPU1:
+0000:84:00.0: Unknown Error` (older: `GPU 0000:05:00.0`, `GPU0000:cb:00.0`, and nothing of the others); a field
+without a value is `[N/A]`, `[Not Supported]`, `[Unknown Error]`, `[GPU is lost]`; a field that an older
+nvidia-smi does not know is `Field "x" is not a valid field to query.`
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from .compare import names, part
+from .host import CouldNotLook, Host, Ran
+
+SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for each call
+MOST = 64
+Row = Dict[str, str]
+
+_LOST = re.compile(r"Unable to determine the device handle for GPU ?(\d*):? ?([0-9a-f]+:[0-9a-f]+:[0-9a-f.]+): (.+)", re.I)
+_UNKNOWN_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
+_DISPLAY = ("0x0300", "0x0302")  # VGA and 3D controllers
+NVIDIA_ID = "0x10de"
+
+
+class Answer(NamedTuple):
+    """GPUs that answer, by field (always "index" and "pci"), and those that don't ("pci", "why", maybe "index")."""
+
+    rows: List[Row]
+    lost: List[Row]
+
+
+# -- which GPUs the files of the node show ----------------------------------------------------------
+
+
+def short(pci: str) -> str:
+    """00000000:9B:00.0, 0000:9b:00 and PCI:0000:9b:00 are 0000:9b:00.0."""
+    words = pci.strip().lower().replace("pci:", "").split(":")
+    if len(words) != 3:
+        return pci.strip().lower()
+    domain, bus, device = words
+    return f"{domain[-4:].rjust(4, '0')}:{bus}:{device if '.' in device else device + '.0'}"
+
+
+def of_driver(host: Host) -> List[str]:
+    """PCI addresses of GPUs that the NVIDIA driver holds and that have a device file in this container."""
+    found = []
+    for path in host.glob("/proc/driver/nvidia/gpus/*"):
+        text = host.text(f"{path}/information", 4096) or ""
+        minor = re.search(r"Device Minor:\s*(\d+)", text)
+        if minor is None or host.exists(f"/dev/nvidia{minor.group(1)}"):
+            found.append(short(path.rpartition("/")[2]))
+    return found[:MOST]
+
+
+def on_bus(host: Host) -> Dict[str, str]:
+    """{PCI address: name of its driver, "" where none} of NVIDIA's display and 3D controllers."""
+    found = {}
+    for path in host.glob("/sys/bus/pci/devices/*"):
+        vendor = host.text(f"{path}/vendor", 16)
+        if vendor == NVIDIA_ID and (host.text(f"{path}/class", 16) or "").startswith(_DISPLAY):
+            found[short(path.rpartition("/")[2])] = (host.link(f"{path}/driver") or "").rpartition("/")[2]
+    return dict(list(found.items())[:MOST])
+
+
+def has_nvidia(host: Host) -> bool:
+    """There are NVIDIA GPUs for this user: device files, or what the driver lists."""
+    return bool(host.glob("/dev/nvidia[0-9]*") or of_driver(host)) or _vendor(host) == "nvidia"
+
+
+def has_amd(host: Host) -> bool:
+    """There are AMD GPUs that ROCm can use."""
+    return host.exists("/dev/kfd") and (_vendor(host) == "amd" or bool(host.glob("/dev/dri/renderD*")))
+
+
+def _vendor(host: Host) -> Any:
+    return part(host.facts, "gpus").get("vendor")
+
+
+# -- nvidia-smi ------------------------------------------------------------------------------------
+
+
+def nvidia_smi(host: Host, *words: str) -> Ran:
+    """Its run; raises CouldNotLook where it did not answer at all."""
+    ran = host.run(["nvidia-smi", *words], SECONDS)
+    if ran.code is None:
+        raise CouldNotLook(ran.err)
+    return ran
+
+
+def query(host: Host, fields: Sequence[str], instead: Optional[Mapping[str, str]] = None) -> Optional[Answer]:
+    """Fields of all GPUs; None where the node has no NVIDIA GPU. A field that nvidia-smi does not know is replaced
+    by its older name out of `instead`, or left out. Raises CouldNotLook with nvidia-smi's words where none answers."""
+    if not has_nvidia(host):
+        return None
+    answer, ran = _query(host, list(fields), dict(instead or {}), ())
+    if not answer.rows and answer.lost:  # older ones stop at the first that is lost
+        gone = {row["pci"] for row in answer.lost}
+        rest = [pci for pci in of_driver(host) if pci not in gone]
+        if rest:
+            more, _ = _query(host, list(fields), dict(instead or {}), ("-i", ",".join(rest)))
+            answer = Answer(more.rows, answer.lost + more.lost)
+    if not answer.rows and not answer.lost:
+        raise CouldNotLook(words_of(ran))
+    return answer
+
+
+def _query(host: Host, fields: List[str], instead: Dict[str, str], which: Sequence[str]) -> Tuple[Answer, Ran]:
+    columns = {field: field for field in ["index", "pci.bus_id", *fields]}  # as asked: as nvidia-smi knows it
+    ran = Ran(0, "", "")
+    for _ in range(len(columns)):
+        ran = nvidia_smi(host, "--query-gpu=" + ",".join(columns.values()), "--format=csv,noheader,nounits", *which)
+        unknown = _UNKNOWN_FIELD.search(ran.out + ran.err)
+        name = next((asked for asked, known in columns.items() if unknown and known == unknown.group(1)), None)
+        if name is None:
+            break
+        if name in instead:
+            columns[name] = instead.pop(name)
+        else:
+            del columns[name]
+    return parse(ran.out + "\n" + ran.err, list(columns)), ran
+
+
+def parse(text: str, columns: Sequence[str]) -> Answer:
+    """Rows of csv,noheader,nounits and lines about GPUs that are gone; other lines are passed over."""
+    rows: List[Row] = []
+    lost: List[Row] = []
+    for line in text.splitlines():
+        gone = _LOST.search(line)
+        values = [value.strip() for value in line.split(", ")]
+        if gone:
+            lost.append({"index": gone.group(1), "pci": short(gone.group(2)), "why": gone.group(3).strip()[:100]})
+        elif len(values) == len(columns) and values[0].isdigit():
+            row = dict(zip(columns, values))
+            row["pci"] = short(row.pop("pci.bus_id", ""))
+            rows.append(row)
+    return Answer(rows[:MOST], lost[:MOST])
+
+
+def words_of(ran: Ran) -> str:
+    """The first line of what a program said."""
+    lines = [line.strip() for line in (ran.out + "\n" + ran.err).splitlines() if line.strip()]
+    return lines[0][:300] if lines else f"it printed nothing and ended with {ran.code}"
+
+
+def known(value: Optional[str]) -> str:
+    """A field's value; empty where it has none: [N/A], N/A, [Not Supported], [Unknown Error], …"""
+    text = (value or "").strip()
+    return "" if text.startswith("[") or text in ("N/A", "Not Supported", "Unknown Error", "Unknown") else text
+
+
+def number(value: Optional[str]) -> Optional[float]:
+    """A field's number; None where it has none."""
+    try:
+        return float(known(value))
+    except ValueError:
+        return None
+
+
+# -- amd-smi, rocm-smi -----------------------------------------------------------------------------
+
+
+def amd_smi(host: Host, *words: str) -> Optional[List[Dict[str, Any]]]:
+    """One object a GPU, as amd-smi gives them with --json; None where it is not installed or there is no AMD GPU."""
+    if not has_amd(host) or host.which("amd-smi") is None:
+        return None
+    ran = host.run(["amd-smi", *words, "--json"], SECONDS)
+    if ran.code is None:
+        raise CouldNotLook(ran.err)
+    found = _json(ran.out)
+    if isinstance(found, Mapping):  # since ROCm 7
+        found = found.get("gpu_data")
+    if not isinstance(found, list):
+        raise CouldNotLook(words_of(ran))
+    return [gpu for gpu in found if isinstance(gpu, dict) and "gpu" in gpu][:MOST]
+
+
+def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, Dict[str, Any]]]:
+    """{"card0": {…}, "system": {…}}; None where it is not installed or there is no AMD GPU."""
+    if not has_amd(host) or host.which("rocm-smi") is None:
+        return None
+    ran = host.run(["rocm-smi", *words, "--json"], SECONDS)
+    if ran.code is None:
+        raise CouldNotLook(ran.err)
+    found = _json(ran.out)
+    if not isinstance(found, dict):
+        raise CouldNotLook(words_of(ran))
+    return {str(name): values for name, values in found.items() if isinstance(values, dict)}
+
+
+def _json(text: str) -> Any:
+    """What stands after warnings; None where nothing does."""
+    for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
+        try:
+            return json.JSONDecoder().raw_decode(text[match.start() :])[0]
+        except ValueError:
+            continue
+    return None
+
+
+def integer(value: Any) -> Optional[int]:
+    """Of amd-smi's `3`, `"3"` or `{"value": 3, "unit": "MB"}`; None of "N/A"."""
+    if isinstance(value, Mapping):
+        value = value.get("value")
+    text = str(value)
+    return int(text) if text.isdigit() else None
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def which_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
+    """`GPU 3 (0000:9b:00.0)`, `GPUs 0, 3 and 5`."""
+    if len(gpus) == 1:
+        pci = str(gpus[0].get("pci") or "")
+        index = gpus[0].get("gpu")
+        return (f"GPU {index} ({pci})" if pci else f"GPU {index}") if index is not None else f"the GPU at {pci}"
+    shown = [str(g["pci"]) if g.get("gpu") is None else str(g["gpu"]) for g in gpus]
+    return f"GPUs {names(shown)}"
+
+
+def gpu_of(row: Mapping[str, str]) -> Dict[str, Any]:
+    """{"gpu": index, "pci": address} of a row of nvidia-smi."""
+    return {"gpu": int(row["index"]) if row.get("index", "").isdigit() else None, "pci": row.get("pci", "")}
+
+
+def by_said(gpus: Sequence[Mapping[str, Any]], key: str) -> Dict[Any, List[Mapping[str, Any]]]:
+    """GPUs of one node by what is said of them."""
+    found: Dict[Any, List[Mapping[str, Any]]] = {}
+    for gpu in gpus:
+        found.setdefault(gpu.get(key), []).append(gpu)
+    return found

@@ -1,0 +1,423 @@
+"""The fault matrix: each fault really made on one of four hosts; `check` names it, the node, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hosts.bed import Bed, Host
+from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.test_faults_clock import FAKETIME, python_ahead
+from tests.hosts.test_faults_network import squatter
+from tests.hosts.waiting import wait_until
+
+from allranks.backends.plugins import all_checks
+
+PORT = 23457
+SYN = "tcp dport 1024-65535 tcp flags & (syn|ack) == syn"
+# What measures runs by itself: minutes of this suite. A clean cluster is looked at with all of them.
+QUICKER = ",".join(c.name for c in all_checks().values() if not c.alone)
+Found = set[tuple[str, str, str]]
+
+
+class Checker:
+    """Calls `allranks check` in a directory that all hosts see."""
+
+    def __init__(self, bed: Bed, place: Path) -> None:
+        self.bed, self.place = bed, place
+        self.work = place / "work"
+        self.work.mkdir()
+        (self.work / "train.py").write_text("print('train')\n")
+
+    def call(self, *options: str, level: str = "full") -> dict[str, Any]:
+        """The JSON document; the exit code and a human's text are consistent with it."""
+        words = [sys.executable, "-m", "allranks", "check", "--hosts", str(self.bed.hostfile_names), "--level", level,
+                 "--json", "--workdir", str(self.work), *options, "--", "train.py"]  # fmt: skip
+        environment = {**self.bed.env("root"), "ALLRANKS_RUNS_DIR": str(self.place / "runs")}
+        environment.pop("VIRTUAL_ENV", None)
+        done = subprocess.run(words, env=environment, cwd=self.place, capture_output=True, text=True, timeout=2 * BOUND)
+        assert done.stdout, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        failed = any(f["status"] == "fail" for f in document["findings"])
+        assert done.returncode == (3 if failed else 0) and document["ok"] is not failed
+        return document
+
+    def found(self, *options: str, level: str = "full") -> Found:
+        """(check, where, status) of all that is not ok; `where` is node, node>peer, or nodes with +."""
+        options = options if "--only" in options else (*options, "--only", QUICKER)
+        self.document = self.call(*options, level=level)
+        told = [f for f in self.document["findings"] if f["status"] != "unknown"]
+        return {(f["check"], place(f["where"]), f["status"]) for f in told}
+
+    def message(self, check: str) -> str:
+        """What the check said, with the remedy."""
+        (finding,) = [f for f in self.document["findings"] if f["check"] == check and f["status"] != "unknown"]
+        assert finding["remedy"]
+        return f"{finding['message']} -> {finding['remedy']}"
+
+
+def place(where: dict[str, Any]) -> str:
+    peer = where.get("peer")
+    return "+".join(where.get("nodes") or [where.get("node") or ""]) + (f">{peer}" if peer else "")
+
+
+@pytest.fixture
+def check(bed4: Bed, tmp_path: Path) -> Checker:
+    return Checker(bed4, tmp_path)
+
+
+@contextmanager
+def bound(host: Host, source: Path, target: Path) -> Iterator[None]:
+    """On this host alone `target` is `source`."""
+    host.run(["mount", "--bind", str(source), str(target)])
+    try:
+        yield
+    finally:
+        host.run(["umount", "-l", str(target)])
+
+
+def git(where: Path, *words: str) -> None:
+    line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    subprocess.run(line, cwd=where, check=True, capture_output=True)
+
+
+# -- a clean cluster -------------------------------------------------------------------------------
+
+
+def test_a_clean_cluster_gives_no_alarm(check: Checker) -> None:
+    git(check.work, "init", "-q")
+    git(check.work, "add", ".")
+    git(check.work, "commit", "-qm", "first")
+    data = check.place / "data"
+    data.mkdir()
+    (data / "shard-0").write_bytes(bytes(1000))
+    everything = ",".join(all_checks())
+    assert check.found("--data-path", str(data), "--master-port", str(PORT), "--only", everything) == set()
+    assert {s for row in check.document["table"].values() for s in row.values()} <= {"ok", "skipped", "unknown"}
+    for name in ("ports", "mtu", "packet_loss", "peer_names", "gate", "data_listing", "code_git", "leftovers", "clock"):
+        assert set(check.document["table"][name].values()) == {"ok"}, name
+    directory = check.place / check.document["directory"]
+    page = (directory / "report.html").read_text()
+    assert "packet_loss" in page and "h4" in page
+    again = subprocess.run([sys.executable, "-m", "allranks", "check", "--from", str(directory), "--json"],
+                           capture_output=True, text=True, cwd=check.place)  # fmt: skip
+    assert json.loads(again.stdout)["table"] == check.document["table"] and again.returncode == 0
+    assert check.document["settings"]["h2"][0]["name"] == "GLOO_SOCKET_IFNAME"
+    nothing_left(check.bed)
+
+
+def nothing_left(bed: Bed) -> None:
+    """A check leaves no process and no directory."""
+    for host in bed.hosts:
+        wait_until(lambda host=host: not [p for p in host.pids() if "allranks" in p.command], BOUND, "no guard is left")
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_own_name_does_not_resolve(check: Checker) -> None:
+    check.bed.host("h2").forget_own_name()
+    assert check.found() == {("own_name", "h2", "warn")}
+
+
+def test_own_name_is_loopback(check: Checker) -> None:
+    check.bed.host("h3").own_name_to("127.0.1.1")
+    assert check.found() == {("own_name", "h3", "warn")}
+    assert "127.0.1.1" in check.message("own_name")
+
+
+def test_a_peers_name_leads_elsewhere_on_one_node(check: Checker) -> None:
+    host = check.bed.host("h4")
+    host.set_hosts(host.hosts_text.replace(f"{check.bed.host('h1').address} ", "10.9.9.9 "))
+    assert check.found() == {("peer_names", "h4", "warn")}
+    assert "h4 resolves h1 to 10.9.9.9; the other 2 resolve it to" in check.message("peer_names")
+
+
+# -- ports and packets -----------------------------------------------------------------------------
+
+
+def test_ports_dropped_one_way(check: Checker) -> None:
+    check.bed.host("h3")._filter(f"ip saddr {check.bed.host('h2').address} {SYN} drop")
+    assert check.found() == {("ports", "h2>h3", "fail")}
+    assert "h3 reaches h2" in check.message("ports") and "firewall-cmd" in check.message("ports")
+
+
+def test_ports_rejected_by_one_node(check: Checker) -> None:
+    check.bed.host("h3")._filter(f"{SYN} reject with tcp reset")
+    assert check.found() == {("ports", "h3", "fail")}
+    assert "from h1, h2 and h4 to h3" in check.message("ports").replace("h4, h2 and h1", "h1, h2 and h4")
+
+
+def test_the_master_port_rejected(check: Checker) -> None:
+    check.bed.host("h1").reject_port(PORT)
+    found = check.found("--master-port", str(PORT))
+    assert found == {("gate", f"{h}>h1", "fail") for h in ("h2", "h3", "h4")}
+    assert all(f["id"] == "port-blocked" and str(PORT) in f["remedy"] for f in check.document["findings"])
+
+
+def test_high_ports_filtered_but_the_master_port_open(check: Checker) -> None:
+    check.bed.host("h1").drop_high_ports([PORT])
+    assert check.found("--master-port", str(PORT)) == {("ports", "h1", "fail")}
+    assert "the master port of h1 is open" in check.message("ports")
+    assert "the master port alone is not enough" in check.message("ports")
+
+
+def test_an_mtu_black_hole_between_two_nodes(check: Checker) -> None:
+    for one, other in (("h2", "h3"), ("h3", "h2")):
+        check.bed.host(one)._filter(f"ip saddr {check.bed.host(other).address} meta length > 1000 drop")
+    assert check.found() == {("mtu", "h2>h3", "fail")}
+    assert "packets over 1000 of 1500 bytes vanish" in check.message("mtu")
+
+
+def test_an_mtu_black_hole_of_one_node(check: Checker) -> None:
+    check.bed.host("h3").path_mtu(1000)
+    assert check.found() == {("mtu", "h3", "fail")}
+    assert "ip link set dev eth0 mtu 1000" in check.message("mtu")
+
+
+def test_a_third_of_packets_lost_on_one_link(check: Checker) -> None:
+    check.bed.host("h3").loss(30, check.bed.host("h2"))
+    assert check.found() == {("packet_loss", "h2>h3", "fail")}
+
+
+# -- interfaces ------------------------------------------------------------------------------------
+
+
+def test_a_second_default_route(check: Checker) -> None:
+    host = check.bed.host("h2")
+    host.add_interface("eth1", "172.16.7.2/24")
+    for device in ("eth0", "eth1"):
+        host.run(["ip", "route", "append", "default", "dev", device])
+    try:
+        assert ("routes", "h2", "warn") in check.found()
+    finally:
+        for _ in range(2):
+            host.run(["ip", "route", "del", "default"], check=False)
+    assert "eth0 and eth1" in check.message("routes")
+
+
+def node_variable(host: Host, name: str, value: str) -> None:
+    """Set for ssh sessions on this host alone."""
+    host.write_home("root", ".ssh/environment", f"{name}={value}\n")
+
+
+def test_the_interface_that_is_set_is_down(check: Checker) -> None:
+    host = check.bed.host("h2")
+    host.add_interface("eth1", "172.16.7.2/24")
+    host.run(["ip", "link", "set", "eth1", "down"])
+    node_variable(host, "GLOO_SOCKET_IFNAME", "eth1")
+    assert ("gate", "h2", "fail") in check.found()
+    assert "GLOO_SOCKET_IFNAME=eth1, but eth1 is down" in check.message("gate")
+
+
+def test_gloo_is_given_an_exclusion(check: Checker) -> None:
+    node_variable(check.bed.host("h3"), "GLOO_SOCKET_IFNAME", "^docker0")
+    assert check.found() == {("gate", "h3", "fail")}
+    assert "Gloo takes exact names" in check.message("gate")
+
+
+def test_nccl_is_given_a_wrong_interface_on_one_node(check: Checker) -> None:
+    node_variable(check.bed.host("h4"), "NCCL_SOCKET_IFNAME", "ens5")
+    assert check.found() == {("gate", "h4", "warn")}
+    assert "NCCL_SOCKET_IFNAME=ens5" in check.message("gate")
+
+
+def test_proxy_variables(check: Checker) -> None:
+    node_variable(check.bed.host("h2"), "https_proxy", "http://user:secret@proxy:3128")
+    assert check.found() == {("proxy", "h2", "warn")}
+    assert "secret" not in json.dumps(check.document)
+    evidence = check.place / check.document["directory"] / "evidence" / "preflight.json"
+    assert "secret" not in evidence.read_text()
+
+
+@pytest.mark.skipif(not FAKETIME, reason="libfaketime is not installed (apt install faketime)")
+def test_a_clock_five_minutes_ahead(check: Checker) -> None:
+    assert check.found("--guard-python", str(python_ahead(check.place, "h3"))) == {("clock", "h3", "warn")}
+    assert "5 minutes ahead" in check.message("clock")
+
+
+# -- software and code -----------------------------------------------------------------------------
+
+
+def environment_with(place: Path, name: str, torch: str | None) -> Path:
+    """A Python environment whose torch is a version file: what the checks read without importing it."""
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(place / name)], check=True)
+    (site,) = (place / name).glob("lib/python3*/site-packages")
+    if torch is not None:
+        (site / "torch").mkdir()
+        (site / "torch" / "__init__.py").write_text("")
+        (site / "torch" / "version.py").write_text(f"__version__ = '{torch}'\ncuda = None\nhip = None\n")
+        info = site / f"torch-{torch}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
+    return place / name
+
+
+@pytest.mark.parametrize(("torch", "status"), [(None, "fail"), ("2.6.0", "warn")], ids=["absent", "another"])
+def test_torch_on_one_node(check: Checker, torch: str | None, status: str) -> None:
+    usual = environment_with(check.place, "venv", "2.13.0")
+    odd = environment_with(check.place, "odd", torch)
+    only = "interpreter,packages,torch_build"
+    with bound(check.bed.host("h3"), odd, usual):
+        assert check.found("--python", str(usual / "bin/python"), "--only", only) == {("interpreter", "h3", status)}
+    assert "h3" in check.message("interpreter") and (torch or "no torch") in check.message("interpreter")
+
+
+def repository(check: Checker) -> Path:
+    """The working directory as a git repository, and a clone of it beside it."""
+    git(check.work, "init", "-q")
+    git(check.work, "add", ".")
+    git(check.work, "commit", "-qm", "first")
+    clone = check.place / "clone"
+    shutil.copytree(check.work, clone, symlinks=True)
+    return clone
+
+
+def test_another_commit_on_one_node(check: Checker) -> None:
+    clone = repository(check)
+    (clone / "model.py").write_text("new = True\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-qm", "second")
+    with bound(check.bed.host("h3"), clone, check.work):
+        assert check.found() == {("code_git", "h3", "warn")}
+    assert "pull --ff-only" in check.message("code_git") and "--sync" in check.message("code_git")
+
+
+def test_an_uncommitted_change_on_one_node(check: Checker) -> None:
+    clone = repository(check)
+    (clone / "model.py").write_text("changed = True\n")
+    with bound(check.bed.host("h2"), clone, check.work):
+        assert {(c, w) for c, w, _ in check.found()} == {("code_changes", "h2")}
+    assert "model.py" in check.message("code_changes")
+
+
+def test_another_script_on_one_node(check: Checker) -> None:
+    other = check.place / "other"
+    other.mkdir()
+    (other / "train.py").write_text("print('another')\n")
+    with bound(check.bed.host("h4"), other, check.work):
+        assert {(c, w) for c, w, _ in check.found()} == {("code_script", "h4"), ("code_tree", "h4")}
+
+
+# -- data, disks, limits ---------------------------------------------------------------------------
+
+
+def data_directory(place: Path, name: str, files: int) -> Path:
+    directory = place / name
+    directory.mkdir()
+    for number in range(files):
+        (directory / f"shard-{number:03}").write_bytes(bytes(100 + number))
+    return directory
+
+
+def test_a_data_path_is_missing(check: Checker) -> None:
+    mount = check.place / "disk"
+    mount.mkdir()
+    data = data_directory(mount, "data", 4)
+    check.bed.host("h4").mount_empty(mount)
+    assert {(c, w) for c, w, s in check.found("--data-path", str(data)) if s == "fail"} == {("data_paths", "h4")}
+
+
+def test_one_file_fewer(check: Checker) -> None:
+    data, fewer = data_directory(check.place, "data", 9), data_directory(check.place, "fewer", 8)
+    with bound(check.bed.host("h2"), fewer, data):
+        assert {(c, w) for c, w, _ in check.found("--data-path", str(data))} == {("data_listing", "h2")}
+    assert "shard-008" in check.message("data_listing")
+
+
+def test_a_tiny_dev_shm(check: Checker) -> None:
+    check.bed.host("h3").small_tmpfs("/dev/shm", "64k")
+    assert {(c, w) for c, w, _ in check.found()} >= {("shm", "h3")}
+    assert {w for _, w, _ in check.found()} == {"h3"}
+
+
+def test_a_full_disk(check: Checker) -> None:
+    check.bed.host("h2").full_disk(check.place / "scratch")
+    found = check.found("--data-path", str(check.place / "scratch"))
+    assert ("disk_space", "h2", "warn") in found and {w for _, w, _ in found} == {"h2"}
+    assert "scratch" in check.message("disk_space") and "du " in check.message("disk_space")
+
+
+def test_few_open_files(check: Checker) -> None:
+    check.bed.host("h4").write_home("root", ".bashrc", "ulimit -n 64\n")
+    assert check.found() == {("limits", "h4", "warn")}
+    assert "64 files" in check.message("limits")
+
+
+# -- leftovers -------------------------------------------------------------------------------------
+
+
+def test_a_leftover_of_an_earlier_run(check: Checker) -> None:
+    """Launcher, guard and watcher are killed in one instant: the documented limit. A rank's child stays."""
+    launch = Launch(check.bed, check.place / "earlier").start(program("v_steps.py"), hosts="h3").until_running(1)
+    guard = launch.guard_pid(0)
+    watcher = int(Path(f"/proc/{guard}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    launch.kill_launcher()
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (watcher, guard):
+            os.kill(pid, number)
+    wait_until(lambda: len(launch.alive()) == 1, BOUND, "only a child is left")
+    try:
+        assert check.found() == {("leftovers", "h3", "warn")}
+    finally:
+        for pid in launch.alive():
+            os.kill(pid, signal.SIGKILL)
+    assert "clean --leftovers --hosts" in check.message("leftovers")
+
+
+def test_a_foreign_listener_on_the_master_port(check: Checker) -> None:
+    with squatter(check.bed.host("h1"), PORT, check.place):
+        found = check.found("--master-port", str(PORT))
+        assert {c for c, _, _ in found} == {"gate", "port_owner"} and {s for _, _, s in found} == {"fail"}
+        assert all(w == "h1" for _, w, _ in found)
+    assert "squatter.py" in check.message("gate") and "python3" in check.message("port_owner")
+
+
+# -- nodes, and the quick look of a run ------------------------------------------------------------
+
+
+def test_a_host_that_is_off(check: Checker) -> None:
+    words = [sys.executable, "-m", "allranks", "check", "--hosts", str(check.bed.hostfile_names), "--json",
+             "--connect-timeout", "4s", "--level", "quick"]  # fmt: skip
+    check.bed.host("h2").link_down()
+    try:
+        done = subprocess.run(words, env={**check.bed.env("root"), "ALLRANKS_RUNS_DIR": str(check.place / "runs")},
+                              cwd=check.place, capture_output=True, text=True, timeout=BOUND)  # fmt: skip
+    finally:
+        check.bed.host("h2").link_up()
+    document = json.loads(done.stdout)
+    assert done.returncode == 4
+    assert [(f["id"], f["where"]["node"]) for f in document["findings"]] == [("ssh-unreachable", "h2")]
+    assert set(document["table"]["gate"]) == {"h1", "h3", "h4"}
+
+
+def run(check: Checker, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "allranks", "run", "--hosts", str(check.bed.hostfile_names), "--workdir",
+             str(check.work), "--python", "/usr/bin/python3", *options, "--", "train.py"]  # fmt: skip
+    environment = {**check.bed.env("root"), "ALLRANKS_RUNS_DIR": str(check.place / "runs")}
+    return subprocess.run(words, env=environment, cwd=check.place, capture_output=True, text=True, timeout=BOUND)
+
+
+def test_a_run_is_refused_and_can_be_allowed(check: Checker) -> None:
+    other = check.place / "other"
+    other.mkdir()
+    (other / "train.py").write_text("print('another')\n")
+    with bound(check.bed.host("h4"), other, check.work):
+        refused = run(check)
+        assert refused.returncode == 3
+        assert "h4" in refused.stdout and "train.py" in refused.stdout
+        allowed, unchecked = run(check, "--allow", "code_script"), run(check, "--no-check")
+    assert allowed.returncode == 0 and "another" in allowed.stdout
+    assert unchecked.returncode == 0 and "another" in unchecked.stdout
+    saved = sorted((check.place / "runs").glob("run-*/evidence/preflight.json"))
+    assert len(saved) == 2  # the run without a check has none
+    assert set(json.loads(saved[0].read_text())["nodes"]) == {"h1", "h2", "h3", "h4"}

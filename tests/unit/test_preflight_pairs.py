@@ -1,0 +1,88 @@
+"""Who tries whom, and who is to blame for what failed."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.preflight.pairs import Blame, blame, is_lossy, loss
+from allranks.preflight.schedule import ALL_PAIRS, FEWER, covered, peers_of
+
+
+def names(count: int) -> list[str]:
+    return [f"h{i}" for i in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, ALL_PAIRS])
+def test_all_pairs_of_few_nodes(count: int) -> None:
+    plan = peers_of(names(count))
+    assert {(a, b) for a, peers in plan.items() for b in peers} == set(permutations(names(count), 2))
+    assert covered(count) == ""
+
+
+@given(st.integers(ALL_PAIRS + 1, 400))
+def test_of_many_every_node_tries_and_is_tried(count: int) -> None:
+    plan = peers_of(names(count))
+    tried_by: dict[str, set[str]] = {name: set() for name in plan}
+    for node, peers in plan.items():
+        assert node not in peers and len(set(peers)) == len(peers) == FEWER
+        for peer in peers:
+            tried_by[peer].add(node)
+    assert all(len(found) == FEWER for found in tried_by.values())
+    assert all(len(tried_by[n] | set(plan[n])) >= 3 for n in plan)
+    assert f"each of {count} nodes" in covered(count)
+
+
+def blamed(count: int, bad: set[tuple[str, str]]) -> set[tuple[str, str, tuple[str, ...]]]:
+    pairs = {pair: {"bad": pair in bad} for pair in permutations(names(count), 2)}
+    found = blame(pairs, lambda pair, result: bool(result["bad"]))
+    assert {pair for item in found for pair in item.pairs} == bad, "every bad pair is explained, and no other"
+    return {(item.kind, item.node, item.others) for item in found}
+
+
+def test_one_way_of_a_link() -> None:
+    assert blamed(4, {("h1", "h2")}) == {("way", "h1", ("h2",))}
+    assert blamed(2, {("h1", "h2")}) == {("way", "h1", ("h2",))}
+
+
+def test_a_link() -> None:
+    assert blamed(4, {("h1", "h2"), ("h2", "h1")}) == {("link", "h1", ("h2",))}
+    assert blamed(2, {("h1", "h2"), ("h2", "h1")}) == {("link", "h1", ("h2",))}
+
+
+def test_a_node() -> None:
+    into = {(f"h{i}", "h3") for i in (1, 2, 4)}
+    out = {(b, a) for a, b in into}
+    assert blamed(4, into) == {("into", "h3", ("h1", "h2", "h4"))}
+    assert blamed(4, out) == {("out of", "h3", ("h1", "h2", "h4"))}
+    assert blamed(4, into | out) == {("node", "h3", ("h1", "h2", "h4"))}
+
+
+def test_a_node_and_a_link_that_has_nothing_to_do_with_it() -> None:
+    into = {(f"h{i}", "h3") for i in (1, 2, 4)}
+    assert blamed(4, into | {("h1", "h2")}) == {("into", "h3", ("h1", "h2", "h4")), ("way", "h1", ("h2",))}
+
+
+@given(st.sets(st.sampled_from(sorted(permutations(names(5), 2)))))
+def test_every_bad_pair_is_explained(bad: set[tuple[str, str]]) -> None:
+    blamed(5, bad)
+
+
+def test_words_and_places() -> None:
+    pairs = (("h1", "h3"),)
+    assert Blame("into", "h3", ("h1", "h2"), pairs).words() == "from h1 and h2 to h3"
+    assert Blame("link", "h1", ("h3",), pairs).words() == "between h1 and h3, both ways"
+    assert Blame("way", "h1", ("h3",), pairs).where().to_json() == {"node": "h1", "peer": "h3"}
+    assert Blame("node", "h3", ("h1",), pairs).where().to_json() == {"node": "h3"}
+
+
+def test_loss_is_of_what_was_counted() -> None:
+    assert loss({"sent": 100, "arrived": 70}) == pytest.approx(0.3)
+    assert loss({"sent": 100, "arrived": 0}) == loss({"sent": 100}) == loss({}) == 0.0
+    pairs = {("a", "b"): {"sent": 300, "arrived": 299}, ("b", "a"): {"sent": 300, "arrived": 300}}
+    assert not is_lossy(pairs, ("a", "b"))
+    pairs[("b", "a")] = {"sent": 300, "arrived": 280}
+    assert is_lossy(pairs, ("a", "b")), "the other way counts: answers come by it"
