@@ -93,6 +93,7 @@ class Inspection:
 
     async def run(self) -> Evidence:
         """All steps; guards are released at the end, whatever happens."""
+        beats = asyncio.get_running_loop().create_task(self._beat())
         try:
             await self._each("reaching nodes", self._connect)
             self._peers = {p.node.name: p for p in self._peers.values() if p.failure is None}
@@ -103,8 +104,17 @@ class Inspection:
                 if self._pairs and len(self._peers) > 1:
                     await self._reach()
         finally:
+            beats.cancel()
             await self._release()
         return self._found
+
+    async def _beat(self) -> None:
+        """Guards end themselves without word for their lease, and a look may take minutes."""
+        while True:
+            await asyncio.sleep(LEASE / 6)
+            for peer in self._peers.values():
+                if peer.channel is not None and peer.channel.is_open:
+                    peer.channel.send({"type": "ping", "sent": time.time()})
 
     async def _each(self, what: str, step: Callable[[Peer], Any]) -> None:
         """One step on all nodes at once."""

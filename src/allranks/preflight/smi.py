@@ -19,10 +19,16 @@ SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for 
 MOST = 64
 Row = Dict[str, str]
 
-_LOST = re.compile(r"Unable to determine the device handle for GPU ?(\d*):? ?([0-9a-f]+:[0-9a-f]+:[0-9a-f.]+): (.+)", re.I)
+_LOST = re.compile(
+    r"Unable to determine the device handle for GPU ?(?:(\d+): )?([0-9a-f]{4,8}:[0-9a-f]+:[0-9a-f.]+): (.+)", re.I
+)
 _UNKNOWN_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
 _DISPLAY = ("0x0300", "0x0302")  # VGA and 3D controllers
 NVIDIA_ID = "0x10de"
+
+
+class Refused(CouldNotLook):
+    """nvidia-smi answered, and with no GPU: the driver is not loaded, does not fit, or is in error."""
 
 
 class Answer(NamedTuple):
@@ -92,7 +98,7 @@ def nvidia_smi(host: Host, *words: str) -> Ran:
 
 def query(host: Host, fields: Sequence[str], instead: Optional[Mapping[str, str]] = None) -> Optional[Answer]:
     """Fields of all GPUs; None where the node has no NVIDIA GPU. A field that nvidia-smi does not know is replaced
-    by its older name out of `instead`, or left out. Raises CouldNotLook with nvidia-smi's words where none answers."""
+    by its older name out of `instead`, or left out. Raises Refused with nvidia-smi's words where none answers."""
     if not has_nvidia(host):
         return None
     answer, ran = _query(host, list(fields), dict(instead or {}), ())
@@ -103,7 +109,7 @@ def query(host: Host, fields: Sequence[str], instead: Optional[Mapping[str, str]
             more, _ = _query(host, list(fields), dict(instead or {}), ("-i", ",".join(rest)))
             answer = Answer(more.rows, answer.lost + more.lost)
     if not answer.rows and not answer.lost:
-        raise CouldNotLook(words_of(ran))
+        raise Refused(words_of(ran))
     return answer
 
 
@@ -131,9 +137,9 @@ def parse(text: str, columns: Sequence[str]) -> Answer:
         gone = _LOST.search(line)
         values = [value.strip() for value in line.split(", ")]
         if gone:
-            lost.append({"index": gone.group(1), "pci": short(gone.group(2)), "why": gone.group(3).strip()[:100]})
+            lost.append({"index": gone.group(1) or "", "pci": short(gone.group(2)), "why": gone.group(3).strip()[:100]})
         elif len(values) == len(columns) and values[0].isdigit():
-            row = dict(zip(columns, values))
+            row = {column: values[i] for i, column in enumerate(columns)}
             row["pci"] = short(row.pop("pci.bus_id", ""))
             rows.append(row)
     return Answer(rows[:MOST], lost[:MOST])
@@ -175,6 +181,14 @@ def amd_smi(host: Host, *words: str) -> Optional[List[Dict[str, Any]]]:
     if not isinstance(found, list):
         raise CouldNotLook(words_of(ran))
     return [gpu for gpu in found if isinstance(gpu, dict) and "gpu" in gpu][:MOST]
+
+
+def amd_smi_quiet(host: Host, *words: str) -> List[Dict[str, Any]]:
+    """The same, but nothing where this amd-smi does not know the words."""
+    try:
+        return amd_smi(host, *words) or []
+    except CouldNotLook:
+        return []
 
 
 def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, Dict[str, Any]]]:

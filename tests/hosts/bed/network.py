@@ -6,6 +6,7 @@ says who owns it, so a bed whose owner was killed is found and removed by the ne
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -79,6 +80,12 @@ def _bridges() -> dict[str, str]:
 
 def claim(*, keep: bool) -> Slot:
     """A free slot with its bridge up. `keep`: the bed outlives this process."""
+    with open("/run/allranks-beds.lock", "w") as lock:  # several sessions may make beds at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _claim(keep)
+
+
+def _claim(keep: bool) -> Slot:
     sweep()
     taken = _bridges()
     for number in range(SLOTS):

@@ -1,0 +1,132 @@
+"""All GPUs of a node answer, and there are as many as expected and as on the other nodes.
+
+A GPU that fell off the bus keeps its device file and its place in /proc/driver/nvidia/gpus (NVIDIA driver README,
+"The /proc/driver Filesystem") while nvidia-smi says `Unable to determine the device handle`; one whose probe
+failed at boot is on the PCI bus without a driver (NVIDIA/NVSentinel#155). A container sees the bus of its host,
+so GPUs there count only if no driver holds them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding, Status
+
+from .. import smi
+from ..compare import Nodes, by_value, names, number, part, place, remote, split, verb
+from ..host import CouldNotLook, Host
+
+ID = "gpu_count"
+GROUP = "gpu"
+LEVEL = "full"
+SECONDS = 130.0
+LOST = "gpu-fell-off-bus"
+BAD_VALUES = ("[GPU is lost]", "[Unknown Error]", "[GPU requires reset]")
+
+
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{"answer": how many, "lost": [{"gpu", "pci", "why"}], "idle": PCI addresses without a driver, "failed"}."""
+    idle = [pci for pci, driver in smi.on_bus(host).items() if not driver]
+    if smi.has_nvidia(host):
+        return _nvidia(host, idle)
+    amd = smi.amd_smi(host, "static", "-a")
+    if amd is None:
+        cards = smi.rocm_smi(host, "--showproductname") or {}
+        amd = [card for name, card in cards.items() if name.startswith("card")]
+    if amd:
+        return {"answer": len(amd), "vendor": "amd"}
+    return {"answer": 0, "idle": idle} if idle else None
+
+
+def _nvidia(host: Host, idle: List[str]) -> Dict[str, Any]:
+    if host.which("nvidia-smi") is None:
+        raise CouldNotLook("nvidia-smi is not installed (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
+    found: Dict[str, Any] = {"answer": 0, "lost": [], "idle": idle}
+    try:
+        answer = smi.query(host, ["name", "temperature.gpu"])
+    except smi.Refused as error:
+        return {**found, "failed": str(error)}
+    if answer is None:
+        return found
+    bad = [row for row in answer.rows if row.get("temperature.gpu") in BAD_VALUES or row.get("name") in BAD_VALUES]
+    lost = [{**smi.gpu_of(row), "why": row.get("why", "")} for row in answer.lost]
+    lost += [{**smi.gpu_of(row), "why": row["temperature.gpu"].strip("[]")} for row in bad]
+    seen = {row["pci"] for row in answer.rows} | {row["pci"] for row in answer.lost}
+    lost += [{"gpu": None, "pci": pci, "why": ""} for pci in smi.of_driver(host) if pci not in seen]
+    return {**found, "answer": len(answer.rows) - len(bad), "lost": lost}
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """Failures: GPUs that do not answer, fewer than asked for. A warning: fewer than most nodes have."""
+    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    counts = {n: int(v.get("answer") or 0) for n, v in looked.items()}
+    counts.update({n: 0 for n, f in facts_by_node.items() if ID in f and f[ID] is None})
+    found = [finding for node, one in looked.items() for finding in _of_node(node, one)]
+    said = {f.where.node for f in found if f.status == "fail"}
+    return found + _fewer(request, looked, counts, said)
+
+
+def _of_node(node: str, one: Mapping[str, Any]) -> List[Finding]:
+    if one.get("failed"):
+        text = str(one["failed"])
+        label = "driver-version-mismatch" if "version mismatch" in text else "cuda-device-unavailable"
+        remedy = f"load the driver again ({remote(node, 'sudo', 'modprobe', 'nvidia')}) or reboot {node}: after an update"
+        remedy += f" it runs the old driver until then; look: {remote(node, 'nvidia-smi')}"
+        message = f"no GPU of {node} answers: {text}"
+        return [Finding(label, "fail", message, remedy, place([node]), (text,))]
+    found = []
+    for why, lost in smi.by_said(one.get("lost") or [], "why").items():
+        message = f"{smi.which_gpus(lost)} of {node} {'does' if len(lost) == 1 else 'do'} not answer"
+        message += f" ({why})" if why else ""
+        message += f"; {number(int(one['answer']), 'other GPU')} {'does' if one['answer'] == 1 else 'do'}"
+        remedy = f"reboot {node}, or leave it out of the list; why: ssh {node} 'sudo dmesg -T | grep -i nvrm'"
+        evidence = tuple(f"{gpu['pci']}: {why or 'listed by the driver, not by nvidia-smi'}" for gpu in lost)
+        found.append(Finding(LOST, "fail", message, remedy, place([node], gpu=lost[0].get("gpu")), evidence))
+    idle = one.get("idle") or []
+    if idle and one.get("answer"):
+        message = f"{smi.which_gpus([{'pci': p} for p in idle])} of {node} {'is' if len(idle) == 1 else 'are'} on the"
+        message += " PCI bus, but no driver holds " + ("it" if len(idle) == 1 else "them")
+        remedy = f"see why its probe failed: ssh {node} 'sudo dmesg -T | grep -i nvrm'"
+        found.append(Finding(ID, "warn", message, remedy, place([node])))
+    return found
+
+
+def _fewer(request: Mapping[str, Any], looked: Nodes, counts: Mapping[str, int], said: Any) -> List[Finding]:
+    """Against --expect-gpus, which nodes without any must meet too, else --nproc, else what most nodes have."""
+    expected, ranks = request.get("expect_gpus"), request.get("nproc")
+    if expected is not None:
+        odd = {n: c for n, c in counts.items() if c != int(expected)}
+        norm = f"{number(int(expected), 'GPU')} {'is' if int(expected) == 1 else 'are'} expected"
+        return _against(odd, looked, said, norm, int(expected))
+    if ranks is not None and not request.get("virtual"):
+        odd = {n: c for n, c in counts.items() if n in looked and c < int(ranks)}
+        return _against(odd, looked, said, f"{number(int(ranks), 'rank')} would run on it", int(ranks))
+    parted = split(counts)
+    if parted is None:
+        return []
+    if not parted.fine:
+        shown = "; ".join(f"{number(c, 'GPU')} on {names(nodes)}" for c, nodes in by_value(counts).items())
+        message = f"nodes have different numbers of GPUs that answer: {shown}"
+        return [Finding(ID, "warn", message, _look(list(counts)[-1]), place(list(counts)))]
+    norm = f"{len(parted.fine)} of {len(counts)} nodes have {parted.norm}"
+    odd = {n: counts[n] for nodes in parted.odd.values() for n in nodes}
+    return _against(odd, looked, said, norm, int(parted.norm), "warn")
+
+
+def _against(odd: Mapping[str, int], looked: Nodes, said: Any, norm: str, wanted: int,
+             status: Status = "fail") -> List[Finding]:  # fmt: skip
+    found = []
+    for count, nodes in by_value({n: c for n, c in odd.items() if n not in said}).items():
+        have = number(count, "GPU") if count else "no GPU"
+        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} {have} that {'answer' if count > 1 else 'answers'}"
+        message += f"; {norm}"
+        idle = len((looked.get(nodes[0]) or {}).get("idle") or [])
+        if idle and not count:
+            message += f" ({idle} on the PCI bus of {nodes[0]}, without a driver)"
+        more = "warn" if count > wanted else status
+        found.append(Finding(ID, more, message, _look(nodes[0]), place(nodes)))
+    return found
+
+
+def _look(node: str) -> str:
+    return f"compare: {remote(node, 'nvidia-smi', '-L')}; ssh {node} 'lspci -d 10de: | grep -i -e VGA -e 3D'"

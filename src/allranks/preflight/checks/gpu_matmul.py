@@ -1,0 +1,113 @@
+"""Every GPU multiplies matrices about as fast as the others of its model.
+
+A bf16 (fp16 before Ampere) product of 8192 × 8192 matrices for half a second a GPU, in the training interpreter's
+torch; the best of many short blocks, so that a clock that rises late does not count. huggingface's gpu-fryer calls a
+GPU slow that is 10 % below the others; so here. A GPU whose memory others use is not judged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding
+
+from ..compare import Nodes, number, part, place, remote
+from ..host import Host, ask
+
+ID = "gpu_matmul"
+GROUP = "gpu"
+LEVEL = "full"
+SECONDS = 65.0
+LIMIT = 60.0
+ALONE = True
+ODD = 0.9
+PROGRAM = """
+import json, sys, time
+import torch
+begun, found = time.time(), []
+for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+    if time.time() - begun > 30:
+        break
+    one = {"gpu": i, "name": torch.cuda.get_device_name(i)}
+    found.append(one)
+    try:
+        torch.cuda.set_device(i)
+        free, total = torch.cuda.mem_get_info(i)
+        one["busy"] = free < 0.9 * total
+        hip = getattr(torch.version, "hip", None)
+        kind = torch.bfloat16 if hip or torch.cuda.get_device_capability(i)[0] >= 8 else torch.float16
+        n = 8192 if free > 2 << 30 else 2048
+        a = torch.randn(n, n, device="cuda", dtype=kind)
+        b = torch.randn(n, n, device="cuda", dtype=kind)
+        c = torch.empty(n, n, device="cuda", dtype=kind)
+        for _ in range(5):
+            torch.mm(a, b, out=c)
+        torch.cuda.synchronize()
+        best, until = 0.0, time.time() + 0.5
+        while time.time() < until:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(10):
+                torch.mm(a, b, out=c)
+            end.record()
+            end.synchronize()
+            best = max(best, 20.0 * n ** 3 / start.elapsed_time(end) / 1e9)
+        one["tflops"] = round(best, 1)
+        del a, b, c
+        torch.cuda.empty_cache()
+    except Exception as error:
+        one["error"] = (str(error) or type(error).__name__).splitlines()[0][:200]
+sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps(found))
+"""
+
+
+def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
+    """[{"gpu", "name", "tflops", "busy"} or {…, "error"}]; None without GPUs or a torch that can use them."""
+    interpreter = part(host.facts, "interpreter")
+    if not part(host.facts, "gpus").get("count") or not (interpreter.get("cuda") or interpreter.get("hip")):
+        return None
+    found = ask(host, PROGRAM, LIMIT)
+    return [one for one in found if isinstance(one, dict)][:64] or None
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """Warnings: a GPU well below the median of its model. A failure: one that can't multiply at all."""
+    gpus = [(n, one) for n, f in facts_by_node.items() for one in f.get(ID) or [] if isinstance(one, Mapping)]
+    speeds: Dict[str, List[float]] = {}
+    for _, one in gpus:
+        if one.get("tflops") and not one.get("busy"):
+            speeds.setdefault(str(one.get("name")), []).append(float(one["tflops"]))
+    found = []
+    for node, one in gpus:
+        if one.get("error"):
+            found.append(_failed(node, one))
+        elif one.get("tflops") and not one.get("busy"):
+            alike = speeds[str(one.get("name"))]
+            if float(one["tflops"]) < ODD * _median(alike):
+                found.append(_slow(node, one, alike))
+    return found
+
+
+def _failed(node: str, one: Mapping[str, Any]) -> Finding:
+    """Out of memory where others hold it is gpu_busy's to say."""
+    text = str(one["error"])
+    label = "cuda-oom" if "out of memory" in text else "cuda-device-unavailable"
+    message = f"torch can't multiply matrices on GPU {one.get('gpu')} of {node}: {text}"
+    remedy = f"look who uses it and whether it is in error: {remote(node, 'nvidia-smi')}"
+    return Finding(label, "fail", message, remedy, place([node], gpu=one.get("gpu")), (text,))
+
+
+def _slow(node: str, one: Mapping[str, Any], alike: List[float]) -> Finding:
+    usual = _median(alike)
+    less = round(100 - 100 * float(one["tflops"]) / usual)
+    message = f"GPU {one.get('gpu')} of {node} multiplies at {one['tflops']:.0f} TFLOP/s, {less} % less than"
+    message += f" the median of {number(len(alike), 'GPU')} of its model ({usual:.0f} TFLOP/s)"
+    look = remote(node, "nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK,TEMPERATURE,POWER", "-i", str(one.get("gpu")))
+    remedy = f"look for heat, a power limit or low clocks: {look}"
+    evidence = (f"{one.get('name')}: {one['tflops']} TFLOP/s",)
+    return Finding(ID, "warn", message, remedy, place([node], gpu=one.get("gpu")), evidence)
+
+
+def _median(values: List[float]) -> float:
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,77 @@
+"""Persistence mode, compute mode and MIG are set alike on all GPUs, and no GPU refuses processes.
+
+nvidia-smi(1): without persistence mode (or nvidia-persistenced) each start sets the GPU up anew; Exclusive_Process lets
+one process in, Prohibited none; a GPU in MIG mode is split. Azure NHC demands persistence mode; here only a
+difference is told.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding
+
+from .. import smi
+from ..compare import Nodes, differences, part, place, remote
+from ..host import Host
+
+ID = "gpu_mode"
+GROUP = "gpu"
+LEVEL = "full"
+SECONDS = 130.0
+FIELDS = {"persistence": "persistence_mode", "compute": "compute_mode", "mig": "mig.mode.current"}
+WHAT = {
+    "persistence": ("persistence mode", "-pm", {"Enabled": "1", "Disabled": "0"}),
+    "compute": ("compute mode", "-c", {"Default": "DEFAULT", "Exclusive_Process": "EXCLUSIVE_PROCESS"}),
+    "mig": ("MIG mode", "-mig", {"Enabled": "1", "Disabled": "0"}),
+}
+PROHIBITED = "Prohibited"
+
+
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{"persistence", "compute", "mig": {value: [GPU indices]}}."""
+    answer = smi.query(host, list(FIELDS.values()))
+    if answer is None:
+        return None
+    found: Dict[str, Any] = {}
+    for key, field in FIELDS.items():
+        values: Dict[str, List[int]] = {}
+        for row in answer.rows:
+            if smi.known(row.get(field)):
+                values.setdefault(smi.known(row.get(field)), []).append(int(row["index"]))
+        found[key] = values
+    return found
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """A failure: GPUs that take no process. Warnings: nodes or GPUs that differ."""
+    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    found = []
+    for node, one in looked.items():
+        gpus = (one.get("compute") or {}).get(PROHIBITED)
+        if gpus:
+            message = f"{smi.which_gpus([{'gpu': g} for g in gpus])} of {node} "
+            message += f"{'takes' if len(gpus) == 1 else 'take'} no process (compute mode Prohibited)"
+            remedy = remote(node, "sudo", "nvidia-smi", "-c", "DEFAULT")
+            found.append(Finding("cuda-device-unavailable", "fail", message, remedy, place([node], gpu=gpus[0])))
+    for key, (what, option, names_of) in WHAT.items():
+        found += _differ(what, option, names_of, {n: v.get(key) or {} for n, v in looked.items() if v.get(key)})
+    return found
+
+
+def _differ(what: str, option: str, words: Mapping[str, str], modes: Mapping[str, Mapping[str, Any]]) -> List[Finding]:
+    found = []
+    values = {n: " and ".join(sorted(v)) for n, v in modes.items() if PROHIBITED not in v}
+    for d in differences(what, values):
+        word = words.get(str(d.norm)) or next(iter(words.values()))
+        remedy = f"set it alike on every node: {remote(d.nodes[0], 'sudo', 'nvidia-smi', option, word)}"
+        found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+    said = {n for f in found for n in (f.where.nodes or (f.where.node,))}
+    for node, value in modes.items():
+        if node in values and node not in said and len(value) > 1:
+            shown = "; ".join(f"{mode} on {smi.which_gpus([{'gpu': g} for g in gpus])}" for mode, gpus in value.items())
+            word = next(iter(words.values()))
+            remedy = f"set it alike on all GPUs: {remote(node, 'sudo', 'nvidia-smi', option, word)}"
+            message = f"the {what} differs among the GPUs of {node}: {shown}"
+            found.append(Finding(ID, "warn", message, remedy, place([node])))
+    return found

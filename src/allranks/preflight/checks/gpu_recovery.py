@@ -1,0 +1,72 @@
+"""No GPU asks to be reset, drained or rebooted.
+
+`gpu_recovery_action` of nvidia-smi (NVML's NVML_FI_DEV_GET_GPU_RECOVERY_ACTION): None, Reset, Reboot, Drain P2P,
+Drain and Reset. Drivers before 565 or so do not know it. NVIDIA's resiliency extension refuses all but None.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, Optional
+
+from allranks.findings import Finding, Status
+
+from .. import smi
+from ..compare import Nodes, part, place, remote
+from ..host import Host
+
+ID = "gpu_recovery"
+GROUP = "gpu"
+LEVEL = "full"
+SECONDS = 190.0
+FIELD = "gpu_recovery_action"
+IN_FULL = re.compile(r"^GPU ([0-9A-Fa-f:.]+)$|^ +GPU Recovery Action +: (.+?) *$", re.MULTILINE)
+NOTHING = ("", "None")
+DRAIN = "Drain P2P"
+
+
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{"gpus": how many tell, "asking": [{"gpu", "pci", "action"}]}; None where the driver does not know of it."""
+    answer = smi.query(host, [FIELD])
+    if answer is None:
+        return None
+    actions = {row["pci"]: smi.known(row.get(FIELD)) for row in answer.rows}
+    if not any(actions.values()):
+        actions.update(_in_full(smi.nvidia_smi(host, "-q").out))
+    told = [row for row in answer.rows if actions.get(row["pci"])]
+    asking = [{**smi.gpu_of(row), "action": actions[row["pci"]][:50]} for row in told
+              if actions[row["pci"]] not in NOTHING]  # fmt: skip
+    return {"gpus": len(told), "asking": asking} if told else None
+
+
+def _in_full(text: str) -> Dict[str, str]:
+    """By PCI address, out of nvidia-smi -q: some drivers have it there alone."""
+    found: Dict[str, str] = {}
+    pci = ""
+    for match in IN_FULL.finditer(text):
+        if match.group(1):
+            pci = smi.short(match.group(1))
+        else:
+            found[pci] = smi.known(match.group(2))
+    return found
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """A failure; a warning for a GPU that may go on but should not talk to its peers."""
+    found = []
+    for node, facts in facts_by_node.items():
+        for action, gpus in smi.by_said(part(facts, ID).get("asking") or [], "action").items():
+            status: Status = "warn" if action == DRAIN else "fail"
+            message = f"{smi.which_gpus(gpus)} of {node} {'needs' if len(gpus) == 1 else 'need'} recovery: {action}"
+            found.append(Finding("cuda-device-unavailable", status, message, _remedy(node, str(action), gpus),
+                                 place([node], gpu=gpus[0].get("gpu")), (f"{FIELD}: {action}",)))  # fmt: skip
+    return found
+
+
+def _remedy(node: str, action: str, gpus: List[Mapping[str, Any]]) -> str:
+    if "Reset" in action:
+        indices = ",".join(str(gpu.get("gpu")) for gpu in gpus)
+        return f"end what uses it, then {remote(node, 'sudo', 'nvidia-smi', '-r', '-i', indices)}, or leave {node} out"
+    if action == DRAIN:
+        return f"let no job use it together with other GPUs; leave {node} out, or reset it when idle"
+    return f"reboot {node} or leave it out; why: ssh {node} 'sudo dmesg -T | grep -i xid'"

@@ -1,0 +1,184 @@
+"""The kernel log has no Xid of the NVIDIA driver that means a fault of the GPU, its memory or its links.
+
+Which Xid means what: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Catalog"), also in
+gpud's components/accelerator/nvidia/xid. Xids that a program causes by itself (13, 31, 32, 43, 45, 68, 69, …) are
+no fault. What a reset has cured since stays in the log: only a GPU off the bus, which a reset can't cure, fails.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from allranks.findings import Finding, Status
+
+from .. import smi
+from ..compare import Nodes, place, remote
+from ..host import CouldNotLook, Host
+
+ID = "gpu_xid"
+GROUP = "gpu"
+LEVEL = "full"
+SECONDS = 130.0
+LAST = 4_000_000  # bytes: the newest part of a large ring buffer
+SHOWN = 32
+
+
+class Kind(NamedTuple):
+    """What an Xid says in the catalogue, the label, and what it asks for."""
+
+    what: str
+    label: str = "xid-hardware-error"
+    action: str = "reset"
+
+
+OFF_BUS = 79
+ECC, NVLINK = "ecc-error", "nvlink-error"
+KINDS = {
+    46: Kind("GPU stopped processing"),
+    48: Kind("double-bit ECC error", ECC),
+    62: Kind("internal micro-controller halt"),
+    63: Kind("memory row remapping recorded", ECC),
+    64: Kind("memory row remapping failed", ECC, "replace"),
+    74: Kind("NVLink error", NVLINK),
+    OFF_BUS: Kind("GPU has fallen off the bus", "gpu-fell-off-bus", "reboot"),
+    92: Kind("high single-bit ECC error rate", ECC, "watch"),
+    94: Kind("contained memory error", ECC),
+    95: Kind("uncontained memory error", ECC),
+    109: Kind("context switch timeout"),
+    110: Kind("security fault"),
+    119: Kind("GSP firmware gave no answer"),
+    120: Kind("GSP firmware error"),
+    136: Kind("NVLink training failed", NVLINK),
+    140: Kind("unrecovered ECC error", ECC),
+    143: Kind("GPU initialization error"),
+    154: Kind("GPU asks for recovery"),
+    155: Kind("NVLink error", NVLINK),
+    156: Kind("resource retirement", ECC),
+    157: Kind("resource retirement failed", ECC, "replace"),
+    158: Kind("fatal GPU timeout"),
+    171: Kind("uncorrectable DRAM error", ECC),
+    172: Kind("uncorrectable SRAM error", ECC),
+    **{code: Kind("fatal NVLink error", NVLINK) for code in range(144, 151)},
+}
+NVLINK5 = range(144, 151)  # they say "Fatal" or "Nonfatal" themselves
+SWITCH = Kind("fatal NVSwitch error", NVLINK)
+STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:,|$)")
+SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal")
+PROBED = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)")
+GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus")
+
+
+def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
+    """[{"code", "gpu", "pci", "count", "line", "ago": seconds}]: codes of KINDS, 0 for a switch; newest lines."""
+    if not smi.has_nvidia(host) and not any(driver == "nvidia" for driver in smi.on_bus(host).values()):
+        return None
+    found = read_log(_log(host), _uptime(host))
+    if not found:
+        return []
+    try:
+        answer = smi.query(host, [])
+        rows = answer.rows + [row for row in answer.lost if row["index"]] if answer else []
+    except CouldNotLook:
+        rows = []
+    index = {row["pci"]: smi.gpu_of(row)["gpu"] for row in rows}
+    return [{**one, "gpu": index.get(one["pci"])} for one in found[:SHOWN]]
+
+
+def _uptime(host: Host) -> Optional[float]:
+    words = (host.text("/proc/uptime", 64) or "").split()
+    return float(words[0]) if words else None
+
+
+def _log(host: Host) -> str:
+    """Since boot: dmesg, or the journal's copy where kernel.dmesg_restrict keeps it from users."""
+    ran = host.run(["sh", "-c", f"dmesg | tail -c {LAST}"], 10.0)
+    if ran.out.strip():
+        return ran.out
+    other = host.run(["sh", "-c", f"journalctl -k -b -q --no-pager -o short-monotonic | tail -c {LAST}"], 15.0)
+    if other.out.strip():
+        return other.out
+    why = (ran.err.strip().splitlines() or ["the kernel log is empty"])[0]
+    raise CouldNotLook(f"{why[:200]} (sudo sysctl kernel.dmesg_restrict=0, or join the group adm or systemd-journal)")
+
+
+def read_log(text: str, up: Optional[float]) -> List[Dict[str, Any]]:
+    """One entry a code and GPU, with the newest line."""
+    found: Dict[Tuple[int, str], Dict[str, Any]] = {}
+    probed = ""
+    for line in text.splitlines():
+        if "NVRM" not in line and "SXid" not in line:
+            continue
+        match = STAMP.match(line)
+        stamp, words = (float(match.group(1)), match.group(2)) if match else (None, line)
+        named = PROBED.search(words)
+        probed = named.group(1) if named else probed
+        code, pci = _read(words, probed)
+        if code is None:
+            continue
+        ago = max(0.0, up - stamp) if up is not None and stamp is not None else None
+        one = found.setdefault((code, pci), {"code": code, "pci": pci, "count": 0})
+        one.update(count=one["count"] + 1, line=words.strip()[:200], ago=None if ago is None else round(ago))
+    return [one for one in found.values() if one["code"] != 154 or "to 0x0 (None)" not in one["line"]]
+
+
+def _read(words: str, probed: str) -> Tuple[Optional[int], str]:
+    """The code, 0 for a switch, None for what is no fault; the PCI address."""
+    xid, switch, gone = XID.search(words), SXID.search(words), GONE.search(words)
+    if xid:
+        code = int(xid.group(2))
+        fault = code in KINDS and (code not in NVLINK5 or re.search(r"\bFatal\b", words) is not None)
+        return (code if fault else None), smi.short(xid.group(1))
+    if switch:
+        return 0, smi.short(switch.group(1))
+    if gone and (gone.group(1) or probed):
+        return OFF_BUS, smi.short(gone.group(1) or probed)
+    return None, ""
+
+
+def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+    """A failure: a GPU off the bus. Warnings: the others; one a node and code."""
+    found = []
+    for node, facts in facts_by_node.items():
+        logged = facts.get(ID)
+        entries = [e for e in logged if isinstance(e, Mapping)] if isinstance(logged, list) else []
+        for code, gpus in smi.by_said(entries, "code").items():
+            found.append(_finding(node, int(code), gpus))
+    return found
+
+
+def _finding(node: str, code: int, gpus: List[Mapping[str, Any]]) -> Finding:
+    kind = KINDS.get(code, SWITCH)
+    status: Status = "fail" if code == OFF_BUS else "warn"
+    if code:
+        message = f"the driver of {node} logged Xid {code} ({kind.what}) for {smi.which_gpus(gpus)}"
+    else:
+        message = f"the driver of {node} logged a {kind.what} (SXid) of {' and '.join(str(g['pci']) for g in gpus[:4])}"
+    agos = [gpu["ago"] for gpu in gpus if gpu.get("ago") is not None]
+    count = sum(int(gpu.get("count") or 1) for gpu in gpus)
+    message += f", {count} times" if count > 1 else ""
+    message += f", {'last ' if count > 1 else ''}{_ago(min(agos))}" if agos else " since boot"
+    evidence = tuple(str(gpu["line"]) for gpu in gpus[:4])
+    return Finding(kind.label, status, message, _remedy(node, kind.action, gpus), place([node], gpu=gpus[0].get("gpu")),
+                   evidence)  # fmt: skip
+
+
+def _remedy(node: str, action: str, gpus: List[Mapping[str, Any]]) -> str:
+    log = f"ssh {node} 'sudo dmesg -T | grep -i xid'"
+    if action == "reboot":
+        return f"reboot {node} or leave it out; if it comes back: cooling, power, risers, the card; log: {log}"
+    if action == "replace":
+        return f"leave {node} out and have the GPU replaced; log: {log}"
+    if action == "watch":
+        return f"watch the GPU's memory: {remote(node, 'nvidia-smi', '-q', '-d', 'ECC,ROW_REMAPPER')}; log: {log}"
+    indices = [str(gpu["gpu"]) for gpu in gpus if gpu.get("gpu") is not None]
+    reset = remote(node, "sudo", "nvidia-smi", "-r", *(["-i", ",".join(indices)] if indices else []))
+    return f"if the GPU has not been reset since: {reset}, or reboot {node}; log: {log}"
+
+
+def _ago(seconds: float) -> str:
+    for length, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
