@@ -137,7 +137,8 @@ def parse(text: str, columns: Sequence[str]) -> Answer:
         gone = _LOST.search(line)
         values = [value.strip() for value in line.split(", ")]
         if gone:
-            lost.append({"index": gone.group(1) or "", "pci": short(gone.group(2)), "why": gone.group(3).strip()[:100]})
+            why = gone.group(3).partition(".")[0].strip()[:100]
+            lost.append({"index": gone.group(1) or "", "pci": short(gone.group(2)), "why": why})
         elif len(values) == len(columns) and values[0].isdigit():
             row = {column: values[i] for i, column in enumerate(columns)}
             row["pci"] = short(row.pop("pci.bus_id", ""))

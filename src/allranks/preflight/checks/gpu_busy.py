@@ -59,7 +59,7 @@ def _process(host: Host, pid: str, name: str) -> Dict[str, Any]:
     for line in (host.text(f"/proc/{pid}/status", 4096) or "").splitlines():
         if line.startswith("Uid:"):
             user = _user(host, line.split()[1])
-    return {"pid": int(pid), "name": name.rpartition("/")[2].split(" ")[0][:40], "user": user}
+    return {"pid": int(pid), "name": smi.known(name).partition(" ")[0].rpartition("/")[2][:40], "user": user}
 
 
 def _user(host: Host, uid: str) -> str:
@@ -100,7 +100,8 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         if one.get("unseen"):
             gpus = one["unseen"]
             most = max(float(gpu["mib"] or 0) for gpu in gpus)
-            message = f"{smi.which_gpus(gpus)} of {node} {'has' if len(gpus) == 1 else 'have'} {_gib(most)} of memory taken"
+            have = "has" if len(gpus) == 1 else "have"
+            message = f"{smi.which_gpus(gpus)} of {node} {have} {_gib(most)} of memory taken"
             message += " by a process that can't be seen from here (another container or user, or a dead one)"
             remedy = f"see who holds it: ssh {node} 'sudo fuser -v /dev/nvidia*'"
             found.append(Finding(ID, "warn", message, remedy, place([node], gpu=gpus[0].get("gpu"))))
@@ -117,9 +118,9 @@ def _by_others(request: Mapping[str, Any], node: str, one: Mapping[str, Any]) ->
     status: Status = "fail" if one.get("exclusive") else "warn"
     if one.get("exclusive"):
         message += " (compute mode Exclusive_Process: no other process can use them)"
-    pids = [str(pid) for pid, _, _ in list(held)[:8]]
-    remedy = f"wait for them or leave {node} out; leftovers of yours: allranks clean --leftovers {target(request)}, or "
-    remedy += remote(node, "kill", *pids)
+    pids = ",".join(str(pid) for pid, _, _ in list(held)[:8])
+    remedy = f"wait for them or leave {node} out; leftovers of yours: allranks clean --leftovers {target(request)}; "
+    remedy += f"look: {remote(node, 'ps', '-o', 'user,pid,etime,args', '-p', pids)}"
     label = "cuda-device-unavailable" if one.get("exclusive") else ID
     return Finding(label, status, message, remedy, place([node], gpu=one["processes"][0].get("gpu")))
 

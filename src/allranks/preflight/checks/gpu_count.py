@@ -59,74 +59,87 @@ def _nvidia(host: Host, idle: List[str]) -> Dict[str, Any]:
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Failures: GPUs that do not answer, fewer than asked for. A warning: fewer than most nodes have."""
     looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    counts = {n: int(v.get("answer") or 0) for n, v in looked.items()}
-    counts.update({n: 0 for n, f in facts_by_node.items() if ID in f and f[ID] is None})
+    there = {n: int(v["answer"]) + len(v.get("lost") or []) for n, v in looked.items() if not v.get("failed")}
+    there.update({n: 0 for n, f in facts_by_node.items() if ID in f and f[ID] is None})
     found = [finding for node, one in looked.items() for finding in _of_node(node, one)]
-    said = {f.where.node for f in found if f.status == "fail"}
-    return found + _fewer(request, looked, counts, said)
+    return found + _fewer(request, looked, there)
 
 
 def _of_node(node: str, one: Mapping[str, Any]) -> List[Finding]:
     if one.get("failed"):
-        text = str(one["failed"])
-        label = "driver-version-mismatch" if "version mismatch" in text else "cuda-device-unavailable"
-        remedy = f"load the driver again ({remote(node, 'sudo', 'modprobe', 'nvidia')}) or reboot {node}: after an update"
-        remedy += f" it runs the old driver until then; look: {remote(node, 'nvidia-smi')}"
-        message = f"no GPU of {node} answers: {text}"
-        return [Finding(label, "fail", message, remedy, place([node]), (text,))]
+        return [_failed(node, str(one["failed"]))]
     found = []
     for why, lost in smi.by_said(one.get("lost") or [], "why").items():
         message = f"{smi.which_gpus(lost)} of {node} {'does' if len(lost) == 1 else 'do'} not answer"
         message += f" ({why})" if why else ""
         message += f"; {number(int(one['answer']), 'other GPU')} {'does' if one['answer'] == 1 else 'do'}"
-        remedy = f"reboot {node}, or leave it out of the list; why: ssh {node} 'sudo dmesg -T | grep -i nvrm'"
+        remedy = f"reboot {node}, or leave it out of the list; why: {_log(node)}"
         evidence = tuple(f"{gpu['pci']}: {why or 'listed by the driver, not by nvidia-smi'}" for gpu in lost)
         found.append(Finding(LOST, "fail", message, remedy, place([node], gpu=lost[0].get("gpu")), evidence))
     idle = one.get("idle") or []
     if idle and one.get("answer"):
         message = f"{smi.which_gpus([{'pci': p} for p in idle])} of {node} {'is' if len(idle) == 1 else 'are'} on the"
         message += " PCI bus, but no driver holds " + ("it" if len(idle) == 1 else "them")
-        remedy = f"see why its probe failed: ssh {node} 'sudo dmesg -T | grep -i nvrm'"
-        found.append(Finding(ID, "warn", message, remedy, place([node])))
+        found.append(Finding(ID, "warn", message, f"see why its probe failed: {_log(node)}", place([node])))
     return found
 
 
-def _fewer(request: Mapping[str, Any], looked: Nodes, counts: Mapping[str, int], said: Any) -> List[Finding]:
+def _failed(node: str, text: str) -> Finding:
+    label = "driver-version-mismatch" if "version mismatch" in text else "cuda-device-unavailable"
+    remedy = f"load the driver again ({remote(node, 'sudo', 'modprobe', 'nvidia')}) or reboot {node}; why: {_log(node)}"
+    if "version mismatch" in text:
+        remedy = f"reboot {node}: it still runs the driver from before an update; look: "
+        remedy += remote(node, "cat", "/proc/driver/nvidia/version")
+    elif "Unknown Error" in text:
+        remedy = f"in a container, start it again (systemctl daemon-reload takes its devices away), else reboot {node}"
+    return Finding(label, "fail", f"no GPU of {node} answers: {text}", remedy, place([node]), (text,))
+
+
+def _fewer(request: Mapping[str, Any], looked: Nodes, there: Mapping[str, int]) -> List[Finding]:
     """Against --expect-gpus, which nodes without any must meet too, else --nproc, else what most nodes have."""
     expected, ranks = request.get("expect_gpus"), request.get("nproc")
     if expected is not None:
-        odd = {n: c for n, c in counts.items() if c != int(expected)}
+        odd = {n: c for n, c in there.items() if c != int(expected)}
         norm = f"{number(int(expected), 'GPU')} {'is' if int(expected) == 1 else 'are'} expected"
-        return _against(odd, looked, said, norm, int(expected))
+        return _against(odd, looked, norm, int(expected))
     if ranks is not None and not request.get("virtual"):
-        odd = {n: c for n, c in counts.items() if n in looked and c < int(ranks)}
-        return _against(odd, looked, said, f"{number(int(ranks), 'rank')} would run on it", int(ranks))
-    parted = split(counts)
+        odd = {n: c for n, c in there.items() if n in looked and c < int(ranks)}
+        return _against(odd, looked, f"{number(int(ranks), 'rank')} would run on it", int(ranks))
+    parted = split(there)
     if parted is None:
         return []
     if not parted.fine:
-        shown = "; ".join(f"{number(c, 'GPU')} on {names(nodes)}" for c, nodes in by_value(counts).items())
-        message = f"nodes have different numbers of GPUs that answer: {shown}"
-        return [Finding(ID, "warn", message, _look(list(counts)[-1]), place(list(counts)))]
-    norm = f"{len(parted.fine)} of {len(counts)} nodes have {parted.norm}"
-    odd = {n: counts[n] for nodes in parted.odd.values() for n in nodes}
-    return _against(odd, looked, said, norm, int(parted.norm), "warn")
+        shown = "; ".join(f"{number(c, 'GPU')} on {names(nodes)}" for c, nodes in by_value(there).items())
+        message = f"nodes have different numbers of GPUs: {shown}"
+        return [Finding(ID, "warn", message, _look(looked, list(there)[-1]), place(list(there)))]
+    norm = f"the other {len(parted.fine)} have {parted.norm}"
+    if len(parted.odd) > 1:
+        norm = f"{len(parted.fine)} of {len(there)} nodes have {parted.norm}"
+    odd = {n: there[n] for nodes in parted.odd.values() for n in nodes}
+    return _against(odd, looked, norm, int(parted.norm), "warn")
 
 
-def _against(odd: Mapping[str, int], looked: Nodes, said: Any, norm: str, wanted: int,
-             status: Status = "fail") -> List[Finding]:  # fmt: skip
+def _against(odd: Mapping[str, int], looked: Nodes, norm: str, wanted: int, status: Status = "fail") -> List[Finding]:
     found = []
-    for count, nodes in by_value({n: c for n, c in odd.items() if n not in said}).items():
-        have = number(count, "GPU") if count else "no GPU"
-        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} {have} that {'answer' if count > 1 else 'answers'}"
-        message += f"; {norm}"
+    for count, nodes in by_value(odd).items():
+        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} {number(count, 'GPU') if count else 'no GPU'}; {norm}"
         idle = len((looked.get(nodes[0]) or {}).get("idle") or [])
-        if idle and not count:
-            message += f" ({idle} on the PCI bus of {nodes[0]}, without a driver)"
-        more = "warn" if count > wanted else status
-        found.append(Finding(ID, more, message, _look(nodes[0]), place(nodes)))
+        label, how, remedy = ID, status, _look(looked, nodes[0])
+        if count > wanted:
+            how = "warn"
+        elif idle and not count:
+            message += f" ({nodes[0]} has {idle} on its PCI bus, and no driver holds them)"
+            label, how = "cuda-device-unavailable", "fail"
+            remedy = f"load the driver: {remote(nodes[0], 'sudo', 'modprobe', 'nvidia')}; why not: {_log(nodes[0])}"
+        found.append(Finding(label, how, message, remedy, place(nodes)))
     return found
 
 
-def _look(node: str) -> str:
-    return f"compare: {remote(node, 'nvidia-smi', '-L')}; ssh {node} 'lspci -d 10de: | grep -i -e VGA -e 3D'"
+def _log(node: str) -> str:
+    return f"ssh {node} 'sudo dmesg -T | grep -i nvrm'"
+
+
+def _look(looked: Nodes, node: str) -> str:
+    if (looked.get(node) or {}).get("vendor") == "amd":
+        return f"compare: {remote(node, 'amd-smi', 'list')}; ssh {node} 'lspci -d 1002:'"
+    return f"compare: {remote(node, 'nvidia-smi', '-L')}; ssh {node} 'lspci -d 10de:'"

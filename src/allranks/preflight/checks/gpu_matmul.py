@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional
 
-from allranks.findings import Finding
+from allranks.findings import Finding, Status
 
+from .. import smi
 from ..compare import Nodes, number, part, place, remote
 from ..host import Host, ask
 
@@ -32,7 +33,7 @@ for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
     found.append(one)
     try:
         torch.cuda.set_device(i)
-        free, total = torch.cuda.mem_get_info(i)
+        free, total = torch.cuda.mem_get_info(i) if hasattr(torch.cuda, "mem_get_info") else (4 << 30, 4 << 30)
         one["busy"] = free < 0.9 * total
         hip = getattr(torch.version, "hip", None)
         kind = torch.bfloat16 if hip or torch.cuda.get_device_capability(i)[0] >= 8 else torch.float16
@@ -55,8 +56,8 @@ for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         one["tflops"] = round(best, 1)
         del a, b, c
         torch.cuda.empty_cache()
-    except Exception as error:
-        one["error"] = (str(error) or type(error).__name__).splitlines()[0][:200]
+    except RuntimeError as error:
+        one["error"] = (str(error) or "RuntimeError").splitlines()[0][:200]
 sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps(found))
 """
 
@@ -77,35 +78,37 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     for _, one in gpus:
         if one.get("tflops") and not one.get("busy"):
             speeds.setdefault(str(one.get("name")), []).append(float(one["tflops"]))
-    found = []
-    for node, one in gpus:
-        if one.get("error"):
-            found.append(_failed(node, one))
-        elif one.get("tflops") and not one.get("busy"):
-            alike = speeds[str(one.get("name"))]
-            if float(one["tflops"]) < ODD * _median(alike):
-                found.append(_slow(node, one, alike))
+    found = [_failed(node, one) for node, one in gpus if one.get("error")]
+    for node in facts_by_node:
+        for name, alike in speeds.items():
+            mine = [one for owner, one in gpus if owner == node and one.get("name") == name and not one.get("busy")]
+            slow = [one for one in mine if one.get("tflops") and float(one["tflops"]) < ODD * _median(alike)]
+            if slow:
+                found.append(_slow(node, slow, alike))
     return found
 
 
 def _failed(node: str, one: Mapping[str, Any]) -> Finding:
-    """Out of memory where others hold it is gpu_busy's to say."""
+    """A warning where others hold its memory: they may be gone by then."""
     text = str(one["error"])
     label = "cuda-oom" if "out of memory" in text else "cuda-device-unavailable"
     message = f"torch can't multiply matrices on GPU {one.get('gpu')} of {node}: {text}"
     remedy = f"look who uses it and whether it is in error: {remote(node, 'nvidia-smi')}"
-    return Finding(label, "fail", message, remedy, place([node], gpu=one.get("gpu")), (text,))
+    status: Status = "warn" if one.get("busy") else "fail"
+    return Finding(label, status, message, remedy, place([node], gpu=one.get("gpu")), (text,))
 
 
-def _slow(node: str, one: Mapping[str, Any], alike: List[float]) -> Finding:
-    usual = _median(alike)
-    less = round(100 - 100 * float(one["tflops"]) / usual)
-    message = f"GPU {one.get('gpu')} of {node} multiplies at {one['tflops']:.0f} TFLOP/s, {less} % less than"
-    message += f" the median of {number(len(alike), 'GPU')} of its model ({usual:.0f} TFLOP/s)"
-    look = remote(node, "nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK,TEMPERATURE,POWER", "-i", str(one.get("gpu")))
+def _slow(node: str, slow: List[Mapping[str, Any]], alike: List[float]) -> Finding:
+    usual, worst = _median(alike), min(float(one["tflops"]) for one in slow)
+    less = round(100 - 100 * worst / usual)
+    does = "multiplies" if len(slow) == 1 else "multiply"
+    message = f"{smi.which_gpus(slow)} of {node} {does} matrices at {worst:.0f} TFLOP/s"
+    message += f", {less} % less than the median of {number(len(alike), 'GPU')} of the model ({usual:.0f})"
+    indices = ",".join(str(one.get("gpu")) for one in slow)
+    look = remote(node, "nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK,TEMPERATURE,POWER", "-i", indices)
     remedy = f"look for heat, a power limit or low clocks: {look}"
-    evidence = (f"{one.get('name')}: {one['tflops']} TFLOP/s",)
-    return Finding(ID, "warn", message, remedy, place([node], gpu=one.get("gpu")), evidence)
+    evidence = tuple(f"GPU {one.get('gpu')}, {one.get('name')}: {one['tflops']} TFLOP/s" for one in slow[:8])
+    return Finding(ID, "warn", message, remedy, place([node], gpu=slow[0].get("gpu")), evidence)
 
 
 def _median(values: List[float]) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from allranks.findings import Finding
 
 from .. import smi
-from ..compare import Nodes, differences, part, place, remote
+from ..compare import Nodes, by_value, differences, names, part, place, remote
 from ..host import Host
 
 ID = "gpu_mode"
@@ -67,11 +67,14 @@ def _differ(what: str, option: str, words: Mapping[str, str], modes: Mapping[str
         remedy = f"set it alike on every node: {remote(d.nodes[0], 'sudo', 'nvidia-smi', option, word)}"
         found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
     said = {n for f in found for n in (f.where.nodes or (f.where.node,))}
-    for node, value in modes.items():
-        if node in values and node not in said and len(value) > 1:
-            shown = "; ".join(f"{mode} on {smi.which_gpus([{'gpu': g} for g in gpus])}" for mode, gpus in value.items())
-            word = next(iter(words.values()))
-            remedy = f"set it alike on all GPUs: {remote(node, 'sudo', 'nvidia-smi', option, word)}"
-            message = f"the {what} differs among the GPUs of {node}: {shown}"
-            found.append(Finding(ID, "warn", message, remedy, place([node])))
+    mixed = {n: _told(v) for n, v in modes.items() if n in values and n not in said and len(v) > 1}
+    for shown, nodes in by_value(mixed).items():
+        most = max(modes[nodes[0]].items(), key=lambda item: len(item[1]))[0]
+        command = remote(nodes[0], "sudo", "nvidia-smi", option, words.get(str(most)) or next(iter(words.values())))
+        message = f"the {what} differs among the GPUs of {names(nodes)}: {shown}"
+        found.append(Finding(ID, "warn", message, f"set it alike on all GPUs: {command}", place(nodes)))
     return found
+
+
+def _told(modes: Mapping[str, Any]) -> str:
+    return "; ".join(f"{mode} on {smi.which_gpus([{'gpu': g} for g in gpus])}" for mode, gpus in modes.items())

@@ -5,34 +5,36 @@ The slowest GPU sets the pace of all, and the smallest memory the batch.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
 
 from .. import smi
-from ..compare import Nodes, differences, number, part, place, remote
+from ..compare import Nodes, by_value, differences, names, part, place, remote, verb
 from ..host import Host
 
 ID = "gpu_model"
 GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 130.0
+TOLERANCE = 0.05  # firmware and ECC keep a little of the memory
 
 
-def collect(host: Host) -> Optional[Dict[str, int]]:
-    """{"NVIDIA H100 80GB HBM3 with 80 GB": how many}."""
+def collect(host: Host) -> Optional[Dict[str, Any]]:
+    """{"vendor", "models": {name: [how many, MiB of the smallest]}}."""
     answer = smi.query(host, ["name", "memory.total"])
     if answer is not None:
-        return _counted([_with(smi.known(r["name"]), smi.number(r["memory.total"]), 1024) for r in answer.rows])
+        return _counted("nvidia", [(smi.known(r["name"]), smi.number(r["memory.total"])) for r in answer.rows])
     found = smi.amd_smi(host, "static", "-a", "-v")
     if found is not None:
-        pairs = [(part(gpu, "asic").get("market_name"), part(gpu, "vram").get("size")) for gpu in found]
-        return _counted([_with(str(name or ""), smi.integer(size), 1024) for name, size in pairs])
+        return _counted("amd", [(str(part(gpu, "asic").get("market_name") or ""),
+                                 smi.integer(part(gpu, "vram").get("size"))) for gpu in found])  # fmt: skip
     cards = smi.rocm_smi(host, "--showproductname", "--showmeminfo", "vram")
     if cards is None:
         return None
     gpus = [card for name, card in cards.items() if name.startswith("card")]
-    return _counted([_with(_series(g), smi.integer(g.get("VRAM Total Memory (B)")), 1 << 30) for g in gpus])
+    sizes = [smi.integer(gpu.get("VRAM Total Memory (B)")) or 0 for gpu in gpus]
+    return _counted("amd", [(_series(gpu), sizes[i] >> 20) for i, gpu in enumerate(gpus)])
 
 
 def _series(card: Mapping[str, Any]) -> str:
@@ -40,33 +42,47 @@ def _series(card: Mapping[str, Any]) -> str:
     return str(card.get("Card Series") or card.get("Card series") or "")
 
 
-def _with(name: str, memory: Optional[float], unit: int) -> str:
-    """The memory in whole GB: firmware and ECC keep a little of it."""
-    if not name or name == "N/A":
-        return ""
-    return f"{name} with {memory / unit:.0f} GB" if memory else name
-
-
-def _counted(models: List[str]) -> Optional[Dict[str, int]]:
-    return {model: models.count(model) for model in sorted(set(models)) if model} or None
+def _counted(vendor: str, gpus: List[Tuple[str, Optional[float]]]) -> Optional[Dict[str, Any]]:
+    models: Dict[str, List[int]] = {}
+    for name, memory in gpus:
+        if name and name != "N/A":
+            count, least = models.get(name, [0, int(memory or 0)])
+            models[name] = [count + 1, min(least, int(memory or 0))]
+    return {"vendor": vendor, "models": models} if models else None
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
-    """Warnings: a node with several models, nodes with different ones."""
+    """Warnings: nodes with different models or memory, nodes with several models."""
     looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    usual = _sizes(looked)
+    kinds = {n: [_told(name, one[1], usual) for name, one in sorted(v["models"].items())] for n, v in looked.items()}
     found = []
-    for d in differences("GPUs:", {n: " and ".join(v) for n, v in looked.items()}):
-        remedy = f"use equal GPUs, or expect the slowest to set the pace; look: {_look(d.nodes[0])}"
+    for d in differences("GPUs", {n: " and ".join(v) for n, v in kinds.items()}):
+        remedy = f"use equal GPUs, or expect the slowest to set the pace; look: {_look(looked, d.nodes[0])}"
         found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
-    said = {n for f in found for n in (f.where.nodes or (f.where.node,))}
-    for node, models in looked.items():
-        if len(models) > 1 and node not in said:
-            shown = ", ".join(f"{count} × {model}" for model, count in models.items())
-            message = f"{node} has {number(len(models), 'kind')} of GPUs: {shown}"
-            remedy = f"keep to one kind with --env CUDA_VISIBLE_DEVICES=…; look: {_look(node)}"
-            found.append(Finding(ID, "warn", message, remedy, place([node])))
+    mixed = {n: ", ".join(v) for n, v in kinds.items() if len(v) > 1}
+    for shown, nodes in by_value(mixed).items() if not found else []:
+        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} GPUs of several models: {shown}"
+        remedy = f"keep to one with --env CUDA_VISIBLE_DEVICES=…; look: {_look(looked, nodes[0])}"
+        found.append(Finding(ID, "warn", message, remedy, place(nodes)))
     return found
 
 
-def _look(node: str) -> str:
-    return remote(node, "nvidia-smi", "-L")
+def _sizes(looked: Nodes) -> Dict[str, List[int]]:
+    """By model, sizes of memory that differ by more than a little; the largest first."""
+    found: Dict[str, List[int]] = {}
+    for name, memory in sorted(((n, one[1]) for v in looked.values() for n, one in v["models"].items()), reverse=True):
+        sizes = found.setdefault(name, [])
+        if memory and not any(memory >= (1 - TOLERANCE) * size for size in sizes):
+            sizes.append(memory)
+    return found
+
+
+def _told(name: str, memory: int, usual: Mapping[str, List[int]]) -> str:
+    """`NVIDIA H100 80GB HBM3 (80 GB)`, with the size that stands for those near it."""
+    size = next((size for size in usual[name] if memory >= (1 - TOLERANCE) * size), 0)
+    return f"{name} ({size / 1024:.0f} GB)" if size else name
+
+
+def _look(looked: Nodes, node: str) -> str:
+    return remote(node, *(("amd-smi", "list") if looked[node].get("vendor") == "amd" else ("nvidia-smi", "-L")))

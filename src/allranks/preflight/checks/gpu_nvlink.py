@@ -56,7 +56,7 @@ def read_links(text: str) -> Dict[str, List[Any]]:
             found[index][2].append(int(link.group(1)))
         elif link and index:
             found[index][1] += 1
-        elif "not support" in line:  # no NVLink, or in MIG mode
+        elif "support" in line:  # "does not have or support Nvlink", "not supported for Devices in MIG mode"
             found.pop(index, None)
     return found
 
@@ -81,10 +81,10 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             said.add(node)
             found.append(_links(node, gpu, one["links"]))
     rest = {n: _counts(v["links"]) for n, v in looked.items() if n not in said and v.get("links")}
-    for d in differences("NVLinks a GPU:", rest):
-        node = d.nodes[0]
+    for d in differences("NVLinks:", rest, lambda count: f"{count} active NVLinks a GPU"):
+        node, message = d.nodes[0], d.message.replace(" NVLinks: ", " ", 1).replace("::", ":", 1)
         remedy = f"look: {remote(node, 'nvidia-smi', 'nvlink', '-s')}; {remote(node, 'nvidia-smi', 'topo', '-m')}"
-        found.append(Finding(LABEL, "warn", d.message, remedy, place(d.nodes)))
+        found.append(Finding(LABEL, "warn", message, remedy, place(d.nodes)))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from allranks.findings import Finding
 
 from .. import smi
-from ..compare import Nodes, place, remote
+from ..compare import Nodes, names, place, remote
 from ..host import Host
 
 ID = "gpu_pcie"
@@ -66,7 +66,7 @@ def _usual(widths: List[int]) -> int:
 
 def _finding(node: str, width: int, most: int, usual: int, gpus: List[Mapping[str, Any]]) -> Finding:
     pcis = [str(gpu["pci"]) for gpu in gpus]
-    which = f"the GPU at {pcis[0]}" if len(pcis) == 1 else f"the GPUs at {', '.join(pcis[:4])}"
+    which = f"the GPU at {pcis[0]}" if len(pcis) == 1 else f"the GPUs at {names(pcis)}"
     message = f"{which} of {node} {'uses' if len(pcis) == 1 else 'use'} {width} of {most} PCIe lanes"
     message += f"; most GPUs of this model use {usual}" if usual > width else ""
     look = remote(node, "sudo", "lspci", "-vv", "-s", pcis[0])

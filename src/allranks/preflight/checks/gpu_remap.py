@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from allranks.findings import Finding
 
 from .. import smi
-from ..compare import Nodes, part, place, remote
+from ..compare import Nodes, number, part, place, remote
 from ..host import Host
 
 ID = "gpu_remap"
@@ -74,5 +74,5 @@ def _finding(node: str, gpu: Mapping[str, Any]) -> Finding:
         reset = remote(node, "sudo", "nvidia-smi", "-r", "-i", index)
         remedy = f"end what uses it and reset it: {reset}, or reboot {node}"
         return Finding("ecc-error", "warn", message, remedy, where, evidence)
-    message = f"{which} of {node} has {gpu['full']} banks of memory without spare rows"
+    message = f"{which} of {node} has {number(int(gpu['full']), 'bank')} of memory without spare rows"
     return Finding("ecc-error", "warn", message, f"plan its replacement; look: {look}", where, evidence)

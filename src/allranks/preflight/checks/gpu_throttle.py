@@ -85,9 +85,9 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     for node, facts in facts_by_node.items():
         one = part(facts, ID)
         for why, gpus in smi.by_said(one.get("slow") or [], "why").items():
-            heat = [f"{g['heat']:.0f} °C" for g in gpus if isinstance(g.get("heat"), (int, float))]
+            heat = [float(g["heat"]) for g in gpus if isinstance(g.get("heat"), (int, float))]
             message = f"{smi.which_gpus(gpus)} of {node} {'is' if len(gpus) == 1 else 'are'} slowed down: {why}"
-            message += f", at {' and '.join(heat[:4])}" if heat else ""
+            message += f", at {'up to ' if len(heat) > 1 else ''}{max(heat):.0f} °C" if heat else ""
             amd = one.get("vendor") == "amd"
             look = ["amd-smi", "metric", "-t", "-p"] if amd else ["nvidia-smi", "-q", "-d", DETAILS]
             remedy = f"see its cooling and power supply: {remote(node, *look)}; or leave {node} out"

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     action: str = "reset"
 
 
-OFF_BUS = 79
+OFF_BUS, RECOVERY = 79, 154
 ECC, NVLINK = "ecc-error", "nvlink-error"
 KINDS = {
     46: Kind("GPU stopped processing"),
@@ -52,7 +52,7 @@ KINDS = {
     136: Kind("NVLink training failed", NVLINK),
     140: Kind("unrecovered ECC error", ECC),
     143: Kind("GPU initialization error"),
-    154: Kind("GPU asks for recovery"),
+    RECOVERY: Kind("GPU asks for recovery"),
     155: Kind("NVLink error", NVLINK),
     156: Kind("resource retirement", ECC),
     157: Kind("resource retirement failed", ECC, "replace"),
@@ -62,7 +62,7 @@ KINDS = {
     **{code: Kind("fatal NVLink error", NVLINK) for code in range(144, 151)},
 }
 NVLINK5 = range(144, 151)  # they say "Fatal" or "Nonfatal" themselves
-SWITCH = Kind("fatal NVSwitch error", NVLINK)
+SWITCH = Kind("fatal NVSwitch error", NVLINK, "reboot")
 STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:,|$)")
 SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal")
@@ -71,19 +71,23 @@ GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus"
 
 
 def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
-    """[{"code", "gpu", "pci", "count", "line", "ago": seconds}]: codes of KINDS, 0 for a switch; newest lines."""
-    if not smi.has_nvidia(host) and not any(driver == "nvidia" for driver in smi.on_bus(host).values()):
+    """[{"code", "gpu", "pci", "mine", "count", "line", "ago": seconds}]: codes of KINDS, 0 for a switch; newest lines.
+
+    A container reads the log of its host: `mine` is False for GPUs that it has not.
+    """
+    if not smi.has_nvidia(host):
         return None
     found = read_log(_log(host), _uptime(host))
     if not found:
         return []
     try:
         answer = smi.query(host, [])
-        rows = answer.rows + [row for row in answer.lost if row["index"]] if answer else []
+        rows = answer.rows + answer.lost if answer else []
     except CouldNotLook:
         rows = []
     index = {row["pci"]: smi.gpu_of(row)["gpu"] for row in rows}
-    return [{**one, "gpu": index.get(one["pci"])} for one in found[:SHOWN]]
+    mine = {*index, *smi.of_driver(host)}
+    return [{**one, "gpu": index.get(one["pci"]), "mine": not mine or one["pci"] in mine} for one in found[:SHOWN]]
 
 
 def _uptime(host: Host) -> Optional[float]:
@@ -118,9 +122,13 @@ def read_log(text: str, up: Optional[float]) -> List[Dict[str, Any]]:
         if code is None:
             continue
         ago = max(0.0, up - stamp) if up is not None and stamp is not None else None
+        if (code, pci) in found and not (XID.search(words) or SXID.search(words)):
+            continue  # the same event, told once more in words
         one = found.setdefault((code, pci), {"code": code, "pci": pci, "count": 0})
         one.update(count=one["count"] + 1, line=words.strip()[:200], ago=None if ago is None else round(ago))
-    return [one for one in found.values() if one["code"] != 154 or "to 0x0 (None)" not in one["line"]]
+    others = {pci for code, pci in found if code != RECOVERY}  # it only sums up another Xid
+    asks = {pci for (code, pci), one in found.items() if code == RECOVERY and "to 0x0 (None)" not in one["line"]}
+    return [one for (code, pci), one in found.items() if code != RECOVERY or pci in asks - others]
 
 
 def _read(words: str, probed: str) -> Tuple[Optional[int], str]:
@@ -150,8 +158,10 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
 
 def _finding(node: str, code: int, gpus: List[Mapping[str, Any]]) -> Finding:
     kind = KINDS.get(code, SWITCH)
-    status: Status = "fail" if code == OFF_BUS else "warn"
-    if code:
+    status: Status = "fail" if code == OFF_BUS and any(gpu.get("mine") for gpu in gpus) else "warn"
+    if code == OFF_BUS and not any("Xid" in str(gpu["line"]) for gpu in gpus):
+        message = f"the driver of {node} logged that {smi.which_gpus(gpus)} has fallen off the bus"
+    elif code:
         message = f"the driver of {node} logged Xid {code} ({kind.what}) for {smi.which_gpus(gpus)}"
     else:
         message = f"the driver of {node} logged a {kind.what} (SXid) of {' and '.join(str(g['pci']) for g in gpus[:4])}"
@@ -167,7 +177,7 @@ def _finding(node: str, code: int, gpus: List[Mapping[str, Any]]) -> Finding:
 def _remedy(node: str, action: str, gpus: List[Mapping[str, Any]]) -> str:
     log = f"ssh {node} 'sudo dmesg -T | grep -i xid'"
     if action == "reboot":
-        return f"reboot {node} or leave it out; if it comes back: cooling, power, risers, the card; log: {log}"
+        return f"reboot {node} or leave it out; if it comes back: cooling, power, the board; log: {log}"
     if action == "replace":
         return f"leave {node} out and have the GPU replaced; log: {log}"
     if action == "watch":
