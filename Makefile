@@ -32,7 +32,7 @@ system:
 	fi
 
 test: $(VENV)/.test system
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist loadfile
 
 test-slow: $(VENV)/.test system
 	$(BIN)/python -m pytest -m slow

@@ -376,10 +376,8 @@ def test_a_leftover_of_an_earlier_run(check: Checker) -> None:
 
 def test_a_foreign_listener_on_the_master_port(check: Checker) -> None:
     with squatter(check.bed.host("h1"), PORT, check.place):
-        found = check.found("--master-port", str(PORT))
-        assert {c for c, _, _ in found} == {"gate", "port_owner"} and {s for _, _, s in found} == {"fail"}
-        assert all(w == "h1" for _, w, _ in found)
-    assert "squatter.py" in check.message("gate") and "python3" in check.message("port_owner")
+        assert check.found("--master-port", str(PORT)) == {("gate", "h1", "fail")}
+    assert "squatter.py" in check.message("gate")
 
 
 # -- nodes, and the quick look of a run ------------------------------------------------------------

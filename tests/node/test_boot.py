@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,13 @@ def test_only_for_a_lingering_user_whose_session_is_killed(changed, tmp_path, mo
     assert not needs_scope(FACTS)
 
 
+@pytest.fixture
+def short():
+    """A directory whose path leaves room for a socket's name, however long pytest's are."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="boot-") as path:
+        yield path
+
+
 STAND_IN = """#!{python}
 import os, sys
 open({words!r}, "w").write("\\n".join(sys.argv[1:]))
@@ -37,13 +46,13 @@ os.execvp(command[0], command)
 """
 
 
-def test_the_guard_answers_from_the_scope(tmp_path):
+def test_the_guard_answers_from_the_scope(tmp_path, short):
     words = tmp_path / "words"
     stand_in = tmp_path / "systemd-run"
     stand_in.write_text(STAND_IN.format(python=sys.executable, words=str(words)))
     stand_in.chmod(0o755)
     header = {"mode": "guard", "uid": "scoped-1", "node": "node_00", "mark": "scoped-1/node_00", "lease": 5.0,
-              "grace": 0.1, "node_dir": str(tmp_path)}  # fmt: skip
+              "grace": 0.1, "node_dir": str(short)}  # fmt: skip
     boot = BOOT.replace("enter()", f"from allranks.node import facts\nfacts.logind = lambda: {FACTS!r}\nenter()")
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", boot], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -56,9 +65,10 @@ def test_the_guard_answers_from_the_scope(tmp_path):
     decoder, frames = Decoder(), []
     while not frames:
         frames += decoder.feed(os.read(process.stdout.fileno(), 65536))
-    assert frames[0]["type"] == "hello" and frames[0]["dead"] is False
+    assert frames[0]["type"] == "hello", frames[0]
+    assert frames[0]["dead"] is False
     assert words.read_text().split("\n")[:4] == ["--user", "--scope", "--quiet", "--collect"]
-    (journal,) = tmp_path.glob("allranks-*/scoped-1/node_00/journal.jsonl")
+    (journal,) = Path(short).glob("allranks-*/scoped-1/node_00/journal.jsonl")
     assert json.loads(journal.read_text().splitlines()[0])["pid"] == frames[0]["pid"]
     process.stdin.write(pack_json({"type": "release"}))
     process.stdin.close()

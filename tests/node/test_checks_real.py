@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -377,23 +376,6 @@ def test_an_orphan_of_another_launcher(tmp_path: Path) -> None:
         os.kill(pid, 9)
 
 
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_listener_is_found(tmp_path: Path, family: int) -> None:
-    with socket.socket(family) as listener:
-        try:
-            listener.bind(("127.0.0.1" if family == socket.AF_INET else "::1", 0))
-        except OSError:
-            pytest.skip("no IPv6")
-        port = listener.getsockname()[1]
-        assert look("port_owner", tmp_path, master_port=port) == {}
-        listener.listen()
-        found = look("port_owner", tmp_path, master_port=port)
-        assert (found["pid"], found["uid"], found["ours"]) == (os.getpid(), os.getuid(), False)
-        (message,) = said("port_owner", found, {}, request={"master_port": port})
-        assert message.startswith(f"port {port} of h0 is taken: {found['program']} (pid {os.getpid()}, user ")
-    assert look("port_owner", tmp_path, master_port=0) is None
-
-
 # -- software ----------------------------------------------------------------------------------------
 
 
@@ -436,7 +418,7 @@ def test_torch_is_imported(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path(OLDEST).exists(), reason="needs Python 3.8")
 def test_all_of_them_under_the_oldest_python(tmp_path: Path) -> None:
     names = ["packages", "torch_build", "torch_import", "settings", "code_git", "code_changes", "code_tree",
-             "code_script", "data_listing", "storage_write", "leftovers", "port_owner"]  # fmt: skip
+             "code_script", "data_listing", "storage_write", "leftovers"]  # fmt: skip
     (tmp_path / "train.py").write_text("1\n")
     asked = {"checks": names, "workdir": str(tmp_path), "command": ["train.py"], "data_paths": [str(tmp_path)],
              "python": OLDEST, "master_port": 1}  # fmt: skip

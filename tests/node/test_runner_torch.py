@@ -1,8 +1,10 @@
 """The runner and torch: reports and timeouts of process groups, with real ranks over gloo."""
 
+import contextlib
 import importlib.util
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -20,9 +22,12 @@ Ranks = list["subprocess.Popen[str]"]
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Outside the range the kernel hands out by itself: tests run side by side."""
+    while True:
+        port = random.randint(11000, 30000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def start(*words: str, world: int = 2, runner: bool = True, **more: str) -> Ranks:

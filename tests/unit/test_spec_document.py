@@ -50,9 +50,15 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "node_dir": _maybe(_PATHS),
     "output_dir": _maybe(_PATHS),
     "retries": st.integers(0, 100),
+    "allow": st.lists(st.sampled_from(["shm", "nccl-shm-too-small"])).map(tuple),
+    "level": st.sampled_from(["quick", "full"]),
+    "only": st.lists(st.sampled_from(["shm", "own_name"])).map(tuple),
+    "data_paths": st.lists(_PATHS).map(tuple),
+    "expect_gpus": _maybe(st.integers(0, 1024)),
     "step_pattern": _maybe(st.just(r"step (\d+)")),
 } | {
-    name: st.booleans() for name in ("pg_timeout_forced", "debug", "fold", "end_leftovers", "detach", "dry_run", "json")
+    name: st.booleans()
+    for name in ("pg_timeout_forced", "check", "debug", "fold", "end_leftovers", "detach", "dry_run", "json")
 }
 _SPECS = st.builds(RunSpec, **_STRATEGIES)
 

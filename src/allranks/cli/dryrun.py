@@ -15,14 +15,18 @@ from allranks.gang.places import Setting, place_for
 from allranks.plan.environment import forwarded
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
+from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
 from allranks.spec.secrets import redact_argv, redact_env
+
+SYNCED = "<node dir>/tree"
 
 
 def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     """What `run` would do. Words in <> are known only once a node has answered."""
     inherit = all(n.is_local for n in cluster.nodes)
+    tree = _listed(spec) if spec.sync else None
     setting = Setting(
         run=f"{spec.name}-<time>",
         uid="<uid>",
@@ -31,6 +35,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         run_outputs=os.path.join(os.path.abspath(spec.runs_dir), f"{spec.name}-<time>", "outputs"),
         local_nodes=frozenset(n.index for n in cluster.nodes if n.is_local),
         forwarded={} if inherit else forwarded(dict(os.environ), spec.forward),
+        tree=tree,
     )
     plan = make_plan(spec, cluster, {})
     transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
@@ -43,8 +48,23 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         argv = ["(this machine, no ssh)"] if planned.node.is_local else transport.argv(planned.node)
         nodes.append({"name": planned.node.name, "reached_by": argv, "nproc": planned.nproc, **message})
     if json_:
-        return json.dumps({"schema": 1, "world_size": plan.world_size, "nodes": [_redacted(n) for n in nodes]})
-    return "\n".join(_lines(spec, plan.world_size, [_redacted(n) for n in nodes]))
+        sync = {"sync": {**vars(tree), "to": SYNCED}} if tree is not None else {}
+        document = {"schema": 1, "world_size": plan.world_size, **sync, "nodes": [_redacted(n) for n in nodes]}
+        return json.dumps(document)
+    return "\n".join([*_lines(spec, plan.world_size, [_redacted(n) for n in nodes]), *_sync_lines(tree, len(nodes))])
+
+
+def _listed(spec: RunSpec) -> Tree:
+    from allranks.backends.tree import list_tree
+
+    return list_tree(spec, os.getcwd()).tree
+
+
+def _sync_lines(tree: Tree | None, nodes: int) -> list[str]:
+    if tree is None:
+        return []
+    lines = [f"would ship {tree.files} files ({tree.bytes} bytes) of {tree.root} to {SYNCED} on each of {nodes} nodes"]
+    return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
 
 
 def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], json_: bool) -> str:

@@ -46,6 +46,7 @@ def command(
     python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
     guard_python: Annotated[Text, option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
     workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
+    sync: Annotated[bool | None, option("--sync", HOW, "ship your working tree to the nodes, run it there")] = None,
     prelude: Annotated[Text, option("--prelude", HOW, "shell lines before the ranks: conda activate …")] = None,
     wrap: Annotated[Text, option("--wrap", HOW, "goes around each rank: 'apptainer exec --nv IMG'")] = None,
     env: Annotated[list[str] | None, option("--env", HOW, "set K=V, or forward NAME from here", "K=V|NAME")] = None,
@@ -72,9 +73,7 @@ def command(
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
     step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
     no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
-    end_leftovers: Annotated[
-        bool | None, option("--end-leftovers", BEHAVIOUR, "end processes of earlier, dead runs first")
-    ] = None,
+    end_leftovers: Annotated[bool | None, option("--end-leftovers", BEHAVIOUR, "first end what dead runs left")] = None,
     detach: Annotated[bool | None, option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
     dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
     json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,

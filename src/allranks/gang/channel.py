@@ -201,6 +201,11 @@ class Channel:
         if self._process is not None and self._booted is not None and self._booted.done():
             self._write(pack_json(dict(message)))
 
+    def send_bytes(self, frames: bytes) -> None:
+        """Queues packed frames; nothing happens on a closed channel."""
+        if self.is_open:
+            self._write(frames)
+
     def _write(self, data: bytes) -> None:
         waiting = bool(self._out)
         self._out += data

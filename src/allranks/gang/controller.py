@@ -28,6 +28,7 @@ from .machine import Gang
 from .places import Setting, collectors, judge_request, mark, node_label
 from .progress import Progress
 from .remarks import run_disk_full
+from .shipping import Shipper
 from .states import Action, AttemptOver, Back, Event, Lost, Note, Send, Silent, State, Stop, Tick, Unreachable
 from .translate import translate
 
@@ -95,7 +96,7 @@ class Controller:
 
     def __init__(
         self, spec: RunSpec, cluster: Cluster, setting: Setting, transport: Transport, run: RunDirectory, view: View,
-        judge: Callable[[Gang], str], attach: bool = False,
+        judge: Callable[[Gang], str], attach: bool = False, shipper: Shipper | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.setting, self.run_dir, self.view = spec, setting, run, view
         self.cluster = cluster
@@ -104,6 +105,7 @@ class Controller:
         self.logs = LogWriter(run)
         self.progress = Progress(spec.step_pattern)
         self._transport, self._judge, self._attach = transport, judge, attach
+        self._shipper = shipper
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._over = asyncio.Event()
         self._beat = max(0.5, min(5.0, spec.lease / 6))
@@ -271,6 +273,10 @@ class Controller:
         kind = message["type"]
         if kind == "pong":
             member.clock.sample(float(message.get("sent") or 0), float(message["t"]), time.time())
+            return
+        if kind == "got":
+            if self._shipper is not None and member.channel is not None and self.gang.state is State.GATHERING:
+                self._shipper.go_on(member.node.index, message, member.channel)
             return
         if kind == "hello":
             if not member.known:

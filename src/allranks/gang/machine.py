@@ -13,8 +13,8 @@ from allranks.plan.ranks import Attempt
 from allranks.preflight.judge import judge
 
 from .members import NodeState, RankState
-from .places import judge_request, listen_message, place_for, probe_message, setup_message
-from .remarks import not_shared, prelude_failed, world_size_differs
+from .places import judge_request, listen_message, place_for, probe_message, setup_message, ship_message
+from .remarks import not_shared, prelude_failed, tree_failed, world_size_differs
 from .roster import Roster
 from .states import (
     TABLE,
@@ -33,6 +33,7 @@ from .states import (
     Probed,
     Report,
     Send,
+    Shipped,
     Started,
     State,
     Stop,
@@ -44,6 +45,7 @@ END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it ha
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
 DRAIN_PATIENCE = 60.0
+NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 
 
 class Gang(Roster):
@@ -53,7 +55,11 @@ class Gang(Roster):
 
     def begin(self) -> list[Action]:
         """The first actions."""
-        return [Note("attempt-start", {"attempt": 0})]
+        start, tree = Note("attempt-start", {"attempt": 0}), self.setting.tree
+        if tree is None:
+            return [start]
+        fields = {"root": tree.root, "files": tree.files, "bytes": tree.bytes, "sha256": tree.sha256}
+        return [start, Note("tree", {**fields, "left_out": list(tree.left_out)})]
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What to do about an event; `now` is unix seconds on the controller's clock."""
@@ -83,7 +89,28 @@ class Gang(Roster):
             return [ready, *self._resend(node)]
         if any(n.state == "unreachable" for n in self.nodes.values()):
             return [ready, *self._check_gathered(now)]
-        return [ready, Send(node.name, setup_message(self.spec, self.setting))]
+        tree = self.setting.tree
+        return [ready, Send(node.name, ship_message(tree)) if tree is not None else self._setup(node)]
+
+    def _setup(self, node: NodeState) -> Send:
+        return Send(node.name, setup_message(self.spec, self.setting, node.node_dir))
+
+    def on_shipped(self, event: Shipped, now: float) -> list[Action]:
+        """The tree is on a node, as it was sent: now the node is looked at."""
+        node, tree = self.nodes[event.node], self.setting.tree
+        if tree is None or node.synced:
+            return []
+        error = event.error
+        if not error and (event.sha256, event.files) != (tree.sha256, tree.files):
+            error = f"{event.files} files ({event.sha256[:12]}) are there, {tree.files} ({tree.sha256[:12]}) were sent"
+        if error:
+            failure = tree_failed(node.name, event.path, error, event.errno in NO_ROOM)
+            return [Note("finding", failure.to_json()), *self._refuse([failure], now)]
+        node.synced = True
+        note = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
+        if any(n.state == "unreachable" for n in self.nodes.values()):
+            return [note]
+        return [note, self._setup(node)]
 
     def _guard_found_dead(self, event: Hello, now: float) -> list[Action]:
         node = self.nodes[event.node]
@@ -139,6 +166,7 @@ class Gang(Roster):
             return [Send(node.name, {"type": "end", "grace": self._end_grace, "reason": "again"})]
         asked = self._asked.get(node.name, {})
         unanswered = {
+            "ship": self.state is State.GATHERING and not node.synced,
             "setup": self.state is State.GATHERING and node.facts is None,
             "listen": self.state is State.LISTENING,
             "probe": self.state is State.PROVING and node.probes is None,

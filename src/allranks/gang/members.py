@@ -32,6 +32,7 @@ class NodeState:
     node_dir: str = ""
     hostname: str = ""
     address: str | None = None  # what the list had, where `name` is the host's own
+    synced: bool = False  # the caller's tree is there, where it is shipped
     facts: Mapping[str, Any] | None = None
     probes: tuple[Mapping[str, Any], ...] | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)

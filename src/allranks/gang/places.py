@@ -10,6 +10,7 @@ from typing import Any
 from allranks.cluster import Cluster
 from allranks.plan.environment import Place
 from allranks.plan.launchers.words import read_command
+from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
 from allranks.spec.document import to_document
@@ -26,7 +27,7 @@ class Setting:
     """What the controller's side adds to the RunSpec: names, caller's directory and environment.
 
     `token` is what the proof listener answers; `local_nodes` are indexes of nodes on this machine, whose
-    outputs go straight into `run_outputs`; `checks` are made before ranks start.
+    outputs go straight into `run_outputs`; `checks` are made before ranks start; `tree` is what --sync ships.
     """
 
     run: str
@@ -40,6 +41,7 @@ class Setting:
     conda_prefix: str | None = None
     expected_world_size: int | None = None
     checks: tuple[Check, ...] = ()
+    tree: Tree | None = None
 
 
 def mark(setting: Setting, index: int) -> str:
@@ -64,11 +66,21 @@ def look_seconds(checks: tuple[Check, ...]) -> float:
     return FACTS_SECONDS + together + sum(c.seconds for c in mine if c.alone)
 
 
-def setup_message(spec: RunSpec, setting: Setting) -> dict[str, Any]:
+def ship_message(tree: Tree) -> dict[str, Any]:
+    """Announces the synced tree; the guard says how much of it has arrived, from 0 on."""
+    return {"type": "ship", "sha256": tree.sha256, "packed": tree.packed, "bytes": tree.bytes, "files": tree.files}
+
+
+def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
+    """The ranks' working directory on a node."""
+    return setting.tree.workdir(node_dir) if setting.tree is not None else spec.workdir or setting.workdir
+
+
+def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> dict[str, Any]:
     """What a guard is asked to look at."""
     return {
         "type": "setup",
-        "workdir": spec.workdir or setting.workdir,
+        "workdir": workdir_on(spec, setting, node_dir),
         "command": list(spec.command),
         "kind": read_command(spec.command).kind if spec.command else "program",
         "python": spec.python,
@@ -127,7 +139,7 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         outputs = setting.run_outputs if here else f"{node.node_dir}/outputs"
     return Place(
         node_dir=node.node_dir,
-        workdir=spec.workdir or setting.workdir,
+        workdir=workdir_on(spec, setting, node.node_dir),
         output_dir=outputs,
         outputs_here=here,
         mark=mark(setting, node.index),

@@ -29,6 +29,17 @@ def world_size_differs(expected: int, plan: Plan) -> Finding:
     )  # fmt: skip
 
 
+def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
+    """The caller's tree could not be put on a node."""
+    remedy = "free some space there, name another place with --node-dir, or list what is no code in .gitignore"
+    if no_room:
+        return Finding("disk-full", "fail", f"{node}: no room for the synced tree in {path}: {error}", remedy,
+                       Where(node=node))  # fmt: skip
+    remedy = f"ls -ld {path.rpartition('/')[0]} on the node; allranks logs --node {node}; or run without --sync"
+    return Finding("tree-not-shipped", "fail", f"{node}: the synced tree is not in {path}: {error}", remedy,
+                   Where(node=node))  # fmt: skip
+
+
 def run_disk_full(path: str) -> Finding:
     """The run goes on; what found no room is not lost."""
     return Finding(

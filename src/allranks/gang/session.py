@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import allranks
 from allranks.backends.plugins import all_checks
@@ -35,6 +35,10 @@ from allranks.spec.secrets import redact_argv
 from .controller import Controller, View
 from .machine import Gang
 from .places import Setting
+from .shipping import Shipper
+
+if TYPE_CHECKING:
+    from allranks.backends.tree import Archive
 
 
 class Session:
@@ -48,6 +52,7 @@ class Session:
         run: RunDirectory,
         view: View,
         adopted: bool = False,
+        archive: Archive | None = None,
     ) -> None:
         self.spec, self.cluster, self.setting, self.run_dir = spec, cluster, setting, run
         self.adopted = adopted
@@ -56,7 +61,8 @@ class Session:
         self.started = time.time()
         self.view = view
         transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
-        self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, attach=adopted)
+        shipper = Shipper(archive) if archive is not None else None
+        self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, adopted, shipper)
         self._signals = 0
 
     def take_view(self, view: View) -> None:
@@ -189,6 +195,7 @@ def create(
     expected_world_size: int | None = None,
 ) -> Session:  # fmt: skip
     """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE."""
+    archive = _pack(spec, cwd) if spec.sync else None
     try:
         run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
         (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
@@ -197,10 +204,17 @@ def create(
         raise UsageError(f"no run directory can be made: {reason}; name another place with --runs-dir") from None
     checks = tuple(of_level(all_checks().values(), "quick")) if spec.check else ()
     setting = make_setting(spec, cluster, environ, cwd, run, checks)
-    setting = dataclasses.replace(setting, expected_world_size=expected_world_size)
+    tree = archive.tree if archive is not None else None
+    setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree)
     run.write_document("run.json", run_document(spec, cluster, setting))
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
-    return Session(spec, cluster, setting, run, view_for())
+    return Session(spec, cluster, setting, run, view_for(), archive=archive)
+
+
+def _pack(spec: RunSpec, cwd: str) -> Archive:
+    from allranks.backends.tree import pack_tree  # imported late: a run without --sync needs none of it
+
+    return pack_tree(spec, cwd)
 
 
 def make_setting(

@@ -47,6 +47,17 @@ class Hello(Event):
 
 
 @dataclass(frozen=True)
+class Shipped(Event):
+    """The synced tree lies on a node, or `error` says why it does not."""
+
+    sha256: str = ""
+    files: int = 0
+    path: str = ""
+    error: str = ""
+    errno: int | None = None
+
+
+@dataclass(frozen=True)
 class Facts(Event):
     """The look at a node is done."""
 
@@ -213,7 +224,7 @@ _ALWAYS: dict[type[Event], str] = {
 }
 
 TABLE: dict[State, dict[type[Event], str]] = {
-    State.GATHERING: {**_ALWAYS, Facts: "on_facts", Unreachable: "on_unreachable"},
+    State.GATHERING: {**_ALWAYS, Shipped: "on_shipped", Facts: "on_facts", Unreachable: "on_unreachable"},
     State.LISTENING: {**_ALWAYS, Listening: "on_listening"},
     State.PROVING: {**_ALWAYS, Probed: "on_probed"},
     State.RUNNING: {**_ALWAYS, Started: "on_started", Report: "on_report", Exit: "on_exit", Ended: "on_ended"},
@@ -224,7 +235,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Exit: "on_exit",
         Ended: "on_ended",
         Drained: "on_drained",
-        # late answers of a gate that is being given up
+        # late answers of a start that is being given up
+        Shipped: "ignore",
         Facts: "ignore",
         Listening: "ignore",
         Probed: "ignore",

@@ -6,13 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from .clocks import Clock
-from .states import Drained, Ended, Event, Facts, Fault, Hello, Listening, Probed, Report, Started, read_exit
+from .states import Drained, Ended, Event, Facts, Fault, Hello, Listening, Probed, Report, Shipped, Started, read_exit
 
 Message = dict[str, Any]
 
 
 def _hello(node: str, m: Message, t: float) -> Event:
     return Hello(node, t, m["node_dir"], m["hostname"], bool(m.get("dead")), str(m.get("how") or ""), m.get("attempt"))
+
+
+def _shipped(node: str, m: Message, t: float) -> Event:
+    error, files = str(m.get("error") or ""), int(m.get("files") or 0)
+    return Shipped(node, t, str(m.get("sha256") or ""), files, str(m.get("path") or ""), error, m.get("errno"))
 
 
 def _facts(node: str, m: Message, t: float) -> Event:
@@ -50,6 +55,7 @@ def _fault(node: str, m: Message, t: float) -> Event:
 
 _KINDS: dict[str, Callable[[str, Message, float], Event]] = {
     "hello": _hello,
+    "shipped": _shipped,
     "facts": _facts,
     "listening": _listening,
     "probed": _probed,

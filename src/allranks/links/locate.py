@@ -13,7 +13,7 @@ from allranks.findings import Finding
 
 from .blame import NODE_SHARE, Culprit, explain
 from .measure import Cell, Floors, Measurement
-from .norms import Norms, State, Symptom, norms, states, symptoms
+from .norms import FEW_NODES, Norms, State, Symptom, norms, states, symptoms
 from .rounds import Pair
 from .wording import Facts, finding, passed_again, unconfirmed
 
@@ -64,6 +64,8 @@ def retest(measurements: Sequence[Measurement], floors: Floors = NO_FLOORS) -> l
     look = _look(cells, norms(cells), floors)
     nodes = list(dict.fromkeys(node for cell in cells for node in cell[:2]))
     passed = _passed(nodes, look)
+    if look.culprits and len(nodes) < FEW_NODES:  # one bad sample of three pairs can mislead the norm itself
+        return [pair for _ in range(TIMES) for pair in dict.fromkeys(cell[:2] for cell in cells)]
     wanted: dict[Pair, None] = {}
     for culprit in look.culprits:
         wanted.update(dict.fromkeys(_again(culprit, passed)))
@@ -91,7 +93,11 @@ def _again(culprit: Culprit, passed: Sequence[str]) -> list[Pair]:
 
 def _disjoint_first(pairs: Sequence[Pair]) -> list[Pair]:
     seen: set[str] = set()
-    first = [pair for pair in pairs if not seen & set(pair) and not seen.update(pair)]
+    first: list[Pair] = []
+    for pair in pairs:
+        if not seen & set(pair):
+            first.append(pair)
+            seen |= set(pair)
     return first + [pair for pair in pairs if pair not in first]
 
 
@@ -104,19 +110,33 @@ def judge(
     """What is at fault after the re-test. `again` are the measurements of the pairs that `retest` named;
     `addresses` are what remedies name peers by, where a node's name isn't one."""
     first, second = states(measurements), states(again)
+    suspected = _look(first, norms(first), floors)
     usual = norms(states([*measurements, *again]))
-    look = _look({**first, **second}, usual, floors)
-    findings: list[Finding] = []
-    suspected = _look(first, norms(first), floors).culprits
-    for culprit in look.culprits:
-        facts = _facts(culprit, look, usual, addresses or {})
-        if _confirmed(culprit, look, second):
-            findings.append(finding(facts))
-        elif not _measured_again(culprit, second):
-            findings.append(unconfirmed(facts))
-    blamed = [cell for c in look.culprits if _confirmed(c, look, second) for cell in c.cells]
-    remarks = [passed_again(c) for c in suspected if not set(c.cells) & set(blamed) and _measured_again(c, second)]
+    look = _settled(suspected, _look(second, usual, floors))
+    named = [c for c in look.culprits if _confirmed(c, look, second)]
+    open_ = [c for c in look.culprits if c not in named]
+    findings = [finding(_facts(c, look, usual, addresses or {})) for c in named]
+    findings += [unconfirmed(_facts(c, look, usual, addresses or {})) for c in open_]
+    blamed = {cell for culprit in look.culprits for cell in culprit.cells}
+    remarks = [passed_again(c) for c in suspected.culprits if not set(c.cells) & blamed]
     return Judgement(findings, remarks, usual, look.cells)
+
+
+def _settled(first: _Look, second: _Look) -> _Look:
+    """Both passes as one: a cell is bad when it was at first and its re-test confirms it or, where it had none, that
+    of what is blamed for it does. What only a control of the re-test shows was no suspicion."""
+    cells = {**first.cells, **second.cells}
+    old = {cell: signs for cell, signs in first.bad.items() if cell not in second.cells}
+    while True:
+        bad = {
+            cell: second.bad.get(cell, signs) for cell, signs in first.bad.items() if cell in second.bad or cell in old
+        }
+        look = _Look(cells, bad, explain(list(cells), list(bad)))
+        refuted = [c for c in look.culprits if not _confirmed(c, look, second.cells) and _measured(c, second.cells)]
+        passed = {cell for culprit in refuted for cell in culprit.cells if cell in old}
+        if not passed:
+            return look
+        old = {cell: signs for cell, signs in old.items() if cell not in passed}
 
 
 def _retested(culprit: Culprit, look: _Look, second: Collection[Cell]) -> list[Cell]:
@@ -139,8 +159,8 @@ def _confirmed(culprit: Culprit, look: _Look, second: Collection[Cell]) -> bool:
     return bool(ill) and (culprit.kind == "link" or len(ill) >= NODE_SHARE * len(mine))
 
 
-def _measured_again(culprit: Culprit, second: Iterable[Cell]) -> bool:
-    """Something of it was: then what is left unconfirmed passed."""
+def _measured(culprit: Culprit, second: Iterable[Cell]) -> bool:
+    """Something of it was measured again: then what is left unconfirmed passed."""
     nodes = set(culprit.nodes)
     return any(not nodes or nodes & set(cell[:2]) for cell in second)
 
@@ -149,4 +169,6 @@ def _facts(culprit: Culprit, look: _Look, usual: Norms, addresses: Mapping[str, 
     mine = [look.cells[cell] for cell in culprit.cells]
     signs = [sign for cell in culprit.cells for sign in look.bad[cell]]
     nodes = tuple(dict.fromkeys(node for cell in look.cells for node in cell[:2]))
-    return Facts(culprit, mine, signs, usual, nodes, addresses)
+    ends = set(culprit.nodes)
+    alone = not any(ends & set(cell[:2]) and cell[:2] != culprit.nodes for cell in look.bad)
+    return Facts(culprit, mine, signs, usual, nodes, addresses, alone)

@@ -60,10 +60,18 @@ class Measurement:
 
 def from_json(row: Mapping[str, Any]) -> Measurement:
     """The measurement of a row; what is absent has its default."""
-    plain = {name: row[name] for name in ("a", "b", "round", "dead", "rail") if name in row}
-    ways = {name: Way(**row[name]) for name in ("there", "back") if row.get(name)}
+    there, back = (Way(**(row.get(name) or {})) for name in ("there", "back"))
     names = row.get("interfaces") or ("", "")
-    return Measurement(**plain, **ways, interfaces=(str(names[0]), str(names[1])))
+    return Measurement(
+        a=row["a"],
+        b=row["b"],
+        round=int(row.get("round", 0)),
+        there=there,
+        back=back,
+        dead=row.get("dead") or "",
+        rail=int(row.get("rail") or 0),
+        interfaces=(str(names[0]), str(names[1])),
+    )
 
 
 @dataclass(frozen=True)

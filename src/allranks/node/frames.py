@@ -14,8 +14,8 @@ MAX_JSON = 8 << 20  # a start message for 1024 ranks with large environments sta
 MAX_OUTPUT = 1 << 20
 CHUNK = 128 << 10  # output bytes put into one frame
 
-# Kinds of output streams.
-RANK_LOG, NODE_LOG, NCCL_LOG, METRICS, STACKS = 0, 1, 2, 3, 4
+# Kinds of output streams; TREE goes the other way, to the node.
+RANK_LOG, NODE_LOG, NCCL_LOG, METRICS, STACKS, TREE = 0, 1, 2, 3, 4, 5
 
 _HEAD = struct.Struct(">IB")
 _OUTPUT = struct.Struct(">BIHQ")

@@ -136,6 +136,34 @@ class Gate:
             self._holder = None
 
 
+class Nonce:
+    """A file in the shared output directory, by which the other nodes prove that it is shared."""
+
+    def __init__(self) -> None:
+        self._path: Optional[str] = None
+
+    def leave(self, directory: Optional[str], token: str) -> Optional[str]:
+        """Makes the file where there is such a directory; the text says why it could not."""
+        if directory is None:
+            return None
+        self._path = os.path.join(directory, nonce_name(token))
+        try:
+            os.makedirs(directory, exist_ok=True)
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
+        except OSError as error:
+            return "could not write to %s: %s" % (directory, error.strerror)
+        return None
+
+    def remove(self) -> None:
+        """Takes it away again."""
+        if self._path is not None:
+            try:
+                os.unlink(self._path)
+            except OSError:
+                pass
+            self._path = None
+
+
 def nonce_name(token: str) -> str:
     """The file by which nodes prove that a directory is shared."""
     return ".allranks-" + "".join(c for c in token if c.isalnum())

@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, Optional
 from . import peers
 from .attempt import Attempt
 from .cgroups import join_own
-from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, STACKS, FrameError, Output, Stream
-from .gate import Gate, nonce_name, port_failure, probe
+from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, STACKS, TREE, FrameError, Output, Stream
+from .gate import Gate, Nonce, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
 from .look import look, stacks
 from .nodedir import kept_outputs, remove
@@ -25,6 +25,7 @@ from .outlet import Outlet
 from .processes import machine, read_process, reap_children, send_signal
 from .ranks import Rank
 from .tasks import Task
+from .tree import Landing
 
 TICK = 1.0  # seconds between looks at the watcher, beats and lease checks
 UNGREETED = 10.0  # seconds a guard without ranks waits for a controller: the one it had died at the start
@@ -60,12 +61,14 @@ class Guard:
         self._watcher_stops, self._watcher_gone = 0, False
         self._result: Optional[int] = None
         self._drain_told = True
-        self._nonce: Optional[str] = None
+        self._nonce = Nonce()
+        self._landing = Landing(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
-            "hello": self._on_hello, "setup": self._on_setup, "listen": self._on_listen, "probe": self._on_probe,
-            "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack, "end": self._on_end,
-            "stacks": self._on_stacks, "serve": self._on_serve, "reach": self._on_reach, "release": self._on_release,
+            "hello": self._on_hello, "ship": self._landing.ship, "setup": self._on_setup, "listen": self._on_listen,
+            "probe": self._on_probe, "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack,
+            "end": self._on_end, "stacks": self._on_stacks, "serve": self._on_serve, "reach": self._on_reach,
+            "release": self._on_release,
         }  # fmt: skip
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -260,6 +263,9 @@ class Guard:
             return
         self._heard = time.monotonic()
         for frame in frames:
+            if isinstance(frame, Output) and frame.stream.kind == TREE:
+                self._landing.chunk(frame)
+                continue
             handler = None if isinstance(frame, Output) else self._handlers.get(frame["type"])
             if handler is None or isinstance(frame, Output):
                 text = "a message this guard does not know (protocol %d)" % PROTOCOL
@@ -298,6 +304,10 @@ class Guard:
     def _tell(self, message: Dict[str, Any]) -> None:
         """To the controller where there is one, and to the journal in any case."""
         self._journal.write(message)
+        self._reply(message)
+
+    def _reply(self, message: Dict[str, Any]) -> None:
+        """To the controller where there is one."""
         if self._link is not None:
             self._link.send(message)
 
@@ -358,7 +368,9 @@ class Guard:
         if self._gate is not None:
             self._selector_forget_gate()
         port = int(message.get("port", 0))
-        self._leave_nonce(message.get("nonce_dir"), message["token"])
+        trouble = self._nonce.leave(message.get("nonce_dir"), message["token"])
+        if trouble is not None:
+            self._log(trouble)
         try:
             self._gate = Gate(port, message["token"])
         except OSError as error:
@@ -367,24 +379,6 @@ class Guard:
         assert self._gate.listener is not None
         self._selector.register(self._gate.listener, selectors.EVENT_READ, self._gate.accept)
         self._tell({"type": "listening", "port": self._gate.port})
-
-    def _leave_nonce(self, directory: Optional[str], token: str) -> None:
-        """A file in the shared output directory, by which the other nodes prove that it is shared."""
-        if directory is not None:
-            self._nonce = os.path.join(directory, nonce_name(token))
-            try:
-                os.makedirs(directory, exist_ok=True)
-                os.close(os.open(self._nonce, os.O_WRONLY | os.O_CREAT, 0o600))
-            except OSError as error:
-                self._log("could not write to %s: %s" % (directory, error.strerror))
-
-    def _remove_nonce(self) -> None:
-        if self._nonce is not None:
-            try:
-                os.unlink(self._nonce)
-            except OSError:
-                pass
-            self._nonce = None
 
     def _selector_forget_gate(self) -> None:
         assert self._gate is not None
@@ -413,7 +407,7 @@ class Guard:
             if self._gate.listener is not None:
                 self._selector.unregister(self._gate.listener)
             self._gate.hold()
-        self._remove_nonce()
+        self._nonce.remove()
         number = int(message["attempt"])
         self._attempt = Attempt(number, self._mark, self._group, self._outlet, self._tell)
         for entry in message.get("follow", []):
@@ -443,7 +437,7 @@ class Guard:
         self._outlet.acknowledge(message.get("sizes", {}))
 
     def _on_end(self, message: Dict[str, Any]) -> None:
-        self._remove_nonce()
+        self._nonce.remove()
         if self._gate is not None:
             self._selector_forget_gate()
         if self._attempt is None:

@@ -6,6 +6,8 @@ import shutil
 import stat
 from typing import List, Optional, Sequence, Tuple
 
+from . import tree
+
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 LONGEST_NAME = len("/report.sock")
 PROBE = 65536  # bytes that must find room
@@ -49,16 +51,22 @@ def find(wanted: Optional[str], run: str, node: str) -> Optional[str]:
 
 
 def kept_outputs(path: str) -> Optional[str]:
-    """The outputs directory, where the program left more in it than metrics (those travel)."""
+    """Where the program left more than metrics (those travel): the outputs directory, the shipped tree, or both."""
+    kept = _kept(path)
+    return os.path.join(path, kept[0]) if len(kept) == 1 else (path if kept else None)
+
+
+def _kept(path: str) -> List[str]:
     outputs = os.path.join(path, "outputs")
-    return outputs if os.path.isdir(outputs) and _worth_keeping(outputs) else None
+    kept = ["outputs"] if os.path.isdir(outputs) and _worth_keeping(outputs) else []
+    return kept + ([tree.NAME] if tree.has_results(path) else [])
 
 
 def remove(path: str) -> None:
-    """Removes the directory, but keeps `outputs` where the program left something there."""
-    keep = kept_outputs(path) is not None
+    """Removes the directory, but keeps what `kept_outputs` names."""
+    kept = _kept(path)
     for name in os.listdir(path):
-        if not (keep and name == "outputs"):
+        if name not in kept:
             _remove_entry(os.path.join(path, name))
     _remove_empty((path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))))
 

@@ -32,6 +32,8 @@ def event_line(event: Document, nodes: int) -> str | None:
     """The line for an event that a person wants to see; None for the others."""
     kind = event.get("event")
     node = event.get("node")
+    if kind == "tree":
+        return _tree_line(event)
     if kind == "gate-proved":
         who = f"all {nodes} nodes" if nodes > 1 else "the node"
         master = f"master    {node} {event['address']}:{event['port']}, reached by {who} in {event['seconds']:.2f} s"
@@ -55,6 +57,14 @@ def event_line(event: Document, nodes: int) -> str | None:
     if kind == "node-lost":
         return f"{node} is lost: nothing heard for the whole lease"
     return _ending_line(event)
+
+
+def _tree_line(event: Document) -> str:
+    """What --sync ships, and what it leaves out."""
+    line = f"sync      {event['files']:,} files, {event['bytes'] / (1 << 20):.1f} MB of {event['root']}"
+    left_out = event.get("left_out") or []
+    more = f", … {len(left_out)} in all" if len(left_out) > 4 else ""
+    return line + (f"\nnote: left out as large: {', '.join(left_out[:4])}{more}" if left_out else "")
 
 
 def counts_text(ranks: Document) -> str:

@@ -167,6 +167,7 @@ READERS: dict[str, Reader] = {
     "python": _path("the name or path of a Python interpreter"),
     "guard_python": _path("the name or path of a Python interpreter"),
     "workdir": _path("the path of a directory"),
+    "sync": flag,
     "prelude": _text("shell commands to run before the ranks", lines=True),
     "wrap": _text("a command such as 'apptainer exec --nv IMG'"),
     "ssh_options": _texts(_matching(_SSH_OPTION, ""), "options of ssh_config such as Port=2222"),

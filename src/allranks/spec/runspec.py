@@ -11,7 +11,8 @@ class RunSpec:
 
     Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the
     first N. `nproc` None means auto. `pg_timeout_forced` is true only where --pg-timeout was an option,
-    and then overrides the script's own value. `env` is set in the ranks; `forward` names are copied from
+    and then overrides the script's own value. `sync` ships the caller's working tree to every node and runs
+    there. `env` is set in the ranks; `forward` names are copied from
     the caller's environment. `workdir` None means the caller's directory. `check` False leaves out the look
     before ranks start; `allow` names checks or findings that do not stop it; `level` and `only` say what
     `allranks check` looks at; `expect_gpus` None means `nproc`, if set.
@@ -29,6 +30,7 @@ class RunSpec:
     python: str | None = None
     guard_python: str | None = None
     workdir: str | None = None
+    sync: bool = False
     prelude: str | None = None
     wrap: str | None = None
     env: dict[str, str] = field(default_factory=dict)

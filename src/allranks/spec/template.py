@@ -30,6 +30,7 @@ _SETTINGS: tuple[tuple[str | None, str, str], ...] = (
     ("python", '"python3"', "the training interpreter on the nodes"),
     ("guard-python", '"python3"', "the interpreter allranks itself uses on the nodes, 3.8 or newer"),
     ("workdir", '"/shared/project"', "default: the directory allranks is called from"),
+    ("sync", "false", "ship your working tree to every node and run it there, uncommitted changes included"),
     ("prelude", '"source /opt/env/bin/activate"', "shell commands before the ranks"),
     ("wrap", '"apptainer exec --nv image.sif"', "goes around each rank"),
     (None, "", "Network"),

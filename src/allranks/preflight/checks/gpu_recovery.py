@@ -1,7 +1,7 @@
 """No GPU asks to be reset, drained or rebooted.
 
-`gpu_recovery_action` of nvidia-smi (NVML's NVML_FI_DEV_GET_GPU_RECOVERY_ACTION): None, Reset, Reboot, Drain P2P,
-Drain and Reset. Drivers before 565 or so do not know it. NVIDIA's resiliency extension refuses all but None.
+`gpu_recovery_action` of nvidia-smi: None, Reset, Reboot, Drain P2P, Drain and Reset, in newer drivers more (NVML's
+nvmlDeviceGpuRecoveryAction_t); older ones do not know it. NVIDIA's resiliency extension refuses all but None.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
 
 
 def _remedy(node: str, action: str, gpus: List[Mapping[str, Any]]) -> str:
-    if "Reset" in action:
+    if "Reset" in action and "Bus" not in action:
         indices = ",".join(str(gpu.get("gpu")) for gpu in gpus)
         return f"end what uses it, then {remote(node, 'sudo', 'nvidia-smi', '-r', '-i', indices)}, or leave {node} out"
     if action == DRAIN:

@@ -30,7 +30,8 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == words[7] == "00000000" and int(words[3], 16) & RTF_UP:
-            found.append({"interface": words[0], "gateway": _address(words[2]).replace("0.0.0.0", ""), "metric": int(words[6]), "version": 4})
+            gateway = _address(words[2]) if words[2] != "00000000" else ""
+            found.append({"interface": words[0], "gateway": gateway, "metric": int(words[6]), "version": 4})
     return (found + _version_6(host.text("/proc/net/ipv6_route", 1 << 20) or ""))[:32]
 
 

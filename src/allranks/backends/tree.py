@@ -1,0 +1,287 @@
+"""The caller's working tree, listed and packed once for all nodes (reads files, asks git).
+
+In a git repository: what git tracks and what it does not ignore, as it lies there now, uncommitted changes
+included. Elsewhere: everything below the caller's directory but what no program reads from there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import stat
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from allranks.errors import UsageError
+from allranks.plan.launchers.words import read_command
+from allranks.plan.tree import Tree
+from allranks.spec import RunSpec
+from allranks.spec.units import format_size
+
+MOST_BYTES = 256 << 20
+MOST_FILES = 100_000
+SHOWN = 5
+LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "node_modules"})  # outside of git
+CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin")
+LARGE = 16 << 20  # bytes from which a checkpoint is left out, outside of git
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What would be shipped: names relative to the tree's root, in the archive's order."""
+
+    tree: Tree
+    names: tuple[str, ...]
+
+
+class Archive:
+    """The packed tree, in a file without a name that lives as long as this object."""
+
+    def __init__(self, tree: Tree, file: IO[bytes]) -> None:
+        self.tree, self._file = tree, file
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Bytes of the archive."""
+        return os.pread(self._file.fileno(), count, offset)
+
+
+# -- listing -------------------------------------------------------------------------------------------
+
+
+def list_tree(spec: RunSpec, cwd: str) -> Listing:
+    """The files of the caller's tree; raises UsageError where it can't be shipped."""
+    cwd = os.path.realpath(cwd)
+    is_git = _in_repository(cwd)
+    root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n"))) if is_git else cwd
+    left_out: list[str] = []
+    found = _tracked(root) if is_git else _walked(root, left_out)
+    runs = os.path.realpath(os.path.join(cwd, spec.runs_dir))
+    names = sorted({n for n in found if not _is_of_a_run(root, n, runs)}, key=os.fsencode)
+    kept, total = _measured(root, names)
+    _check_command(spec, root)
+    tree = Tree(root, _position(spec, root, cwd), len(kept), total, left_out=tuple(sorted(left_out)))
+    return Listing(tree, tuple(kept))
+
+
+def _in_repository(path: str) -> bool:
+    """Whether a directory lies in a git repository; its `.git` may be a file."""
+    return any(os.path.lexists(os.path.join(p, ".git")) for p in (path, *map(str, Path(path).parents)))
+
+
+def _git(directory: str, *words: str) -> bytes:
+    environment = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
+    try:
+        found = subprocess.run(["git", "-C", directory, *words], capture_output=True, stdin=subprocess.DEVNULL,
+                               env={**environment, "LC_ALL": "C"})  # fmt: skip
+    except FileNotFoundError:
+        raise UsageError(f"--sync: {directory} is in a git repository and git is not installed here") from None
+    if found.returncode:
+        said = found.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise UsageError(f"--sync: git does not list {directory}: {said}")
+    return found.stdout
+
+
+def _tracked(root: str, below: str = "") -> Iterator[str]:
+    """Tracked, and untracked but not ignored; of submodules and repositories inside the same."""
+    top = os.path.join(root, below)
+    for item in _git(top, "ls-files", "-z", "-co", "--exclude-standard").split(b"\0"):
+        name = os.path.join(below, os.fsdecode(item.rstrip(b"/")))
+        path = os.path.join(root, name)
+        if not item or "__pycache__" in name.split("/"):
+            continue
+        if not os.path.isdir(path) or os.path.islink(path):
+            yield name
+        elif os.path.lexists(os.path.join(path, ".git")):
+            yield from _tracked(root, name)
+
+
+def _walked(root: str, left_out: list[str]) -> Iterator[str]:
+    """Without git: all but environments, caches and large checkpoints (they go to `left_out`)."""
+    count = 0
+    for folder, folders, files in os.walk(root):
+        links = [n for n in folders if os.path.islink(os.path.join(folder, n))]
+        folders[:] = [n for n in folders if n not in LEFT_OUT and n not in links]
+        if "pyvenv.cfg" in files and folder != root:
+            folders[:] = []
+            continue
+        for name in [n for n in files + links if n not in LEFT_OUT]:
+            path = os.path.join(folder, name)
+            if name.endswith(CHECKPOINTS) and os.lstat(path).st_size > LARGE:
+                left_out.append(os.path.relpath(path, root))
+            else:
+                yield os.path.relpath(path, root)
+        count += len(files)
+        if count > MOST_FILES:
+            raise _too_many(root)
+
+
+def _too_many(root: str) -> UsageError:
+    return UsageError(f"--sync: {root} has more than {MOST_FILES} files; is this the project? Start from its "
+                      "directory, make it a git repository, or list what is no code in .gitignore")  # fmt: skip
+
+
+def _is_of_a_run(root: str, name: str, runs: str) -> bool:
+    """Whether a file belongs to the directory of an earlier run."""
+    path = os.path.join(root, name)
+    if not path.startswith(runs + "/"):
+        return False
+    first = os.path.join(runs, os.path.relpath(path, runs).split("/")[0])
+    return os.path.lexists(os.path.join(first, "run.json"))
+
+
+def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:
+    """Those that are there and are files or links; their bytes. Refuses what is too large or leads outside."""
+    outside: list[str] = []
+    sizes: dict[str, int] = {}
+    direct: dict[str, bool] = {}  # by folder: what lies behind a link is the link's affair
+    for name in names:
+        folder = os.path.dirname(os.path.join(root, name))
+        if folder not in direct:
+            direct[folder] = os.path.realpath(folder) == folder
+        try:
+            found = os.lstat(os.path.join(root, name))
+        except OSError:
+            continue  # deleted, and git does not know it yet
+        is_link = stat.S_ISLNK(found.st_mode)
+        if direct[folder] and (is_link or stat.S_ISREG(found.st_mode)):
+            sizes[name] = 0 if is_link else found.st_size
+            outside += [name] if is_link and leads_outside(root, name) else []
+    if outside:
+        raise _outside(root, outside)
+    if len(sizes) > MOST_FILES:
+        raise _too_many(root)
+    if sum(sizes.values()) > MOST_BYTES:
+        raise _too_large(root, sizes)
+    return list(sizes), sum(sizes.values())
+
+
+def _outside(root: str, names: list[str]) -> UsageError:
+    shown = ", ".join(f"{n} -> {os.readlink(os.path.join(root, n))}" for n in names[: 4 * SHOWN])
+    more = f" and {len(names) - 4 * SHOWN} more" if len(names) > 4 * SHOWN else ""
+    return UsageError(f"--sync: symbolic links that lead out of the tree can't be shipped: {shown}{more}; list them "
+                      "in .gitignore, and give the program the path itself")  # fmt: skip
+
+
+def _too_large(root: str, sizes: dict[str, int]) -> UsageError:
+    largest = sorted(sizes, key=lambda n: (-sizes[n], n))[:SHOWN]
+    shown = ", ".join(f"{n} ({format_size(sizes[n])})" for n in largest)
+    return UsageError(f"--sync: {root} has {format_size(sum(sizes.values()))} in {len(sizes)} files, more than the "
+                      f"{format_size(MOST_BYTES)} that are shipped; list what is no code in .gitignore. "
+                      f"The largest: {shown}")  # fmt: skip
+
+
+def leads_outside(root: str, name: str) -> bool:
+    """Whether a link's target is absolute or outside of the root, read as text and as it is followed here."""
+    path = os.path.join(root, name)
+    target = os.readlink(path)
+    lexical = os.path.normpath(os.path.join(os.path.dirname(name), target))
+    return os.path.isabs(target) or lexical.split("/")[0] == ".." or not _is_inside(os.path.realpath(path), root)
+
+
+def _is_inside(path: str, root: str) -> bool:
+    return (path + "/").startswith(root.rstrip("/") + "/")
+
+
+def _position(spec: RunSpec, root: str, cwd: str) -> str:
+    """The working directory below the root: the caller's, or --workdir inside the tree."""
+    wanted = os.path.realpath(os.path.join(cwd, os.path.expanduser(spec.workdir or "")))
+    if not _is_inside(wanted, root):
+        raise UsageError(f"--workdir {spec.workdir} is outside of the tree that --sync ships ({root}); "
+                         "leave out one of the two")  # fmt: skip
+    below = os.path.relpath(wanted, root)
+    return "" if below == "." else below
+
+
+def _check_command(spec: RunSpec, root: str) -> None:
+    """An absolute path inside the tree would run what lies there, not what was shipped."""
+    words = read_command(spec.command).program if spec.command else ()
+    script = words[0] if words else ""
+    if os.path.isabs(script) and _is_inside(os.path.realpath(script), root):
+        raise UsageError(f"--sync ships {root}, but the command names {script}: on the nodes that is another file, "
+                         "or none; give it relative to the working directory")  # fmt: skip
+
+
+# -- packing -------------------------------------------------------------------------------------------
+
+
+class _Hashed:
+    """A file that is hashed and counted while it is written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.hash, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        """Writes all of it."""
+        self.hash.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        """Up to the kernel."""
+        self._file.flush()
+
+
+def pack_tree(spec: RunSpec, cwd: str) -> Archive:
+    """Lists and packs the caller's tree; the same files give the same bytes. Raises UsageError."""
+    return pack(list_tree(spec, cwd))
+
+
+def pack(listing: Listing) -> Archive:
+    """The archive of a listing, in a temporary file."""
+    try:
+        file: IO[bytes] = tempfile.TemporaryFile(prefix="allranks-")  # noqa: SIM115  it lives with the Archive
+        out = _Hashed(file)
+        with gzip.GzipFile("", "wb", 6, out, 0) as packed:
+            size = _fill(packed, listing)
+        file.flush()
+    except OSError as error:
+        name = error.filename or tempfile.gettempdir()
+        raise UsageError(f"--sync: the tree can't be packed: {name}: {error.strerror or error}") from None
+    return Archive(replace(listing.tree, bytes=size, packed=out.size, sha256=out.hash.hexdigest()), file)
+
+
+def _fill(packed: gzip.GzipFile, listing: Listing) -> int:
+    """Writes the archive; gives the bytes of the files."""
+    tree = listing.tree
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8",
+                      errors="surrogateescape") as tar:  # fmt: skip
+        if tree.below:
+            tar.addfile(_entry(tree.below, tarfile.DIRTYPE, 0o700))
+        return sum(_add(tar, tree.root, name) for name in listing.names)
+
+
+def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    """Nothing of the caller's machine but name, kind and whether it is executable."""
+    found = tarfile.TarInfo(_text(name))
+    found.type, found.mode = kind, mode
+    return found
+
+
+def _text(name: str) -> str:
+    """A name of this machine so that its bytes arrive, whatever the locale."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
+def _add(tar: tarfile.TarFile, root: str, name: str) -> int:
+    """Adds one file or link; gives its bytes."""
+    path = os.path.join(root, name)
+    if os.path.islink(path):
+        entry = _entry(name, tarfile.SYMTYPE, 0o777)
+        entry.linkname = _text(os.readlink(path))
+        tar.addfile(entry)
+        return 0
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        found = os.fstat(file.fileno())
+        entry = _entry(name, tarfile.REGTYPE, 0o700 if found.st_mode & 0o100 else 0o600)
+        entry.size = found.st_size
+        try:
+            tar.addfile(entry, file)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or "it changes while it is being read", path) from None
+    return entry.size

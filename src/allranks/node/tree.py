@@ -1,0 +1,269 @@
+"""A synced tree on the node: the archive arrives in pieces, a task unpacks it into the node directory.
+
+Nothing is ever written outside the target: a name is taken apart and its parts are checked, directories are
+our own, files are made anew, and links come last, each looked at after it was made. The archive may be
+hostile; what it holds beyond the announced number and bytes is refused.
+"""
+
+import errno
+import json
+import os
+import shutil
+from typing import IO, Any, Callable, Dict, Iterator, List, Set, Tuple
+
+from .frames import Output
+
+NAME, MANIFEST = "tree", "tree.json"
+MOST = 1 << 30  # bytes of an archive that a node takes at all
+BLOCK = 4096  # what a small file takes on a disk
+PART = 1 << 20
+SECONDS = 60.0
+BYTES_A_SECOND, FILES_A_SECOND = 2 << 20, 200  # slow enough for a shared disk
+
+RunTask = Callable[[str, Callable[[], Any], float, Callable[[Dict[str, Any]], None]], None]
+
+
+class Refused(Exception):
+    """The archive is not what was announced, or has no business here; the text says why."""
+
+
+class Landing:
+    """Takes the archive in. `reply` sends to the controller where there is one; it asks again after a break."""
+
+    def __init__(self, node_dir: str, reply: Callable[[Dict[str, Any]], None], run_task: RunTask) -> None:
+        self._dir, self._reply, self._run_task = node_dir, reply, run_task
+        self._archive, self._target = os.path.join(node_dir, "tree.tar.gz"), os.path.join(node_dir, NAME)
+        self._order: Dict[str, Any] = {}
+        self._answer: Dict[str, Any] = {}
+        self._fd, self._have = -1, 0
+
+    def ship(self, message: Dict[str, Any]) -> None:
+        """A tree is announced, for the first time or again over a new connection: says how much of it is here."""
+        if not self._order:
+            self._order = message
+            try:
+                self._begin(int(message["packed"]), int(message["bytes"]), int(message["files"]))
+            except OSError as error:
+                self._give_up(error)
+                return
+        if self._answer:
+            self._reply(self._answer)
+        elif self._fd >= 0:
+            self._reply({"type": "got", "bytes": self._have, "begin": True})
+
+    def _begin(self, packed: int, unpacked: int, files: int) -> None:
+        """Room is looked for before anything travels."""
+        if not 0 < packed <= MOST:
+            raise OSError(errno.EFBIG, "an archive of %d bytes" % packed)
+        found = os.statvfs(self._dir)
+        free, needed = found.f_bavail * found.f_frsize, packed + unpacked + files * BLOCK // 2
+        if free < needed:
+            raise OSError(errno.ENOSPC, "%d MB needed, %d MB free" % (-(-needed >> 20), free >> 20))
+        if found.f_files and found.f_favail < files:
+            raise OSError(errno.ENOSPC, "%d files, %d inodes free" % (files, found.f_favail))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(self._archive, flags, 0o600)
+
+    def chunk(self, frame: Output) -> None:
+        """A piece of the archive. One that does not go on from the last is of a connection that broke."""
+        if self._fd < 0 or frame.offset != self._have:
+            return
+        try:
+            if self._have + len(frame.data) > self._order["packed"]:
+                raise OSError(errno.EFBIG, "more arrived than was announced")
+            _write(self._fd, frame.data)
+        except OSError as error:
+            self._give_up(error)
+            return
+        self._have += len(frame.data)
+        if self._have < self._order["packed"]:
+            self._reply({"type": "got", "bytes": self._have})
+            return
+        self._close()
+        order, archive, target = self._order, self._archive, self._target
+        seconds = SECONDS + order["bytes"] / BYTES_A_SECOND + order["files"] / FILES_A_SECOND
+        self._run_task("unpacking the tree", lambda: unpack(archive, target, order), seconds, self._finish)
+
+    def _close(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+
+    def _give_up(self, error: OSError) -> None:
+        if self._fd >= 0:
+            self._close()
+            os.unlink(self._archive)
+        self._finish(_failure(error))
+
+    def _finish(self, result: Dict[str, Any]) -> None:
+        self._answer = {"type": "shipped", "path": self._target, **result}
+        self._reply(self._answer)
+
+
+def unpack(archive: str, target: str, order: Dict[str, Any]) -> Dict[str, Any]:
+    """{"sha256", "files"}, or {"error", "errno"} and no target; the archive is gone in either case."""
+    import tarfile  # here: a run without --sync has no use for it
+
+    try:
+        found = _sha256(archive)
+        if found != order["sha256"]:
+            return {"error": "the archive arrived damaged (sha256 %s)" % found, "sha256": found}
+        files = extract(archive, target, int(order["files"]), int(order["bytes"]))
+        _note_states(target)
+        return {"sha256": found, "files": files}
+    except (Refused, tarfile.TarError, EOFError, ValueError) as error:
+        shutil.rmtree(target, ignore_errors=True)
+        return {"error": "the archive is refused: %s" % error}
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        return _failure(error)
+    finally:
+        os.unlink(archive)
+
+
+def _note_states(target: str) -> None:
+    """What lies there before the program runs, for `has_results`."""
+    with open(os.path.join(os.path.dirname(target), MANIFEST), "w") as file:
+        json.dump(dict(_states(target)), file)
+
+
+def _states(target: str) -> Iterator[Tuple[str, List[int]]]:
+    """Name, and size and time of change, of every file but the byte code that Python leaves."""
+    for folder, folders, files in os.walk(target):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in files:
+            path = os.path.join(folder, name)
+            found = os.lstat(path)
+            yield os.path.relpath(path, target), [found.st_size, found.st_mtime_ns]
+
+
+def has_results(node_dir: str) -> bool:
+    """Whether the program wrote into its tree (checkpoints, logs): that is not thrown away with the directory."""
+    target = os.path.join(node_dir, NAME)
+    if not os.path.isdir(target):
+        return False
+    try:
+        with open(os.path.join(node_dir, MANIFEST)) as file:
+            shipped = json.load(file)
+        return any(shipped.get(name) != state for name, state in _states(target))
+    except OSError as error:
+        return error.errno != errno.ENOENT  # no manifest: it was never unpacked whole, no program ran there
+    except ValueError:
+        return True
+
+
+def _failure(error: OSError) -> Dict[str, Any]:
+    name = error.filename
+    where = ": %s" % (os.fsdecode(name) if isinstance(name, bytes) else name) if name else ""
+    known = os.strerror(error.errno) if error.errno else str(error)
+    more = " (%s)" % error.strerror if error.strerror and error.strerror != known else ""
+    return {"error": known + more + where, "errno": error.errno}
+
+
+def _sha256(path: str) -> str:
+    import hashlib
+
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for part in iter(lambda: file.read(PART), b""):
+            found.update(part)
+    return found.hexdigest()
+
+
+def extract(archive: str, target: str, most_files: int, most_bytes: int) -> int:
+    """Makes `target` and fills it; gives the number of files and links. Raises Refused, OSError, TarError."""
+    import tarfile
+
+    tree = _Target(os.fsencode(target), most_files, most_bytes)
+    with tarfile.open(archive, "r|gz", encoding="utf-8", errors="surrogateescape") as tar:
+        for member in tar:
+            parts = parts_of(_encoded(member.name))
+            if member.type == tarfile.DIRTYPE:
+                tree.directory(parts)
+            elif member.type == tarfile.SYMTYPE:
+                tree.link(parts, _encoded(member.linkname))
+            elif member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                source = tar.extractfile(member)
+                assert source is not None
+                tree.file(parts, source, member.size, bool(member.mode & 0o100))
+            else:
+                raise Refused("%r is no file, directory or symbolic link" % member.name)
+    return tree.finish()
+
+
+def _encoded(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def parts_of(name: bytes) -> Tuple[bytes, ...]:
+    """The parts of a relative name without surprises; raises Refused."""
+    parts = tuple(name.rstrip(b"/").split(b"/"))
+    if name.startswith(b"/") or b"\0" in name or any(part in (b"", b".", b"..") for part in parts):
+        raise Refused("the name %r leads elsewhere" % name.decode("utf-8", "replace"))
+    return parts
+
+
+class _Target:
+    """A directory that is being filled; it is ours alone, and nothing in it was there before."""
+
+    def __init__(self, path: bytes, most_files: int, most_bytes: int) -> None:
+        self._path, self._files_left, self._bytes_left = path, most_files, most_bytes
+        self._made: Set[Tuple[bytes, ...]] = {()}
+        self._links: List[Tuple[Tuple[bytes, ...], bytes]] = []
+        self._count = 0
+        os.mkdir(path, 0o700)
+
+    def directory(self, parts: Tuple[bytes, ...]) -> None:
+        """Makes a directory and those above it; fails where a file has such a name."""
+        for end in range(1, len(parts) + 1):
+            if parts[:end] not in self._made:
+                os.mkdir(self._join(parts[:end]), 0o700)
+                self._made.add(parts[:end])
+
+    def file(self, parts: Tuple[bytes, ...], source: IO[bytes], size: int, executable: bool) -> None:
+        """Makes a file that was not there."""
+        self._counted()
+        self._bytes_left -= size
+        if size < 0 or self._bytes_left < 0:
+            raise Refused("its files are larger than was announced")
+        self.directory(parts[:-1])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._join(parts), flags, 0o600)
+        try:
+            os.fchmod(fd, 0o700 if executable else 0o600)
+            for part in iter(lambda: source.read(PART), b""):
+                _write(fd, part)
+        finally:
+            os.close(fd)
+
+    def link(self, parts: Tuple[bytes, ...], to: bytes) -> None:
+        """Kept for the end: until then no path in the target leads through a link."""
+        self._counted()
+        if not to or to.startswith(b"/") or b"\0" in to:
+            raise Refused("the link %r leads elsewhere" % b"/".join(parts).decode("utf-8", "replace"))
+        self._links.append((parts, to))
+
+    def finish(self) -> int:
+        """Makes the links; each must stay inside, whatever others it goes through."""
+        for parts, _ in self._links:
+            self.directory(parts[:-1])
+        for parts, to in self._links:
+            os.symlink(to, self._join(parts))
+        top = os.path.realpath(self._path)
+        for parts, _ in self._links:
+            if not (os.path.realpath(self._join(parts)) + b"/").startswith(top + b"/"):
+                raise Refused("the link %r leads elsewhere" % b"/".join(parts).decode("utf-8", "replace"))
+        return self._count
+
+    def _counted(self) -> None:
+        self._count += 1
+        if self._count > self._files_left:
+            raise Refused("it has more files than was announced")
+
+    def _join(self, parts: Tuple[bytes, ...]) -> bytes:
+        return b"/".join((self._path, *parts))
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
