@@ -178,7 +178,7 @@ class Drive:
         return self.feed(Tick("", self.now))
 
     def retry(self, kind: str = "retry") -> list[str]:
-        return self._perform(self.gang.retry(self.now, same_attempt=kind == "repeat"))
+        return self._perform(self.gang.retry(self.now, kind))
 
     # -- shortcuts -----------------------------------------------------------------------------------
 

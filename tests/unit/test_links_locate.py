@@ -288,8 +288,11 @@ def test_a_figure_that_is_missing_or_absurd_is_left_out() -> None:
         assert judge(measured(4, both([("h1", "h2")], way))).ok
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.5, "4 bit/s"), (50 * MBIT, "50 Mbit/s"), (1250e6, "10 Gbit/s"),
-                                             (125e6, "1 Gbit/s"), (50e9, "400 Gbit/s"), (250e9, "2000 Gbit/s")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "4 bit/s"), (50 * MBIT, "50 Mbit/s"), (1250e6, "10 Gbit/s"), (125e6, "1 Gbit/s"), (50e9, "400 Gbit/s"),
+     (250e9, "2000 Gbit/s")],
+)  # fmt: skip
 def test_bits(value: float, text: str) -> None:
     assert bits(value) == text
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from allranks.errors import ConfigError
 from allranks.spec import RunSpec, from_document, to_document
-from allranks.spec.fields import LAUNCHERS
+from allranks.spec.fields import LAUNCHERS, SUITES
 
 _WORDS = st.lists(st.sampled_from(["train.py", "--lr", "3", "", "ü", "a b", "x=y"]), max_size=4).map(tuple)
 _SECONDS = st.floats(2, 10**6)
@@ -55,10 +55,17 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "only": st.lists(st.sampled_from(["shm", "own_name"])).map(tuple),
     "data_paths": st.lists(_PATHS).map(tuple),
     "expect_gpus": _maybe(st.integers(0, 1024)),
+    "test": st.sampled_from(["", "quick", "full"]),
+    "suite": st.sampled_from(SUITES),
+    "backend": st.sampled_from(["auto", "gloo", "nccl"]),
+    "size": st.integers(1024, 1 << 40),
+    "timeout": st.integers(1, 10**6).map(float),
+    "min_bandwidth": _maybe(st.integers(1, 1 << 40)),
+    "max_latency": _maybe(st.floats(0.001, 10.0)),
     "step_pattern": _maybe(st.just(r"step (\d+)")),
 } | {
     name: st.booleans()
-    for name in ("pg_timeout_forced", "check", "debug", "fold", "end_leftovers", "detach", "dry_run", "json")
+    for name in ("pg_timeout_forced", "sync", "check", "debug", "fold", "end_leftovers", "detach", "dry_run", "json")
 }
 _SPECS = st.builds(RunSpec, **_STRATEGIES)
 

@@ -103,6 +103,19 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
+@cache
+def collectives_zip() -> bytes:
+    """The collective tests as an archive that any Python runs: sources of what they need, and a main."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
+        bundle.writestr("__main__.py", "from allranks.collectives.__main__ import main\n\nmain()\n")
+        bundle.writestr("allranks/__init__.py", "")
+        packages = [path for name in ("collectives", "links") for path in (HOME / name).rglob("*.py")]
+        for path in sorted([*packages, HOME / "findings.py"]):
+            bundle.writestr(f"allranks/{path.relative_to(HOME)}", path.read_bytes())
+    return buffer.getvalue()
+
+
 def _byte_code(name: str, path: Path) -> bytes:
     module = name.removesuffix(".__init__")
     code = SourceFileLoader(module, str(path)).get_code(module)
@@ -116,6 +129,7 @@ def runner_source() -> bytes:
 
 
 def payload(header: dict[str, Any]) -> bytes:
-    """Everything after the marker: zip, header, runner, each with its length before it."""
-    parts = (node_zip(tuple(header.get("checks") or ())), json.dumps(header).encode(), runner_source())
+    """Everything after the marker: zip, header, runner, collective tests, each with its length before it."""
+    tests = collectives_zip() if header.get("tests") else b""
+    parts = (node_zip(tuple(header.get("checks") or ())), json.dumps(header).encode(), runner_source(), tests)
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

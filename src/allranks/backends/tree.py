@@ -65,7 +65,7 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     names = sorted({n for n in found if not _is_of_a_run(root, n, runs)}, key=os.fsencode)
     kept, total = _measured(root, names)
     _check_command(spec, root)
-    tree = Tree(root, _position(spec, root, cwd), len(kept), total, left_out=tuple(sorted(left_out)))
+    tree = Tree(root, _position(spec, root, cwd), len(kept), total, left_out=tuple(map(_shown, sorted(left_out))))
     return Listing(tree, tuple(kept))
 
 
@@ -112,13 +112,20 @@ def _walked(root: str, left_out: list[str]) -> Iterator[str]:
             continue
         for name in [n for n in files + links if n not in LEFT_OUT]:
             path = os.path.join(folder, name)
-            if name.endswith(CHECKPOINTS) and os.lstat(path).st_size > LARGE:
+            if name.endswith(CHECKPOINTS) and _is_large(path):
                 left_out.append(os.path.relpath(path, root))
             else:
                 yield os.path.relpath(path, root)
         count += len(files)
         if count > MOST_FILES:
             raise _too_many(root)
+
+
+def _is_large(path: str) -> bool:
+    try:
+        return os.lstat(path).st_size > LARGE
+    except OSError:
+        return False  # gone since its directory was read
 
 
 def _too_many(root: str) -> UsageError:
@@ -162,7 +169,7 @@ def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:
 
 
 def _outside(root: str, names: list[str]) -> UsageError:
-    shown = ", ".join(f"{n} -> {os.readlink(os.path.join(root, n))}" for n in names[: 4 * SHOWN])
+    shown = ", ".join(_shown(f"{n} -> {os.readlink(os.path.join(root, n))}") for n in names[: 4 * SHOWN])
     more = f" and {len(names) - 4 * SHOWN} more" if len(names) > 4 * SHOWN else ""
     return UsageError(f"--sync: symbolic links that lead out of the tree can't be shipped: {shown}{more}; list them "
                       "in .gitignore, and give the program the path itself")  # fmt: skip
@@ -170,10 +177,15 @@ def _outside(root: str, names: list[str]) -> UsageError:
 
 def _too_large(root: str, sizes: dict[str, int]) -> UsageError:
     largest = sorted(sizes, key=lambda n: (-sizes[n], n))[:SHOWN]
-    shown = ", ".join(f"{n} ({format_size(sizes[n])})" for n in largest)
+    shown = ", ".join(f"{_shown(n)} ({format_size(sizes[n])})" for n in largest)
     return UsageError(f"--sync: {root} has {format_size(sum(sizes.values()))} in {len(sizes)} files, more than the "
                       f"{format_size(MOST_BYTES)} that are shipped; list what is no code in .gitignore. "
                       f"The largest: {shown}")  # fmt: skip
+
+
+def _shown(name: str) -> str:
+    """A name that any terminal takes, on one line."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
 def leads_outside(root: str, name: str) -> bool:
@@ -194,6 +206,9 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
     if not _is_inside(wanted, root):
         raise UsageError(f"--workdir {spec.workdir} is outside of the tree that --sync ships ({root}); "
                          "leave out one of the two")  # fmt: skip
+    if not os.path.isdir(wanted):
+        raise UsageError(f"--workdir {spec.workdir}: {wanted} is no directory; --sync ships the tree from here, "
+                         "so it must be here too")  # fmt: skip
     below = os.path.relpath(wanted, root)
     return "" if below == "." else below
 

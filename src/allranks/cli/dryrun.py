@@ -15,6 +15,7 @@ from allranks.gang.places import Setting, place_for
 from allranks.plan.environment import forwarded
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
+from allranks.plan.testing import arguments
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
@@ -39,7 +40,8 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     )
     plan = make_plan(spec, cluster, {})
     transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
-    attempt = Attempt(0, spec.master_addr or "<proved address>", spec.master_port)
+    tests = arguments(spec, [n.name for n in cluster.nodes]) if spec.test else ()
+    attempt = Attempt(0, spec.master_addr or "<proved address>", spec.master_port, tests=tests)
     nodes = []
     for planned in plan.nodes:
         state = NodeState(planned.node.name, planned.node.index, node_dir="<node dir>")

@@ -16,6 +16,7 @@ from . import exits
 VERBS = {
     "run": "start training on every node, watch it, end all of it if any part fails",
     "check": "look at all nodes, compare them, say what is wrong before a run does",
+    "test": "collective tests, and which node or link is to blame",
     "status": "nodes and ranks of a run: states, steps, last output",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",

@@ -58,6 +58,7 @@ def command(
     allow: Annotated[list[str] | None, option("--allow", CHECKS, "a failure that does not stop the run", "ID")] = None,
     data_paths: Annotated[list[str] | None, option("--data-path", CHECKS, "must be on all nodes", "PATH")] = None,
     expect_gpus: Annotated[int | None, option("--expect-gpus", CHECKS, "GPUs a node has (--nproc)", "K")] = None,
+    test: Annotated[Text, option("--test", CHECKS, "quick: collective tests first, a few seconds", "quick")] = None,
     lease: Annotated[Text, option("--lease", TIMES, "ranks live this long without allranks (60s)")] = None,
     grace: Annotated[Text, option("--grace", TIMES, "SIGTERM to SIGKILL after a failure (1s)")] = None,
     stop_grace: Annotated[Text, option("--stop-grace", TIMES, "SIGTERM to SIGKILL at stop, Ctrl-C (30s)")] = None,

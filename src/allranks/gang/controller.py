@@ -92,7 +92,7 @@ class Member:
 
 
 class Controller:
-    """One run. `judge` decides after each attempt: ("retry", "repeat" or "finish")."""
+    """One run. `judge` decides after each attempt: (retry, repeat, train or finish)."""
 
     def __init__(
         self, spec: RunSpec, cluster: Cluster, setting: Setting, transport: Transport, run: RunDirectory, view: View,
@@ -179,7 +179,7 @@ class Controller:
         if decision == "finish":
             self._over.set()
         else:
-            self._act(self.gang.retry(time.time(), same_attempt=decision == "repeat"))
+            self._act(self.gang.retry(time.time(), decision))
 
     def _note(self, note: Note) -> None:
         event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.gang.attempt, **note.fields}
@@ -243,6 +243,7 @@ class Controller:
             "grace": self.spec.grace,
             "node_dir": self.spec.node_dir,
             "checks": collectors(self.setting.checks),
+            "tests": bool(self.spec.test),
         }
 
     def _hello(self, member: Member) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from allranks.findings import Finding
 from allranks.plan.network import choose_address, no_address, offered, port_taken
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
+from allranks.plan.testing import arguments
 from allranks.preflight.judge import judge
 
 from .members import NodeState, RankState
@@ -296,14 +297,15 @@ class Gang(Roster):
     def _start_ranks(self) -> list[Action]:
         assert self.plan is not None
         self.state = State.RUNNING
-        attempt = Attempt(self.attempt, self.master_addr, self.master_port, self._repeats)
+        tests = arguments(self.spec, self.nodes, self.setting.dead) if self.testing else ()
+        attempt = Attempt(self.attempt, self.master_addr, self.master_port, self._repeats, tests)
         actions: list[Action] = []
         for planned in self.plan.nodes:
             node = self.nodes[planned.node.name]
             node.state = "running"
             place = place_for(self.spec, self.setting, node, self._interfaces.get(node.name, {}))
             actions.append(Send(node.name, orders(self.spec, self.plan, planned, place, attempt, node.facts or {})))
-        if self.spec.launcher != "direct":
+        if self.spec.launcher != "direct" and not self.testing:
             for node in self.nodes.values():  # one process a node stands for all of its ranks
                 node.ranks = dict(list(node.ranks.items())[:1]) if self.spec.launcher == "command" else node.ranks
         return actions
@@ -481,12 +483,11 @@ class Gang(Roster):
 
     # -- the next attempt --------------------------------------------------------------------------
 
-    def retry(self, now: float, same_attempt: bool) -> list[Action]:
-        """Starts the whole gang again: a further attempt, or the same one with another port."""
-        if same_attempt:
-            self._port_tries, self._repeats = self._port_tries + 1, self._repeats + 1
-        else:
-            self._port_tries = 0
+    def retry(self, now: float, why: str) -> list[Action]:
+        """Starts the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test."""
+        self._port_tries = self._port_tries + 1 if why == "repeat" else 0
+        self._repeats += why != "retry"
+        self.testing = self.testing and why != "train"
         self.attempt += 1  # logs are kept apart in either case
         self.attempt_started, self.initialised_t, self.failed_t = now, None, None
         self.init_timeout_hit, self._stacks_t = False, None

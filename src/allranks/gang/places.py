@@ -27,7 +27,8 @@ class Setting:
     """What the controller's side adds to the RunSpec: names, caller's directory and environment.
 
     `token` is what the proof listener answers; `local_nodes` are indexes of nodes on this machine, whose
-    outputs go straight into `run_outputs`; `checks` are made before ranks start; `tree` is what --sync ships.
+    outputs go straight into `run_outputs`; `checks` are made before ranks start; `tree` is what --sync ships;
+    `dead` are pairs of nodes that --suite pairs need not measure.
     """
 
     run: str
@@ -42,6 +43,7 @@ class Setting:
     expected_world_size: int | None = None
     checks: tuple[Check, ...] = ()
     tree: Tree | None = None
+    dead: tuple[tuple[str, str], ...] = ()
 
 
 def mark(setting: Setting, index: int) -> str:
@@ -76,13 +78,20 @@ def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
     return setting.tree.workdir(node_dir) if setting.tree is not None else spec.workdir or setting.workdir
 
 
+def _kind(spec: RunSpec) -> str:
+    """What the command is; tests are Python, whatever else they run beside."""
+    if spec.command:
+        return read_command(spec.command).kind
+    return "python-module" if spec.test else "program"
+
+
 def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> dict[str, Any]:
     """What a guard is asked to look at."""
     return {
         "type": "setup",
         "workdir": workdir_on(spec, setting, node_dir),
         "command": list(spec.command),
-        "kind": read_command(spec.command).kind if spec.command else "program",
+        "kind": _kind(spec),
         "python": spec.python,
         "virtual_env": setting.virtual_env,
         "conda_prefix": setting.conda_prefix,

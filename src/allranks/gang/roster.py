@@ -47,6 +47,7 @@ class Roster:
         self._asked: dict[str, Mapping[str, Any]] = {}  # the last request to each node: a broken channel loses it
         self._repeats = 0
         self._adopted = False
+        self.testing = bool(spec.test)  # the present attempt runs the collective tests
 
     def adopt(self, attempt: int, ranks: Mapping[str, Mapping[int, str]], master: tuple[str, int]) -> None:
         """Takes over a run that another controller started: its ranks run, its guards will say hello.
@@ -84,7 +85,7 @@ class Roster:
 
     def processes(self) -> list[RankState]:
         """Ranks that have a process of their own: with a launcher, the first of each node."""
-        if self.spec.launcher == "direct":
+        if self.spec.launcher == "direct" or self.testing:
             return self.ranks()
         return [next(iter(n.ranks.values())) for n in self.nodes.values()]
 

@@ -40,6 +40,8 @@ from .shipping import Shipper
 if TYPE_CHECKING:
     from allranks.backends.tree import Archive
 
+    from .tested import Tested
+
 
 class Session:
     """A run in the making or in progress. `result` is there after `run`."""
@@ -57,6 +59,7 @@ class Session:
         self.spec, self.cluster, self.setting, self.run_dir = spec, cluster, setting, run
         self.adopted = adopted
         self.verdict: Verdict | None = None
+        self.tested: Tested | None = None
         self.attempts: list[dict[str, Any]] = []
         self.started = time.time()
         self.view = view
@@ -74,20 +77,20 @@ class Session:
     ) -> dict[str, Any]:
         """Runs to the end and returns the result document; `stop_first` ends an adopted run at once."""
         asyncio.run(self._main(on_stop_key, stop_first))
-        return self._finish()
+        return self.finish()
 
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._interrupt, "ctrl-c")
+        loop.add_signal_handler(signal.SIGINT, self.interrupt, "ctrl-c")
         for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._interrupt, "sigterm")
+            loop.add_signal_handler(number, self.interrupt, "sigterm")
         if on_stop_key is not None:
             loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
         if stop_first is not None:
             loop.call_soon(self.controller.stop, stop_first, self.spec.stop_grace)
         await self.controller.run()
 
-    def _interrupt(self, reason: str) -> None:
+    def interrupt(self, reason: str) -> None:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
         self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 else 0.0)
@@ -110,6 +113,8 @@ class Session:
             )
             return "repeat"
         verdict = judge_attempt(gang, self.run_dir, self.spec)
+        if gang.testing:
+            return self._judge_test(gang, verdict)
         self.verdict = verdict
         outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
         self.attempts.append(
@@ -125,7 +130,28 @@ class Session:
             return "retry"
         return "finish"
 
-    def _finish(self) -> dict[str, Any]:
+    def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
+        """After the collective tests: the program follows where they passed; they are not repeated."""
+        from .tested import judge_test
+
+        quick = self.spec.test == "quick"
+        self.tested = judge_test(gang, self.run_dir, seen, quick)
+        self.verdict = self.tested.verdict
+        outcome = "stopped" if gang.stop_reason else ("tested" if self.tested.exit == 0 else "failed")
+        event = {"t": time.time(), "event": "attempt-end", "attempt": gang.attempt, "outcome": outcome}
+        self.run_dir.append_event(event)
+        if outcome != "tested" or not quick:
+            return "finish"
+        seconds = round(time.time() - gang.attempt_started, 1)
+        self._say({"t": time.time(), "event": "test-passed", "ranks": len(gang.ranks()), "seconds": seconds})
+        return "train"
+
+    def _say(self, event: dict[str, Any]) -> None:
+        self.run_dir.append_event(event)
+        self.view.event(event)
+
+    def finish(self) -> dict[str, Any]:
+        """The result document, written down; after `run` has gone through it is there already."""
         from allranks.diagnose.outcomes import CHECK, exit_code
 
         gang = self.controller.gang
@@ -133,6 +159,8 @@ class Session:
             return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
         failed = any(e.code != 0 and not e.expected for e in gang.exits)
         code = CHECK if gang.refused_by_check else exit_code(self.verdict, gang.stop_reason, failed)
+        if gang.testing and self.tested is not None and not gang.refused_by_check:
+            code = self.tested.exit
         result = {
             "run": self.setting.run,
             "directory": str(self.run_dir.path),
@@ -146,6 +174,8 @@ class Session:
             "unfetched": self._unfetched(gang),
             "outputs": self._outputs(gang),
         }
+        if gang.testing and self.tested is not None:
+            result.update(self.tested.to_json())
         if self.verdict is not None:
             self.run_dir.write_document("verdict.json", self.verdict.to_json())
         self.run_dir.write_document("result.json", result)
@@ -192,9 +222,10 @@ class Session:
 
 def create(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View],
-    expected_world_size: int | None = None,
+    expected_world_size: int | None = None, dead: tuple[tuple[str, str], ...] = (),
 ) -> Session:  # fmt: skip
-    """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE."""
+    """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
+    are pairs of nodes that --suite pairs leaves out."""
     archive = _pack(spec, cwd) if spec.sync else None
     try:
         run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
@@ -205,7 +236,7 @@ def create(
     checks = tuple(of_level(all_checks().values(), "quick")) if spec.check else ()
     setting = make_setting(spec, cluster, environ, cwd, run, checks)
     tree = archive.tree if archive is not None else None
-    setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree)
+    setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
     run.write_document("run.json", run_document(spec, cluster, setting))
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
     return Session(spec, cluster, setting, run, view_for(), archive=archive)
@@ -325,6 +356,8 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
             progress.first_step_t, progress.first_step_told = started + event["seconds"], True
         elif event.get("event") == "all-initialised" and event.get("attempt") == gang.attempt:
             gang.initialised_t = started + event["seconds"]
+        elif event.get("event") == "test-passed":
+            gang.testing = False
 
 
 def detach_stdio(log: Path) -> None:

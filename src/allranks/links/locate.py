@@ -82,7 +82,7 @@ def _again(culprit: Culprit, passed: Sequence[str]) -> list[Pair]:
     """A node with peers that passed and were bad with it; a link by itself, and each end with one that passed."""
     pairs: list[Pair] = list(dict.fromkeys(cell[:2] for cell in culprit.cells))
     if culprit.kind == "link":
-        controls = [(end, peer) for end, peer in zip(culprit.nodes, passed, strict=False)]
+        controls = [(end, peer) for end, peer in zip(culprit.nodes, passed)]  # noqa: B905  (Python 3.9)
         return pairs + [(a, b) if a < b else (b, a) for a, b in controls]
     good = set(passed)
     pairs.sort(key=lambda pair: -len(good & set(pair)))  # stable: with those that passed first

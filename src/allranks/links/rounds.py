@@ -38,7 +38,7 @@ def _circle(nodes: Sequence[str], number: int) -> Round:
     at = number % len(moving)
     ring = [fixed, *moving[len(moving) - at :], *moving[: len(moving) - at]]
     half = len(ring) // 2
-    faced = zip(ring[:half], reversed(ring[half:]), strict=True)
+    faced = zip(ring[:half], reversed(ring[half:]))  # noqa: B905  (Python 3.9)
     return tuple((a, b) for a, b in faced if a is not None and b is not None)
 
 

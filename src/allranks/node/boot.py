@@ -27,7 +27,7 @@ from .watcher import Keeper, Watcher
 BUFFER = 1 << 20
 
 
-def main(header: Dict[str, Any], runner: bytes) -> None:
+def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     """Entry point, called by the boot line with the header the controller sent."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
@@ -36,7 +36,7 @@ def main(header: Dict[str, Any], runner: bytes) -> None:
         elif header["mode"] == "attach":
             _attach(header)
         else:
-            _start(header, runner)
+            _start(header, files)
     except nodedir.NoNodeDir as error:
         _say({"type": "fault", "id": "node-dir", "message": str(error)})
     except Exception as error:
@@ -50,10 +50,12 @@ def _say(message: Dict[str, Any]) -> None:
         data = data[os.write(1, data) :]
 
 
-def _start(header: Dict[str, Any], runner: bytes) -> None:
+def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     directory = nodedir.make(header.get("node_dir"), header["uid"], header["node"])
-    with open(os.path.join(directory, "runner.py"), "wb") as file:
-        file.write(runner)
+    for name, content in files.items():
+        if content:
+            with open(os.path.join(directory, name), "wb") as file:
+                file.write(content)
     log, path = nodedir.scratch(directory)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
@@ -281,7 +283,6 @@ def read_exactly(count: int) -> bytes:
 
 
 def enter() -> None:
-    """Reads the header (4 bytes length, JSON) and the runner (the same) and goes to `main`."""
-    header = json.loads(read_exactly(int.from_bytes(read_exactly(4), "big")).decode())
-    runner = read_exactly(int.from_bytes(read_exactly(4), "big"))
-    main(header, runner)
+    """Reads header (4 bytes length, JSON), runner and collective tests (the same) and goes to `main`."""
+    header, runner, tests = (read_exactly(int.from_bytes(read_exactly(4), "big")) for _ in range(3))
+    main(json.loads(header.decode()), {"runner.py": runner, "collectives.zip": tests})

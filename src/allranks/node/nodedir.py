@@ -63,8 +63,9 @@ def _kept(path: str) -> List[str]:
 
 
 def remove(path: str) -> None:
-    """Removes the directory, but keeps what `kept_outputs` names."""
+    """Removes the directory, but keeps what `kept_outputs` names, and that a second time too."""
     kept = _kept(path)
+    kept += [tree.MANIFEST] if tree.NAME in kept else []
     for name in os.listdir(path):
         if name not in kept:
             _remove_entry(os.path.join(path, name))

@@ -132,7 +132,10 @@ def _states(target: str) -> Iterator[Tuple[str, List[int]]]:
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in files:
             path = os.path.join(folder, name)
-            found = os.lstat(path)
+            try:
+                found = os.lstat(path)
+            except OSError:
+                continue  # gone since its directory was read
             yield os.path.relpath(path, target), [found.st_size, found.st_mtime_ns]
 
 
@@ -143,12 +146,12 @@ def has_results(node_dir: str) -> bool:
         return False
     try:
         with open(os.path.join(node_dir, MANIFEST)) as file:
-            shipped = json.load(file)
-        return any(shipped.get(name) != state for name, state in _states(target))
-    except OSError as error:
-        return error.errno != errno.ENOENT  # no manifest: it was never unpacked whole, no program ran there
-    except ValueError:
+            shipped = dict(json.load(file))
+    except FileNotFoundError:
+        return False  # it was never unpacked whole, no program ran there
+    except (OSError, TypeError, ValueError):
         return True
+    return any(shipped.get(name) != state for name, state in _states(target))
 
 
 def _failure(error: OSError) -> Dict[str, Any]:

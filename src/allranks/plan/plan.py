@@ -14,7 +14,7 @@ from allranks.cluster import Cluster, Node
 from allranks.spec import RunSpec
 
 from .environment import Place, rank_environment, weak_names
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, collectives
 from .ranks import Attempt, NodePlan, Plan
 
 
@@ -37,14 +37,14 @@ def _nproc(spec: RunSpec, node: Node, facts: Mapping[str, Any], shared_by: int) 
     count = int(gpus.get("count") or 0) // shared_by
     if count:
         return count, str(gpus.get("source") or "GPUs found")
-    return 1, "no GPU found"
+    return (2 if spec.test == "full" and spec.suite != "pairs" else 1), "no GPU found"
 
 
 def orders(
     spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The `start` message for one node's guard."""
-    launcher = LAUNCHERS[spec.launcher]
+    launcher = collectives if attempt.tests else LAUNCHERS[spec.launcher]
     ranks = []
     for process in launcher(spec, plan.world_size, node, place, attempt, facts):
         environment = rank_environment(spec, plan.world_size, node, process, place, attempt)

@@ -39,9 +39,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What differs between attempts: number, address, port. `repeats`: of these, gates repeated for a port."""
+    """What differs between attempts: number, address, port. `repeats`: of these, those that cost no attempt.
+
+    `tests`: arguments of the collective tests, where those run and not the program.
+    """
 
     number: int
     master_addr: str
     master_port: int
     repeats: int = 0
+    tests: tuple[str, ...] = ()

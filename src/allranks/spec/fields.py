@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from ..cluster.hostlist import MAX_HOSTS
 from ..cluster.names import check_host
 from ..errors import UsageError
-from .units import WANT_DURATION, duration_of
+from .units import WANT_DURATION, WANT_SIZE, duration_of, size_of
 
 Reader = Callable[[object], object]
 LAUNCHERS = ("direct", "torchrun", "command")
+SUITES = ("sync", "bandwidth", "pairs", "staged")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _WHOLE = re.compile(r"[0-9]{1,9}")
@@ -51,6 +52,18 @@ def _seconds(low: float, above: bool = False) -> Reader:
         if seconds < low or (above and seconds == low):
             raise ValueError(want)
         return seconds
+
+    return read
+
+
+def _bytes(low: int) -> Reader:
+    """A size of at least `low` bytes."""
+
+    def read(value: object) -> object:
+        size = size_of(value)
+        if size < low:
+            raise ValueError(f"{WANT_SIZE}, at least {low}")
+        return size
 
     return read
 
@@ -180,6 +193,13 @@ READERS: dict[str, Reader] = {
     "only": _texts(_matching(_ID, ""), "names of checks such as own_name"),
     "data_paths": _texts(_path(""), "paths of files or directories on the nodes"),
     "expect_gpus": _whole(0, 1024),
+    "test": _matching(re.compile("quick|full"), "quick (before the program), or full for tests alone"),
+    "suite": _matching(re.compile("|".join(SUITES)), "one of " + ", ".join(SUITES)),
+    "backend": _matching(re.compile("auto|gloo|nccl"), "auto, gloo or nccl"),
+    "size": _bytes(1024),
+    "timeout": _seconds(1),
+    "min_bandwidth": _bytes(1),
+    "max_latency": _seconds(0, above=True),
     "lease": _seconds(2),
     "grace": _seconds(0),
     "stop_grace": _seconds(0),

@@ -12,10 +12,12 @@ class RunSpec:
     Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the
     first N. `nproc` None means auto. `pg_timeout_forced` is true only where --pg-timeout was an option,
     and then overrides the script's own value. `sync` ships the caller's working tree to every node and runs
-    there. `env` is set in the ranks; `forward` names are copied from
-    the caller's environment. `workdir` None means the caller's directory. `check` False leaves out the look
-    before ranks start; `allow` names checks or findings that do not stop it; `level` and `only` say what
-    `allranks check` looks at; `expect_gpus` None means `nproc`, if set.
+    there. `env` is set in the ranks; `forward` names are copied from the caller's environment. `workdir` None
+    means the caller's directory. `check` False leaves out the look before ranks start; `allow` names checks or
+    findings that do not stop it; `level` and `only` say what `allranks check` looks at (`only`: which tests
+    `allranks test` makes); `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests
+    before the program, "full" nothing but tests: those of `suite`, up to `size` bytes a rank, each within
+    `timeout` seconds; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
     """
 
     command: tuple[str, ...] = ()
@@ -47,6 +49,14 @@ class RunSpec:
     only: tuple[str, ...] = ()
     data_paths: tuple[str, ...] = ()
     expect_gpus: int | None = None
+    # tests
+    test: str = ""
+    suite: str = "sync"
+    backend: str = "auto"
+    size: int = 256 << 20
+    timeout: float = 60.0
+    min_bandwidth: int | None = None
+    max_latency: float | None = None
     # times, seconds
     lease: float = 60.0
     grace: float = 1.0

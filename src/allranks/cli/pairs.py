@@ -1,0 +1,73 @@
+"""`allranks test --suite pairs`: dead links first, by plain TCP; the others are measured by a gang of all nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from allranks.backends.plugins import all_checks
+from allranks.cluster import Cluster
+from allranks.findings import Finding
+from allranks.gang import checking
+from allranks.preflight.pairs import Pair, tried
+from allranks.report.text import finding_line
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+
+from . import exits
+from .check import Progress
+from .test import run_together
+
+LOOK = "ports"  # the check that tries every pair by TCP
+
+
+def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool) -> int:
+    """A process group needs a master that all reach: so dead links are found before, and the master chosen so."""
+    if spec.local or len(cluster.nodes) < 2:
+        return run_together(spec, cluster, json_)
+    run = RunDirectory.create(Path(spec.runs_dir), "check", time.time())
+    progress = Progress(json_)
+    seen = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.told)
+    progress.end()
+    found = [f for f in checking.judge_evidence(seen, [all_checks()[LOOK]], spec.allow) if f.status == "fail"]
+    for finding in found if not json_ else []:
+        sys.stdout.write(finding_line(finding.to_json()) + "\n")
+    dead = dead_pairs(seen["nodes"])
+    rest = without(cluster, set(seen["nodes"]), dead)
+    if len(rest.nodes) < 2:
+        return _nothing_left(found, json_)
+    names = {n.name for n in rest.nodes}
+    return run_together(spec, rest, json_, found, tuple(sorted(p for p in dead if names >= set(p))))
+
+
+def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:
+    """Pairs of which one way carries no TCP."""
+    return {(a, b) if a < b else (b, a) for (a, b), result in tried(facts).items() if not result.get("ok")}
+
+
+def without(cluster: Cluster, reached: set[str], dead: set[Pair]) -> Cluster:
+    """The nodes that a gang can hold: the master first, the one with the fewest dead links, and all that reach it."""
+    nodes = [n for n in cluster.nodes if n.name in reached]
+    if not nodes:
+        return Cluster((), cluster.source)
+    master = min(nodes, key=lambda n: (sum(n.name in pair for pair in dead), n.index))
+    cut = {name for pair in dead if master.name in pair for name in pair} - {master.name}
+    chosen = [master, *(n for n in nodes if n is not master and n.name not in cut)]
+    return Cluster(tuple(dataclasses.replace(n, index=i) for i, n in enumerate(chosen)), cluster.source)
+
+
+def _nothing_left(found: list[Finding], json_: bool) -> int:
+    """No two nodes reach one another."""
+    import json
+
+    code = exits.NODE_FAILED
+    if json_:
+        document = {"schema": 1, "suite": "pairs", "ok": False, "exit": code, "links": [], "collectives": []}
+        sys.stdout.write(json.dumps({**document, "findings": [f.to_json() for f in found]}) + "\n")
+    else:
+        sys.stdout.write("no two nodes reach one another: nothing was measured\n")
+    return code

@@ -1,0 +1,118 @@
+"""`allranks test --suite staged`: each node alone, pairs, larger groups, all; stops at the first stage that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from allranks.cluster import Cluster
+from allranks.gang import session as sessions
+from allranks.gang.staging import run_round
+from allranks.links.rounds import ALL_PASSED, Group, Stage, stages
+from allranks.report.live import JsonView
+from allranks.report.testview import TestView
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+
+from . import exits
+
+Document = dict[str, Any]
+STOPPED = (exits.CTRL_C, exits.TERMINATED)
+
+
+def run_staged(spec: RunSpec, cluster: Cluster, json_: bool) -> int:
+    """Gives the exit code: that of the first group that failed."""
+    run = RunDirectory.create(Path(spec.runs_dir), "test", time.time())
+    staged = Staged(spec, cluster, run, json_)
+    code, meaning = exits.DONE, ALL_PASSED
+    for stage in stages([n.name for n in cluster.nodes]):
+        failed = staged.stage(stage)
+        if failed:
+            code = failed[0][1]
+            meaning = "ended by hand" if code in STOPPED else stage.meaning([group for group, _ in failed])
+            break
+    return staged.close(code, meaning)
+
+
+class Staged:
+    """The stages of one test, what was found in each, and what is said of it."""
+
+    def __init__(self, spec: RunSpec, cluster: Cluster, run: RunDirectory, json_: bool) -> None:
+        self._spec, self._cluster, self._run, self._json = spec, cluster, run, json_
+        self._stages: list[Document] = []
+        self._findings: list[Document] = []
+        self._started = time.time()
+        self._say(f"test      {run.name}\nnodes     {', '.join(n.name for n in cluster.nodes)}")
+
+    def _say(self, text: str) -> None:
+        if not self._json:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def stage(self, stage: Stage) -> list[tuple[Group, int]]:
+        """Runs a stage; gives the groups that failed with their exit codes."""
+        self._say(f"stage     {stage.name}: {len(stage.groups())} groups of {stage.size}")
+        groups: list[Document] = []
+        failed: list[tuple[Group, int]] = []
+        for number in range(len(stage.rounds)):
+            for group, result in self._round(stage.rounds[number]):
+                code = int(result["exit"])
+                seconds = (result.get("timing") or {}).get("total", 0.0)
+                groups.append({"nodes": list(group), "ok": code == 0, "seconds": seconds, "run": result["directory"]})
+                failed += [(group, code)] if code else []
+                self._tell(group, result)
+            if failed and failed[-1][1] in STOPPED:
+                break
+        said = "" if not failed else stage.meaning([group for group, _ in failed])
+        self._stages.append({"name": stage.name, "groups": groups, "meaning": said})
+        return failed
+
+    def _tell(self, group: Group, result: Document) -> None:
+        name, code = "–".join(group) if len(group) <= 4 else f"{group[0]}–…–{group[-1]}", int(result["exit"])
+        verdict = result.get("verdict") or {}
+        seconds = (result.get("timing") or {}).get("total", 0.0)
+        why = f"   {verdict.get('message') or ''}" if code else ""
+        self._say(f"{'FAIL' if code else 'PASS'}      {name}   {seconds:.1f} s{why}")
+        self._findings += [{k: v for k, v in verdict.items() if k in FINDING}] if verdict else []
+
+    def _round(self, groups: Sequence[Group]) -> list[tuple[Group, Document]]:
+        """Disjoint groups side by side, each a gang of its own with its own directory below this run's."""
+        made = [self._session(group) for group in groups]
+        return list(zip(groups, asyncio.run(run_round(made)), strict=True))
+
+    def _session(self, group: Group) -> sessions.Session:
+        nodes = [n for n in self._cluster.nodes if n.name in group]
+        part = Cluster(tuple(dataclasses.replace(n, index=i) for i, n in enumerate(nodes)), self._cluster.source)
+        name = f"test-{len(nodes)}-{nodes[0].name}"[:40]
+        spec = dataclasses.replace(self._spec, suite="sync", runs_dir=str(self._run.path / "stages"), name=name,
+                                   nodes=None, size=min(self._spec.size, STAGED_SIZE))  # fmt: skip
+        view = JsonView() if self._json else TestView(quiet=True)
+        return sessions.create(spec, part, os.environ, os.getcwd(), lambda: view)
+
+    def close(self, code: int, meaning: str) -> int:
+        """Says what it means, and saves it."""
+        from allranks.report.testpage import test_page
+
+        nodes = [n.name for n in self._cluster.nodes]
+        result = {"run": self._run.name, "directory": str(self._run.path), "suite": "staged", "ok": code == 0,
+                  "exit": code, "nodes": nodes, "findings": self._findings, "stages": self._stages, "meaning": meaning,
+                  "collectives": [], "links": [], "statement": [meaning], "started": self._started}  # fmt: skip
+        self._run.write_document("result.json", result)
+        (self._run.path / "report.html").write_text(test_page(result), encoding="utf-8")
+        if self._json:
+            sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
+        word = "passed" if code == 0 else "failed"
+        seconds = time.time() - self._started
+        self._say(f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}); report in {self._run.path}")
+        return code
+
+
+STAGED_SIZE = 16 << 20  # bytes: a stage is to tell whether it works at all
+FINDING = ("id", "status", "where", "message", "remedy", "evidence", "check")

@@ -1,0 +1,118 @@
+"""allranks test: collective tests on the target's nodes, and which node or link is to blame."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from allranks.cluster import Cluster
+from allranks.errors import UsageError
+from allranks.findings import Finding
+from allranks.gang import session as sessions
+from allranks.report.live import JsonView
+from allranks.report.testview import TestView
+from allranks.spec import RunSpec
+
+from . import exits
+from .dryrun import describe
+from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, opening, option, split_words
+from .target import find_cluster, resolve_options
+
+TESTS = "Tests"
+
+
+def command(
+    local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
+    hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
+    nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
+    nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node (auto: slots, GPUs, else 2)", "K")] = None,
+    suite: Annotated[Text, option("--suite", TESTS, "sync (default), bandwidth, pairs or staged", "NAME")] = None,
+    backend: Annotated[Text, option("--backend", TESTS, "auto (default), gloo or nccl", "NAME")] = None,
+    size: Annotated[Text, option("--size", TESTS, "largest payload a rank (256MB)", "SIZE")] = None,
+    timeout: Annotated[Text, option("--timeout", TESTS, "limit of each test (60s)", "TIME")] = None,
+    only: Annotated[list[str] | None, option("--only", TESTS, "these tests alone (with commas)", "NAME")] = None,
+    min_bandwidth: Annotated[Text, option("--min-bandwidth", TESTS, "a link must carry, bytes/s: 1GB", "SIZE")] = None,
+    max_latency: Annotated[Text, option("--max-latency", TESTS, "longest round trip of a link: 1ms", "TIME")] = None,
+    python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
+    guard_python: Annotated[Text, option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
+    workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
+    prelude: Annotated[Text, option("--prelude", HOW, "shell lines before the ranks: conda activate …")] = None,
+    wrap: Annotated[Text, option("--wrap", HOW, "goes around each rank: 'apptainer exec --nv IMG'")] = None,
+    env: Annotated[list[str] | None, option("--env", HOW, "set K=V, or forward NAME from here", "K=V|NAME")] = None,
+    ssh_options: Annotated[list[str] | None, option("--ssh-option", HOW, "as ssh's -o", "KEY=VALUE")] = None,
+    network: Annotated[Text, option("--network", NETWORK, "network of the master address", "CIDR")] = None,
+    master_addr: Annotated[Text, option("--master-addr", NETWORK, "default: chosen, and proved")] = None,
+    master_port: Annotated[int | None, option("--master-port", NETWORK, "0: a free one (default)")] = None,
+    no_check: Annotated[bool, option("--no-check", CHECKS, "do not look at the nodes before ranks start")] = False,
+    allow: Annotated[list[str] | None, option("--allow", CHECKS, "a failure that does not stop it", "ID")] = None,
+    lease: Annotated[Text, option("--lease", TIMES, "ranks live this long without allranks (60s)")] = None,
+    connect_timeout: Annotated[Text, option("--connect-timeout", TIMES, "to reach a node (12s)")] = None,
+    runs_dir: Annotated[Text, option("--runs-dir", PLACES, "where its directory goes (runs)")] = None,
+    node_dir: Annotated[Text, option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
+    config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
+    debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
+    dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
+    json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
+) -> None:
+    """Run collective tests as a training run would run: same start, network, interpreter. Says who is to blame.
+
+    Example: allranks test --hosts hosts.txt --suite pairs
+    """
+    given = {k: v for k, v in locals().items() if k not in ("config", "no_check", "json_", "dry_run")}
+    given.update(check=False if no_check else None, allow=split_words(allow), only=split_words(only), name="test")
+    resolved = resolve_options(given, config)
+    cluster = find_cluster(resolved)
+    spec = dataclasses.replace(resolved.spec, test="full", command=(), launcher="direct", retries=0)
+    if not json_:
+        for note in resolved.notes:
+            typer.echo(f"note: {note}", err=True)
+    if dry_run:
+        typer.echo(describe(spec, cluster, json_))
+        raise typer.Exit(0)
+    if spec.suite == "staged":
+        from .staged import run_staged
+
+        raise typer.Exit(run_staged(spec, cluster, json_))
+    if spec.suite == "pairs":
+        if len(cluster.nodes) < 2:
+            raise UsageError("--suite pairs measures links between nodes: name two or more")
+        from .pairs import run_pairs
+
+        raise typer.Exit(run_pairs(spec, cluster, json_))
+    raise typer.Exit(run_together(spec, cluster, json_))
+
+
+def run_together(
+    spec: RunSpec, cluster: Cluster, json_: bool,
+    before: Sequence[Finding] = (), dead: tuple[tuple[str, str], ...] = (),
+) -> int:  # fmt: skip
+    """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
+    view = JsonView() if json_ else TestView()
+    session = sessions.create(spec, cluster, os.environ, os.getcwd(), lambda: view, dead=dead)
+    session.view.opening(opening(session))
+    result = session.run(None)
+    result["findings"] = [f.to_json() for f in before] + list(result.get("findings") or [])
+    if before and result["exit"] == exits.DONE:
+        result["exit"] = exits.CHECK_FAILED
+    return close(spec, session, result, json_)
+
+
+def close(spec: RunSpec, session: sessions.Session, result: dict[str, Any], json_: bool) -> int:
+    """Prints and saves the end; gives the exit code."""
+    from allranks.report.testpage import test_page
+
+    gang, run = session.controller.gang, session.run_dir
+    result = {**result, "suite": spec.suite, "ok": result["exit"] == exits.DONE, "started": session.started}
+    result.update(nodes=[n.name for n in gang.cluster.nodes], ranks=len(gang.ranks()))
+    run.write_document("result.json", result)
+    (run.path / "report.html").write_text(test_page(result), encoding="utf-8")
+    if json_:
+        sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
+    session.view.closing(result, result.get("verdict"))
+    return int(result["exit"])

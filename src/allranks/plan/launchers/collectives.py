@@ -1,0 +1,22 @@
+"""collectives: allranks' own tests in every rank, with torchrun's environment; they lie beside the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.spec import RunSpec
+
+from ..environment import Place, Process
+from ..ranks import Attempt, NodePlan
+
+ARCHIVE = "collectives.zip"  # node/boot.py writes it there
+
+
+def collectives(
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+) -> list[Process]:
+    """One process a rank, under the interpreter that the program would have."""
+    python = str((facts.get("interpreter") or {}).get("path") or spec.python or "python3")
+    argv = (python, f"{place.node_dir}/runner.py", f"{place.node_dir}/{ARCHIVE}", *attempt.tests)
+    return [Process(node.first_rank + i, i, argv) for i in range(node.nproc)]

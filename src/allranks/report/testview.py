@@ -1,0 +1,60 @@
+"""What a person sees of `allranks test`: the lines of rank 0 as they are, what happened to nodes, the verdict."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+from .fold import clean
+from .live import View
+from .text import verdict_lines
+
+Document = dict[str, Any]
+SHOWN = ("tree", "gate-proved", "finding", "note", "node-silent", "node-back", "node-lost")
+LONGEST = 2000  # characters of a line
+
+
+class TestView(View):
+    """Rank 0 speaks for all: the others' output is in the logs."""
+
+    __test__ = False  # for pytest
+
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
+        super().__init__(fold=False, stream=stream or sys.stdout)
+        self._terminal, self._quiet = False, quiet
+        self._rest = b""
+
+    def opening(self, info: Document) -> None:
+        """What is tested where; nothing where many small gangs follow one another."""
+        self._nodes = len(info["nodes"])
+        if not self._quiet:
+            names = ", ".join(n["name"] for n in info["nodes"][:8]) + (", …" if self._nodes > 8 else "")
+            self._print([clean(text, colour=False) for text in (f"test      {info['run']}", f"nodes     {names}")])
+
+    def event(self, event: Document) -> None:
+        """Of nodes, not of ranks: those are tests, not a program."""
+        if not self._quiet and event.get("event") in SHOWN:
+            super().event(event)
+
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
+        """Whole lines of rank 0."""
+        if rank != 0 or self._quiet:
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-LONGEST:]
+        self._print([clean(line.decode("utf-8", "replace")[:LONGEST], colour=False) for line in lines])
+
+    def closing(self, result: Document, verdict: Document | None) -> None:
+        """The verdict, the other findings, and where everything lies."""
+        if self._quiet:
+            return
+        lines = [] if verdict is None else ["", *verdict_lines(verdict)]
+        said = verdict["message"] if verdict else ""
+        more = [f for f in result.get("findings") or [] if f["message"] != said and f["status"] in ("fail", "unknown")]
+        lines += [f"also      {f['message']}" for f in more[:8]]
+        for node, left in (result.get("left") or {}).items():
+            lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
+        seconds = (result.get("timing") or {}).get("total", 0.0)
+        word = "passed" if result["exit"] == 0 else "failed"
+        lines.append(f"{word} after {seconds:.1f} s (exit {result['exit']}); report in {result.get('directory')}")
+        self._finish([clean(line, colour=False) for line in lines])
