@@ -228,6 +228,36 @@ def test_delay(bed2: Bed) -> None:
     assert round_trip(two, one.address) < 20
 
 
+def test_rate_to_one_peer(bed4: Bed) -> None:
+    one, two, three, _ = bed4.hosts
+    one.rate_to(two, "10mbit")
+
+    def seconds(start: str, end: str) -> float:
+        began = time.monotonic()
+        line = f"head -c 1500000 /dev/zero | ssh -F {bed4.ssh_config()} {end} 'cat > /dev/null'"
+        bed4.host(start).run(line, timeout=60)
+        return time.monotonic() - began
+
+    slow = min(seconds("h1", two.address), seconds("h2", one.address))
+    fast = max(seconds("h1", three.address), seconds("h3", two.address))
+    assert slow > 1.0 and fast < slow, (slow, fast)
+
+
+def test_delay_to_one_peer(bed4: Bed) -> None:
+    one, two, three, _ = bed4.hosts
+    try:
+        one.delay_to(two, 30)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    wait_until(lambda: pings(two, one.address), what="frames over the wire")
+    assert 60 <= round_trip(two, one.address) < 300
+    assert 60 <= round_trip(one, two.address) < 300
+    assert round_trip(one, three.address) < 30 and round_trip(three, two.address) < 30
+    one.clear_faults()
+    wait_until(lambda: pings(two, one.address), what="the plain cable is back")
+    assert round_trip(two, one.address) < 30
+
+
 def test_power_off_is_sudden_and_complete(bed2: Bed) -> None:
     one, two = bed2.hosts
     one.popen(["env", "MARK=power", "setsid", "sleep", "600"])

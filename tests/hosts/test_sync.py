@@ -206,3 +206,19 @@ def test_what_cannot_be_shipped_is_refused_before_anything(bed2: Bed, launch: La
     assert document["exit"] == said.returncode == 2
     assert "jobs/way -> /etc" in document["error"]
     assert not launch.runs.exists()
+
+
+def test_detached_the_tree_is_shipped_all_the_same(bed2: Bed, launch: Launch) -> None:
+    """And it is the tree of that moment, whatever is changed while it travels."""
+    for host in bed2.hosts:
+        host.rate("24mbit")
+    (launch.work / "weights.bin").write_bytes(os.urandom(1 << 20))
+    words = ["--hosts", str(bed2.hostfile_names), "--nproc", "1", "--python", PYTHON, "--sync", "--detach"]
+    said = launch.call("run", *words, "--", "train.py")
+    assert said.returncode == 0, said.stderr
+    (launch.work / "data.txt").write_text("changed later")
+    wait_until(lambda: (launch.run_dir / "result.json").exists(), BOUND, "the end of the run")
+    assert json.loads((launch.run_dir / "result.json").read_text())["exit"] == 0
+    assert {told(launch, rank)["data"] for rank in (0, 1)} == {"changed"}
+    launch.all_gone()
+    nothing_left(bed2, launch)

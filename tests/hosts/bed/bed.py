@@ -15,6 +15,7 @@ from types import TracebackType
 from tests.hosts.bed import network
 from tests.hosts.bed.commands import BedError, call
 from tests.hosts.bed.host import HostOptions
+from tests.hosts.bed.linkfaults import LinkFaults
 from tests.hosts.bed.netfaults import NetworkFaults
 from tests.hosts.bed.sysfaults import SystemFaults
 
@@ -51,11 +52,12 @@ def missing() -> str | None:
     return None
 
 
-class Host(NetworkFaults, SystemFaults):
+class Host(NetworkFaults, LinkFaults, SystemFaults):
     """A host with all fault verbs."""
 
     def clear_faults(self) -> None:
         """Undo every fault verb but `power_off`."""
+        self.undelay_link()
         if self.is_on:
             self.clear_network_faults()
         self.clear_system_faults()
