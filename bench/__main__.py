@@ -8,7 +8,7 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import check, kill, logs, scale, start, table, teardown
+from bench import check, kill, localise, logs, scale, start, table, teardown
 
 ALL = {
     "start": start.run,
@@ -16,6 +16,7 @@ ALL = {
     "kill": kill.run,
     "logs": logs.run,
     "check": check.run,
+    "localise": localise.run,
     "scale": scale.run,
 }
 

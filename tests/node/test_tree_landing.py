@@ -272,6 +272,7 @@ def test_never_more_than_a_window_is_on_its_way(tmp_path: Path) -> None:
     shipper.go_on(0, {"bytes": 0, "begin": True}, wire)  # type: ignore[arg-type]
     while arrived := wire.take():
         frames += arrived
+        assert len(frames) <= -(-archive.tree.packed // CHUNK), "something is sent twice"
         for frame in arrived:
             assert frame.offset + len(frame.data) - have <= WINDOW
         have = arrived[0].offset + len(arrived[0].data)

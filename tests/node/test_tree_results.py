@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from allranks.node.tree import has_results, unpack
 
 
 @pytest.fixture
-def landed(tmp_path: Path) -> Path:
-    """A node directory as a run has it, with a tree unpacked in it."""
-    (tmp_path / "base").mkdir()
-    place = Path(nodedir.make(str(tmp_path / "base"), "run-1", "node_00"))
+def landed() -> Iterator[Path]:
+    """A node directory as a run has it, with a tree unpacked in it. Its path is short: it would hold sockets."""
+    with tempfile.TemporaryDirectory(prefix="tree-", dir="/tmp") as base:
+        yield unpacked(Path(nodedir.make(base, "run-1", "node_00")))
+
+
+def unpacked(place: Path) -> Path:
     data = tar_of(Member("train.py", b"x = 1\n"), Member("lib/model.py", b"y = 2\n"), link("way", "lib"))
     (place / "tree.tar.gz").write_bytes(data)
     answer = unpack(str(place / "tree.tar.gz"), str(place / "tree"), order_of(data))

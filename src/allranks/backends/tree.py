@@ -61,8 +61,7 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n"))) if is_git else cwd
     left_out: list[str] = []
     found = _tracked(root) if is_git else _walked(root, left_out)
-    runs = os.path.realpath(os.path.join(cwd, spec.runs_dir))
-    names = sorted({n for n in found if not _is_of_a_run(root, n, runs)}, key=os.fsencode)
+    names = sorted(_without_runs(set(found)), key=os.fsencode)
     kept, total = _measured(root, names)
     _check_command(spec, root)
     tree = Tree(root, _position(spec, root, cwd), len(kept), total, left_out=tuple(map(_shown, sorted(left_out))))
@@ -133,13 +132,11 @@ def _too_many(root: str) -> UsageError:
                       "directory, make it a git repository, or list what is no code in .gitignore")  # fmt: skip
 
 
-def _is_of_a_run(root: str, name: str, runs: str) -> bool:
-    """Whether a file belongs to the directory of an earlier run."""
-    path = os.path.join(root, name)
-    if not path.startswith(runs + "/"):
-        return False
-    first = os.path.join(runs, os.path.relpath(path, runs).split("/")[0])
-    return os.path.lexists(os.path.join(first, "run.json"))
+def _without_runs(names: set[str]) -> set[str]:
+    """Without the directories of earlier runs, wherever they lie."""
+    folders = {os.path.dirname(n) for n in names if os.path.basename(n) == "run.json"}
+    runs = {f for f in folders if f and os.path.join(f, "events.jsonl") in names}
+    return {n for n in names if not any(p in runs for p in map(str, Path(n).parents))} if runs else names
 
 
 def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:

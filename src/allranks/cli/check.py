@@ -91,7 +91,9 @@ def choose(spec: RunSpec) -> list[Check]:
     for name in spec.only:
         if name not in known:
             raise UsageError(f"--only {name}: there is no such check; there are {', '.join(known)}")
-    return of_level(known.values(), spec.level, spec.only)
+    chosen = of_level(known.values(), spec.level, spec.only)
+    # with sync the nodes get what is here
+    return [c for c in chosen if c.name in spec.only or not (spec.sync and c.group == "code")]
 
 
 def look(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], verbose: bool, json_: bool) -> int:

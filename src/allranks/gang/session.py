@@ -212,7 +212,7 @@ class Session:
     def _outputs(self, gang: Gang) -> dict[str, str]:
         """Where the program's own files lie, by node; nodes without any are left out."""
         if self.spec.output_dir is not None:
-            return {n.name: self.spec.output_dir for n in gang.nodes.values()}
+            return {n.name: n.outputs or self.spec.output_dir for n in gang.nodes.values()}
         here = {n.name: self.setting.run_outputs for n in gang.nodes.values() if n.index in self.setting.local_nodes}
         return {**here, **{n.name: n.outputs for n in gang.nodes.values() if n.outputs is not None}}
 

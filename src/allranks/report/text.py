@@ -142,7 +142,7 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
             f"{node}'s logs end early ({total:,} bytes arrived); the rest, if it lives, is in {found['node_dir']}"
         )
     elsewhere = {n: p for n, p in (result.get("outputs") or {}).items() if not p.startswith(_top(result))}
-    if elsewhere and result["exit"] == 0:
+    if elsewhere:
         lines.append("outputs   " + ", ".join(f"{n}:{p}" for n, p in list(elsewhere.items())[:4])
                      + (" …" if len(elsewhere) > 4 else ""))  # fmt: skip
     words = {0: "done", 130: "stopped by Ctrl-C", 143: "stopped"}.get(result["exit"], "failed")
