@@ -293,6 +293,37 @@ def test_a_stranger_is_sent_away_and_the_peer_still_comes_in() -> None:
         sock.close()
 
 
+def test_the_wire_over_process_groups() -> None:
+    """What runs over NCCL, over Gloo here: there is no GPU to rely on."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from allranks.collectives.pairwise import QUICK, measure
+    from allranks.collectives.pairwise_gpu import Nccl
+
+    store, found = dist.HashStore(), {}
+
+    def side(rank: int) -> None:
+        group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=GENEROUS))
+        found[rank] = measure(Nccl(group, 1 - rank, torch.device("cpu"), lambda: None), rank == 0, QUICK)
+
+    threads = [threading.Thread(target=side, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(GENEROUS)
+    assert set(found) == {0, 1}
+    assert all(min(figures.trips) > 0 and min(figures.rates) > 0 for figures in found.values())
+
+
+def test_no_gpu_is_not_usable() -> None:
+    from allranks.collectives.pairwise_gpu import usable
+
+    assert not usable(1000)
+
+
 # -- pure parts ------------------------------------------------------------------------------------
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.test_gang_machine import Drive
 
 from allranks.cli.pairs import dead_pairs, without
 from allranks.cluster import Cluster, Node
 from allranks.gang.tested import findings_of
 from allranks.plan.testing import arguments
 from allranks.spec import RunSpec
-from tests.unit.test_gang_machine import Drive
 
 NODES = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(4))
 

@@ -263,7 +263,8 @@ def test_sockets_and_pipes_are_not_files(plain: Path) -> None:
 @pytest.mark.parametrize("place_name", ["repo", "plain"])
 def test_earlier_runs_are_left_out(place_name: str, request: pytest.FixtureRequest) -> None:
     place: Path = request.getfixturevalue(place_name)
-    write(place, "train.py", "runs/run-1/run.json", "runs/run-1/events.jsonl", "runs/run-1/logs/rank_000.log", "runs/notes/mine.md",
+    write(place, "train.py", "runs/run-1/run.json", "runs/run-1/events.jsonl", "runs/run-1/logs/rank_000.log",
+          "runs/notes/mine.md",
           "runs/own.txt")  # fmt: skip
     found = names(place)
     assert not any(name.startswith("runs/run-1") for name in found)

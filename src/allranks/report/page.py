@@ -14,7 +14,8 @@ from .table import WORDS, Rows, counts
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates that escape whatever stands in them, and fail on a name that they do not know."""
     return Environment(loader=PackageLoader("allranks.report"), autoescape=True, undefined=StrictUndefined)
 
 
@@ -24,7 +25,7 @@ def check_page(
 ) -> str:  # fmt: skip
     """The page of a check; `explained` are further tables, each with its title."""
     order = ("fail", "warn", "unknown")
-    return _environment().get_template("check.html").render(
+    return environment().get_template("check.html").render(
         name=name, summary=counts(found, rows), covered=seen.get("covered") or "",
         findings=sorted((f.to_json() | {"check": f.check} for f in found), key=lambda f: order.index(f["status"])),
         nodes=list(seen["nodes"]), rows=rows, titles=titles, words=WORDS, explained=explained,

@@ -45,7 +45,7 @@ class LinkFaults(HostBase):
         def ready() -> bool:
             if wire.poll() is not None:
                 raise BedError(f"wire: {(self.dir / 'wire.log').read_text()}")
-            return all(os.path.exists(f"/proc/{wire.pid}") and _has(h, e) for h, e in ((self, ends[0]), (peer, ends[1])))
+            return _has(self, ends[0]) and _has(peer, ends[1])
 
         wait_until(ready, what=f"the wire {ends[0]}")
         for one, end, other in ((self, ends[0], peer), (peer, ends[1], self)):

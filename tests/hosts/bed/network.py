@@ -179,4 +179,4 @@ def release(slot: Slot) -> None:
     ports = [n for n in links(slot) if n != slot.bridge]
     batch(*(f"link del {n}" for n in ports), *(f"netns del {n}" for n in spaces), check=False)
     call("ip", "link", "del", slot.bridge, check=False)
-    wait_until(lambda: not links(slot) and not namespaces(slot), what=f"links of {slot.bridge} gone")
+    wait_until(lambda: not links(slot) and not namespaces(slot), 60.0, f"links of {slot.bridge} gone")

@@ -1,0 +1,360 @@
+"""The page of a test: what it says, that nothing from other machines runs in it, that it has an end."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from allranks.findings import Finding, Where
+from allranks.links.measure import Measurement, Way
+from allranks.links.norms import BANDWIDTH, LATENCY
+from allranks.report import linkmaps, plot, testpage
+
+EVIL = "<script>alert(1)</script>"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+TESTS = [
+    {"test": "all_reduce", "status": "pass", "seconds": 0.0123, "ranks": 4, "detail": "float32 int64", "reason": "",
+     "failures": [], "late": {"rank": 3, "seconds": 1.4}, "hang": None},
+    {"test": "broadcast", "status": "fail", "seconds": 0.2, "ranks": 4, "detail": "", "reason": "on rank 2: wrong",
+     "failures": [{"rank": 2, "round": 1, "kind": "float32", "index": 7, "expected": 5, "found": 0, "source": 1},
+                  {"rank": 3, "status": "error", "reason": "RuntimeError: no"}], "late": None, "hang": None},
+    {"test": "barrier", "status": "hang", "seconds": 60, "ranks": 4, "reason": "rank 3 had not arrived",
+     "hang": {"arrived": [0, 1, 2], "missing": [3], "silent": [], "stacks": {"3": ["train.py:7 step"]}}},
+    {"test": "gpu_direct", "status": "skip", "reason": "no GPU"},
+]  # fmt: skip
+
+
+class Page(HTMLParser):
+    """The page as a browser would take it: elements, attributes, the words of each table cell; unclosed tags fail."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.words.setdefault(tag, []).append("")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"{tag} at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        for tag in set(self._open):
+            self.words[tag][-1] += data
+
+    def of_class(self, name: str) -> list[dict[str, str | None]]:
+        return [attrs for _, attrs in self.elements if name in (attrs.get("class") or "").split()]
+
+    def text(self) -> str:
+        return " ".join(self.words["body"][0].split())
+
+
+def page(**document: Any) -> Page:
+    text = testpage.test_page(document)
+    found = Page(text)
+    assert_harmless(found, text)
+    return found
+
+
+def assert_harmless(found: Page, text: str) -> None:
+    """Nothing runs and nothing is fetched."""
+    assert not {"script", "link", "iframe", "img", "object"} & {tag for tag, _ in found.elements}
+    for _, attrs in found.elements:
+        assert not [name for name in attrs if name.startswith("on") or name in ("src", "href", "xlink:href")]
+    assert "url(" not in text and "@import" not in text and "default-src 'none'" in text
+    text.encode("utf-8")
+
+
+def bandwidth_rows(collectives: tuple[str, ...] = ("all_reduce", "all_gather")) -> list[dict[str, Any]]:
+    return [
+        {"collective": name, "size": size, "ranks": 4, "median": 1e-3, "q1": 0.8e-3, "q3": 2e-3,
+         "algbw": size / 1e-3, "busbw": 1.5 * size / 1e-3, "rounds": 20}
+        for name in collectives for size in (1 << 10, 1 << 20, 1 << 28)
+    ]  # fmt: skip
+
+
+def link(a: str, b: str, rate: float = 1e9, trip: float = 1e-4, dead: str = "") -> dict[str, Any]:
+    way = Way(rate, trip, 2 * trip)
+    return Measurement(a, b, 0, dead=dead).to_json() if dead else Measurement(a, b, 0, way, way).to_json()
+
+
+def links(count: int) -> list[dict[str, Any]]:
+    names = [f"h{i}" for i in range(1, count + 1)]
+    return [link(a, b) for at, a in enumerate(names) for b in names[at + 1 :]]
+
+
+def squares(found: Page) -> dict[str, tuple[str, str]]:
+    """title → (level, mark) over all maps."""
+    cells = [(attrs, words) for (tag, attrs), words in
+             zip([e for e in found.elements if e[0] == "td"], found.words["td"], strict=True)]  # fmt: skip
+    return {str(a["title"]): (str(a["class"]), words) for a, words in cells if a.get("title")}
+
+
+# -- the head, the findings ------------------------------------------------------------------------
+
+
+def test_a_run_that_passed_says_so_in_words_and_colour() -> None:
+    found = page(run="test-1", suite="sync", ok=True, exit=0, nodes=["h1", "h2"], ranks=4, started=1795259813.4)
+    assert found.words["title"] == ["PASS test-1"] and found.words["h1"] == ["PASStest-1"]
+    assert len(found.of_class("verdict")) == len(found.of_class("ok")) == 1
+    assert "suite sync; 4 ranks on 2 nodes; started 2026-11-21 11:16:53 UTC; exit 0" in found.text()
+    assert "Nothing was found at fault." in found.text()
+
+
+def test_a_failure_without_a_finding_does_not_look_like_success() -> None:
+    found = page(run="test-1", ok=False, exit=5)
+    assert found.words["title"] == ["FAIL test-1"] and not found.of_class("ok")
+    assert "Nothing was found" not in found.text() and "no finding says why" in found.text()
+    assert page(exit=3).words["title"] == ["FAIL test"] and page().words["title"] == ["FAIL test"]
+
+
+def test_findings_come_first_and_failures_before_the_rest() -> None:
+    given = [Finding("node-slow", "unknown", "h2 may be slow"),
+             Finding("link-dead", "fail", "the link h1–h3 is dead", "ssh h1 'ip a'\nssh h3 'ip a'", Where(node="h1"),
+                     ("h1–h3: 3 of 3 failed",))]  # fmt: skip
+    found = page(ok=False, findings=[f.to_json() for f in given], collectives=TESTS)
+    text = found.text()
+    assert text.index("is dead") < text.index("may be slow") < text.index("all_reduce")
+    assert "ssh h1 'ip a'\nssh h3 'ip a'" in found.words["code"]
+    assert "h1–h3: 3 of 3 failed" in found.words["details"][0] and "open" not in dict(found.elements)["details"]
+
+
+# -- tests, rates ----------------------------------------------------------------------------------
+
+
+def test_every_test_has_its_result_and_what_is_known_of_it() -> None:
+    found = page(ok=False, collectives=TESTS)
+    assert {"PASS", "FAIL", "HANG", "skip"} <= set(found.words["td"])
+    details = found.words["details"]
+    assert "rank 3 came 1.4 s late" in details[0]
+    assert "rank 2, round 1, float32, element 7, from rank 1: expected 5, found 0" in details[1]
+    assert "rank 3: RuntimeError: no" in details[1]
+    assert "had not arrived: rank 3" in details[2] and "train.py:7 step" in details[2]
+    assert "no GPU" in found.words["td"] and "12.3 ms" in found.words["td"]
+
+
+def test_rates_have_a_plot_and_a_table() -> None:
+    found = page(ok=True, bandwidth=bandwidth_rows())
+    assert len(found.of_class("plot")) == 1 and len(found.of_class("line")) == 2
+    assert found.words["td"][:8] == ["1KB", "4", "1 ms", "800 µs", "2 ms", "1.02 MB/s", "1.54 MB/s", "20"]
+
+
+def test_the_plot_is_sound_and_within_its_frame() -> None:
+    svg = ElementTree.fromstring(plot.busbw_plot(bandwidth_rows()))
+    width, height = (float(svg.attrib[name]) for name in ("width", "height"))
+    titles = [t.text for t in svg.iter("title")]
+    assert "all_reduce, 1MB: 1.57 GB/s (786 MB/s to 1.97 GB/s)" in titles
+    for path in svg.iter("path"):
+        if path.attrib.get("class") in ("band", "line"):
+            for x, y in re.findall(r"([\d.]+) ([\d.]+)", path.attrib["d"]):
+                assert plot.LEFT <= float(x) <= plot.LEFT + plot.WIDTH < width
+                assert plot.TOP <= float(y) <= plot.TOP + plot.HEIGHT < height
+    words = [t.text for t in svg.iter("text")]
+    assert {"all_reduce", "all_gather", "1KB", "256MB", "1 GB/s", "bus bandwidth"} <= set(words)
+
+
+def test_the_band_lies_around_the_line() -> None:
+    point = plot.series(bandwidth_rows())["all_reduce"][0]
+    assert point.low == pytest.approx(point.median / 2) and point.high == pytest.approx(point.median / 0.8)
+    axis = plot.rates_axis([point.low, point.high])
+    assert axis.at(point.high) < axis.at(point.median) < axis.at(point.low)
+
+
+def test_equal_ratios_are_equally_far_on_both_axes() -> None:
+    for axis in (plot.sizes_axis([1 << 10, 1 << 30]), plot.rates_axis([1e6, 1e10])):
+        one, two, three = (axis.at(v) for v in (1e7, 1e8, 1e9))
+        assert two - one == pytest.approx(three - two) and two != one
+
+
+def test_lines_differ_without_their_colours() -> None:
+    names = tuple(f"c{i}" for i in range(plot.MOST))
+    svg = ElementTree.fromstring(plot.busbw_plot(bandwidth_rows(names)))
+    looks = set()
+    for at, line in enumerate(p for p in svg.iter("path") if p.attrib.get("class") == "line"):
+        looks.add((line.attrib["stroke"], line.attrib.get("stroke-dasharray"), at % 4))
+    assert len(looks) == plot.MOST
+    more = plot.busbw_plot(bandwidth_rows((*names, "c98", "c99")))
+    assert "and 2 more, in the table" in more and "c99" not in more
+
+
+@pytest.mark.parametrize("row", [
+    {}, {"size": 0, "busbw": 1.0}, {"size": 10, "busbw": -1}, {"size": float("nan"), "busbw": 1.0},
+    {"size": "10", "busbw": 1.0}, {"size": 10, "busbw": float("inf")}, {"size": 10**400, "busbw": 1.0},
+])  # fmt: skip
+def test_rows_that_are_no_measurement_are_not_drawn(row: dict[str, Any]) -> None:
+    assert plot.busbw_plot([row]) == ""
+    page(bandwidth=[row])
+
+
+@pytest.mark.parametrize("rows", [
+    [{"size": 1024, "busbw": 1e9}],
+    [{"size": 1, "busbw": 1e-8}, {"size": 1e23, "busbw": 1e23}],
+    [{"size": 3, "busbw": 999.9, "median": 1.0, "q1": 1e-8, "q3": 1e20}],
+    [{"size": 3, "busbw": 1.0, "median": 1.0, "q1": 2.0, "q3": 0.5}],
+])  # fmt: skip
+def test_odd_rows_are_drawn(rows: list[dict[str, Any]]) -> None:
+    svg = ElementTree.fromstring(plot.busbw_plot(rows))
+    assert "nan" not in plot.busbw_plot(rows) and len(list(svg.iter("text"))) < 60
+    page(bandwidth=rows)
+
+
+def test_numbers_of_ranks_are_told_apart() -> None:
+    rows = bandwidth_rows(("all_reduce",))
+    assert list(plot.series([*rows, {**rows[0], "ranks": 8}])) == ["all_reduce, 4 ranks", "all_reduce, 8 ranks"]
+
+
+@pytest.mark.parametrize(("value", "text"), [(12.34e9, "12.3 GB/s"), (999.9e6, "1 GB/s"), (1500e9, "1500 GB/s"),
+                                             (512, "512 B/s")])  # fmt: skip
+def test_rate(value: float, text: str) -> None:
+    assert plot.rate(value) == text
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+def test_maps_show_level_figure_and_mark() -> None:
+    rows = [*links(4)[:-2], link("h2", "h4", rate=1e8, trip=0.05), link("h3", "h4", dead="timed out")]
+    found = page(ok=False, nodes=["h1", "h2", "h3", "h4"], links=rows)
+    seen = squares(found)
+    assert seen["h2 → h4: 800 Mbit/s (10% of the median)"] == ("level-bad", "10")
+    assert seen["h2 → h4: 50 ms"] == ("level-bad", "500")
+    assert seen["h1 → h2: 8 Gbit/s (100% of the median)"] == ("level-good", "100")
+    assert seen["h1 → h2: 100 µs"] == ("level-good", "1.0") and seen["h4 → h3: dead"] == ("level-dead", "×")
+    assert found.words["h2"][:2] == ["Bandwidth of links", "Round trips of links"]
+    assert "less than 20 %" in found.text() and "20-50 %" not in found.text()
+
+
+def test_the_nodes_keep_the_order_of_the_run() -> None:
+    maps = linkmaps.link_maps(links(3), ["h3", "h2", "h1", "h9"])
+    assert [m["nodes"] for m in maps] == [["h3", "h2", "h1"]] * 2
+    assert [m["nodes"] for m in linkmaps.link_maps(links(2), [])] == [["h1", "h2"]] * 2
+
+
+def test_a_retest_counts_instead_of_the_first() -> None:
+    first = [*links(4)[:-1], link("h3", "h4", rate=1e7)]
+    again = [{**link("h3", "h4"), "again": True}]
+    seen = squares(page(links=[*first, *again]))
+    assert seen["h3 → h4: 8 Gbit/s (100% of the median)"] == ("level-good", "100")
+    assert seen["h1 → h2: 8 Gbit/s (100% of the median)"][0] == "level-good"
+
+
+def test_where_all_is_dead_the_map_still_stands() -> None:
+    seen = squares(page(links=[link("h1", "h2", dead="refused")]))
+    assert seen == {"h1 → h2: dead": ("level-dead", "×"), "h2 → h1: dead": ("level-dead", "×")}
+
+
+@pytest.mark.parametrize("row", [
+    {}, {"a": "h1"}, {"a": "h1", "b": "h2", "there": {"bandwidth": "x"}}, {"a": "h1", "b": "h2", "there": {"no": 1}},
+    {"a": "h1", "b": "h2", "there": [1]}, {"a": "h1", "b": "h2", "round": "x"}, {"a": "h1", "b": "h1"},
+    {"a": "h1", "b": "h2", "interfaces": ["eth0"]}, {"a": "h1", "b": "h2", "there": {"bandwidth": 10**400}},
+])  # fmt: skip
+def test_rows_that_are_no_link_are_left_out(row: dict[str, Any]) -> None:
+    assert linkmaps.link_maps([row], ["h1", "h2"]) == []
+    assert linkmaps.link_maps([row, *links(3)], []) == linkmaps.link_maps(links(3), [])
+
+
+def test_numbers_in_squares() -> None:
+    assert [linkmaps.mark(r, BANDWIDTH) for r in (0.699, 1.0, 3.5, 12.0)] == ["69", "100", "350", ">999"]
+    assert [linkmaps.mark(r, LATENCY) for r in (1.0, 0.5, 0.01, 1e-5, 0.0)] == ["1.0", "2.0", "100", ">999", ">999"]
+
+
+def test_of_many_nodes_those_with_the_worst_links_are_shown() -> None:
+    count = 110  # 5995 links
+    rows = [row if (row["a"], row["b"]) != ("h100", "h109") else link("h100", "h109", dead="refused")
+            for row in links(count)]  # fmt: skip
+    maps = linkmaps.link_maps(rows, [f"h{i}" for i in range(1, count + 1)])
+    for found in maps:
+        assert {"h100", "h109"} <= set(found["nodes"]) and len(found["nodes"]) == linkmaps.MOST
+        assert found["left_out"] == count - linkmaps.MOST
+    text = testpage.test_page({"links": rows})
+    assert len(text) < 1_500_000 and "64 of 110 nodes" in Page(text).text()
+
+
+# -- stages, statement, environment ----------------------------------------------------------------
+
+
+def test_stages_statement_environment() -> None:
+    stages = [{"name": "each node alone", "groups": [{"nodes": ["h1"], "ok": True, "seconds": 3.1}], "meaning": ""},
+              {"name": "pairs of nodes", "meaning": "h3–h4 fails: the link",
+               "groups": [{"nodes": ["h1", "h2"], "ok": True, "seconds": 3.1},
+                          {"nodes": ["h3", "h4"], "ok": False, "seconds": 9.0}]}]  # fmt: skip
+    found = page(run="t", suite="staged", ok=False, exit=3, nodes=["h1", "h2"], stages=stages,
+                 statement=["line one", "line two"], environment={"torch": "2.13"})  # fmt: skip
+    opened = ["open" in attrs for tag, attrs in found.elements if tag == "details"]
+    assert opened == [False, True] and "h3–h4 fails: the link" in found.text()
+    assert found.words["td"][3:9] == ["FAIL", "9 s", "h3, h4", "PASS", "3.1 s", "h1, h2"]
+    assert "line one\nline two" in found.words["pre"]
+    rows = list(zip(found.words["th"], found.words["td"][9:], strict=True))
+    assert rows == [("run", "t"), ("suite", "staged"), ("nodes", "h1, h2"), ("exit", "3"), ("torch", "2.13")]
+
+
+# -- what comes from other machines ----------------------------------------------------------------
+
+
+def hostile(text: str) -> dict[str, Any]:
+    """A document with this text wherever a text may stand."""
+    where = {"node": text}
+    return {
+        "run": text, "suite": text, "ok": False, "exit": text, "nodes": [text, "h2"], "ranks": text, "started": text,
+        "findings": [{"id": text, "status": text, "where": where, "message": text, "remedy": text, "evidence": [text]}],
+        "collectives": [{"test": text, "status": text, "seconds": text, "ranks": text, "reason": text, "detail": text,
+                         "failures": [{"rank": text, "kind": text, "expected": text, "found": text}],
+                         "late": {"rank": text, "seconds": 2}, "hang": {"missing": [3], "stacks": {text: [text]}}}],
+        "bandwidth": [{**row, "ranks": text, "rounds": text} for row in bandwidth_rows((text,))],
+        "links": [link(text, "h2"), link(text, "h3", dead=text)],
+        "stages": [{"name": text, "groups": [{"nodes": [text], "ok": False, "seconds": text}], "meaning": text}],
+        "statement": [text], "environment": {text: text},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [EVIL, "\"><img src=x onerror='alert(1)'>", "' onload='x", "</style></title>" + EVIL])
+def test_nothing_that_others_say_runs(text: str) -> None:
+    raw = testpage.test_page(hostile(text))
+    found = Page(raw)
+    assert_harmless(found, raw)
+    assert found.text().count(text) > 20 and EVIL not in raw
+    assert found.words["title"][0] == f"FAIL {text}"
+    assert text in found.words["th"] and any(text in title for title in squares(found))
+
+
+def test_what_cannot_be_written_is_replaced() -> None:
+    raw = testpage.test_page(hostile("a\x00\x1b[31m\udcffz"))
+    raw.encode("utf-8")
+    assert not re.search("[\x00-\x08\x0b-\x1f]", raw) and "a\ufffd\ufffd[31m\ufffdz" in raw
+
+
+@pytest.mark.parametrize("part", [None, 3, "text", {}, [None], ["text"], [[]], [{}]])
+def test_parts_that_are_not_as_expected_do_not_break_it(part: object) -> None:
+    whole = hostile("x")
+    for key in whole:
+        page(**{**whole, key: part})
+    for key in ("failures", "late", "hang"):
+        page(collectives=[{"test": "t", "status": "fail", key: part}])
+
+
+def test_the_text_has_an_end() -> None:
+    long = "x" * 100_000
+    given = hostile(long)
+    for key in ("findings", "collectives", "bandwidth", "stages", "statement"):
+        given[key] = given[key] * 3000
+    given["nodes"] = [f"node-{i}" for i in range(3000)]
+    given["findings"][0]["evidence"] = [long] * 1000
+    given["collectives"][0]["failures"] = [{"rank": 1, "reason": long}] * 1000
+    rest = {key: value for key, value in given.items() if key not in ("findings", "collectives")}
+    assert len(testpage.test_page(rest)) < 5_000_000
+    text = testpage.test_page({"findings": given["findings"][:2], "collectives": given["collectives"][:2]})
+    assert len(text) < 1_000_000 and "and 960 more" in text
