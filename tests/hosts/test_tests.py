@@ -74,7 +74,7 @@ def test_one_ranks_wrong_data_is_named(launch: Launch) -> None:
 def test_a_host_cut_off_in_a_large_all_gather_is_named_within_the_limit(launch: Launch) -> None:
     """Longer and longer gathers, until the cable of one host is pulled."""
     hosts = ["--hosts", str(launch.bed.hostfile_names), "--nodes", "3", "--python", PYTHON, "--nproc", "1"]
-    words = ["--timeout", "8s", "--size", "64MB", "--lease", "20s", "--only", "barrier,all_gather,large,sequential"]
+    words = ["--timeout", "8s", "--size", "64MB", "--lease", "20s", "--only", "barrier,all_gather,large_payloads,many_gathers"]
     launch.process = None
     double = ["--env", "ALLRANKS_TEST_DOUBLE=rank=0,test=all_gather,what=late=6s"]
     import subprocess

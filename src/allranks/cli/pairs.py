@@ -37,7 +37,7 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool) -> int:
     for finding in found if not json_ else []:
         sys.stdout.write(finding_line(finding.to_json()) + "\n")
     dead = dead_pairs(seen["nodes"])
-    rest = without(cluster, set(seen["nodes"]), dead)
+    rest = without(named(cluster, seen["hosts"]), set(seen["nodes"]), dead)
     if len(rest.nodes) < 2:
         return _nothing_left(found, json_)
     names = {n.name for n in rest.nodes}
@@ -47,6 +47,13 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool) -> int:
 def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:
     """Pairs of which one way carries no TCP."""
     return {(a, b) if a < b else (b, a) for (a, b), result in tried(facts).items() if not result.get("ok")}
+
+
+def named(cluster: Cluster, hosts: Mapping[str, str]) -> Cluster:
+    """Nodes that the list knows by address, by the names that they gave themselves."""
+    names = {host: name for name, host in hosts.items()}
+    chosen = (dataclasses.replace(n, name=names.get(n.host, n.name)) for n in cluster.nodes)
+    return Cluster(tuple(chosen), cluster.source)
 
 
 def without(cluster: Cluster, reached: set[str], dead: set[Pair]) -> Cluster:

@@ -15,6 +15,7 @@ from allranks.cluster import Cluster
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang import session as sessions
+from allranks.gang.tested import verdict_of
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.spec import RunSpec
@@ -99,7 +100,7 @@ def run_together(
     result = session.run(None)
     result["findings"] = [f.to_json() for f in before] + list(result.get("findings") or [])
     if before and result["exit"] == exits.DONE:
-        result["exit"] = exits.CHECK_FAILED
+        result.update(exit=exits.CHECK_FAILED, verdict=verdict_of(before[0]).to_json())
     return close(spec, session, result, json_)
 
 

@@ -22,7 +22,8 @@ class Options(NamedTuple):
     """What is asked: `size` in bytes a rank, `timeout` in seconds a test; `nodes` are names by GROUP_RANK.
 
     `out` is where the JSON lines go (appended), empty for nowhere. `dead` are pairs of nodes that are known not
-    to reach one another: they are not measured. `quick` asks for a few seconds' worth.
+    to reach one another: they are not measured. `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of
+    every link; 0 asks nothing. `quick` asks for a few seconds' worth.
     """
 
     suite: str = "sync"
@@ -34,6 +35,8 @@ class Options(NamedTuple):
     nodes: tuple[str, ...] = ()
     dead: tuple[tuple[str, str], ...] = ()
     out: str = ""
+    min_bandwidth: int = 0
+    max_latency: float = 0.0
 
 
 def parse(words: Sequence[str], rank: int) -> Options:
@@ -47,13 +50,15 @@ def parse(words: Sequence[str], rank: int) -> Options:
     parser.add_argument("--only", type=_names, default=(), help="names of tests, with commas")
     parser.add_argument("--nodes", type=_names, default=(), help="the nodes' names by GROUP_RANK, with commas")
     parser.add_argument("--dead", type=_pairs, default=(), help="pairs not to measure: h1/h2,h3/h4")
+    parser.add_argument("--min-bandwidth", type=_reader(parse_size), default=0, help="bytes/s a link must carry")
+    parser.add_argument("--max-latency", type=_reader(parse_seconds), default=0.0, help="longest round trip of a link")
     parser.add_argument("--out", default="", help="file for JSON lines, or none")
     found = parser.parse_args(list(words))
     directory = os.environ.get("ALLRANKS_OUTPUT_DIR", "")
     own = os.path.join(directory, METRICS.format(rank)) if directory else ""
     out = "" if found.out == "none" else found.out or own
     return Options(found.suite, found.backend, found.size, found.timeout, found.quick, found.only, found.nodes,
-                   found.dead, out)  # fmt: skip
+                   found.dead, out, found.min_bandwidth, found.max_latency)  # fmt: skip
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from allranks.links.heatmap import heatmap
 from allranks.links.locate import Judgement, judge, retest
-from allranks.links.measure import Measurement, Way, bits, span
+from allranks.links.measure import Floors, Measurement, Way, bits, span
 from allranks.links.rounds import Pair, Round, covered, packed, rounds
 
 from . import pairwise, pairwise_gpu
@@ -232,6 +232,7 @@ class Coordinator:
         self.gone: dict[str, str] = {}  # node → why nothing is asked of it any more
         self.bad: set[str] = set()  # nodes that have a dead link
         self.plan = pairwise.QUICK if options.quick else pairwise.FULL
+        self.floors = Floors(options.min_bandwidth or None, options.max_latency or None)
 
     def run(self) -> int:
         self.leader.appear()
@@ -307,7 +308,7 @@ class Coordinator:
     # Again.
     def _again(self, first: Sequence[Measurement]) -> list[Measurement]:
         """What is suspect, several times; less often where a dead pair stays dead."""
-        wanted = packed(retest(self._settled(first)))
+        wanted = packed(retest(self._settled(first), self.floors))
         dead_first = {row.cell() for row in first if row.dead}
         rows: list[Measurement] = []
         if wanted:
@@ -348,7 +349,7 @@ class Coordinator:
 
     def _end(self, first: Sequence[Measurement], again: Sequence[Measurement]) -> int:
         addresses = {self.nodes[int(at)]: item["address"] for at, item in self.here.items()}
-        judged = judge(self._settled(first), self._settled(again), addresses=addresses)
+        judged = judge(self._settled(first), self._settled(again), self.floors, addresses=addresses)
         code = BROKEN if any(item.status == "fail" for item in judged.findings) else 0
         self._report(judged, bool(first))
         findings = [item.to_json() for item in judged.findings]
@@ -374,7 +375,11 @@ class Coordinator:
         for remark in judged.remarks:
             self._say(f"note: {remark}")
         self._say(heatmap(judged.cells, judged.norms, self.nodes))
-        return self._say(judged.findings[0].message if judged.findings else "ALL LINKS PASSED!")
+        if judged.findings:
+            return self._say(judged.findings[0].message)
+        known = ", ".join("–".join(pair) for pair in self.options.dead)
+        return self._say(f"all links that were measured passed; known to be dead: {known}" if known
+                         else "ALL LINKS PASSED!")  # fmt: skip
 
     def _say(self, text: str) -> None:
         print(text, flush=True)

@@ -40,9 +40,11 @@ Message = dict[str, Any]
 @dataclass
 class Evidence:
     """What was found: facts by node (with "clock", "probes", "pairs", "peer_names" where those steps were made),
-    the gate ("name", "port", "error", "addresses"), and the nodes that could not be looked at."""
+    the gate ("name", "port", "error", "addresses"), and the nodes that could not be looked at. `hosts` are what the
+    list has for each node, which may have told another name."""
 
     nodes: dict[str, Message] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
     gate: Message = field(default_factory=dict)
     unreachable: list[Finding] = field(default_factory=list)
 
@@ -99,6 +101,7 @@ class Inspection:
             self._peers = {p.node.name: p for p in self._peers.values() if p.failure is None}
             await self._each("looking at nodes", self._look)
             self._found.nodes = {n: self._found.nodes[n] for n in self._peers}
+            self._found.hosts = {n: p.node.host for n, p in self._peers.items()}
             if self._peers:
                 await self._prove()
                 if self._pairs and len(self._peers) > 1:

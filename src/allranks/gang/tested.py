@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.outcomes import CHECK, HANG, PROGRAM, exit_code
 from allranks.findings import Finding, Verdict, Where
 from allranks.node.frames import RANK_LOG
@@ -16,6 +17,8 @@ from .machine import Gang
 
 CHECK_NAME = "collectives"
 TAIL = 64 << 10
+OWN_CAUSES = {"collective-hang": "nccl-timeout-straggler-or-slow-rank", "ports": "node-network-down",
+              "node-dead": "node-network-down", "link-dead": "node-network-down"}  # fmt: skip
 OWN_CODES = (CHECK, HANG)  # with these the tests end a rank themselves
 
 Row = Mapping[str, Any]
@@ -58,9 +61,13 @@ def judge_test(gang: Gang, run: RunDirectory, seen: Verdict | None, quick: bool)
         return Tested(rows, (seen.finding, *found), seen, CHECK if code == PROGRAM else code)
     first = found[0]
     hung = first.id == "collective-hang"
-    cause = "nccl-timeout-straggler-or-slow-rank" if hung and first.where.node else "unknown"
-    verdict = Verdict(first, cause, 0.9 if first.where.node or first.where.nodes else 0.6, attempt=gang.attempt)
-    return Tested(rows, tuple(found), verdict, HANG if hung else CHECK)
+    return Tested(rows, tuple(found), verdict_of(first, gang.attempt), HANG if hung else CHECK)
+
+
+def verdict_of(finding: Finding, attempt: int = 0) -> Verdict:
+    """A test's first finding as the verdict; its cause where the labels have one."""
+    cause = finding.id if finding.id in CAUSES else OWN_CAUSES.get(finding.id, "unknown")
+    return Verdict(finding, cause, 0.9 if finding.where.node or finding.where.nodes else 0.6, attempt=attempt)
 
 
 def _is_from_outside(gang: Gang) -> bool:

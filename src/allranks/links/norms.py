@@ -144,12 +144,16 @@ def _norm(metric: Metric, values: Mapping[tuple[str, str, int, str], float]) -> 
 
 def _faster(logs: Mapping[tuple[str, str, int, str], float]) -> Mapping[tuple[str, str, int, str], float]:
     """The values among the faster nodes (more than half of them, at least two) on the faster half of the rails."""
-    nodes = dict.fromkeys(node for key in logs for node in key[:2])
-    rails = dict.fromkeys(key[2] for key in logs)
-    mean = {node: fmean(v for key, v in logs.items() if node in key[:2]) for node in nodes}
-    speed = {rail: fmean(v for key, v in logs.items() if key[2] == rail) for rail in rails}
-    good = sorted(nodes, key=lambda node: -mean[node])[: len(nodes) // 2 + 1]
-    fast = sorted(rails, key=lambda rail: -speed[rail])[: (len(rails) + 1) // 2]
+    nodes: dict[str, list[float]] = {}
+    rails: dict[int, list[float]] = {}
+    for key, value in logs.items():
+        for node in key[:2]:
+            nodes.setdefault(node, []).append(value)
+        rails.setdefault(key[2], []).append(value)
+    mean = {node: fmean(values) for node, values in nodes.items()}
+    speed = {rail: fmean(values) for rail, values in rails.items()}
+    good = set(sorted(nodes, key=lambda node: -mean[node])[: len(nodes) // 2 + 1])
+    fast = set(sorted(rails, key=lambda rail: -speed[rail])[: (len(rails) + 1) // 2])
     chosen = {key: v for key, v in logs.items() if key[0] in good and key[1] in good and key[2] in fast}
     return chosen or logs  # of many nodes, the faster may not have been measured with each other
 

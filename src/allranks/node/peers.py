@@ -19,6 +19,7 @@ from typing import Any, Dict, Mapping, Optional, Set, Tuple
 AT_ONCE = 8  # peers tried at a time
 CONNECT_SECONDS = 8.0  # four SYNs (0, 1, 3, 7 s): one of them arrives over a link that loses a third
 WAY_SECONDS = 3.5
+WORD_SECONDS = 20.0  # for the first word over an open connection: the peer may be busy with many
 BULK = 256 << 10
 BULK_SECONDS = 6.0
 BURST = 100
@@ -181,7 +182,7 @@ def _try_peer(
 def _tcp(found: Dict[str, Any], address: str, port: int, token: str) -> Optional[socket.socket]:
     """Connects, greets, sends the bulk; the connection where it is of use afterwards."""
     begun = time.monotonic()
-    sock = _connect(found, address, port, token, CONNECT_SECONDS)
+    sock = _connect(found, address, port, token, CONNECT_SECONDS, WORD_SECONDS)
     if sock is None:
         return None
     begun = time.monotonic()
@@ -199,7 +200,7 @@ def _tcp(found: Dict[str, Any], address: str, port: int, token: str) -> Optional
 
 
 def _connect(
-    found: Dict[str, Any], address: str, port: int, token: str, seconds: float
+    found: Dict[str, Any], address: str, port: int, token: str, seconds: float, word_seconds: float
 ) -> Optional[socket.socket]:
     begun = time.monotonic()
     sock = None  # type: Optional[socket.socket]
@@ -207,7 +208,7 @@ def _connect(
         sock = socket.create_connection((address, port), seconds)
         found["local_address"] = sock.getsockname()[0]
         found["connect_s"] = round(time.monotonic() - begun, 4)
-        sock.settimeout(seconds)
+        sock.settimeout(word_seconds)
         sock.sendall(token.encode() + b"\n")
         found["ok"] = sock.recv(LINE).strip() == token.encode()
         if not found["ok"]:
@@ -242,7 +243,7 @@ class _Way(threading.Thread):
         self.result = {"address": address}  # type: Dict[str, Any]
 
     def run(self) -> None:
-        sock = _connect(self.result, *self._place, WAY_SECONDS)
+        sock = _connect(self.result, *self._place, WAY_SECONDS, WAY_SECONDS)
         if sock is not None:
             sock.close()
 

@@ -20,4 +20,6 @@ def arguments(spec: RunSpec, nodes: Iterable[str], dead: Pairs = ()) -> tuple[st
     left_out = ",".join("/".join(pair) for pair in dead)
     words += ["--dead", left_out] if left_out else []
     words += ["--only", ",".join(spec.only)] if spec.only and not quick else []
+    words += ["--min-bandwidth", str(spec.min_bandwidth)] if spec.min_bandwidth else []
+    words += ["--max-latency", f"{spec.max_latency * 1000:g}ms"] if spec.max_latency else []
     return (*words, *(("--quick", "--out", "none") if quick else ()))

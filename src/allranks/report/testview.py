@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, TextIO
 
@@ -11,7 +12,9 @@ from .text import verdict_lines
 
 Document = dict[str, Any]
 SHOWN = ("tree", "gate-proved", "finding", "note", "node-silent", "node-back", "node-lost")
+UNNAMED = "  cause   unknown"  # of no label's kind: the sentence says what it is
 LONGEST = 2000  # characters of a line
+WARNING = re.compile(r"\[W\d{4} |\[rank\d+\]:\[W\d{4} ")  # of torch's own: they stay in the log
 
 
 class TestView(View):
@@ -42,13 +45,14 @@ class TestView(View):
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-LONGEST:]
-        self._print([clean(line.decode("utf-8", "replace")[:LONGEST], colour=False) for line in lines])
+        texts = [line.decode("utf-8", "replace")[:LONGEST] for line in lines]
+        self._print([clean(text, colour=False) for text in texts if not WARNING.match(text)])
 
     def closing(self, result: Document, verdict: Document | None) -> None:
         """The verdict, the other findings, and where everything lies."""
         if self._quiet:
             return
-        lines = [] if verdict is None else ["", *verdict_lines(verdict)]
+        lines = [] if verdict is None else ["", *(x for x in verdict_lines(verdict) if x != UNNAMED)]
         said = verdict["message"] if verdict else ""
         more = [f for f in result.get("findings") or [] if f["message"] != said and f["status"] in ("fail", "unknown")]
         lines += [f"also      {f['message']}" for f in more[:8]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any, List, Mapping, Tuple
 
-from allranks.findings import Finding
+from allranks.findings import Finding, Where
 
 from ..compare import Nodes
 from ..pairs import Blame, Tried, blame, is_lossy, tried
@@ -18,10 +18,13 @@ BETWEEN_MACHINES = True
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
-    """port-blocked where the host answers otherwise; else the check's own ID: no way to it at all."""
+    """port-blocked where the host answers otherwise; else the check's own ID: no way to it at all.
+
+    Where the connection stood and no word came, the network is not at fault: the peer was too busy to say.
+    """
     pairs = tried(facts_by_node)
-    found = []
-    for item in blame(pairs, lambda pair, r: not r.get("ok") and not is_lossy(pairs, pair)):
+    found = [_mute(pair, r) for pair, r in pairs.items() if _is_mute(r) and not is_lossy(pairs, pair)]
+    for item in blame(pairs, lambda pair, r: not r.get("ok") and not _is_mute(r) and not is_lossy(pairs, pair)):
         result = pairs[item.pairs[0]]
         blocked, why = _cause(item, result, pairs, facts_by_node)
         message = f"no TCP connection {item.words()}{why}"
@@ -30,6 +33,17 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         cause = "port-blocked" if blocked else ID
         found.append(Finding(cause, "fail", message, remedy, item.where(), evidence))
     return found
+
+
+def _is_mute(result: Mapping[str, Any]) -> bool:
+    return not result.get("ok") and result.get("error") == "timeout" and "connect_s" in result
+
+
+def _mute(pair: Tuple[str, str], result: Mapping[str, Any]) -> Finding:
+    """The kernel of the peer took the connection, its program did not answer."""
+    message = f"{pair[0]} connected to {pair[1]}, which gave no answer within {result.get('seconds')} s"
+    return Finding(ID, "unknown", message, f"is {pair[1]} overloaded? look again when it is not",
+                   Where(node=pair[0], peer=pair[1]), (_evidence(pair, result),))  # fmt: skip
 
 
 def _cause(item: Blame, result: Mapping[str, Any], pairs: Tried, facts: Nodes) -> Tuple[bool, str]:
