@@ -31,7 +31,8 @@ def look(
     found = asyncio.run(Inspection(spec, cluster, setting, told, pairs).run())
     request = {**judge_request(spec, setting, cluster), "gate": found.gate}
     tried = covered(len(found.nodes)) if any("pairs" in facts for facts in found.nodes.values()) else ""
-    seen = {"hosts": found.hosts} | document(request, found.nodes, [c.name for c in checks], time.time(), found.unreachable, tried)
+    seen = document(request, found.nodes, [c.name for c in checks], time.time(), found.unreachable, tried)
+    seen["hosts"] = found.hosts
     save(run, seen)
     return seen
 

@@ -30,7 +30,7 @@ from .places import Setting, collectors, listen_message, mark, node_label, probe
 OPENING_AT_ONCE = 64
 ANSWER_SECONDS = 20.0  # beyond what a node is given for its work
 PINGS = 4
-PAIR_SECONDS = 20.0
+PAIR_SECONDS = 30.0
 PAIR_SECONDS_A_PEER = 0.5
 LEASE = 60.0
 

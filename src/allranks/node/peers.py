@@ -20,6 +20,7 @@ AT_ONCE = 8  # peers tried at a time
 CONNECT_SECONDS = 8.0  # four SYNs (0, 1, 3, 7 s): one of them arrives over a link that loses a third
 WAY_SECONDS = 3.5
 WORD_SECONDS = 20.0  # for the first word over an open connection: the peer may be busy with many
+WORD_SHARE = 0.6  # of all the time that there is
 BULK = 256 << 10
 BULK_SECONDS = 6.0
 BURST = 100
@@ -168,7 +169,8 @@ def _try_peer(
         ways = [_Way(address, int(peer["port"]), token) for address in peer.get("ways") or []]
         for way in ways:
             way.start()
-        stream = _tcp(found, peer["address"], int(peer["port"]), token)
+        patience = min(WORD_SECONDS, WORD_SHARE * float(request["seconds"]))
+        stream = _tcp(found, peer["address"], int(peer["port"]), token, patience)
         if peer.get("udp"):
             _udp(found, peer["address"], int(peer["udp"]), token, sender, stream)
         if stream is not None:
@@ -179,10 +181,12 @@ def _try_peer(
         results[name] = found
 
 
-def _tcp(found: Dict[str, Any], address: str, port: int, token: str) -> Optional[socket.socket]:
+def _tcp(
+    found: Dict[str, Any], address: str, port: int, token: str, word_seconds: float
+) -> Optional[socket.socket]:
     """Connects, greets, sends the bulk; the connection where it is of use afterwards."""
     begun = time.monotonic()
-    sock = _connect(found, address, port, token, CONNECT_SECONDS, WORD_SECONDS)
+    sock = _connect(found, address, port, token, CONNECT_SECONDS, word_seconds)
     if sock is None:
         return None
     begun = time.monotonic()
