@@ -8,7 +8,7 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import check, kill, localise, logs, scale, start, table, teardown
+from bench import bare, check, kill, localise, logs, scale, start, table, teardown
 
 ALL = {
     "start": start.run,
@@ -17,6 +17,7 @@ ALL = {
     "logs": logs.run,
     "check": check.run,
     "localise": localise.run,
+    "bare": bare.run,
     "scale": scale.run,
 }
 

@@ -18,8 +18,10 @@ OUT = Path(__file__).resolve().parents[1] / "out" / "gpu.json"
 ALLRANKS = [sys.executable, "-m", "allranks"]
 # Each virtual node its own host for NCCL; $GROUP_RANK is only known in the rank.
 WRAP = "sh -c 'NCCL_HOSTID=virtual-$GROUP_RANK exec \"$@\"' --"
-SETTINGS = ("NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_SOCKET_IFNAME=lo", "NCCL_IB_DISABLE=1", "CUDA_VISIBLE_DEVICES=0")
-GPU_CHECKS = "gpu_count,gpu_model,gpu_driver,gpu_ecc,gpu_remap,gpu_throttle,gpu_mode,gpu_pcie,gpu_busy,gpu_recovery,gpu_matmul"
+SETTINGS = ("NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_SOCKET_IFNAME=lo", "NCCL_IB_DISABLE=1",
+            "CUDA_VISIBLE_DEVICES=0")  # fmt: skip
+GPU_CHECKS = ("gpu_count,gpu_model,gpu_driver,gpu_ecc,gpu_remap,gpu_throttle,gpu_mode,gpu_pcie,gpu_busy,gpu_recovery,"
+              "gpu_matmul")  # fmt: skip
 
 
 def main(nodes: int) -> int:
@@ -58,7 +60,8 @@ def smi() -> str:
     fields = "name,driver_version,memory.total,uuid"
     argv = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
-        return subprocess.run(argv, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"}).stdout
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})
+        return done.stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise SystemExit(f"no NVIDIA GPU here: {error}") from None
 

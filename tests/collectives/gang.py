@@ -17,6 +17,7 @@ from typing import Any
 GENEROUS = 120.0  # seconds: this machine may be busy
 PRELOAD = ["allranks.collectives.start", "torch.distributed.fsdp", "torch.distributed.device_mesh"]
 CONTEXT = multiprocessing.get_context("forkserver")
+CUT = "TEST_CUT"  # the rank whose connections break in all_gather
 FOREIGN = ("ALLRANKS_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "NCCL_", "GLOO_")
 
 
@@ -62,7 +63,18 @@ def be_rank(env: dict[str, str], words: tuple[str, ...], stem: str, sabotaged: t
     for name in sabotaged:
         if hasattr(dist, name):
             setattr(dist, name, lambda *args, **named: None)
+    if env.get(CUT) == env["RANK"]:
+        whole = dist.all_gather
+        dist.all_gather = lambda *args, **named: (cut(int(env["MASTER_PORT"])), whole(*args, **named))[1]
     main(words)
+
+
+def cut(port: int) -> None:
+    """Break this process' connections, but those to the store at a port."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as one:
+            if one.type == socket.SOCK_STREAM and port not in (one.getpeername()[1], one.getsockname()[1]):
+                one.shutdown(socket.SHUT_RDWR)
 
 
 class Gang:

@@ -142,6 +142,7 @@ def gone(tmp_path_factory: pytest.TempPathFactory, forked: None) -> Iterator[dic
         runs["terminated"].send(rank, signal.SIGTERM)
     start("hung", 3, "--only", "barrier,all_gather", limit="10s", **double(2, "all_gather", "hang"))
     start("ended", 3, "--only", "all_reduce", **double(1, "all_reduce", "exit"))
+    start("cut", 2, "--only", "barrier,all_gather,send_recv", TEST_CUT="1")
     start("absent", 3, limit="10s", without=(2,))
     start("no_store", 2, limit="2s", without=(0,))
     start("measured", 2, "--suite", "bandwidth", "--quick", limit="10s", **double(1, "all_gather", "hang"))
@@ -179,6 +180,16 @@ def test_a_rank_that_ends_is_named(gone: dict[str, Gang]) -> None:
     hang = run.row("all_reduce")["hang"]
     assert 1 in hang["silent"] and hang["missing"] == [1]
     assert "no sign of life from rank" in run.line("all_reduce") and "gave up: RuntimeError" in run.line("all_reduce")
+
+
+def test_a_broken_connection_is_said_with_ranks_and_error(gone: dict[str, Gang]) -> None:
+    run = gone["cut"]
+    assert run.codes() in ({0: 3, 1: 3}, {0: 5, 1: 5}), run.everything()
+    row = run.row("all_gather")
+    assert row["status"] in ("fail", "hang") and "RuntimeError: " in row["reason"] and "onnection" in row["reason"]
+    assert {failure["rank"] for failure in row["failures"]} or "gave up" in row["reason"]
+    assert [row["test"] for row in run.rows()] == ["process_group", "barrier", "all_gather"], "it stops there"
+    assert "untested: send_recv: not reached" in run.out()
 
 
 def test_a_rank_that_is_killed_at_work_is_named(gone: dict[str, Gang]) -> None:

@@ -26,7 +26,7 @@ from .job import SPARE, Job
 BEAT = 1.0
 GRACE = 5.0  # seconds that the others have left once a rank has given up
 LOOK, LOOK_ENDING = 2.2, 1.3  # seconds between two looks at the life signs; the latter when launchers end the ranks
-PATIENCE = 12.0  # seconds for rank 0 to report
+PATIENCE, PATIENCE_ENDING = 12.0, 4.0  # seconds for rank 0 to report; the latter as above: SIGKILL may follow
 HEARD = 3.0  # seconds that whoever reports stays for the others, which hear of it through the store
 LAST = 30.0  # seconds for a report: the store may not answer
 HANG, TERMINATED = 5, 143
@@ -161,7 +161,7 @@ class Watchdog(threading.Thread):
         try:
             self._publish()
             self.store.set(f"stack/{self.test}/{self.job.rank}", json.dumps(main_stack()))
-            if not self._is_mine():
+            if not self._is_mine(PATIENCE if code == HANG else PATIENCE_ENDING):
                 self.store.set(f"heard/{self.test}/{self.job.rank}", "1")
                 leave(code)
             report = self._report(reason, look)
@@ -175,13 +175,13 @@ class Watchdog(threading.Thread):
                 self.store_lost(problem)
         leave(code)
 
-    def _is_mine(self) -> bool:
+    def _is_mine(self, patience: float) -> bool:
         """Whether this rank has to report: rank 0, or the first of the others where rank 0 does not."""
         if self.job.rank == 0:
             return True
-        if self._told(PATIENCE):
+        if self._told(patience):
             return False
-        return bool(self.store.add(f"teller/{self.test}", 1) == 1) or not self._told(PATIENCE)
+        return bool(self.store.add(f"teller/{self.test}", 1) == 1) or not self._told(patience)
 
     def _told(self, patience: float) -> bool:
         """Whether another rank has reported; gives signs of life meanwhile."""
