@@ -20,7 +20,7 @@ from allranks.spec import RunSpec
 
 from . import exits
 from .check import Progress
-from .test import run_together
+from .together import run_together
 
 LOOK = "ports"  # the check that tries every pair by TCP
 

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from allranks.cluster import Cluster
 from allranks.errors import UsageError
-from allranks.findings import Finding
-from allranks.gang import session as sessions
-from allranks.gang.tested import verdict_of
-from allranks.report.live import JsonView
-from allranks.report.testview import TestView
-from allranks.spec import RunSpec
 
-from . import exits
 from .dryrun import describe
-from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, opening, option, split_words
+from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, option, split_words
 from .target import find_cluster, resolve_options
+from .together import run_together
 
 TESTS = "Tests"
 
@@ -87,33 +76,3 @@ def command(
 
         raise typer.Exit(run_pairs(spec, cluster, json_))
     raise typer.Exit(run_together(spec, cluster, json_))
-
-
-def run_together(
-    spec: RunSpec, cluster: Cluster, json_: bool,
-    before: Sequence[Finding] = (), dead: tuple[tuple[str, str], ...] = (),
-) -> int:  # fmt: skip
-    """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
-    view = JsonView() if json_ else TestView()
-    session = sessions.create(spec, cluster, os.environ, os.getcwd(), lambda: view, dead=dead)
-    session.view.opening(opening(session))
-    result = session.run(None)
-    result["findings"] = [f.to_json() for f in before] + list(result.get("findings") or [])
-    if before and result["exit"] == exits.DONE:
-        result.update(exit=exits.CHECK_FAILED, verdict=verdict_of(before[0]).to_json())
-    return close(spec, session, result, json_)
-
-
-def close(spec: RunSpec, session: sessions.Session, result: dict[str, Any], json_: bool) -> int:
-    """Prints and saves the end; gives the exit code."""
-    from allranks.report.testpage import test_page
-
-    gang, run = session.controller.gang, session.run_dir
-    result = {**result, "suite": spec.suite, "ok": result["exit"] == exits.DONE, "started": session.started}
-    result.update(nodes=[n.name for n in gang.cluster.nodes], ranks=len(gang.ranks()))
-    run.write_document("result.json", result)
-    (run.path / "report.html").write_text(test_page(result), encoding="utf-8")
-    if json_:
-        sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
-    session.view.closing(result, result.get("verdict"))
-    return int(result["exit"])

@@ -6,7 +6,7 @@ So checks stay pure: their tests give them recorded files and outputs.
 from __future__ import annotations
 
 import json
-from typing import Any, List, Mapping, NamedTuple, Optional, Protocol, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 
 class CouldNotLook(Exception):
@@ -106,3 +106,43 @@ def ask(host: Host, program: str, seconds: float, anywhere: bool = False) -> Any
         if line.startswith(ANSWER):
             return json.loads(line[len(ANSWER) :])
     raise CouldNotLook((ran.err.strip().splitlines() or ["Python printed nothing"])[-1][:300])
+
+
+# "-c" puts the working directory first: its own `json.py` must not be taken.
+_VERSIONS = r"""
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import json
+try:
+    from importlib.metadata import version
+except ImportError:
+    sys.exit("importlib.metadata came with Python 3.8")
+found = {}
+for name in NAMES:
+    try:
+        found[name] = version(name)
+    except Exception:
+        pass
+print("\nALLRANKS-ANSWER " + json.dumps(found))
+"""
+
+
+def versions(host: Host, wanted: Tuple[str, ...], seconds: float) -> Dict[str, str]:
+    """Of the packages wanted those that the training interpreter has. Raises as `ask`."""
+    found: Dict[str, str] = ask(host, f"NAMES = {wanted!r}\n{_VERSIONS}", seconds)
+    return found
+
+
+_LAST = 4_000_000  # bytes: the newest part of a large ring buffer
+
+
+def kernel_text(host: Host) -> str:
+    """dmesg, or the journal's copy where kernel.dmesg_restrict keeps it from users."""
+    ran = host.run(["sh", "-c", f"dmesg | tail -c {_LAST}"], 10.0)
+    if ran.out.strip():
+        return ran.out
+    other = host.run(["sh", "-c", f"journalctl -k -b -q --no-pager -o short-monotonic | tail -c {_LAST}"], 15.0)
+    if other.out.strip():
+        return other.out
+    why = (ran.err.strip().splitlines() or ["the kernel log is empty"])[0]
+    raise CouldNotLook(f"{why[:200]} (sudo sysctl kernel.dmesg_restrict=0, or join the group adm or systemd-journal)")

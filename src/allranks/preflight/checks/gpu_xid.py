@@ -14,13 +14,12 @@ from allranks.findings import Finding, Status
 
 from .. import smi
 from ..compare import Nodes, place, remote
-from ..host import CouldNotLook, Host
+from ..host import CouldNotLook, Host, kernel_text
 
 ID = "gpu_xid"
 GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 130.0
-LAST = 4_000_000  # bytes: the newest part of a large ring buffer
 SHOWN = 32
 
 
@@ -77,7 +76,7 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     """
     if not smi.has_nvidia(host):
         return None
-    found = read_log(_log(host), _uptime(host))
+    found = read_log(kernel_text(host), _uptime(host))
     if not found:
         return []
     try:
@@ -93,18 +92,6 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
 def _uptime(host: Host) -> Optional[float]:
     words = (host.text("/proc/uptime", 64) or "").split()
     return float(words[0]) if words else None
-
-
-def _log(host: Host) -> str:
-    """Since boot: dmesg, or the journal's copy where kernel.dmesg_restrict keeps it from users."""
-    ran = host.run(["sh", "-c", f"dmesg | tail -c {LAST}"], 10.0)
-    if ran.out.strip():
-        return ran.out
-    other = host.run(["sh", "-c", f"journalctl -k -b -q --no-pager -o short-monotonic | tail -c {LAST}"], 15.0)
-    if other.out.strip():
-        return other.out
-    why = (ran.err.strip().splitlines() or ["the kernel log is empty"])[0]
-    raise CouldNotLook(f"{why[:200]} (sudo sysctl kernel.dmesg_restrict=0, or join the group adm or systemd-journal)")
 
 
 def read_log(text: str, up: Optional[float]) -> List[Dict[str, Any]]:

@@ -13,14 +13,13 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from allranks.findings import Finding
 
 from ..compare import Nodes, by_value, names, place, remote
-from ..host import CouldNotLook, Host
+from ..host import Host, kernel_text
 
 ID = "kernel_log"
 GROUP = "host"
 LEVEL = "full"
 SECONDS = 30.0
 DAY = 86400.0
-LAST = 4_000_000  # bytes: the newest part of a large ring buffer
 DEVICE = re.compile(r"\b(nvme\d+|sd[a-z]+)(?:n?p?\d+)*\b")
 STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
 # An empty drive is no failing disk, nor one that refuses a request it does not support.
@@ -76,7 +75,7 @@ def collect(host: Host) -> Dict[str, Dict[str, Any]]:
     words = (host.text("/proc/uptime", 64) or "").split()
     up = float(words[0]) if words else None
     found: Dict[str, Dict[str, Any]] = {}
-    for stamp, text in _lines(_log(host)):
+    for stamp, text in _lines(kernel_text(host)):
         ago = max(0.0, up - stamp) if up is not None and stamp is not None else None
         for name, pattern in COMPILED.items():
             if not pattern.search(text) or (name == "disk" and NO_DISK.search(text)):
@@ -87,18 +86,6 @@ def collect(host: Host) -> Dict[str, Dict[str, Any]]:
             one.update(count=one["count"] + 1, line=text[:300], ago=None if ago is None else round(ago))
             break
     return {name: one for name, one in found.items() if one["count"] >= KINDS[name].least}
-
-
-def _log(host: Host) -> str:
-    """dmesg, or the journal's copy where kernel.dmesg_restrict keeps it from users."""
-    ran = host.run(["sh", "-c", f"dmesg | tail -c {LAST}"], 10.0)
-    if ran.out.strip():
-        return ran.out
-    other = host.run(["sh", "-c", f"journalctl -k -b -q --no-pager -o short-monotonic | tail -c {LAST}"], 15.0)
-    if other.out.strip():
-        return other.out
-    why = (ran.err.strip().splitlines() or ["the kernel log is empty"])[0]
-    raise CouldNotLook(f"{why[:200]} (sudo sysctl kernel.dmesg_restrict=0, or join the group adm or systemd-journal)")
 
 
 def _lines(text: str) -> List[Tuple[Optional[float], str]]:

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.findings import Finding
 
 from ..compare import Difference, Nodes, differences, names, part, place, remote, verb
-from ..host import Host, ask
+from ..host import Host, versions
 
 ID = "packages"
 GROUP = "software"
@@ -30,31 +30,13 @@ SHOWN = 4
 _LABEL = "python-version-or-env-mismatch"
 _CUDA = re.compile(r"(nvidia-.+)-cu(\d+)\Z")
 
-# "-c" puts the working directory first: its own `json.py` must not be taken.
-PROGRAM = r"""
-import sys
-sys.path[:] = [p for p in sys.path if p]
-import json
-try:
-    from importlib.metadata import version
-except ImportError:
-    sys.exit("importlib.metadata came with Python 3.8")
-found = {}
-for name in NAMES:
-    try:
-        found[name] = version(name)
-    except Exception:
-        pass
-print("\nALLRANKS-ANSWER " + json.dumps(found))
-"""
-
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
     """{name: version} of those that are installed; None where the command is no Python program."""
     if "path" not in part(host.facts, "interpreter"):
         return None
     found: Dict[str, str] = {}
-    for name, version in ask(host, f"NAMES = {NAMES!r}\n{PROGRAM}", SECONDS - 5).items():
+    for name, version in versions(host, NAMES, SECONDS - 5).items():
         family = _CUDA.match(name)
         found[family.group(1) if family else name] = f"{version} (cu{family.group(2)})" if family else str(version)
     return found

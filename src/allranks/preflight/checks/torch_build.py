@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from allranks.findings import Finding, Status
 
 from ..compare import Nodes, differences, names, number, part, place, remote
-from ..host import Host, ask
+from ..host import Host, versions
 
 ID = "torch_build"
 GROUP = "software"
@@ -21,23 +21,6 @@ SECONDS = 40.0
 WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 CPU = "CPU only"
 _LABEL = "python-version-or-env-mismatch"
-
-PROGRAM = r"""
-import sys
-sys.path[:] = [p for p in sys.path if p]
-import json
-try:
-    from importlib.metadata import version
-except ImportError:
-    sys.exit("importlib.metadata came with Python 3.8")
-found = {}
-for name in NAMES:
-    try:
-        found[name] = version(name)
-    except Exception:
-        pass
-print("\nALLRANKS-ANSWER " + json.dumps(found))
-"""
 
 
 def collect(host: Host) -> Optional[Dict[str, Any]]:
@@ -49,7 +32,7 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     if not platform.startswith("CUDA"):
         return {"platform": platform, "nccl": None}
     cuda = "nvidia-nccl-cu" + platform[len("CUDA ") :].partition(".")[0]
-    wheels = ask(host, f"NAMES = {WHEELS!r}\n{PROGRAM}", SECONDS - 5)
+    wheels = versions(host, WHEELS, SECONDS - 5)
     # several may be installed: torch loads the one it was built for
     return {"platform": platform, "nccl": wheels.get(cuda) or next(iter(wheels.values()), None)}
 
