@@ -1,0 +1,137 @@
+"""From what every rank is doing to the rank that keeps the others waiting (pure).
+
+Rule of thumb: who is not in the collective is at fault, who is in it is a victim. Where all are in one, those at
+another place than most are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..rules.words import listed, numbers
+from .doing import Doing, Kind
+
+STRAGGLER = "nccl-timeout-straggler-or-slow-rank"
+MISMATCH = "nccl-timeout-collective-mismatch"
+UNEVEN = "uneven-data-hang"
+PAIRS = "allranks test --hosts … --suite pairs says whether a node or a link is at fault"
+Names = Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Hang:
+    """`cause` is a label; `culprits` keep the others (`victims`) waiting; `slow`: they work, it is no standstill."""
+
+    cause: str
+    message: str
+    remedy: str
+    confidence: float
+    culprits: tuple[int, ...] = ()
+    victims: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+    slow: bool = False
+
+
+def attribute(found: Mapping[int, Doing], ended: Sequence[int], names: Names) -> Hang | None:
+    """None where nobody waits for others: then it is no hang that allranks could speak of.
+
+    `ended` are ranks that ended with 0; `names` are nodes by rank.
+    """
+    waiting = {r: d for r, d in found.items() if d.kind in (Kind.WAITING, Kind.STARTING)}
+    if not waiting:
+        return None
+    for kind in (Kind.STOPPED, Kind.GONE, Kind.BLOCKED, Kind.ELSEWHERE, Kind.BUSY):
+        culprits = sorted(r for r, d in found.items() if d.kind is kind)
+        if culprits:
+            return _outside(kind, culprits, found, waiting, names)
+    if ended:
+        return _ended(sorted(ended), waiting, names)
+    return _apart(found, waiting, names)
+
+
+def _outside(
+    kind: Kind, culprits: list[int], found: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names
+) -> Hang:
+    """Some are not in a collective."""
+    first = found[culprits[0]]
+    does = {Kind.STOPPED: "stopped", Kind.GONE: "gone (a zombie)", Kind.BUSY: "busy"}.get(kind, "")
+    at = f" at {first.at}" if first.at else ""
+    why = f" ({first.why})" if first.why and kind is not Kind.STOPPED else ""
+    verb = "is" if len(culprits) == 1 else "are"
+    message = f"{_named(culprits, names)} {verb}{f' {does}' if does else ''}{at}{why}"
+    message += f"; {_who(waiting, names)} {_wait(waiting)}"
+    remedy = _REMEDIES[kind].format(node=names.get(culprits[0], "the node"), rank=culprits[0])
+    confidence = {Kind.STOPPED: 0.97, Kind.GONE: 0.9, Kind.BUSY: 0.7}.get(kind, 0.85)
+    return Hang(STRAGGLER, message, remedy, confidence, tuple(culprits), tuple(waiting), _evidence(culprits, found),
+                slow=kind is Kind.BUSY)  # fmt: skip
+
+
+_REMEDIES = {
+    Kind.STOPPED: "ssh {node} and send SIGCONT to it, or find who stopped it (a debugger, Ctrl-Z, a cgroup freezer)",
+    Kind.GONE: "its process has ended and was not reaped: allranks logs --rank {rank}",
+    Kind.BLOCKED: "look at the disk or the network file system on {node}: dmesg, mount, nfsstat",
+    Kind.ELSEWHERE: "look at what rank {rank} waits for there; its whole stack is in evidence/stacks",
+    Kind.BUSY: "it still works: give it time, or move the work off the training path (evaluate and save on all ranks "
+               "alike, or without a collective meanwhile)",
+}  # fmt: skip
+
+
+def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang:
+    """Some have ended with 0 while the others are in a collective."""
+    message = f"{_named(ended, names)} ended with code 0 while {_who(waiting, names)} {_wait(waiting)}"
+    remedy = ("every rank must do the same number of steps: drop_last or padding in the sampler, "
+              "or join() for uneven inputs; and no rank may leave early")  # fmt: skip
+    return Hang(UNEVEN, message, remedy, 0.85, tuple(ended), tuple(waiting))
+
+
+def _apart(found: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names) -> Hang:
+    """All that could be looked at wait: at one place, or at several."""
+    groups: dict[tuple[str, str, int], list[int]] = {}
+    for rank, item in sorted(waiting.items()):
+        groups.setdefault(item.place(), []).append(rank)
+    blind = [r for r, d in found.items() if d.kind is Kind.UNKNOWN]
+    if len(groups) == 1:
+        if blind:
+            message = f"{_named(blind, names)} could not be looked at; {_who(waiting, names)} {_wait(waiting)}"
+            return Hang("unknown", message, PAIRS, 0.4, tuple(blind), tuple(waiting))
+        message = f"all ranks wait in {_place(next(iter(waiting.values())))}: none is behind"
+        return Hang("unknown", message, f"the network between them is suspect: {PAIRS}", 0.4, (), tuple(waiting))
+    ordered = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
+    culprits = ordered[0] if len(ordered[0]) < len(ordered[-1]) else []
+    parts = [f"{_named(ranks, names)} in {_place(waiting[ranks[0]])}" for ranks in ordered]
+    message = f"ranks wait in different collectives: {listed(parts)}"
+    victims = tuple(r for r in waiting if r not in culprits)
+    remedy = "all ranks must call the same collectives in the same order: look for a condition on rank or data there"
+    evidence = _evidence([group[0] for group in ordered], found)
+    return Hang(MISMATCH, message, remedy, 0.8 if culprits else 0.6, tuple(culprits), victims, evidence)
+
+
+def _place(item: Doing) -> str:
+    return f"{item.call}{f' ({item.at})' if item.at else ''}"
+
+
+def _named(ranks: Iterable[int], names: Names) -> str:
+    """rank 3 on h2 · ranks 2-3 on h2 and rank 5 on h3."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(ranks):
+        groups.setdefault(names.get(rank, "?"), []).append(rank)
+    return listed([f"rank{'s' * (len(g) > 1)} {numbers(g)} on {node}" for node, g in groups.items()])
+
+
+def _who(waiting: Mapping[int, Doing], names: Names) -> str:
+    return _named(waiting, names) if len(waiting) <= 2 else f"ranks {numbers(waiting)}"
+
+
+def _wait(waiting: Mapping[int, Doing]) -> str:
+    places = list(dict.fromkeys(_place(d) for d in waiting.values()))
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return f"{verb} in {listed(places[:2])}" + (f" and {len(places) - 2} more places" if len(places) > 2 else "")
+
+
+def _evidence(ranks: Iterable[int], found: Mapping[int, Doing]) -> tuple[str, ...]:
+    lines = []
+    for rank in list(ranks)[:3]:
+        frames = " < ".join(str(frame) for frame in found[rank].stack[:4])
+        lines.append(f"rank {rank}: {frames or found[rank].why or found[rank].kind.value}")
+    return tuple(lines)

@@ -1,0 +1,126 @@
+"""What a rank is doing, from its stack and the kernel's word on its process (pure)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .stacks import Frame, Stack, main_stack
+
+BUSY = 0.25  # of a core between two looks: it computes, it does not wait
+# Calls of torch.distributed that wait for other ranks (distributed_c10d.py, torch 2.1 to 2.13).
+COLLECTIVES = frozenset({
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_single",
+    "all_gather_object", "all_gather_coalesced", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "reduce", "broadcast",
+    "broadcast_object_list", "gather", "gather_object", "scatter", "scatter_object_list", "all_to_all",
+    "all_to_all_single", "barrier", "monitored_barrier", "send", "recv", "batch_isend_irecv", "send_object_list",
+    "recv_object_list",
+})  # fmt: skip
+STARTING = frozenset({"init_process_group", "new_group", "rendezvous", "_store_based_barrier", "init_device_mesh"})
+GRADIENTS = ("torch/autograd/", "torch/nn/parallel/distributed.py", "torch/distributed/fsdp/",
+             "torch/distributed/_composable/")  # fmt: skip
+BACKWARD = frozenset({"backward", "_engine_run_backward", "wait", "unshard", "finalize_backward"})
+LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
+# wchan (fs/proc/base.c) in words; names differ by kernel version, so their beginnings.
+WAITS = (
+    ("hrtimer_nanosleep", "sleeping"), ("do_nanosleep", "sleeping"), ("common_nsleep", "sleeping"),
+    ("futex", "waiting for a lock"), ("pipe", "waiting at a pipe"), ("fifo", "waiting for the other end of a FIFO"),
+    ("wait_for_partner", "waiting for the other end of a FIFO"), ("do_wait", "waiting for a child process"),
+    ("rpc_", "waiting for NFS"), ("nfs", "waiting for NFS"), ("io_schedule", "waiting for a disk"),
+    ("folio_wait", "waiting for a disk"), ("poll", "waiting for input"), ("ep_poll", "waiting for input"),
+    ("unix_", "waiting for another process"), ("tcp_recv", "waiting for the network"),
+    ("sk_wait", "waiting for the network"),
+)  # fmt: skip
+
+
+class Kind(enum.Enum):
+    """Roughly; `WAITING` is for others, everything else keeps them waiting."""
+
+    WAITING = "waits for the others"
+    STARTING = "waits for the others to join"
+    ELSEWHERE = "is elsewhere"
+    BUSY = "computes"
+    STOPPED = "is stopped"
+    BLOCKED = "is blocked in the kernel"
+    GONE = "has ended"
+    UNKNOWN = "could not be looked at"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at one rank. `cpu`: seconds used so far; `state` as /proc has it; `file` is what it reads, if known."""
+
+    rank: int
+    text: str = ""
+    error: str = ""
+    state: str = ""
+    cpu: float = 0.0
+    wchan: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Doing:
+    """`call` is the collective's name; `at` is the innermost frame of the program's own; `stack` the main thread's."""
+
+    kind: Kind
+    call: str = ""
+    at: Frame | None = None
+    why: str = ""
+    stack: Stack = ()
+
+    def place(self) -> tuple[str, str, int]:
+        """What has to be the same for two ranks to stand at the same point."""
+        return (self.call, self.at.file if self.at else "", self.at.line if self.at else 0)
+
+
+def read_look(rank: int, found: Mapping[str, Any]) -> Look:
+    """From what a node tells of a rank; absent parts are unknown."""
+    text, error, state, wchan, file = (str(found.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
+    return Look(rank, text, error, state, float(found.get("cpu") or 0.0), wchan, file)
+
+
+def doing(before: Look, after: Look, seconds: float) -> Doing:
+    """From two looks some seconds apart."""
+    stack = main_stack(after.text)
+    own = next((f for f in stack if not any(part in f.file for part in LIBRARY)), stack[0] if stack else None)
+    if after.state in ("T", "t"):
+        return Doing(Kind.STOPPED, at=own, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
+    if after.state in ("Z", "X"):
+        return Doing(Kind.GONE, stack=stack)
+    call = _collective(stack)
+    if call:
+        kind = Kind.STARTING if call in STARTING else Kind.WAITING
+        return Doing(kind, call, own, stack=stack)
+    why = _why(after)
+    if after.state == "D":
+        return Doing(Kind.BLOCKED, at=own, why=why or "in an uninterruptible wait of the kernel", stack=stack)
+    if seconds > 0 and (after.cpu - before.cpu) / seconds >= BUSY:
+        return Doing(Kind.BUSY, at=own, why="it uses its CPU", stack=stack)
+    if not stack:
+        return Doing(Kind.UNKNOWN, why=after.error or why, stack=stack)
+    return Doing(Kind.ELSEWHERE, at=own, why=why, stack=stack)
+
+
+def _collective(stack: Stack) -> str:
+    """The outermost call of torch.distributed, by its public name; a backward pass waits for gradients."""
+    named = ""
+    for frame in stack:
+        if "torch/distributed/" in frame.file and frame.function in COLLECTIVES | STARTING:
+            named = frame.function
+    if named:
+        return named
+    inner = [f for f in stack[:6] if any(part in f.file for part in GRADIENTS)]
+    return "backward (gradients)" if inner and _waits_in_backward(stack) else ""
+
+
+def _waits_in_backward(stack: Stack) -> bool:
+    return any(f.function in BACKWARD for f in stack[:6])
+
+
+def _why(look: Look) -> str:
+    if look.file:
+        return f"reading {look.file}"
+    return next((words for name, words in WAITS if look.wchan.startswith(name)), "")

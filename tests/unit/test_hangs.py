@@ -1,0 +1,186 @@
+"""Who keeps the others waiting: from stacks as faulthandler and py-spy print them."""
+
+from __future__ import annotations
+
+import pytest
+
+from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, UNEVEN, Hang, attribute
+from allranks.diagnose.hangs.doing import Doing, Kind, Look, doing
+from allranks.diagnose.hangs.stacks import Frame, main_stack
+
+SITE = "/venv/lib/python3.11/site-packages"
+TORCH = f"{SITE}/torch/distributed/distributed_c10d.py"
+WORKER = """Thread 0x00007f7b164f36c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+  File "/usr/lib/python3.11/threading.py", line 1045 in _bootstrap_inner
+
+"""
+NAMES = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
+
+
+def dump(*frames: tuple[str, int, str], worker: bool = True) -> str:
+    lines = [f'  File "{file}", line {line} in {function}' for file, line, function in frames]
+    head = "Current thread 0x00007f7b17258b80 (most recent call first):"
+    return (WORKER if worker else "") + "\n".join([head, *lines]) + "\n"
+
+
+def in_collective(name: str = "all_reduce", line: int = 60) -> str:
+    return dump((TORCH, 2810, name), (f"{SITE}/torch/distributed/c10d_logger.py", 81, "wrapper"),
+                ("/work/train.py", line, "step"), ("/work/train.py", 99, "<module>"))  # fmt: skip
+
+
+def at(line: int, function: str = "load", *above: tuple[str, int, str]) -> str:
+    return dump(*above, ("/work/data.py", line, function), ("/work/train.py", 50, "step"))
+
+
+def seen(text: str = "", state: str = "S", cpu: float = 0.0, **more: str) -> Doing:
+    before, after = Look(0, text, state=state), Look(0, text, state=state, cpu=cpu, **more)
+    return doing(before, after, 5.0)
+
+
+def hang(*of: Doing, ended: tuple[int, ...] = ()) -> Hang:
+    found = attribute({rank: item for rank, item in enumerate(of) if rank not in ended}, ended, NAMES)
+    assert found is not None
+    return found
+
+
+# -- stacks --------------------------------------------------------------------------------------------
+
+
+def test_the_main_thread_is_the_current_one() -> None:
+    stack = main_stack(at(41))
+    assert stack[0] == Frame("/work/data.py", 41, "load") and str(stack[0]) == "data.py:41 in load"
+    assert len(stack) == 2
+
+
+def test_without_a_current_thread_the_last_is_the_main_one() -> None:
+    text = at(41).replace("Current thread", "Thread")
+    assert main_stack(text)[0].function == "load"
+
+
+def test_several_dumps_in_one_file_the_last_counts() -> None:
+    assert main_stack(at(41) + "\n" + at(42))[0].line == 42
+
+
+def test_py_spy() -> None:
+    text = """Process 7: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 7 (idle): "MainThread"
+    load (/work/data.py:41)
+    <module> (/work/train.py:50)
+Thread 9 (active): "worker"
+    run (threading.py:982)
+"""
+    assert [str(f) for f in main_stack(text)] == ["data.py:41 in load", "train.py:50"]
+
+
+EMPTY = "Current thread 0x1 (most recent call first):\n"
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "Fatal Python error: x", EMPTY])
+def test_no_stack(text: str) -> None:
+    assert main_stack(text) == ()
+
+
+def test_a_frame_without_a_line() -> None:
+    assert main_stack(dump(("/x.py", 0, "f")).replace("line 0", "line ???"))[0].line == 0
+
+
+# -- what a rank does ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [
+        (seen(in_collective()), Kind.WAITING),
+        (seen(in_collective(), cpu=5.0), Kind.WAITING),  # Gloo and NCCL spin
+        (seen(in_collective("init_process_group")), Kind.STARTING),
+        (seen(at(3)), Kind.ELSEWHERE),
+        (seen(at(3), cpu=4.0), Kind.BUSY),
+        (seen(at(3), state="R", cpu=0.1), Kind.ELSEWHERE),
+        (seen(in_collective(), state="T"), Kind.STOPPED),
+        (seen(at(3), state="D", wchan="rpc_wait_bit_killable"), Kind.BLOCKED),
+        (seen("", state="Z"), Kind.GONE),
+        (seen("", error="could not look: py-spy is not installed"), Kind.UNKNOWN),
+    ],
+)
+def test_kinds(item: Doing, kind: Kind) -> None:
+    assert item.kind is kind
+
+
+def test_the_public_call_is_named_and_the_programs_own_frame() -> None:
+    text = dump((TORCH, 2700, "broadcast"), (TORCH, 3300, "broadcast_object_list"), ("/work/train.py", 7, "main"))
+    item = seen(text)
+    assert (item.call, str(item.at)) == ("broadcast_object_list", "train.py:7 in main")
+
+
+def test_waiting_for_gradients() -> None:
+    text = dump((f"{SITE}/torch/autograd/graph.py", 829, "_engine_run_backward"),
+                (f"{SITE}/torch/autograd/__init__.py", 347, "backward"), ("/work/train.py", 61, "step"))  # fmt: skip
+    assert seen(text).call == "backward (gradients)"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [({"wchan": "hrtimer_nanosleep"}, "sleeping"), ({"wchan": "futex_wait_queue"}, "waiting for a lock"),
+     ({"wchan": "pipe_read", "file": "/data/fifo"}, "reading /data/fifo"), ({"wchan": "0"}, "")],
+)  # fmt: skip
+def test_the_kernels_word(more: dict[str, str], why: str) -> None:
+    assert seen(at(3), **more).why == why
+
+
+# -- attribution ---------------------------------------------------------------------------------------
+
+WAITS = seen(in_collective())
+
+
+def test_one_rank_is_elsewhere() -> None:
+    found = hang(WAITS, WAITS, seen(at(41), wchan="hrtimer_nanosleep"), WAITS)
+    assert (found.cause, found.culprits, found.victims) == (STRAGGLER, (2,), (0, 1, 3))
+    assert found.message == (
+        "rank 2 on h2 is at data.py:41 in load (sleeping); ranks 0, 1 and 3 wait in all_reduce (train.py:60 in step)"
+    )
+    assert found.evidence == ("rank 2: data.py:41 in load < train.py:50 in step",)
+
+
+def test_a_stopped_rank_is_surer_than_one_that_is_elsewhere() -> None:
+    found = hang(WAITS, seen(at(3)), seen(in_collective(), state="T"), WAITS)
+    assert found.culprits == (2,) and "rank 2 on h2 is stopped at" in found.message and "SIGCONT" in found.remedy
+
+
+def test_a_busy_rank_is_slow_not_stuck() -> None:
+    found = hang(seen(at(9, "save"), cpu=4.9), WAITS, WAITS, WAITS)
+    assert found.slow and found.culprits == (0,) and "busy at data.py:9 in save" in found.message
+
+
+def test_ranks_that_ended_early() -> None:
+    found = hang(WAITS, WAITS, WAITS, WAITS, ended=(3,))
+    assert (found.cause, found.culprits) == (UNEVEN, (3,))
+    assert found.message.startswith("rank 3 on h2 ended with code 0 while ranks 0-2 wait in all_reduce")
+
+
+def test_different_collectives() -> None:
+    found = hang(WAITS, WAITS, seen(in_collective("barrier", 70)), WAITS)
+    assert (found.cause, found.culprits, found.victims) == (MISMATCH, (2,), (0, 1, 3))
+    assert "rank 2 on h2 in barrier (train.py:70 in step)" in found.message
+
+
+def test_two_halves_blame_nobody() -> None:
+    other = seen(in_collective("barrier", 70))
+    found = hang(WAITS, WAITS, other, other)
+    assert (found.cause, found.culprits, found.confidence) == (MISMATCH, (), 0.6)
+
+
+def test_all_at_one_place_is_not_explained() -> None:
+    found = hang(WAITS, WAITS, WAITS, WAITS)
+    assert (found.cause, found.culprits) == ("unknown", ()) and "--suite pairs" in found.remedy
+
+
+def test_a_rank_that_could_not_be_looked_at_is_said_to_be() -> None:
+    found = hang(WAITS, WAITS, seen("", error="could not look"), WAITS)
+    assert (found.cause, found.culprits) == ("unknown", (2,)) and "could not be looked at" in found.message
+
+
+def test_nobody_waits() -> None:
+    assert attribute({0: seen(at(1)), 1: seen(at(2))}, (), NAMES) is None
