@@ -53,6 +53,10 @@ class LinkFaults(HostBase):
             batch(f"link set {end} mtu 1500 up", netns=one.netns)
             batch(f"route replace {other.address}/32 dev {end} src {one.address}", netns=one.netns)
 
+    def links(self) -> list[dict[str, object]]:
+        """NetworkFaults has it."""
+        raise NotImplementedError
+
     def undelay_link(self) -> None:
         """Ends the wire that this host began; its ends and the routes over them go with it."""
         file = self.dir / "wire.pid"
@@ -63,6 +67,8 @@ class LinkFaults(HostBase):
         if str(WIRE).encode() in _cmdline(pid):
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: not _cmdline(pid), what="the wire gone")
+        mine = f"w{self.index}-"
+        wait_until(lambda: not any(str(n["ifname"]).startswith(mine) for n in self.links()), what="its end gone")
 
 
 LIMIT = 1 << 18  # bytes that wait on a slow path

@@ -197,8 +197,8 @@ class NetworkFaults(HostBase):
         in_netns(self.netns, "nft", "flush", "ruleset")
         in_netns(self.netns, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
         extra = [str(link["ifname"]) for link in self.links() if link["ifname"] not in ("lo", "eth0")]
-        lines = [f"link del {name}" for name in extra]
-        batch("link set eth0 mtu 1500 gso_max_segs 65535 up", *lines, netns=self.netns)
+        batch("link set eth0 mtu 1500 gso_max_segs 65535 up", netns=self.netns)
+        batch(*(f"link del {name}" for name in extra), netns=self.netns, check=False)  # some go by themselves
         batch(f"link set {self.port} mtu 1500")
 
 

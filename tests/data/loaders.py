@@ -1,0 +1,198 @@
+"""Ten loaders that are wrong on purpose and six that are right, for ranks that a launcher's environment describes.
+
+Each is a function that yields its loader once an epoch, as a training loop would begin it.
+"""
+
+import os
+import random
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    get_worker_info,
+)  # fmt: skip
+
+SIZE, BATCH = 96, 4
+RANK, WORLD = (lambda: int(os.environ["RANK"])), (lambda: int(os.environ["WORLD_SIZE"]))
+LOCAL, LOCAL_WORLD = (lambda: int(os.environ["LOCAL_RANK"])), (lambda: int(os.environ["LOCAL_WORLD_SIZE"]))
+NODE, NODES = (lambda: int(os.environ["GROUP_RANK"])), (lambda: int(os.environ["NNODES"]))
+
+
+class Images(Dataset):
+    """Pictures and labels; the content follows from the index."""
+
+    def __init__(self, size=SIZE):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        return torch.full((3, 4, 4), float(index)), index % 10
+
+
+class Augmented(Images):
+    """The same pictures, changed at random each time they are read."""
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image + random.random(), label
+
+
+class Stream(IterableDataset):
+    """A stream of samples, shared out by what it is told, and by worker if it is told to."""
+
+    def __init__(self, part, parts, by_worker=True, size=SIZE):
+        self.part, self.parts, self.by_worker, self.size = part, parts, by_worker, size
+
+    def __iter__(self):
+        part, parts, info = self.part, self.parts, get_worker_info()
+        if info is not None and self.by_worker:
+            part, parts = part * info.num_workers + info.id, parts * info.num_workers
+        for index in range(part, self.size, parts):
+            yield {"text": f"sample {index}", "tokens": torch.arange(index, index + 5)}
+
+
+class Batches:
+    """Shares whole batches out, and nobody looks whether there are enough of them."""
+
+    def __init__(self, batches, rank, world):
+        self.mine = batches[rank::world]
+
+    def __iter__(self):
+        return iter(self.mine)
+
+    def __len__(self):
+        return len(self.mine)
+
+
+def epochs(loader, set_epoch=None):
+    for epoch in range(3):
+        if set_epoch is not None:
+            set_epoch(epoch)
+        yield loader
+
+
+# ---- wrong
+
+
+def no_sampler():
+    return epochs(DataLoader(Images(), BATCH))
+
+
+def by_local_rank():
+    sampler = DistributedSampler(Images(), LOCAL_WORLD(), LOCAL())
+    return epochs(DataLoader(Images(), BATCH, sampler=sampler), sampler.set_epoch)
+
+
+def sharded_twice():
+    mine = Subset(Images(), list(range(RANK(), SIZE, WORLD())))
+    sampler = DistributedSampler(mine, WORLD(), RANK())
+    return epochs(DataLoader(mine, BATCH, sampler=sampler), sampler.set_epoch)
+
+
+def same_seed_replacement():
+    sampler = RandomSampler(Images(), replacement=True, generator=torch.Generator().manual_seed(7))
+    return epochs(DataLoader(Images(), BATCH, sampler=sampler))
+
+
+def epoch_forgotten():
+    return epochs(DataLoader(Images(), BATCH, sampler=DistributedSampler(Images(), WORLD(), RANK())))
+
+
+def drop_last_differs():
+    data = Images(SIZE + 8)
+    sampler = DistributedSampler(data, WORLD(), RANK(), drop_last=False)
+    loader = DataLoader(data, BATCH, sampler=sampler, drop_last=RANK() == 0)
+    return epochs(loader, sampler.set_epoch)
+
+
+def workers_repeat():
+    return epochs(DataLoader(Stream(RANK(), WORLD(), by_worker=False), BATCH, num_workers=2))
+
+
+def by_node_only():
+    sampler = DistributedSampler(Images(), NODES(), NODE())
+    return epochs(DataLoader(Images(), BATCH, sampler=sampler), sampler.set_epoch)
+
+
+def rank_without_data():
+    batches = list(BatchSampler(SequentialSampler(Images(12)), BATCH, False))
+    return epochs(DataLoader(Images(12), batch_sampler=Batches(batches, RANK(), WORLD())))
+
+
+def shuffled_per_rank():
+    return epochs(DataLoader(Images(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(RANK())))
+
+
+# ---- right
+
+
+def distributed():
+    sampler = DistributedSampler(Images(), WORLD(), RANK())
+    return epochs(DataLoader(Images(), BATCH, sampler=sampler), sampler.set_epoch)
+
+
+def distributed_padded():
+    data = Images(SIZE + 1)
+    sampler = DistributedSampler(data, WORLD(), RANK())
+    return epochs(DataLoader(data, BATCH, sampler=sampler), sampler.set_epoch)
+
+
+def batch_sampler():
+    sampler = DistributedSampler(Images(), WORLD(), RANK(), shuffle=False)
+    return epochs(DataLoader(Images(), batch_sampler=BatchSampler(sampler, BATCH, drop_last=True)))
+
+
+def sharded_stream():
+    return epochs(DataLoader(Stream(RANK(), WORLD()), BATCH))
+
+
+def stream_with_workers():
+    return epochs(DataLoader(Stream(RANK(), WORLD()), BATCH, num_workers=2, persistent_workers=True))
+
+
+def single_rank():
+    return epochs(DataLoader(Images(), BATCH, shuffle=True))
+
+
+# ---- more of both
+
+
+def augmented():
+    sampler = DistributedSampler(Augmented(), WORLD(), RANK())
+    return epochs(DataLoader(Augmented(), BATCH, sampler=sampler), sampler.set_epoch)
+
+
+def augmented_not_sharded():
+    return epochs(DataLoader(Augmented(), BATCH, shuffle=True))
+
+
+def own_subset():
+    mine = Subset(Images(), list(range(RANK(), SIZE, WORLD())))
+    return epochs(DataLoader(mine, BATCH, shuffle=True))
+
+
+def raises():
+    raise RuntimeError("no such corpus")
+
+
+WRONG = {
+    "no_sampler": "data-not-sharded", "by_local_rank": "data-same-samples", "sharded_twice": "data-sharded-twice",
+    "same_seed_replacement": "data-not-sharded", "epoch_forgotten": "data-set-epoch",
+    "drop_last_differs": "uneven-data-hang", "workers_repeat": "data-workers-repeat",
+    "by_node_only": "data-same-samples", "rank_without_data": "uneven-data-hang",
+    "shuffled_per_rank": "data-not-sharded",
+}  # fmt: skip
+RIGHT = (
+    "distributed", "distributed_padded", "batch_sampler", "sharded_stream", "stream_with_workers", "single_rank",
+)  # fmt: skip

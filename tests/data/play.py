@@ -1,0 +1,40 @@
+"""Audits loaders of this folder with one import of torch: `python -m tests.data.play WORLD LOCAL BATCHES NAME…`.
+
+BATCHES `all` is `data audit`: whole epochs, and a single rank's pass beside them. A number is `run --audit-data`:
+the first batches of each rank, and nothing else. JSON on standard output.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.data import loaders
+
+from allranks.data import audit, virtual
+from allranks.data.auditing import conclude, read_rows
+
+
+def in_run(make, world, local, batches):
+    with tempfile.TemporaryDirectory() as folder:
+        spec = {"loader": "", "world": world, "local": local, "jobs": 2, "folder": folder, "batches": batches}
+        errors = []
+        virtual.run(spec, lambda line: errors.append(line) if "error" in line else None, make)
+        assert not errors, errors[0]["error"]
+        return conclude([row for rank in range(world) for row in read_rows(Path(folder) / f"rank_{rank}.jsonl", rank)])
+
+
+def main() -> None:
+    world, local, batches, names = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    found = {}
+    for name in names:
+        make, size = getattr(loaders, name), 1 if name == "single_rank" else world
+        if batches == "all":
+            found[name] = audit(make, world_size=size, gpus_per_node=local).to_json()
+        else:
+            found[name] = in_run(make, size, local, int(batches)).to_json()
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

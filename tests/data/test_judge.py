@@ -1,0 +1,183 @@
+"""The judge by rows made here: placements, model-parallel groups, what cannot be seen."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.data.case import listed, named, numbers
+from allranks.data.judge import judge
+
+FACTS = {"class": "DataLoader", "dataset": "D", "style": "map", "batch": 2, "workers": 0, "drop_last": False}
+
+
+def loader(rank: int, index: list | None, content: list[str], end: bool = False, batch: int = 2, **more) -> list[dict]:
+    """The rows of one rank's loader."""
+    facts = {**FACTS, "batch": batch, **more}
+    rows = [{"kind": "data-rank", "rank": rank}, {"kind": "data-loader", "rank": rank, "loader": 0, **facts}]
+    for at in range(0, len(content), batch):
+        rows.append({
+            "kind": "data-batch", "rank": rank, "loader": 0, "epoch": 0, "n": len(content[at : at + batch]),
+            "index": index and index[at : at + batch], "hash": content[at : at + batch], "part": None,
+            "grad": more.get("grad", True),
+        })  # fmt: skip
+    if end:
+        number = -(-len(content) // batch)
+        rows.append({"kind": "data-end", "rank": rank, "loader": 0, "epoch": 0, "batches": number})
+    return rows
+
+
+def by(share, ranks: int = 16, **more) -> list[dict]:
+    """Rows of ranks that read what `share(rank)` gives."""
+    return [
+        row
+        for rank in range(ranks)
+        for row in loader(rank, list(share(rank)), [f"s{i}" for i in share(rank)], **more)
+    ]
+
+
+def on_nodes(local: int, ranks: int = 16) -> dict[int, tuple[str, int]]:
+    return {rank: (f"h{rank // local}", rank % local) for rank in range(ranks)}
+
+
+def said(rows: list[dict], layout=None, model_parallel: int = 1) -> list[tuple[str, str, str]]:
+    return [(one.id, one.status, one.message) for one in judge(rows, layout, model_parallel)]
+
+
+def test_two_nodes_that_shard_by_local_rank() -> None:
+    found = said(by(lambda rank: range(rank % 8 * 10, rank % 8 * 10 + 8)), on_nodes(8))
+    text = "ranks 0–7 and 8–15 read the same samples: the loader shards by local rank"
+    assert found == [("data-same-samples", "fail", text)]
+
+
+def test_the_layout_decides_what_it_is() -> None:
+    rows = by(lambda rank: range(rank // 8 * 100, rank // 8 * 100 + 8))
+    assert "splits by node only" in said(rows, on_nodes(8))[0][2]
+    odd = said(rows, on_nodes(4))[0][2]
+    assert odd == "ranks 0–7 and 8–15 among themselves read the same samples"
+
+
+def test_one_pair_alone() -> None:
+    found = said(by(lambda rank: range(50, 58) if rank in (3, 5) else range(rank * 100, rank * 100 + 8)), on_nodes(8))
+    assert found == [("data-same-samples", "fail", "ranks 3, 5 read the same samples")]
+
+
+def test_one_node_is_all_there_is() -> None:
+    assert [one[1] for one in said(by(lambda rank: range(rank * 8, rank * 8 + 8), 8), on_nodes(8, 8))] == ["ok"]
+
+
+def test_model_parallel_groups_read_the_same() -> None:
+    rows = by(lambda rank: range(rank // 4 * 10, rank // 4 * 10 + 8))
+    assert [one[1] for one in said(rows, on_nodes(8), 4)] == ["ok"]
+    assert said(rows, on_nodes(8))[0][0] == "data-same-samples"
+    different = said(by(lambda rank: range(rank * 10, rank * 10 + 8)), on_nodes(8), 4)
+    assert different[0][:2] == ("data-model-parallel", "fail")
+
+
+def test_length_that_does_not_shrink() -> None:
+    chance = random.Random(1)
+    shares = [chance.sample(range(10**7), 8) for _ in range(16)]
+    same = {"sampler_len": 10**7, "dataset_len": 10**7, "identity": "one"}
+    found = said(by(shares.__getitem__, **same))
+    assert found[0][:2] == ("data-not-sharded", "fail")
+    assert "does not shrink with the world size: each of 16 ranks would read all 10,000,000 samples" in found[0][2]
+    unsure = said(by(shares.__getitem__, **{**same, "identity": ""}))
+    assert unsure[0][:2] == ("data-not-sharded", "unknown")
+
+
+def test_an_evaluation_loader_is_a_warning() -> None:
+    found = said(by(lambda _: range(8), grad=False))
+    assert found[0][:2] == ("data-not-sharded", "warn") and "harmless if it evaluates" in found[0][2]
+
+
+def test_overlap_by_chance() -> None:
+    chance = random.Random(2)
+    shares = [chance.choices(range(100), k=20) for _ in range(4)]
+    found = said(by(shares.__getitem__, 4, replacement=True))
+    assert found[0][:2] == ("data-overlap", "fail") and "by chance" in found[0][2]
+
+
+def test_a_few_equal_texts_in_the_data_are_no_overlap() -> None:
+    rows = []
+    for rank in range(4):
+        content = [f"{rank}-{i}" for i in range(199)] + (["the same line"] if rank < 2 else ["x" * rank])
+        rows += loader(rank, None, content, style="iterable")
+    assert [one[1] for one in said(rows)] == ["ok"]
+
+
+def test_samples_that_all_look_alike() -> None:
+    rows = [row for rank in range(4) for row in loader(rank, None, ["zeros"] * 20, style="iterable")]
+    assert said(rows)[0][1] == "unknown"
+
+
+def test_unequal_numbers_of_batches() -> None:
+    rows = [row for rank in range(4) for row in loader(
+        rank, None, [f"{rank}-{i}" for i in range(8 if rank else 10)], True, style="iterable")]  # fmt: skip
+    found = said(rows)
+    assert found[0][:2] == ("uneven-data-hang", "fail")
+    assert found[0][2].startswith("unequal numbers of batches: rank 0 has 5, ranks 1–3 have 4")
+
+
+def test_nothing_to_see() -> None:
+    assert said([])[0] == ("data-audit", "unknown", "no rank carried the audit")
+    found = said([{"kind": "data-rank", "rank": rank} for rank in (0, 1)])
+    assert "no torch DataLoader was iterated on ranks 0–1" in found[0][2]
+
+
+def test_rank_0_reads_for_all() -> None:
+    rows = loader(0, None, ["a", "b"], **{"class": "DataLoaderDispatcher", "module": "accelerate.data_loader"})
+    rows += [{"kind": "data-rank", "rank": rank} for rank in range(4)]
+    assert ("data-dispatched", "ok") in [one[:2] for one in said(rows)]
+
+
+def test_set_epoch() -> None:
+    def rows(set_to: list, orders: list[str], **more) -> list[dict]:
+        found = by(lambda rank: range(rank * 8, rank * 8 + 8), 2, has_set_epoch=True, shuffle=True, **more)
+        for epoch, (value, order) in enumerate(zip(set_to, orders, strict=True)):
+            found += [{"kind": "data-epoch", "rank": r, "loader": 0, "epoch": epoch, "set_to": value, "order": order}
+                      for r in (0, 1)]  # fmt: skip
+        return found
+
+    assert said(rows([0, 0], ["a", "a"]))[0][:2] == ("data-set-epoch", "warn")
+    assert [one[1] for one in said(rows([0, 1], ["a", "b"]))] == ["ok"]
+    assert [one[1] for one in said(rows([0], ["a"]))] == ["ok"]
+
+
+@given(st.integers(1, 12), st.integers(1, 200), st.integers(1, 5), st.booleans())
+def test_what_distributed_sampler_gives_is_right(world: int, size: int, batch: int, whole: bool) -> None:
+    each = -(-size // world)
+    padded = (list(range(size)) * (each * world // size + 1))[: each * world]
+    rows = []
+    for rank in range(world):
+        mine = padded[rank::world]
+        mine = mine if whole else mine[: 3 * batch]
+        rows += loader(rank, mine, [f"s{i}" for i in mine], whole, batch, sampler_len=each, dataset_len=size,
+                       replicas=world, identity="one")  # fmt: skip
+    if world <= size:
+        assert {one.status for one in judge(rows)} == {"ok"}
+
+
+NAMES = st.sampled_from(["kind", "rank", "loader", "n", "hash", "index", "batches", "part", "dataset_len", "epoch"])
+VALUES = st.one_of(
+    st.none(), st.integers(), st.text(), st.lists(st.text()), st.lists(st.lists(st.integers())),
+    st.sampled_from(["data-batch", "data-loader", "data-end", "data-epoch"]),
+)  # fmt: skip
+
+
+@given(st.lists(st.dictionaries(NAMES, VALUES)))
+def test_rows_of_any_kind_are_borne(rows: list[dict]) -> None:
+    assert judge(rows)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([3], "rank 3"), (range(8), "ranks 0–7"), ([0, 1, 4], "ranks 0–1, 4"), ([2, 9], "ranks 2, 9")]
+)
+def test_ranks_in_words(ranks, text: str) -> None:
+    assert named(ranks) == text
+    assert numbers(ranks) == text.split(" ", 1)[1]
+
+
+def test_lists_in_words() -> None:
+    assert listed(["a"]) == "a" and listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(list("abcdef")) == "a, b, c and 3 more such groups"

@@ -1,0 +1,135 @@
+"""Logs in the words of their sources (cases/*.txt) and what must be answered; ways of reading that must not matter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from allranks.diagnose.causes import CAUSES
+from allranks.diagnose.loose.evidence import Evidence
+from allranks.diagnose.loose.judge import judge_logs
+from allranks.diagnose.loose.lines import read_line
+from allranks.findings import Verdict
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    expect: dict[str, str]
+    log: str
+
+
+def cases() -> Iterator[Case]:
+    for path in sorted((HERE / "cases").glob("*.txt")):
+        for part in path.read_text(encoding="utf-8").split("=== ")[1:]:
+            head, _, log = part.partition("\n")
+            name, _, wanted = head.partition(" | ")
+            words = dict(_pairs(wanted))
+            yield Case(f"{path.stem}: {name}", words, log)
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    before, _, says = text.partition(" says=")
+    says, _, runner = says.partition(" runner=")
+    for word in before.split():
+        key, _, value = word.partition("=")
+        yield key, value
+    if says:
+        yield "says", says
+    if runner:
+        yield "runner", runner
+
+
+CASES = list(cases())
+
+
+def judged(log: str) -> Verdict:
+    lines = [line for number, text in enumerate(log.split("\n"), 1) for line in read_line(text, "job.log", number)]
+    return judge_logs(Evidence.of(lines, lines[-20:]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_case(case: Case) -> None:
+    verdict = judged(case.log)
+    message, where, expect = verdict.finding.message, verdict.finding.where, case.expect
+    assert verdict.cause == expect["cause"], message
+    assert "\n" not in message
+    assert len(verdict.finding.evidence) <= 3
+    assert verdict.finding.remedy
+    for key in ("rank", "port", "peer", "node"):
+        if key in expect:
+            assert str(getattr(where, key)) == expect[key], message
+    if "victims" in expect:
+        assert ",".join(map(str, verdict.victims)) == expect["victims"]
+    if "runner" in expect:
+        assert expect["runner"] in [f.id for f in verdict.runners_up]
+    assert expect.get("says", "") in message
+
+
+def test_every_rule_for_logs_has_a_case() -> None:
+    assert len(CASES) > 50
+    assert {c.expect["cause"] for c in CASES} <= set(CAUSES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_windows_line_ends_and_colours_do_not_matter(case: Case) -> None:
+    coloured = "\r\n".join(f"\x1b[0m{line}\x1b[39m" for line in case.log.split("\n"))
+    assert judged(coloured).cause == case.expect["cause"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_a_long_dull_log_around_it_does_not_matter(case: Case) -> None:
+    dull = "".join(f"2026-03-09 10:00:00,{n:03d} - root - INFO - step {n} loss 2.{n}\n" for n in range(300))
+    assert judged(dull + case.log + dull).cause == case.expect["cause"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_mixture_gets_one_answer(seed: int) -> None:
+    chance = random.Random(seed)
+    lines = [line for case in CASES for line in case.log.split("\n")]
+    prefixes = ["", "[rank1]: ", "3: ", "[pod/a/b] ", "gpu01: ", "2026-03-09 10:11:12 "]
+    verdict = judged("\n".join(chance.choice(prefixes) + chance.choice(lines) for _ in range(chance.randrange(1, 40))))
+    assert verdict.cause in CAUSES
+    assert verdict.cause not in [f.id for f in verdict.runners_up]
+    assert 0 < verdict.confidence <= 1
+
+
+def test_evidence_says_file_and_line() -> None:
+    verdict = judged("step 1\nstep 2\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")
+    assert verdict.finding.evidence[0].startswith("job.log:3: torch.OutOfMemoryError")
+
+
+def test_two_ranks_in_one_line_are_taken_apart() -> None:
+    lines = read_line("Epoch 1:  40%|##  |[rank0]: ValueError: a[rank1]: KeyError: 'b'")
+    assert [(k.rank, k.text.strip()) for k in lines[1:]] == [(0, "ValueError: a"), (1, "KeyError: 'b'")]
+
+
+@pytest.mark.parametrize(
+    ("raw", "rank", "node", "text"),
+    [
+        ("[rank12]: boom", 12, "", "boom"),
+        ("  7: boom", 7, "", "boom"),
+        ("[1,4]<stderr>:boom", 4, "", "boom"),
+        ("[pod/train-worker-0/pytorch] [rank1]: boom", 1, "train-worker-0", "boom"),
+        ("gpu-07: boom", None, "gpu-07", "boom"),
+        ("10.0.0.7: boom", None, "10.0.0.7", "boom"),
+        ("worker-1  | boom", None, "worker-1", "boom"),
+        ("(RayTrainWorker pid=77, ip=10.0.0.5) boom", None, "10.0.0.5", "boom"),
+        ("gpu01:4711:4801 [2] NCCL INFO boom", None, "gpu01", "NCCL INFO boom"),
+        ("2026-03-09T10:11:12.123456789Z [rank1]: boom", 1, "", "boom"),
+        ("[E309 10:11:12.111222333 ProcessGroupNCCL.cpp:632] [Rank 5] boom", 5, "", "[Rank 5] boom"),
+        ("Mar  9 10:11:12 gpu-a kernel: boom", None, "gpu-a", "boom"),
+        ("[Mon Mar  9 10:11:12 2026] boom", None, "", "boom"),
+        ("train.py: error: boom", None, "", "train.py: error: boom"),
+        ("RuntimeError: boom", None, "", "RuntimeError: boom"),
+    ],
+)
+def test_prefixes(raw: str, rank: int | None, node: str, text: str) -> None:
+    (line,) = read_line(raw)
+    assert (line.rank, line.node, line.text) == (rank, node, text)

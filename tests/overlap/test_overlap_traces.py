@@ -1,0 +1,257 @@
+"""Synthetic traces with known answers."""
+
+from __future__ import annotations
+
+import pytest
+from tests.overlap.traces import event, gloo, kernel, measured, micros, nccl, operator, step, trace
+
+from allranks.overlap.collectives import elements, gloo_kind, kernel_kind, plain
+from allranks.overlap.document import document
+from allranks.overlap.stream import BrokenTrace
+from allranks.overlap.trace import rank_of, read_trace
+from allranks.overlap.verdict import say_bytes, say_time, verdict
+
+
+def split(**given: float) -> dict[str, float]:
+    return {"seconds": 0, "computing": 0, "communicating": 0, "both": 0, "copying": 0, "idle": 0, **given}
+
+
+# -- GPU
+
+
+def test_fully_overlapped() -> None:
+    found = measured([step(1, 0, 1000), kernel(0, 1000), nccl(200, 300)])
+    assert micros(found) == split(seconds=1000, computing=1000, communicating=300, both=300)
+    assert found.mean.hidden == pytest.approx(1) and found.groups[0].hidden == pytest.approx(1)
+    assert verdict(found).startswith("Communication is hidden: of 300 µs in a step of 1 ms, computation covers 100 %")
+
+
+def test_not_overlapped_at_all() -> None:
+    found = measured([step(1, 0, 1000), kernel(0, 600), nccl(600, 400, elements=1 << 20)])
+    assert micros(found) == split(seconds=1000, computing=600, communicating=400)
+    said = verdict(found)
+    assert said.startswith("Communication is hardly hidden") and "400 µs (40 % of the time) stands in the open" in said
+    assert "100 % of it all_reduce of 2 MB in default_pg" in said and "waiting" not in said and "idle" not in said
+
+
+def test_partly_overlapped_with_idle_time() -> None:
+    found = measured([step(1, 0, 1000), kernel(100, 300), nccl(300, 400)])
+    assert micros(found) == split(seconds=1000, computing=300, communicating=400, both=100, idle=400)
+    assert found.groups[0].exposed == pytest.approx(300e-6)
+    said = verdict(found)
+    assert said.startswith("Communication is partly hidden: of 400 µs in a step of 1 ms, computation covers 25 %")
+    assert said.endswith("for 40 % of the time the GPU is idle: look first at the input, and at what the CPU does.")
+
+
+def test_two_streams_count_once() -> None:
+    """Computation on two streams at once, two collectives at once: unions, not sums."""
+    events = [step(1, 0, 1000), kernel(0, 400), kernel(200, 400, stream=8), nccl(500, 300), nccl(600, 100)]
+    found = measured(events)
+    assert micros(found) == split(seconds=1000, computing=600, communicating=300, both=100, idle=200)
+
+
+def test_copies_count_where_nothing_else_runs() -> None:
+    events = [step(1, 0, 1000), kernel(0, 300), nccl(400, 200), event("gpu_memcpy", "Memcpy HtoD", 200, 500)]
+    assert micros(measured(events)) == split(
+        seconds=1000, computing=300, communicating=200, copying=200, idle=300
+    )  # 300 to 400, 600 to 700
+
+
+def test_steps_are_the_gpus_own() -> None:
+    """The CPU is done with step 1 before the GPU begins it; between its steps, the GPU's time is the earlier one's."""
+    events = [
+        step(1, 0, 100), step(2, 100, 100), step(1, 500, 400, on_gpu=True), step(1, 550, 380, on_gpu=True),
+        step(2, 1000, 300, on_gpu=True), kernel(500, 400), nccl(850, 80), kernel(1000, 200), nccl(1200, 100),
+    ]  # fmt: skip
+    found = measured(events)
+    assert micros(found, at=0) == split(seconds=500, computing=400, communicating=80, both=50, idle=70)
+    assert micros(found, at=1) == split(seconds=300, computing=200, communicating=100)
+    assert not found.ranks[0].trace.notes
+
+
+def test_steps_of_the_cpu_take_in_what_the_gpu_does_after_them() -> None:
+    found = measured([step(1, 0, 100), step(2, 100, 100), kernel(50, 40), kernel(150, 200), nccl(350, 100)])
+    assert micros(found, at=0) == split(seconds=100, computing=40, idle=60)
+    assert micros(found, at=1) == split(seconds=350, computing=200, communicating=100, idle=50)
+    assert "the CPU's" in found.ranks[0].trace.notes[0]
+
+
+def test_without_steps_the_trace_is_one() -> None:
+    found = measured([kernel(100, 300), nccl(300, 200)])
+    assert micros(found) == split(seconds=400, computing=300, communicating=200, both=100)
+    assert found.ranks[0].steps[0].number is None and "ProfilerStep" in found.ranks[0].trace.notes[0]
+    assert "in a trace of 400 µs" in verdict(found)
+
+
+def test_what_lies_outside_of_steps_is_left_out() -> None:
+    found = measured([step(5, 1000, 100, True), kernel(0, 500), nccl(500, 100), kernel(1000, 100)])
+    assert micros(found) == split(seconds=100, computing=100)
+    assert found.groups == []
+
+
+def test_no_communication_is_said() -> None:
+    assert verdict(measured([step(1, 0, 10), kernel(0, 10)])).startswith("No communication was traced")
+
+
+def test_little_communication_is_no_matter() -> None:
+    said = verdict(measured([step(1, 0, 1000), kernel(0, 980), nccl(980, 20)]))
+    assert said.startswith("Communication costs little: of 20 µs in a step of 1 ms")
+
+
+# -- CPU
+
+
+def test_nested_operators_and_those_of_collectives() -> None:
+    """Outer and inner operators are one time; c10d's own work, gloo's copies, backward's shells are no computation."""
+    events = [
+        step(3, 0, 1000),
+        operator("aten::linear", 100, 200), operator("aten::addmm", 120, 170), operator("aten::copy_", 130, 10),
+        operator("autograd::engine::evaluate_function: RegisterPostBackwardFunctionBackward", 300, 500),
+        operator("AddmmBackward0", 300, 500),
+        operator("c10d::_reduce_scatter_base_", 400, 100), operator("aten::clone", 410, 80),
+        gloo("all_reduce", 450, 300, [410240]), operator("aten::div_", 700, 50, thread=50),
+        operator("aten::mm", 720, 60),
+    ]  # fmt: skip
+    found = measured(events)
+    assert micros(found) == split(seconds=1000, computing=260, communicating=300, both=30, idle=470)
+    assert found.groups[0].kind.size == 410240 * 4 and found.groups[0].kind.dtype == "float"
+    assert found.ranks[0].trace.device == "cpu"
+
+
+def test_gloo_on_two_threads_beside_computation() -> None:
+    events = [
+        step(1, 0, 1000), operator("aten::mm", 0, 500),
+        gloo("all_gather", 100, 300, [8], 50, "c10::BFloat16"), gloo("all_gather", 300, 400, [8], 51, "c10::BFloat16"),
+    ]  # fmt: skip
+    found = measured(events)
+    assert micros(found) == split(seconds=1000, computing=500, communicating=600, both=400, idle=300)
+    assert (found.groups[0].count, found.groups[0].kind.size) == (2, 16)
+    assert found.groups[0].exposed == pytest.approx(200e-6)
+
+
+def test_python_that_holds_operators_is_no_computation() -> None:
+    events = [
+        step(1, 0, 100), event("user_annotation", "FSDP::all_gather (0)", 0, 90), event("python_function", "f", 0, 100),
+        event("user_annotation", "Optimizer.step#AdamW.step", 0, 100),
+        operator("DistributedDataParallel.forward", 0, 9),
+        operator("graph_0_cpp_fused_add_0", 10, 20), operator("fsdp::chunk_cat", 40, 10),
+    ]  # fmt: skip
+    assert micros(measured(events)) == split(seconds=100, computing=30, idle=70)
+
+
+# -- collectives
+
+
+def test_the_costliest_collective_comes_first() -> None:
+    events = [
+        step(1, 0, 1000), kernel(0, 500), nccl(0, 450, "_allgather_base", 4096), nccl(500, 200, "allreduce", 64),
+        nccl(700, 100, "allreduce", 64), nccl(450, 60, "_reduce_scatter_base", 128),
+    ]  # fmt: skip
+    groups = measured(events).groups
+    assert [(g.kind.name, g.kind.size, g.count) for g in groups] == [
+        ("all_reduce", 128, 2), ("reduce_scatter", 256, 1), ("all_gather", 8192, 1),
+    ]  # fmt: skip
+    assert groups[0].exposed == pytest.approx(300e-6) and groups[2].exposed == 0
+    assert groups[0].longest == (pytest.approx(200e-6), "rank 0", 1)
+
+
+def test_waiting_for_the_last_rank_is_told_from_transfer() -> None:
+    """Rank 1 computes 300 µs longer: rank 0 waits, in an all_reduce that takes 100 µs in truth."""
+    found = measured(
+        [step(1, 0, 1000), kernel(0, 500), nccl(500, 400)], [step(1, 0, 1000), kernel(0, 800), nccl(800, 100)]
+    )
+    assert found.groups[0].waiting == pytest.approx(300e-6)
+    assert found.waited_for["rank 1"] == pytest.approx(300e-6)
+    assert "60 % of it is waiting for rank 1, not transfer" in verdict(found)
+
+
+def test_unlike_numbers_of_collectives_are_not_compared() -> None:
+    one = [step(1, 0, 1000), nccl(500, 400)]
+    assert measured(one, [*one, nccl(950, 10)]).groups[0].waiting == 0
+
+
+def test_an_older_kernel_takes_its_size_from_the_call() -> None:
+    call = event("cpu_op", "record_param_comms", 0, 5, **{
+        "External id": 77, "Collective name": "allreduce", "In msg nelems": 1000, "dtype": "Float", "Group size": 8,
+    })  # fmt: skip
+    old = event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 10, 20, 20, **{"External id": 77})
+    kind = measured([step(1, 0, 100), call, old]).groups[0].kind
+    assert (kind.name, kind.size, kind.group_size) == ("all_reduce", 4000, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather"),
+     ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclDevComm*)", "reduce_scatter"),
+     ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send/recv"),
+     ("ncclDevKernel_Broadcast_RING_LL", "broadcast"),
+     ("ncclKernel_AllReduce_TREE_LL_Sum_float(ncclWorkElem)", "all_reduce"),
+     ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "generic")],
+)  # fmt: skip
+def test_collectives_by_the_name_of_their_kernel(name: str, said: str) -> None:
+    kind = kernel_kind(name, {})
+    assert (kind.name, kind.size) == (said, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("_allgather_base", "all_gather"), ("allreduce", "all_reduce"), ("_reduce_scatter_base", "reduce_scatter"),
+     ("all_to_allv", "all_to_all"), ("allreduce_coalesced", "all_reduce"), ("all_gather_into_tensor", "all_gather"),
+     ("broadcast", "broadcast"), ("barrier", "barrier"), ("reduce_scatter_tensor_coalesced", "reduce_scatter")],
+)  # fmt: skip
+def test_one_name_a_collective(name: str, said: str) -> None:
+    assert plain(name) == said
+
+
+def test_shapes() -> None:
+    assert elements([2, 3]) == 6 and elements([[2, 3], [4]]) == 10 and elements([]) == 1 and elements("x") == 0
+    assert gloo_kind("gloo:all_reduce", {"Input Dims": [[[2], [3]]], "Input type": ["long int"]}).size == 40
+    assert gloo_kind("gloo:barrier", {}).size is None
+
+
+# -- ranks, files, words
+
+
+@pytest.mark.parametrize(
+    ("file", "rank"),
+    [("out/rank_03_trace.json.gz", 3), ("rank12.json", 12), ("run/Rank-7.pt.trace.json", 7), ("trace_5.json", 5),
+     ("host_991234.1700000000000.pt.trace.json", None), ("trace.json", None), ("rank_2/trace.json", None)],
+)  # fmt: skip
+def test_ranks_from_file_names(file: str, rank: int | None) -> None:
+    assert rank_of({}, file) == rank
+
+
+def test_the_trace_itself_says_its_rank() -> None:
+    assert trace([kernel(0, 1)], rank=9, file="rank_03.json").rank == 9
+    assert rank_of({"distributedInfo": {"rank": "x"}}, "rank_03.json") == 3
+
+
+def test_a_trace_that_is_cut_off_is_read_so_far() -> None:
+    text = '{"traceEvents": [{"cat": "kernel", "name": "k", "ts": 0, "dur": 5}, {"cat": "ker'
+    found = read_trace("t.json", [text])
+    assert found.events == 1 and "1 events were read" in found.notes[0]
+    with pytest.raises(BrokenTrace):
+        read_trace("t.json", ['{"traceEvents": []}'])
+
+
+def test_odd_events_do_no_harm() -> None:
+    events = [{"ph": "X"}, {"name": 3, "ts": 1, "dur": 1}, {"name": "k", "ts": "1", "dur": 1, "cat": "kernel"},
+              {"name": "k", "ts": 1, "dur": -5, "cat": "kernel"}, {"name": "gloo:x", "ts": 1, "dur": 1, "cat": "cpu_op",
+              "args": None}, event("kernel", "nccl", 0, 1, **{"In msg nelems": "x", "dtype": 4})]  # fmt: skip
+    document(measured(events), 10)
+
+
+def test_ranks_are_in_order_and_the_document_adds_up() -> None:
+    found = measured(*[[step(1, 0, 100 + r), kernel(0, 50), nccl(40, 30)] for r in range(3)])
+    told = document(found, 1)
+    assert [rank["name"] for rank in told["ranks"]] == ["rank 0", "rank 1", "rank 2"] and told["steps"] == 3
+    for rank in told["ranks"]:
+        s = rank["steps"][0]
+        assert s["computing"] + s["exposed"] + s["copying"] + s["idle"] == pytest.approx(s["seconds"])
+
+
+def test_words() -> None:
+    assert [say_time(s) for s in (0, 1.5e-6, 2.5e-3, 0.9999, 1, 1234)] == [
+        "0", "1.5 µs", "2.5 ms", "1000 ms", "1 s", "1234 s",
+    ]  # fmt: skip
+    assert [say_bytes(n) for n in (None, 5, 2048, 3 << 20)] == ["size unknown", "5 B", "2 KB", "3 MB"]

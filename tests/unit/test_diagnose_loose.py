@@ -1,0 +1,213 @@
+"""Logs from files, directories, pipes and run directories: nothing lost at the seams, and where each line stands."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from allranks.cli import diagnose as verb
+from allranks.diagnose.loose.judge import judge_logs
+from allranks.diagnose.loose.scan import KEEP, Filter
+from allranks.errors import AllranksError, UsageError
+from allranks.runs import loose
+
+OOM = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def dull(count: int, seed: int = 1) -> list[str]:
+    chance = random.Random(seed)
+    return [
+        f"gpu{chance.randrange(9)}:1:2 [{n % 8}] NCCL INFO Channel {n} : 0 1 0x{chance.randrange(1 << 40):x}"
+        for n in range(count)
+    ]
+
+
+def run_verb(*words: str) -> int:
+    app = typer.Typer(add_completion=False)
+    app.command(name="diagnose")(verb.command)
+    return int(
+        typer.main.get_command(app).main(args=list(words), prog_name="allranks diagnose", standalone_mode=False) or 0
+    )
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_parts_of_a_file_give_what_the_whole_gives(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    lines = dull(400, seed)
+    for at in (0, 77, 200, 399):
+        lines[at] = f"ValueError: number {at}"
+    path = write(tmp_path / "a.log", *lines)
+    size = path.stat().st_size
+    whole = loose.read_part(path, 0, size)
+    cuts = sorted({0, size, *(chance.randrange(1, size) for _ in range(9))})
+    found, before = [], 0
+    for start, end in zip(cuts, cuts[1:], strict=False):
+        part = loose.read_part(path, start, end)
+        found += [(before + n, line) for n, line in part.kept]
+        before += part.lines
+    assert found == whole.kept
+    assert before == whole.lines == 400
+    assert [n for n, _ in found] == [0, 77, 200, 399]
+
+
+def test_large_logs_are_read_in_parallel_with_the_right_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loose, "PART", 5000)
+    path = write(tmp_path / "big.log", *dull(900), OOM, *dull(900))
+    seen: list[tuple[int, int]] = []
+    evidence = loose.read_logs([path], lambda done, total: seen.append((done, total)), processes=2)
+    verdict = judge_logs(evidence)
+    assert verdict.cause == "cuda-oom"
+    assert verdict.finding.evidence[0].startswith(f"{path}:901: torch.OutOfMemoryError")
+    assert seen[-1] == (path.stat().st_size, path.stat().st_size)
+
+
+def test_lines_of_one_shape_are_kept_up_to_a_bound() -> None:
+    scan = Filter()
+    for block in range(5):
+        scan.feed("".join(f"rank {block}{n} RuntimeError: number {n}\n" for n in range(1000)).encode())
+    assert len(scan.kept) == KEEP
+    assert scan.lines == 5000
+
+
+def test_a_shape_that_differs_in_numbers_only_is_not_lost() -> None:
+    scan = Filter()
+    scan.feed(b"OSError: [Errno 11] try again\n" * 3 + b"OSError: [Errno 28] No space left on device\n")
+    assert any(b"Errno 28" in line for _, line in scan.kept)
+
+
+def test_free_text_does_not_hide_what_matters() -> None:
+    chance = random.Random(1)
+    words = ["".join(chance.choices("ghijklmnopqrstuvwxyz", k=6)) for _ in range(3000)]
+    scan = Filter()
+    for _ in range(5):
+        scan.feed("".join(" ".join(chance.choices(words, k=6)) + "\n" for _ in range(6000)).encode())
+    scan.feed(OOM.encode() + b"\n")
+    assert scan.kept[-1] == (30000, OOM.encode())
+
+
+def test_a_log_without_an_end_of_line_and_with_odd_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"\xff\xfe progress\r 10%\r 20%\n" + OOM.encode())
+    assert judge_logs(loose.read_logs([path])).cause == "cuda-oom"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\n\n\n", b"no end of line"])
+def test_logs_of_nothing_are_unknown(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(content)
+    verdict = judge_logs(loose.read_logs([path]))
+    assert verdict.cause == "unknown"
+    assert verdict.finding.remedy
+
+
+def test_a_pipe_is_read_as_a_file() -> None:
+    evidence = loose.read_stream(io.BytesIO(("\n".join(dull(50)) + "\n" + OOM).encode()))
+    assert evidence.sightings[0].line.place == "-:51"
+
+
+def test_a_directory_is_searched_for_text(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "rank_003.log", "CUDA error: device-side assert triggered")
+    write(tmp_path / ".git" / "log", OOM)
+    (tmp_path / "model.bin").write_text(OOM)
+    (tmp_path / "core").write_bytes(b"\x7fELF\0\0" + OOM.encode())
+    files = loose.find_logs([str(tmp_path)])
+    assert [f.name for f in files] == ["rank_003.log"]
+    verdict = judge_logs(loose.read_logs(files))
+    assert (verdict.cause, verdict.finding.where.rank) == ("cuda-illegal-access-or-device-assert", 3)
+
+
+def test_logs_of_several_nodes_are_put_in_order_of_time(tmp_path: Path) -> None:
+    first = write(
+        tmp_path / "a.log", "2026-03-09 10:11:20 [rank0]: FileNotFoundError: [Errno 2] No such file or directory: 'a'"
+    )
+    second = write(
+        tmp_path / "b.log", "2026-03-09 10:11:12 [rank1]: PermissionError: [Errno 13] Permission denied: 'b'"
+    )
+    assert judge_logs(loose.read_logs([first, second])).cause == "permission-denied"
+    assert judge_logs(loose.read_logs([second, first])).cause == "permission-denied"
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.log: no such file"):
+        loose.find_logs([str(tmp_path / "nowhere.log")])
+
+
+def test_the_verb_prints_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "job.log", *dull(5), OOM)
+    assert run_verb(str(path), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["cause"], document["where"]) == (1, "cuda-oom", {"rank": 3})
+    assert document["evidence"][0].startswith(f"{path}:6: ")
+
+
+def test_the_verb_speaks_to_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "job.log", OOM)
+    assert run_verb(str(path)) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("VERDICT   rank 3: torch.OutOfMemoryError")
+    assert f"{path}:1:" in text
+    assert "  fix     " in text
+
+
+def test_the_verb_names_what_is_absent(tmp_path: Path) -> None:
+    with pytest.raises(AllranksError, match="no such file, directory or run"):
+        run_verb("nothing-of-this-name", "--runs-dir", str(tmp_path))
+
+
+def make_run(top: Path, verdict: dict[str, Any] | None, log: str, state: str = "failed") -> Path:
+    run = top / "job-20260309-101112"
+    write(run / "logs" / "node_00_h1" / "rank_000.log", log)
+    documents = {"run": {"started": 1.0, "nodes": []}, "status": {"state": state}, "verdict": verdict,
+                 "result": {"exit": 0 if state == "done" else 1}}  # fmt: skip
+    for name, document in documents.items():
+        if document is not None:
+            (run / f"{name}.json").write_text(json.dumps({"schema": 1, **document}))
+    return run
+
+
+KEPT: dict[str, Any] = {
+    "id": "node-network-down", "status": "fail", "where": {"node": "h2"}, "message": "h2 is gone", "remedy": "look",
+    "evidence": ["x"], "cause": "node-network-down", "confidence": 0.9, "victims": [0], "attempt": 0,
+    "detected_after_s": None, "runners_up": [],
+}  # fmt: skip
+
+
+def test_a_runs_own_verdict_stands_and_its_logs_run_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path, KEPT, OOM)
+    assert run_verb("job-2026", "--runs-dir", str(tmp_path), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["cause"] == "node-network-down"
+    assert [other["id"] for other in document["runners_up"]] == ["cuda-oom"]
+
+
+def test_a_run_that_did_not_know_is_judged_by_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path, {**KEPT, "cause": "unknown", "id": "unknown", "confidence": 0.2}, OOM)
+    assert run_verb(str(run), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["cause"], document["where"]) == ("cuda-oom", {"node": "h1", "rank": 3})
+
+
+def test_a_run_without_a_verdict_is_judged_by_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path, None, OOM)
+    assert run_verb(str(run), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["cause"] == "cuda-oom"
+
+
+def test_a_run_that_ended_well_has_no_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path, None, OOM, state="done")
+    assert run_verb(str(run), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["cause"] == "unknown"
+    assert "ended well" in document["message"]
