@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-slow lint bench setup system clean
+.PHONY: demo test test-slow lint bench corpus setup system clean
 
 setup: $(VENV)/.demo
 
@@ -40,6 +40,10 @@ test-slow: $(VENV)/.test system
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/mypy
+
+# Accuracy of the diagnosis on real logs, where they lie beside the project.
+corpus: $(VENV)/.test
+	$(BIN)/python -m bench.corpus
 
 bench: $(VENV)/.test system
 	$(BIN)/python -m bench

@@ -17,6 +17,7 @@ VERBS = {
     "run": "start training on every node, watch it, end all of it if any part fails",
     "check": "look at all nodes, compare them, say what is wrong before a run does",
     "test": "collective tests, and which node or link is to blame",
+    "diagnose": "why a run failed, from its directory or from any logs",
     "status": "nodes and ranks of a run: states, steps, last output",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",

@@ -1,0 +1,106 @@
+"""Accuracy of `diagnose` on the corpus of real logs beside the checkout: `python -m bench.corpus [FILE] [--wrong]`.
+
+The corpus is no part of the project (its README says why); without it there is nothing to measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allranks.diagnose.loose.judge import judge_logs
+from allranks.findings import Verdict
+from allranks.runs.loose import read_logs
+
+CORPUS = Path(__file__).resolve().parents[2] / "shared/corpus"
+AIM = 0.9  # of the decidable, first answer
+
+
+@dataclass
+class Count:
+    """Answers of one kind of log."""
+
+    first: int = 0
+    second: int = 0
+    total: int = 0
+
+    def add(self, answers: list[str], wanted: str) -> None:
+        self.total += 1
+        self.first += answers[:1] == [wanted]
+        self.second += wanted in answers[:2]
+
+    def line(self, name: str) -> str:
+        return f"{name:<42}{self.first:>5}/{self.total:<4}{self.first / self.total:>5.0%}{self.second:>7}/{self.total}"
+
+
+def judged(log: str, folder: Path) -> Verdict:
+    """By way of a file, as a user's log goes."""
+    path = folder / "job.log"
+    path.write_text(log, encoding="utf-8")
+    return judge_logs(read_logs([path]))
+
+
+def measure(files: Iterable[Path], wrong: bool) -> dict[str, Count]:
+    """Counts by group; prints the wrong ones where asked."""
+    counts: dict[str, Count] = defaultdict(Count)
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in files:
+            for line in path.read_text(encoding="utf-8").splitlines():
+                row: dict[str, Any] = json.loads(line)
+                verdict = judged(row["log"], Path(scratch))
+                answers = [verdict.cause, *(f.id for f in verdict.runners_up)]
+                wanted = "unknown" if row["cause"] == "undetermined" else row["cause"]
+                for group in groups(row, wanted):
+                    counts[group].add(answers, wanted)
+                if wrong and answers[0] != wanted:
+                    print(f"{row['id']} ({row['decidable']}): {wanted}, answered {', '.join(answers)}")
+    return counts
+
+
+def groups(row: dict[str, Any], wanted: str) -> list[str]:
+    """The lines of the table that a log counts in."""
+    if row["cause"] == "undetermined":
+        return ["= undetermined"]
+    decidable = f"= decidable: {row['decidable']}"
+    return [f"  {wanted}", "= all", decidable, f"{decidable}, {'rich' if row['rich'] else 'short'}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.corpus", description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, help="JSON lines (default: dev and undetermined)")
+    parser.add_argument("--wrong", action="store_true", help="also the logs that were answered wrongly")
+    options = parser.parse_args()
+    files = options.files or [CORPUS / "dev.jsonl", CORPUS / "undetermined.jsonl"]
+    absent = [str(f) for f in files if not f.is_file()]
+    if absent:
+        print(f"corpus is skipped: {', '.join(absent)} is not there")
+        return 0
+    counts = measure(files, options.wrong)
+    print(f"{'':<42}{'first':>9}{'':>6}{'first two':>10}")
+    for name in sorted(counts):
+        print(counts[name].line(name))
+    decidable = counts.get("= decidable: yes")
+    if decidable is None:
+        return 0
+    share = decidable.first / decidable.total
+    print(
+        f"\naim: {AIM:.0%} of the decidable, all of the undetermined unknown: "
+        + ("met" if _met(counts, share) else "missed")
+    )
+    return 0
+
+
+def _met(counts: dict[str, Count], share: float) -> bool:
+    undetermined = counts.get("= undetermined", Count())
+    return share >= AIM and undetermined.first == undetermined.total
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""allranks diagnose: one cause for a failed run, from its run directory or from any logs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from allranks.diagnose.loose.judge import judge_logs
+from allranks.errors import RunNotFound, UsageError
+from allranks.findings import Verdict
+from allranks.report.fold import clean
+from allranks.report.text import verdict_lines
+from allranks.runs.directory import RunDirectory
+from allranks.runs.judged import judge_run
+from allranks.runs.loose import find_logs, read_logs, read_stream
+
+from .options import AsJson, RunsDir
+from .places import runs_directory
+
+SAID_FROM = 128 << 20  # bytes from which on the terminal is told how far reading is
+
+
+def command(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE… | DIR | - | RUN]",
+            help="logs of any launcher, a directory of them, standard input, or a run (default: the newest run)",
+        ),
+    ] = None,
+    runs_dir: RunsDir = None,
+    json_: AsJson = False,
+) -> None:
+    """Why a run failed: cause, culprit, evidence with file and line, and what to do.
+
+    Example: allranks diagnose slurm-4711.out
+    """
+    verdict = _verdict(list(what or []), runs_dir)
+    if json_:
+        print(json.dumps(verdict))
+        return
+    for line in lines(verdict):
+        print(clean(line, colour=False))
+
+
+def lines(verdict: dict[str, Any]) -> list[str]:
+    """The verdict as `run` words it, with what else it may be."""
+    found = verdict_lines(verdict)
+    for other in verdict.get("runners_up") or []:
+        found.append(f"  or      {other['id']}: {other['message'][:160]}")
+    return found
+
+
+def _verdict(words: list[str], runs_dir: str | None) -> dict[str, Any]:
+    if words == ["-"]:
+        return _of_stream().to_json()
+    run = _run(words, runs_dir)
+    if run is not None:
+        return judge_run(run, _progress)
+    verdict = judge_logs(read_logs(find_logs(words), _progress))
+    return verdict.to_json()
+
+
+def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:
+    """A run, where the one word names one (or none is given); files and directories go first."""
+    if len(words) > 1:
+        return None
+    if words and Path(words[0]).exists() and not (Path(words[0]) / "run.json").is_file():
+        return None
+    try:
+        return RunDirectory.find(runs_directory(runs_dir), words[0] if words else None)
+    except RunNotFound:
+        if words:
+            raise UsageError(f"{words[0]}: no such file, directory or run") from None
+        raise
+
+
+def _of_stream() -> Verdict:
+    return judge_logs(read_stream(sys.stdin.buffer))
+
+
+def _progress(done: int, total: int) -> None:
+    """One line that is written over, for large logs on a terminal."""
+    if total >= SAID_FROM and sys.stderr.isatty():
+        sys.stderr.write(
+            f"\rreading {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" + ("\r\x1b[K" if done >= total else "")
+        )
+        sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""Diagnosis from logs of any launcher: lines → sightings of known texts → rules → Verdict (pure)."""

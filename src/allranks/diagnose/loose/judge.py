@@ -1,0 +1,167 @@
+"""Evidence of logs → Verdict: every rule answers, one candidate explains the rest (pure).
+
+Supersession: strength first (rules/candidate.py); then what explains another (EXPLAINS); then the surest; among
+those about as sure the earliest. Below ENOUGH nothing is claimed: the answer is `unknown`, with what to collect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from allranks.findings import Finding, Verdict, Where
+
+from ..rules.candidate import Candidate, Strength
+from ..rules.failures import KILL
+from .evidence import Evidence, cut, shown, who
+from .fixes import FIXES
+from .rules import RULES
+from .rules.exit_code import after_abort, ends
+from .signatures import BY_ID
+
+ENOUGH = 0.38
+ABOUT = 0.12  # confidences that are about the same
+RUNNERS_UP = 3
+_GPU = frozenset(
+    {
+        "cuda-oom",
+        "cuda-illegal-access-or-device-assert",
+        "cuda-device-unavailable",
+        "nvlink-error",
+        "nccl-gdr-or-p2p-error",
+        "nccl-ib-error",
+        "segfault-native",
+        "driver-version-mismatch",
+        "fabric-manager",
+        "xid-hardware-error",
+    }
+)
+EXPLAINS: dict[str, frozenset[str]] = {
+    "gpu-fell-off-bus": _GPU | {"ecc-error"},
+    "ecc-error": _GPU,
+    "nvlink-error": frozenset({"cuda-illegal-access-or-device-assert", "nccl-gdr-or-p2p-error"}),
+    "xid-hardware-error": frozenset(
+        {"cuda-illegal-access-or-device-assert", "cuda-device-unavailable", "segfault-native"}
+    ),
+    "fabric-manager": frozenset({"cuda-device-unavailable", "driver-version-mismatch", "invalid-device-ordinal"}),
+    "driver-version-mismatch": frozenset({"cuda-device-unavailable", "python-version-or-env-mismatch"}),
+    "host-oom-killed": frozenset({"dataloader-worker-killed", "segfault-native"}),
+    "k8s-oomkilled": frozenset({"host-oom-killed", "dataloader-worker-killed"}),
+    "nccl-shm-too-small": frozenset({"disk-full", "dataloader-worker-killed", "segfault-native", "host-oom-killed"}),
+    "memlock-limit": frozenset({"host-oom-killed", "nccl-ib-error"}),
+    "nccl-gdr-or-p2p-error": frozenset({"memlock-limit", "nccl-ib-error"}),
+    "name-resolution": frozenset({"ssh-unreachable", "master-unreachable", "missing-file-or-data-path"}),
+    "proxy-env": frozenset({"name-resolution", "missing-file-or-data-path", "permission-denied", "k8s-image"}),
+    "hostname-resolves-to-loopback": frozenset({"wrong-interface", "master-unreachable"}),
+    "too-many-open-files": frozenset({"dataloader-worker-killed"}),
+    "disk-full": frozenset({"checkpoint-corrupt-or-mismatch"}),
+    "ssh-hostkey": frozenset({"ssh-auth"}),
+    "k8s-image": frozenset({"permission-denied", "missing-file-or-data-path"}),
+    "bad-launch-arguments": frozenset(),
+    "clock-skew": frozenset({"slurm-config"}),
+    "remote-path-missing": frozenset({"missing-file-or-data-path", "slurm-config"}),
+    "slurm-preempt-or-timelimit": frozenset({"slurm-cancelled"}),
+    "dataloader-worker-killed": frozenset({"segfault-native"}),
+    "python-version-or-env-mismatch": frozenset({"missing-module"}),
+    "checkpoint-corrupt-or-mismatch": frozenset({"missing-file-or-data-path"}),
+}
+"""A cause, and what only follows from it where both are seen."""
+
+
+def judge_logs(evidence: Evidence) -> Verdict:
+    """The verdict; `unknown` where nothing is sure enough."""
+    candidates = [c for rule in RULES.values() for c in rule(evidence)]
+    candidates = [_after_abort(evidence, c) for c in candidates]
+    if not candidates:
+        return nothing(evidence)
+    chosen = _located(evidence, choose(candidates))
+    others = _runners_up(candidates, chosen)
+    if chosen.confidence < ENOUGH and chosen.cause != "unknown":
+        others = (chosen.finding(), *others)[:RUNNERS_UP]
+        chosen = replace(
+            chosen,
+            cause="unknown",
+            remedy=FIXES["unknown"],
+            message=f"nothing here is sure enough; at most: {chosen.message}",
+            where=Where(),
+        )
+    return Verdict(
+        chosen.finding(), chosen.cause, round(chosen.confidence, 2), _victims(evidence, chosen), runners_up=others
+    )
+
+
+def _located(evidence: Evidence, chosen: Candidate) -> Candidate:
+    """Where no line names the rank, the launcher's report may: the one that failed (or was killed for memory)."""
+    where = chosen.where
+    memory = chosen.cause in ("host-oom-killed", "k8s-oomkilled")
+    known = where.rank is not None or chosen.culprits or chosen.strength is Strength.SYMPTOM
+    if known or chosen.rule not in ("exception", *BY_ID):
+        return chosen
+    failed = [e for e in ends(evidence) if (e.signal == KILL if memory else e.signal is None and e.code != 0)]
+    ranks, nodes = {e.rank for e in failed} - {None}, {e.node for e in failed} - {""}
+    if where.node is None and len(nodes) == 1 and not where.nodes:
+        where = replace(where, node=nodes.pop())
+    if len(ranks) != 1 or evidence.ranks_spoken:
+        return replace(chosen, where=where)
+    rank = ranks.pop()
+    where = replace(where, rank=rank)
+    name = who(where)
+    raised = chosen.message.replace("the program raised", f"{name} raised", 1)
+    message = raised if raised.startswith(name) else f"{name}: {raised}"
+    return replace(chosen, where=where, message=message, culprits=frozenset({rank} if rank is not None else ()))
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The strongest that nothing else explains, the surest, the earliest."""
+    strongest = max(c.strength for c in candidates)
+    mine = [c for c in candidates if c.strength is strongest]
+    explained = {e for c in mine for e in EXPLAINS.get(c.cause, ()) if c.confidence >= ENOUGH}
+    mine = [c for c in mine if c.cause not in explained] or mine
+    limit = max(c.confidence for c in mine) - ABOUT
+    return min((c for c in mine if c.confidence >= limit), key=lambda c: (c.t or 0.0, -c.confidence))
+
+
+def _after_abort(evidence: Evidence, candidate: Candidate) -> Candidate:
+    """A crash while a rank aborts is the end of the abort."""
+    if candidate.cause != "segfault-native" or candidate.strength is not Strength.WEAK:
+        return candidate
+    crash = next((s for s in evidence.sightings if s.order == candidate.t), None)
+    if crash is None or not after_abort(evidence, crash):
+        return candidate
+    return replace(candidate, strength=Strength.SYMPTOM, confidence=0.3)
+
+
+def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Finding, ...]:
+    """What else was seen, one a cause."""
+    rest = sorted(
+        (c for c in candidates if c.cause != chosen.cause), key=lambda c: (-c.strength, -c.confidence, c.t or 0.0)
+    )
+    best: dict[str, Candidate] = {}
+    for candidate in rest:
+        best.setdefault(candidate.cause, candidate)
+    return tuple(c.finding() for c in best.values() if c.cause != "unknown")[:RUNNERS_UP]
+
+
+def _victims(evidence: Evidence, chosen: Candidate) -> tuple[int, ...]:
+    """Ranks that complain or were ended, but for the culprits; none where all ranks failed alike."""
+    if not chosen.culprits and chosen.strength is not Strength.SYMPTOM:
+        return ()
+    complaints = evidence.seen("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited")
+    complaining = {s.rank for s in complaints if s.rank is not None}
+    ended = {e.rank for e in ends(evidence) if e.rank is not None}
+    return tuple(sorted((complaining | ended) - chosen.culprits))
+
+
+def nothing(evidence: Evidence) -> Verdict:
+    """No row and no rule has seen anything: the last lines, and what to collect."""
+    last = [line for line in evidence.tail if line.text.strip()][-3:]
+    said = f"; the last line is: {cut(last[-1].text, 160)}" if last else ": they are empty"
+    finding = Finding(
+        "unknown",
+        "unknown",
+        f"nothing in these logs says why{said}",
+        FIXES["unknown"],
+        Where(),
+        tuple(shown(k) for k in last),
+    )
+    return Verdict(finding, "unknown", 0.1)

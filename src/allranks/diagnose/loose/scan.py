@@ -1,0 +1,122 @@
+"""Which lines of a large log can tell anything: a filter over whole blocks that Python's C loops do (pure).
+
+Two lines of one shape differ in digits and hexadecimal letters alone. A block is stripped of those at once, split,
+and each line's shape looked up: most lines of a log have one of few shapes, and a shape without any literal of the
+rows tells nothing. Only lines of new shapes are searched. What is kept: `KEEP` lines of each telling shape.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from .signatures import KINDS, NEEDS
+
+KEEP = 1000  # lines of one shape: ranks that say the same
+MOST = 60_000  # lines kept of one part of a log
+SHAPES = 100_000  # shapes remembered; then it starts over
+CHATTY = 20_000  # new shapes in one part: a log of free text, searched for the plainest words only
+TAIL = 60  # last lines of a log that are always kept
+LONG = 4096  # bytes of a line that are kept
+_STRIP = b"0123456789abcdef"
+
+
+def _least(words: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Without those that hold another."""
+    given = set(words)
+    return tuple(sorted(w for w in given if not any(o in w for o in given if o != w)))
+
+
+def _without_digits(word: bytes) -> bytes:
+    """Its longest part without digits, as lines of one shape may differ in those; itself where that is too little."""
+    part = max(re.split(rb"\d+", word), key=len)
+    return part if len(part) > 2 else word
+
+
+ENDS = tuple(k.encode() for k in KINDS)
+LITERALS = _least(_without_digits(need.encode()) for need in NEEDS)
+PLAIN = tuple(
+    w.encode()
+    for w in (
+        "rror",
+        "xception",
+        "Traceback",
+        'File "',
+        "ailed",
+        "NCCL WARN",
+        "Xid",
+        "illed",
+        "imed out",
+        "efused",
+        "CANCELLED",
+        "enied",
+        "clients joined",
+        "ismatch",
+    )
+)
+
+
+class Filter:
+    """Takes a part of a log block by block; blocks end at the end of a line.
+
+    A shape is dropped for good where its first line holds none of the literals.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, bytes]] = []
+        self.lines = 0
+        self._left: dict[bytes, int] = {}
+        self._new = 0
+
+    def feed(self, block: bytes) -> None:
+        """Whole lines; `kept` grows by (number, line), counted from 0."""
+        shapes = block.translate(None, _STRIP).split(b"\n")
+        if not shapes[-1]:
+            shapes.pop()
+        get = self._left.get
+        wanted = [at for at, shape in enumerate(shapes) if get(shape, 1)]
+        if wanted:
+            lines = block.split(b"\n")
+            self._learn(shapes, lines, wanted)
+            for at in wanted:
+                self._keep(self.lines + at, lines[at], shapes[at])
+        self.lines += len(shapes)
+
+    def _learn(self, shapes: list[bytes], lines: list[bytes], wanted: list[int]) -> None:
+        """Which of the new shapes hold a literal."""
+        left = self._left
+        if len(left) > SHAPES:
+            left.clear()
+        new = {shapes[at]: lines[at] for at in reversed(wanted) if shapes[at] not in left}
+        texts = list(new.values())
+        telling = holding(texts, PLAIN if self._new > CHATTY else LITERALS)
+        self._new += len(new)
+        for at, (shape, line) in enumerate(new.items()):
+            left[shape] = KEEP if at in telling or line.rstrip().endswith(ENDS) else 0
+
+    def _keep(self, number: int, line: bytes, shape: bytes) -> None:
+        left = self._left[shape]
+        if left and len(self.kept) < MOST:
+            self._left[shape] = left - 1
+            self.kept.append((number, line[:LONG]))
+
+
+def holding(texts: Sequence[bytes], words: Iterable[bytes]) -> set[int]:
+    """The numbers of the texts that hold a word: each word is searched in all texts at once."""
+    whole = b"\n".join(texts)
+    starts = [0, *accumulate(len(t) + 1 for t in texts)]
+    found: set[int] = set()
+    for word in words:
+        at = whole.find(word)
+        while at >= 0:
+            number = bisect_right(starts, at) - 1
+            found.add(number)
+            at = whole.find(word, starts[number + 1])
+    return found
+
+
+def last_lines(data: bytes, count: int = TAIL) -> list[bytes]:
+    """The end of a log."""
+    return data.rstrip(b"\n").rsplit(b"\n", count)[-count:]

@@ -1,0 +1,159 @@
+"""GPUs: what the driver, CUDA, ROCm and the kernel say of the device itself."""
+
+from __future__ import annotations
+
+from .row import Role, Row, table
+
+ROOT, WEAK, SYMPTOM = Role.ROOT, Role.WEAK, Role.SYMPTOM
+ROWS = (
+    Row("xid", "xid-hardware-error", ROOT, "NVIDIA: Xid catalogue; preflight/checks/gpu_xid.py", ("Xid",),
+        r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),
+    Row("sxid", "nvlink-error", ROOT, "NVIDIA: fabric manager guide, NVSwitch SXids", ("SXid",),
+        r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal|Severity|Data)",
+        rule="kernel-xid"),
+    *table(
+        "NVIDIA driver, nvidia-smi; CUDA: cudaErrorDeviceLost", ROOT, "gpu-fell-off-bus",
+        ("off-the-bus", "fallen off the bus|GPU is lost", r"fallen off the bus|GPU is lost", 0.95,
+         "the card is gone from the PCIe bus: a fault of the card, its power or its slot"),
+        ("pcie-fatal", "AER", r"AER: .*[Uu]ncorrect\w+ \(Fatal\)", 0.6),
+        ("vanished-card", "device handle for",
+         r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<pci>[\w:.]+)"
+         r".*(?:lost|Unknown Error|not found)", 0.8),
+    ),
+    *table(
+        "CUDA: cudaErrorECCUncorrectable; NVIDIA driver; amdgpu: amdgpu_ras.c", ROOT, "ecc-error",
+        ("ecc", "ECC", r"(?i)uncorrectable ECC error|cudaErrorECCUncorrectable|double.bit ECC|ECC error encountered"
+         r"|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC (?:mem)", 0.95),
+        ("row-remap", "emap", r"(?i)row[- ]remap\w* (?:fail|pending)|Remapping Failure Occurred *: Yes", 0.85),
+        ("amd-ras", "uncorrectable hardware errors|uncorrectable errors", r"amdgpu.*uncorrectable (?:hardware )?errors",
+         0.85),
+    ),
+    *table(
+        "CUDA: cudaErrorNvlinkUncorrectable; NVIDIA fabric manager; nvidia-smi nvlink", ROOT, "nvlink-error",
+        ("nvlink", "NVLink|NvLink|nvlink", r"(?i)uncorrectable NVLink error|NVLink (?:fatal|training) (?:error|fail)"
+         r"|NVLink: (?:fatal|RLW|Fatal) |link \d+ .*nvlink.*(?:fatal|inactive)|NVLink error", 0.9),
+        ("nvswitch", "NVSwitch", r"(?i)detected NVSwitch (?:non-)?fatal error|NVSwitch .*(?:fatal error|has failed)",
+         0.9),
+    ),
+    *table(
+        "NVIDIA: fabric manager guide; CUDA: cudaErrorSystemNotReady (802); NCCL: transport/nvls.cc", ROOT,
+         "fabric-manager",
+        ("system-not-ready", "system not yet initialized|SYSTEM_NOT_READY|SystemNotReady", r"system not yet initialized"
+         r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady", 0.9,
+         "a driver service that the machine needs, on NVSwitch machines the fabric manager, is not ready"),
+        ("fabric-manager", "abric|nv-fabricmanager",
+         r"(?i)(?:nvidia-?|nv-?)?fabric ?manager(?:\.service)?\b.*(?:fail|not running|"
+         r"mismatch|don't match|inactive|dead|not started|not found)|fabric state .*(?:fail|not)|"
+         r"waiting for fabric manager", 0.85),
+        ("nvls-multicast", "Multicast|multicast", r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401"
+         r"|Failed to (?:bind|allocate|create).*[Mm]ulticast", 0.75,
+         "NCCL: usually an error of the fabric manager or the NVSwitches"),
+        ("imex", "IMEX|imex", r"(?i)imex.*(?:fail|error|not|denied)", 0.6),
+    ),
+    *table(
+        "torch: CUDACachingAllocator.cpp; CUDA: cudaErrorMemoryAllocation; cuBLAS, cuDNN, XLA", ROOT, "cuda-oom",
+        ("cuda-oom", "out of memory|OutOfMemoryError",
+         r"(?:CUDA|HIP|XPU|NPU|MPS|GPU|cuda)\S* out of memory|CUDA error: out of memory"
+         r"|torch\.(?:cuda\.)?OutOfMemoryError|Cuda failure.*out of memory|cudaErrorMemoryAllocation|"
+         r"CUDA driver error: out of memory|CUDA runtime error.*out of memory|\.cu:\d+.*out of memory"
+         r"|HIP error: out of memory|hipErrorOutOfMemory"),
+        ("cuda-oom-code", "OUT_OF_MEMORY|ALLOC_FAILED|RESOURCE_EXHAUSTED", r"CUDA_ERROR_OUT_OF_MEMORY"
+         r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|.*allocat)", 0.8),
+        ("kv-cache", "cache blocks|KV cache",
+         r"No available memory for the cache blocks|larger than the maximum number "
+         r"of tokens that can be stored in KV cache|less than desired GPU memory utilization", 0.75),
+    ),
+    *table(
+        "CUDA: cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure; ROCm: hsa runtime", ROOT,
+        "cuda-illegal-access-or-device-assert",
+        ("device-assert", "device-side assert|Assertion",
+         r"device-side assert triggered|\.cu[h]?:\d+: .*Assertion .*failed"
+         r"|Indexing\.cu.*Assertion|CUDA_KERNEL_ASSERT|cudaErrorAssert"),
+        ("illegal-access", "illegal memory access|IllegalAddress|ILLEGAL_ADDRESS",
+         r"illegal memory access was encountered"
+         r"|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ("launch-failure", "launch failure|misaligned address|illegal instruction was|LAUNCH_FAILED|"
+         "LaunchFailure|address space",
+         r"unspecified launch failure|misaligned address|an illegal instruction "
+          r"was encountered|CUDA_ERROR_LAUNCH_FAILED"
+         r"|cudaErrorLaunchFailure|hardware stack error|invalid address space", 0.8),
+        ("rocm-fault", "Memory access fault|HSA_STATUS",
+         r"Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY)", 0.85),
+        ("execution-failed", "EXECUTION_FAILED", r"CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED", 0.5),
+    ),
+    *table(
+        "CUDA: cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
+        ("device-ordinal", "device ordinal|INVALID_DEVICE|Invalid device id",
+         r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|"
+         r"hipErrorInvalidDevice|AssertionError: Invalid device id|^Invalid device id", 0.9,
+         "it asks for a GPU that the node has not, or does not show to it"),
+        ("too-few-gpus", "GPUs available|visible devices|available GPU|number of GPUs",
+         r"(?i)only \d+ (?:GPUs?|devices?) (?:are |is )?(?:available|visible)"
+         r"|more (?:processes|ranks) than (?:available )?GPUs|exceeds the number of (?:available )?GPUs|"
+         r"nproc_per_node .*(?:greater|larger|more) than .*GPU", 0.75),
+    ),
+    *table(
+        "NCCL: init.cc; torch: ProcessGroupNCCL.cpp", ROOT, "duplicate-gpu",
+        ("duplicate-gpu", "Duplicate GPU|using the same GPU|same GPU",
+         r"Duplicate GPU detected(?: : rank \d+ and rank "
+         r"\d+)?|[Mm]ultiple [Rr]anks are using the same GPU|are using the same GPU", 0.95),
+    ),
+    *table(
+        "CUDA: cudaErrorInsufficientDriver, CompatNotSupportedOnDevice, "
+         "SystemDriverMismatch, UnsupportedPtxVersion; NVML",
+        ROOT, "driver-version-mismatch",
+        ("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER",
+         r"driver version is insufficient|NVIDIA driver on your "
+         r"system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER"),
+        ("driver-library", "ersion mismatch|API mismatch",
+         r"Driver/library version mismatch|API mismatch: the client has|"
+         r"NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
+        ("forward-compat", "forward compatibility|display driver|unsupported toolchain|kernel module",
+         r"forward compatibility was attempted"
+         r"|unsupported display driver ?/ ?cuda driver|PTX was compiled with an unsupported toolchain"
+         r"|does not match the version of the (?:kernel|NVIDIA) (?:module|driver)"),
+        ("container-driver", "unsatisfied condition|requirement error",
+         r"nvidia-container-cli: requirement error: unsatisfied condition: "
+         r"(?:cuda|driver)", 0.9),
+    ),
+    *table(
+        "torch: cuda/__init__.py, CUDAFunctions.cpp; CUDA: cudaErrorDevicesUnavailable, "
+         "NoDevice; NVML; container toolkit",
+        ROOT, "cuda-device-unavailable",
+        ("device-busy", "busy or unavailable|DEVICE_UNAVAILABLE|DevicesUnavailable",
+         r"busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
+         r"|cudaErrorDevicesUnavailable", 0.9, "the GPU is held by another process, in exclusive mode, or in error"),
+        ("no-device", "No CUDA GPUs|no CUDA-capable|Found no NVIDIA|No devices were "
+         "found|NO_DEVICE|no GPUs found|No HIP GPUs|GPU access blocked",
+         r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device|Found no NVIDIA driver|No devices were found"
+         r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked", 0.85),
+        ("driver-silent", "communicate with the NVIDIA driver|Driver Not Loaded|NVML: Unknown|"
+         "Unexpected error from cudaGetDeviceCount|nvidia-container-cli|"
+         "could not select device driver|RmInitAdapter",
+         r"couldn't communicate with the NVIDIA driver|Driver Not Loaded|Failed to initialize NVML: Unknown Error"
+         r"|Unexpected error from cudaGetDeviceCount|nvidia-container-cli: (?:initialization|device) error"
+         r"|could not select device driver|RmInitAdapter failed", 0.75),
+        ("no-cuda-load", "deserialize object on", r"deserialize object on (?:a )?CUDA device", 0.75),
+        ("cuda-unknown", "unknown error", r"(?:CUDA error|Cuda failure).*unknown error|cudaErrorUnknown", 0.55),
+        ("cuda-initialization", "initialization error|not initialized",
+         r"CUDA error: initialization error|CUDA driver error: initialization error", 0.5),
+    ),
+    *table(
+        "amdgpu kernel driver; NVIDIA driver", ROOT, "xid-hardware-error",
+        ("amdgpu-hang", "amdgpu", r"amdgpu.*(?:GPU reset begin|ring \S+ timeout|HW exception|GPU fault detected)",
+         0.75),
+        ("gpu-reset", "GPU requires reset|needs to be reset|requires a reset",
+         r"GPU requires reset|GPU (?:likely )?needs to be reset", 0.75),
+    ),
+    *table(
+        "CUDA: cudaErrorNoKernelImageForDevice; torch: cuda/__init__.py", ROOT, "python-version-or-env-mismatch",
+        ("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function",
+         r"no kernel image is available"
+         r"|is not compatible with the current PyTorch installation|invalid device function", 0.85,
+         "this build of torch or of an extension has no code for this GPU"),
+        ("cpu-torch", "not compiled with CUDA|built in|not linked with support", r"not compiled with CUDA enabled|"
+         r"Distributed package doesn't have (?:NCCL|MPI|GLOO|UCC)|Torch "
+          r"not compiled with|not linked with support for cuda", 0.9,
+         "this build of torch lacks what the program asks for"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,49 @@
+"""Lines that look like faults and mean nothing; they come first so that no other row takes them."""
+
+from __future__ import annotations
+
+from .row import Role, table
+
+H = Role.HARMLESS
+ROWS = (
+    *table(
+        "torch: socket.cpp, ProcessGroupNCCL.cpp, distributed/run.py", H, "",
+        ("errno-97", "Address family not supported", r"client socket cannot be initialized to connect"),
+        ("socket-name", "hostname of the client socket", r"hostname of the client socket cannot be retrieved"),
+        ("group-not-destroyed", "destroy_process_group|has NOT been destroyed",
+         r"destroy_process_group\(\) was not called|process group has NOT been destroyed"),
+        ("no-error-file", "error_file|error file|To enable traceback", r"error_file *: <N/A>|[Nn]o error file defined"
+         r"|To enable traceback see"),
+        ("guessing-device", "Guessing device ID|devices used by this process", r"Guessing device ID|devices used by "
+         r"this process are currently unknown"),
+        ("dump-hint", "debug info", r"preparing to dump debug info|dump the debug info\. *Include"),
+        ("corrupted-hint", "operations have failed or timed out|taking the entire process down",
+         r"Some NCCL operations have failed or timed out|To avoid data inconsistency"),
+        ("stack-hint", "Stack trace of the failed collective", r"Stack trace of the failed collective"),
+        ("kernel-async", "might be asynchronously reported", r"kernel errors might be asynchronously reported"),
+    ),
+    *table(
+        "NCCL: net.cc, plugin.cc, transport/p2p.cc, ibvwrap.cc (INFO)", H, "",
+        ("no-plugin", "ould not find: libnccl|dlerror|lugin",
+         r"(?i)no plugin found|Could not find: libnccl|dlerror=libnccl"
+         r"|Failed to find ncclNetPlugin|NET/Plugin: Failed to find|TUNER/Plugin: (?:Could|Failed)"),
+        ("no-verbs", "libibverbs", r"Failed to open libibverbs"),
+        ("no-p2p", "enable P2P", r"NCCL INFO Could not enable P2P"),
+        ("no-nvls", "NVLS not|NVLS disabled|NVLS multicast support is not",
+         r"NCCL INFO .*NVLS (?:not|disabled|multicast support is not)"),
+    ),
+    *table(
+        "TensorFlow, torchvision, wandb, urllib3, git: messages of libraries beside the training", H, "",
+        ("cuda-factory", "nable to register|TensorRT", r"Unable to register cu\w+ factory|Could not find TensorRT"),
+        ("image-extension", "Failed to load image", r"Failed to load image Python extension"),
+        ("wandb", "wandb", r"wandb: (?:ERROR|WARNING|Network error|W )"),
+        ("retrying", "etrying", r"(?i)\bretrying (?:in|again|after|\(Retry)"),
+        ("exception-ignored", "Exception ignored", r"Exception ignored in"),
+    ),
+    *table(
+        "OpenSSH, bash, systemd", H, "",
+        ("known-hosts-added", "Permanently added", r"Warning: Permanently added"),
+        ("no-tty", "terminal process group|job control", r"cannot set terminal process group|no job control in this"),
+        ("x11", "X11 forwarding", r"X11 forwarding request failed"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,158 @@
+"""Hosts, kernels, ssh, Slurm, Kubernetes: what is said around the ranks."""
+
+from __future__ import annotations
+
+from .row import Role, Row, table
+
+ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
+ROWS = (
+    *table(
+        "OpenSSH: sshconnect2.c, authfile.c; paramiko; DeepSpeed: launcher/runner.py", ROOT, "ssh-auth",
+        ("ssh-denied", "Permission denied|ermission denied, please",
+         r"Permission denied \([a-z]|Permission denied, please try again", 0.95),
+        ("ssh-methods", "authentication|Authentication|PRIVATE KEY|Load key|sign_and_send_pubkey",
+         r"Too many authentication failures|[Nn]o supported authentication "
+         r"methods|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|" r"invalid format|error in libcrypto)|"
+         r"sign_and_send_pubkey: .*(?:fail|denied|no mutual)|Authentication "
+          r"refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication " r"failed)", 0.9),
+        ("ssh-deepspeed", "was not reachable via ssh", r"host=(?P<node>\S+) was not reachable via ssh", 0.7,
+         "DeepSpeed tries ssh without a password", "", "ssh-unreachable"),
+    ),
+    *table(
+        "OpenSSH: sshconnect.c", ROOT, "ssh-hostkey",
+        ("ssh-hostkey", "ost key|HOST IDENTIFICATION|authenticity of host",
+         r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED|"
+         r"No \S+ host key is known|authenticity of host .*can't be established|"
+         r"(?:host key|Host key) .*(?:changed|mismatch|not found in known)", 0.95),
+    ),
+    *table(
+        "OpenSSH: sshconnect.c, kex.c; sshd MaxStartups", ROOT, "ssh-unreachable",
+        ("ssh-connect", "ssh: connect to|to port 22|port 22",
+         r"ssh: connect to (?:host|address) (?P<node>\S+) port (?P<port>\d+): "
+         r"|Unable to connect to port 22|(?P<node2>\S+) port 22: (?:Connection|" r"No route|Network|Operation)",
+         0.93),
+        ("ssh-banner", "exchange_identification|banner exchange|port 22|sshd",
+         r"(?:ssh|kex)_exchange_identification|banner exchange|Connection "
+         r"(?:closed|reset) by (?P<node>\S+) port \d+|error reading SSH " r"protocol banner", 0.85,
+         "sshd ended the connection before the login: too many at once (MaxStartups), or a filter"),
+    ),
+    *table(
+        "OpenSSH: clientloop.c, ServerAliveInterval; Open MPI: orted", WEAK, "node-network-down",
+        ("ssh-lost", "imeout, server|send disconnect|lost communication",
+         r"Timeout, server (?P<node>\S+) not responding|client_loop: send "
+         r"disconnect|lost communication with (?:a )?remote daemon", 0.6),
+    ),
+    *table(
+        "Linux drivers: netdev, bonding; Slurm: NODE FAIL; Kubernetes: node lifecycle", ROOT, "node-network-down",
+        ("link-down", "Link is Down|link is down|Link down|carrier|NETDEV WATCHDOG|definitely down",
+         r"(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no "
+         r"carrier)|NETDEV WATCHDOG|link status definitely down", 0.85),
+        ("node-failure", "NODE FAILURE|Node failure|NODE_FAIL|node failure|NodeNotReady|"
+         "node.kubernetes.io|DOWN*|not responding",
+         r"NODE FAILURE|Node failure on (?P<node>\S+)|NODE_FAIL|NodeNotReady|"
+         r"node\.kubernetes\.io/(?:unreachable|not-ready)|TaintManagerEviction|"
+         r"error: Nodes? (?P<node2>\S+) (?:not responding|DOWN|are still "
+          r"not ready)|nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88),
+    ),
+    *table(
+        "Linux: mm/oom_kill.c; cgroup memory.events; Slurm: task/cgroup; Ray: memory monitor", ROOT, "host-oom-killed",
+        ("oom-kill", "Out of memory: |oom-kill|oom_kill|oom-killer|Killed process|Out Of Memory|OUT_OF_MEMORY"
+         "|OOM Killed|OOM-killed",
+         r"Out of memory: Kill|oom-kill(?!.*= 0)|Detected \d+ oom[_-]kill|oom_kill[: ]+\d+ ?-> ?[1-9]|"
+         r"oom_kill(?:er)? [1-9]|invoked oom-killer|Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)|"
+         r"(?:error: (?P<node>[\w.-]+): )?tasks? (?P<task>[\d,-]+): Out Of Memory|OUT_OF_MEMORY|"
+         r"(?i:OOM[ -]killed)\b(?<!OOMKilled)", 0.93),
+        ("memory-limit", "memory limit|MemoryPressure|low on resource: memory|running low on memory",
+         r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|"
+         r"low on resource: memory|node running low on memory", 0.82),
+        ("cgroup-memory", "emory cgroup out of memory", r"Memory cgroup out of memory", 0.93),
+    ),
+    *table(
+        "Kubernetes: container status reasons", ROOT, "k8s-oomkilled",
+        ("oomkilled", "OOMKill", r"OOMKill(?:ed|ing)", 0.95),
+    ),
+    *table(
+        "Linux: hung_task.c, nfs client: storage or a driver stalls", SYMPTOM, "nccl-timeout-straggler-or-slow-rank",
+        ("stall", "blocked for more than|not responding",
+         r"blocked for more than \d+ seconds|nfs: server (?P<peer>\S+) not responding", 0.5,
+         "the node's storage or a driver did not answer"),
+    ),
+    *table(
+        "Slurm: slurmstepd, sacct: why a job ended; Kubernetes and cloud preemption", ROOT,
+         "slurm-preempt-or-timelimit",
+        ("time-limit", "TIME LIMIT|TimeLimit|time limit",
+         r"DUE TO TIME LIMIT|JobState=TIMEOUT|exceeded (?:its )?time ?limit|Job reached time limit", 0.93),
+        ("preempted", "REEMPT|reempt|Spot|spot",
+         r"DUE TO PREEMPTION|\bPREEMPTED\b|JobState=PREEMPTED|[Ss]pot (?:instance "
+         r")?interruption|(?:was|been|instance|Job|Pod|pod|node) preempted|"
+         r"Preempted by|TerminationByKubelet.*[Pp]reempt|DUE TO JOB REQUEUE", 0.92),
+    ),
+    Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm: slurmstepd (scancel, or the end of a failed step)", (
+     "CANCELLED", "scancel", "Job step aborted", "DeadlineExceeded"),
+        r"\*\*\* (?P<what>STEP|JOB) (?P<job>[\d.+_\w]+) ON (?P<node>\S+) "
+         r"CANCELLED|JobState=(?P<state>CANCELLED)|\b(?P<by>CANCELLED by "
+         r"\w+|cancelled by user|scancel \d+|Job (?:was )?cancell?ed)|DeadlineExceeded|" r"CANCELLED AT", rule=
+         "slurm-end"),
+    *table(
+        "Slurm: slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "clock-skew",
+        ("clock", "xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet "
+         "valid|in the future|clock is",
+         r"[Rr]ewound credential|[Ee]xpired credential|(?:[Jj]ob )?[Cc]redential expired|[Cc]lock "
+         r"skew|not yet valid|timestamp.{0,40}in the future|clock is (?:behind|" r"ahead|off)", 0.88),
+    ),
+    *table(
+        "Slurm: slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
+        ("submission", "ubmission failed|s?batch: error|Unable to allocate|Unable to "
+         "create step|configuration is not available|can not be satisfied|"
+         "Invalid generic|Invalid account|Invalid partition|invalid partition|"
+         "Invalid qos|Invalid job id|QOSMax|AssocGrp|AssocMax|accounting/QOS|" "More processors|CPU binding",
+         r"[Jj]ob submission failed|Unable to allocate resources|Unable "
+          r"to create step for job|configuration is not available|can ?not "
+          r"be satisfied|[Ii]nvalid (?:generic resource|account|partition|" r"qos|job id)\b|"
+         r"QOSMax\w+|Assoc(?:Grp|Max)\w+|violates accounting/QOS|More processors "
+          r"requested|(?:CPU|GPU) binding.{0,60}(?:fail|error|outside|invalid)", 0.92),
+        ("controller", "slurm controller|slurm_load|socket timed out|Invalid job credential|slurm_load",
+         r"Unable to contact slurm controller|[Ss]ocket timed out on send/recv|"
+         r"Invalid job credential|slurm_load_\w+ error|Unable to confirm " r"allocation", 0.75),
+        ("task-launch", "launch failed|spank|slurmstepd: error|rolog",
+         r"task \S+ launch failed|[Pp]rolog (?:error|fail)|slurmstepd: " r"error: .{0,80}plugin|spank.{0,60}fail",
+         0.65),
+        ("srun-fatal", "srun: fatal|sbatch: fatal|srun: error: Unable|salloc: error",
+         r"(?:srun|sbatch|salloc): fatal: |salloc: error: ", 0.75),
+    ),
+    Row("srun-task", "unknown", WEAK, "Slurm: srun's task exits", ("srun: error: ",),
+     r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?!Out Of Memory)(?P<end>Exited "
+     r"with exit code (?P<code>\d+)|[A-Z][\w ]+)", rule= "exit-code"),
+    *table(
+        "Kubernetes: kubelet, containerd: images", ROOT, "k8s-image",
+        ("image-pull", "ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|"
+         "manifest unknown|toomanyrequests|unpack image|resolve reference",
+         r"ErrImage\w+|ImagePullBackOff|InvalidImageName|[Ff]ailed to pull "
+         r"(?:and unpack )?image|pull access denied|"
+         r"manifest (?:unknown|for \S+ not found)|toomanyrequests|failed to resolve reference", 0.95),
+        ("image-architecture", "xec format error|no matching manifest",
+         r"[Ee]xec format error|no matching manifest for", 0.75),
+    ),
+    *table(
+        "Kubernetes: scheduler, quota admission, device plugin", ROOT, "k8s-scheduling",
+        ("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|"
+         "untolerated taint|node affinity|unbound immediate|exceeded quota|"
+         "UnexpectedAdmissionError|volume node affinity|didn't match",
+         r"\d+/\d+ nodes are available|FailedScheduling|\bUnschedulable\b|"
+          r"Insufficient (?:nvidia\.com|amd\.com|cpu|memory|rdma|\w+/)|untolerated "
+          r"taint|unbound immediate PersistentVolumeClaims|exceeded quota|" r"UnexpectedAdmissionError|"
+         r"volume node affinity|didn't match (?:Pod's )?node", 0.93),
+    ),
+    *table(
+        "Kubernetes: kubelet's restarts say that, not why", CASCADE, "",
+        ("crash-loop", "CrashLoopBackOff|restarting failed container", r"CrashLoopBackOff|restarting failed container"),
+    ),
+    *table(
+        "launchers and drivers: what an earlier run left", ROOT, "stale-process",
+        ("stale", "stale|leftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
+         r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,40}(?:process|"
+         r"job|run|rank|worker|pid|lock|python|store|session)|"
+         r"process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|"
+          r"old) (?:run|job)|(?:another|an?) (?:instance|process|job|run).{0,40}already " r"running", 0.72),
+    ),
+)  # fmt: skip

@@ -1,0 +1,152 @@
+"""NCCL, RCCL and their transports."""
+
+from __future__ import annotations
+
+from .row import Role, Row, table
+
+ROOT, SYMPTOM, CASCADE = Role.ROOT, Role.SYMPTOM, Role.CASCADE
+ROWS = (
+    *table(
+        "NCCL: bootstrap.cc, socket.cc; gloo: transport/tcp/device.cc", ROOT, "no-interface",
+        ("no-interface", "no socket interface|No interface found|Unable to find address "
+         "for|Unable to find interface|No usable interfaces",
+         r"no socket interface found|[Nn]o interface found|Unable to find address for: (?P<interface>\S+)"
+         r"|Unable to find interface for|No usable interfaces", 0.95),
+        ("interface-absent", "nterface",
+         r"(?i)(?:network )?interface (?P<interface>\S+) (?:does not exist|not found|is not available)"
+         r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75),
+    ),
+    *table(
+        "NCCL: misc/shmutils.cc, shm.h; torch: MapAllocator.cpp", ROOT, "nccl-shm-too-small",
+        ("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
+         r"failed to extend /dev/shm/nccl-|creating shared memory segment|"
+         r"posix_fallocate failed : No space|/dev/shm/nccl-\S+.*(?:No space|failed)", 0.9),
+        ("torch-shm", "</torch_|shared memory|/dev/shm",
+         r"</torch_[^>]*>.*(?:No space left|\(28\)|Cannot allocate|unable "
+         r"to)|unable to (?:write to|allocate|resize|"
+         r"mmap|open).{0,40}shared memory.*(?:No space|\(28\)|Cannot)|unable to (?:write|resize).{0,20}</torch_"
+         r"|No space left on device.*/dev/shm|/dev/shm.*No space left|out of shared memory\b(?!.*try)", 0.85),
+        ("pidfd-shm", "insufficient shared memory",
+         r"(?<!caused by )insufficient shared memory \(shm\) size|shm size is too small", 0.7),
+    ),
+    *table(
+        "NCCL: init.cc, bootstrap.cc (versions in the handshake); the dynamic linker", ROOT, "nccl-version-mismatch",
+        ("nccl-versions", "Mismatched NCCL version", r"Mismatched NCCL version.*?rank (?P<rank>\d+)", 0.95),
+        ("nccl-symbol", "undefined symbol: nccl", r"undefined symbol: nccl\w+", 0.85,
+         "an older libnccl is found before the one that torch was built with"),
+        ("nccl-too-old", "NCCL version|requires NCCL",
+         r"NCCL version .*(?:is too old|not supported|or (?:higher|newer) "
+         r"is required)|requires NCCL (?:version )?>=? ?\d", 0.7),
+    ),
+    *table(
+        "NCCL: misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
+        ("ib-register", "ibv_reg_mr", r"ibv_reg_\w*mr\w*.*(?:Cannot allocate|failed)|ibv_reg_\w*mr\w* failed", 0.8),
+        ("ib-queue-memory", "ibv_create", r"ibv_create_(?:cq|qp|srq|comp_channel)\S* failed.*Cannot allocate", 0.8),
+        ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
+         r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
+        ("ucx-register", "ibv_reg_mr|failed to register", r"failed to register .*: Cannot allocate memory", 0.7),
+    ),
+    Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL: transport/net_ib.cc; ibv_wc_status", (
+     "Got completion from peer",
+        "Got completion with"), r"Got completion (?:from peer (?P<peer>[\w.:\[\]-]+?)(?:<\d+>)? "
+         r")?with (?:status=\S*?\(?|error )(?P<status>\d+)",
+        rule="ib-completion"),
+    *table(
+        "NCCL: transport/net_ib.cc, misc/ibvwrap.cc; verbs(7)", ROOT, "nccl-ib-error",
+        ("ib-modify-qp", "ibv_modify_qp", r"ibv_modify_qp\S* failed(?: with(?: error)?)?", 0.85),
+        ("ib-verbs", "ibv_", r"(?:Call to )?ibv_(?:open_device|alloc_pd|query_\w+|create_\w+|"
+         r"post_\w+|poll_cq|get_\w+)\S* failed", 0.75),
+        ("ib-async", "async fatal|async event",
+         r"(?i)NET/IB.*async fatal event|async fatal event|Got async event.*(?:port "
+         r"error|device fatal|fatal|port active|error)", 0.85),
+        ("ib-mixed", "incompatible devices", r"incompatible devices", 0.8),
+        ("ib-network-absent", "network IB not found|etwork OFI not found|etwork IB not found|etwork AWS|etwork UCX",
+         r"(?:Error|WARN).*[Nn]etwork (?:IB|OFI|AWS\S*|UCX|\S*[Ii]b) not found", 0.8),
+        ("ib-status", "IBV_WC",
+         r"IBV_WC_(?:RETRY_EXC|RNR_RETRY_EXC|REM_\w+|LOC_PROT|GENERAL|FATAL|RESP_TIMEOUT)_ERR", 0.8),
+        ("ofi", "NET/OFI", r"NCCL WARN NET/OFI", 0.6),
+        ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM",
+         r"(?i)transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|" r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
+         0.8),
+        ("mlx5-fatal", "mlx5|bnxt|irdma", r"mlx5_core .*(?:health|fatal|assert|cmd.* timeout|Device unrecoverable|"
+         r"firmware.*(?:error|fail))|"
+         r"(?:bnxt_re|irdma).*(?:fatal|unrecoverable)", 0.75),
+        ("ib-port-down", "state: |State: ", r"(?i)\b(?:infiniband|IB|mlx\d_\w+|port \d).*(?:physical )?state: "
+         r"*(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),
+    ),
+    *table(
+        "NCCL: transport/net_ib.cc (INFO): sockets are used instead", SYMPTOM, "nccl-ib-error",
+        ("ib-no-device", "No device found", r"NET/IB : No device found", 0.32),
+    ),
+    *table(
+        "NCCL: transport/p2p.cc, net.cc, gdrwrap.cc; CUDA: cudaErrorPeerAccessUnsupported; " "nvidia-peermem", ROOT,
+         "nccl-gdr-or-p2p-error",
+        ("peer-access", "peer access|peer mapping|PeerAccess|PEER_ACCESS",
+         r"peer access is not supported|peer mapping resources exhausted|"
+         r"cudaErrorPeerAccess\w+|CUDA_ERROR_PEER_ACCESS\w+|peer access is not (?:enabled|possible)", 0.85),
+        ("ipc-handle", "IpcOpenMemHandle|IpcGetMemHandle|ipc handle|cuMemImport|invalid resource handle",
+         r"(?i)cudaIpc(?:Open|Get)MemHandle.*(?:fail|error)|"
+         r"cuMemImportFromShareableHandle.*(?:fail|error)|Error while (?:opening|importing).*IPC", 0.75),
+        ("peermem", "peermem|peer_mem", r"(?i)nvidia[-_]peermem.*(?:not loaded|fail|error|not found|invalid)|"
+         r"nv_peer_mem.*(?:not|fail|error)|"
+         r"module nvidia[-_]peermem not", 0.8),
+        ("gdr", "GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|DMABUF|DmaBuf|gdrcopy",
+         r"(?i)(?:GPUDirect|GPU Direct|GDR\w*|dma-?buf)\b.*(?:registration "
+         r"fail|fail(?:ed|ure)|error)|ibv_reg_dmabuf_mr.*fail", 0.75),
+        ("p2p-warn", "transport/p2p", r"transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN", 0.75),
+    ),
+    *table(
+        "NCCL: misc/socket.cc, NET/Socket: sizes of both sides", ROOT, "collective-shape-mismatch",
+        ("message-truncated", "essage truncated", r"[Mm]essage truncated : receiv\w+ \d+ bytes instead of \d+", 0.75,
+         "two ranks take part in one collective with different sizes"),
+        ("accelerate-shapes", "shape mismatches", r"Cannot apply desired operation due to shape mismatches"),
+        ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85),
+    ),
+    *table(
+        "NCCL: bootstrap.cc (check-in of ranks)", ROOT, "rank-duplicate-or-missing",
+        ("checked-in-twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks? has already checked in", 0.95),
+    ),
+    *table(
+        "NCCL: bootstrap.cc", ROOT, "world-size-mismatch",
+        ("rank-count", "rank count", r"mismatch in rank count from procs", 0.95),
+    ),
+    Row("nccl-connect", "connection-reset-peer-died", SYMPTOM, "NCCL: misc/socket.cc; errno of connect(2)", (
+     "Connect to", "onnect to"),
+        r"(?:NCCL|[Ss]ocket|Connect to).*?[Cc]onnect(?:ing)? to (?P<peer>[\w.:\[\]%-]*?)<(?P<p"
+         r"ort>\d*)[^>]*> ?(?:failed|returned)\D*(?P<error>.*)"
+        r"|[Cc]onnect to (?P<peer2>\S+) failed ?: (?P<error2>.*)", rule="connect-refused"),
+    *table(
+        "NCCL: misc/socket.cc: retries are used up", SYMPTOM, "port-blocked",
+        ("connect-retries", "exceeded error retry count|exceeded timeouts|exceeded retries",
+         r"[Cc]onnect.*exceeded (?:error )?(?:retry count|timeouts|retries)", 0.5,
+         "a peer that is in the rendezvous cannot be reached on NCCL's "
+          "own port: a firewall, or the wrong interface", "", "wrong-interface"),
+    ),
+    *table(
+        "NCCL: misc/socket.cc, ncclRemoteError: what the surviving side says", CASCADE, "",
+        ("remote-closed", "losed by remote peer|closed by localRank",
+         r"[Cc]onnection closed by (?:remote peer|localRank)"),
+        ("remote-error", "ncclRemoteError|remote process exited",
+         r"ncclRemoteError|remote process exited or there was a network error"),
+        ("comm-aborted", "communicator was aborted|Abort COMPLETE", r"NCCL communicator was aborted|Abort COMPLETE"),
+        ("net-recv", "NCCL WARN", r"NCCL WARN (?:Net : )?Call to (?:recv|send|recvmsg)\S* (?:from|to)? ?\S* ?failed"),
+    ),
+    *table(
+        "NCCL: nccl.h ncclSystemError, ncclInternalError, ncclInvalidUsage: "
+         "without their last error they say nothing", SYMPTOM, "unknown",
+        ("nccl-general", "ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclUnhandledCudaError|"
+         "unhandled system error|unhandled cuda error",
+         r"nccl(?:SystemError|InternalError|InvalidUsage|UnhandledCudaError)|unhandled (?:system|cuda) error", 0.3),
+    ),
+    *table(
+        "NCCL: misc/mlx5dvsymbols.cc, transport/net_ib/reg.cc: no way to register GPU memory", SYMPTOM,
+         "nccl-gdr-or-p2p-error",
+        ("dmabuf-symbol", "dlvsym failed|dlsym failed|RegMrDmaBuf|RDMA Disabled",
+         r"dlv?sym failed on (?:mlx5dv|ibv)_reg_dmabuf|RegMrDmaBuf\w* ?\)? -> \d|"
+         r"GPU Direct RDMA Disabled", 0.35),
+    ),
+    *table(
+        "RCCL: init.cc (hints about the host)", SYMPTOM, "nccl-gdr-or-p2p-error",
+        ("iommu-pt", "iommu=pt", r'Missing "iommu=pt"', 0.35),
+    ),
+)  # fmt: skip

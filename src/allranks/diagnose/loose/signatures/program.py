@@ -1,0 +1,257 @@
+"""The program: Python's exceptions by what they say, native crashes, checkpoints, files, packages, configurations."""
+
+from __future__ import annotations
+
+from .row import Role, Row, table
+
+ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
+ROWS = (
+    *table(
+        "DeepSpeed: runtime/config.py, runtime/zero/config.py; transformers: " "integrations/deepspeed.py", ROOT,
+         "deepspeed-config",
+        ("ds-batch", "Check batch related parameters|train_batch_size",
+         r"Check batch related parameters|train_batch_size is not equal to", 0.95),
+        ("ds-config", "DeepSpeed|deepspeed|ds_config",
+         r"DeepSpeedConfigError|validation errors? for (?:DeepSpeed\w*|"
+         r"FP16Config|BF16Config|\w*Zero\w*Config)|mismatch TrainingArguments|"
+         r"DeepSpeed config values that|[Ee]xpected a string path to an "
+          r"existing deepspeed config|deepspeed.{0,40}config\S* (?:is invalid|" r"not valid|error)|"
+         r"ds_config.{0,60}(?:missing|invalid|not)|is not a supported DeepSpeed|"
+          r"DeepSpeed (?:does not|doesn't) (?:support|currently)", 0.88),
+        ("ds-zero", "ZeRO|zero_allow|zero_force",
+         r"ZeRO.{0,80}(?:not supported|is not compatible|unsupported|incompatible)|"
+         r"zero_(?:allow_untested_optimizer|force_ds_cpu_optimizer)|"
+         r"You are using ZeRO-Offload with a client provided optimizer|untested ZeRO Optimizer", 0.85),
+        ("ds-amp", "cannot both be enabled|simultaneously enabled|bf16 and fp16|fp16 and bf16",
+         r"(?:bf16 and fp16|fp16 and bf16|bfloat16 and fp16).{0,60}(?:both|simultaneously)", 0.8),
+    ),
+    *table(
+        "accelerate: commands/launch.py, commands/config, utils/launch.py", ROOT, "accelerate-config",
+        ("accelerate-config", "ccelerate|main_process_ip|gpu_ids|num_machines|config file|mixed_precision|GPU ids",
+         r"config file at \S+ had unknown keys|(?:Please|need to) (?:run|use) `accelerate "
+         r"config`|Less than two GPU ids were configured|"
+         r"`--?-?(?:main_process_ip|gpu_ids|num_machines|machine_rank)`.{0,80}(?:required|"
+          r"must|need|specify|missing)|You can only use one of `--cpu`|accelerate.{0,60}(?:confi"
+          r"g|yaml).{0,60}(?:invalid|unknown|not valid)|"
+         r"Unknown mixed_precision mode|AcceleratorState.{0,60}(?:initialized|"
+          r"has no attribute)|accelerate config.{0,40}not", 0.85),
+        ("fsdp-layer", "transformer layer class", r"Could not find the transformer layer class", 0.75),
+        ("fsdp-plugin", "FullyShardedDataParallelPlugin|fsdp_",
+         r"(?:fsdp_\w+|FullyShardedDataParallelPlugin).{0,60}(?:must be|" r"should be|is not a valid|invalid)", 0.75),
+    ),
+    *table(
+        "CPython, importlib, packaging: names and versions", ROOT, "python-version-or-env-mismatch",
+        ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
+         "the installed package has another version than the program needs"),
+        ("shared-object", "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++",
+         r"cannot open shared object file|undefined symbol: |version `?(?:GLIBC|"
+         r"GLIBCXX|CXXABI)\S*' not found|DLL load failed", 0.8),
+        ("binary-abi", "binary incompatibility|compiled using NumPy|size changed|compiled "
+         "with different CUDA|mismatches the version|does not match the " "version",
+         r"binary incompatibility|compiled using NumPy 1|"
+         r"compiled with different CUDA|CUDA version \(\S+\) mismatches "
+          r"the version|does not match the version torch was compiled|compiled " r"against", 0.85),
+        ("requires-version", "is required|requires|VersionConflict|not supported for now|does "
+         "not recognize this architecture|incompatible|Unsupported|unsupported",
+         r"is required for a normal functioning of this module, but found|VersionConflict|"
+         r"Model architectures .{0,200} are not supported for now|does "
+          r"not recognize this architecture|[Rr]equires? (?:a different "
+          r")?[Pp]ython|Python .{0,20}(?:is required|or (?:newer|later|higher))|"
+         r"requires \w+ ?[<>=]=? ?[\d.]+,? but|incompatible (?:version|"
+          r"package)s?\b|unsupported pickle protocol|unsupported (?:Python|" r"torch) version", 0.78),
+        ("cuda-home", "CUDA_HOME|ninja|Error building extension|compiling",
+         r"CUDA_HOME (?:does not exist|environment variable is not set)|"
+         r"Error building extension|Ninja is required|Error compiling objects " r"for extension", 0.75),
+        ("illegal-hardware", "llegal instruction", r"\bIllegal instruction\b", 0.6,
+         "a library was built for another processor", "", "segfault-native"),
+        ("module-attribute", "AttributeError: module", r"AttributeError: module '[\w.]+' has no attribute", 0.68,
+         "the installed package has another version than the program expects"),
+        ("version-apart", "ersion mismatch", r"Version mismatch: The cluster was started with", 0.85),
+        ("tf-import", "because of the following error", r"Failed to import \S+ because of the following error", 0.6),
+    ),
+    *table(
+        "CPython: importlib; importlib.metadata; transformers: utils/import_utils.py", ROOT, "missing-module",
+        ("no-module", "No module named|ModuleNotFoundError",
+         r"No module named ['\"]?(?P<module>[\w.-]+)|ModuleNotFoundError"),
+        ("not-installed", "not installed|PackageNotFoundError|DistributionNotFound|but it was not found|pip install",
+         r"PackageNotFoundError|DistributionNotFound|\w*Error: .{0,80}(?:is|are) not installed|"
+         r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install", 0.85),
+    ),
+    *table(
+        "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; "
+         "safetensors; DeepSpeed; transformers", ROOT, "checkpoint-corrupt-or-mismatch",
+        ("state-dict", "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
+         r"loading state_dict|size mismatch for |(?:Missing|Unexpected) "
+         r"key\(s\) in state_dict|copying a param with shape"),
+        ("archive", "PytorchStreamReader|central directory|invalid load key|Weights "
+         "only load failed|pickle data was truncated|Invalid magic number|"
+         "UnpicklingError|unexpected EOF|file might be corrupted|legacy "
+         "loading|MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|"
+         "InvalidHeader|SafetensorError|not a ZIP|not a zip",
+         r"PytorchStreamReader failed|failed finding central directory|"
+          r"invalid load key|Weights only load failed|pickle data was truncated|"
+          r"Invalid magic number; corrupt|UnpicklingError|"
+         r"unexpected EOF, expected|file might be corrupted|MetadataIncompleteBuffer|"
+          r"HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|not a " r"(?:ZIP|zip) (?:archive|file)"),
+        ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|(?i:checkpoint.{0,80}(?:corrupt|"
+         r"mismatch|incompatible|incomplete|does not match|truncated|different " r"(?:world size|number of)))|"
+         r"(?i:(?:mismatch|corrupt|incompatible|incomplete).{0,60}checkpoint)|"
+          r"CheckpointException|Missing key in checkpoint state_dict", 0.85),
+        ("empty-pickle", "Ran out of input", r"EOFError: Ran out of input", 0.75, "the file is empty or cut off"),
+        ("optimizer-groups", "parameter group",
+         r"loaded state dict (?:has a different number|contains a parameter group)", 0.9),
+    ),
+    *table(
+        "errno 28 ENOSPC, 122 EDQUOT; torch: inline_container.cc (writer)", ROOT, "disk-full",
+        ("no-space", "No space left|rrno 28|ENOSPC|quota exceeded|rrno 122|EDQUOT|Quota exceeded",
+         r"No space left on device|\[?Errno 28\]?|ENOSPC|[Dd]isk quota "
+         r"exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
+        ("stream-writer", "PytorchStreamWriter|unexpected pos|file write failed",
+         r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed", 0.78,
+         "torch could not write the whole file: the disk or the quota is full, in almost all cases"),
+        ("disk-pressure", "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full",
+         r"low on resource: ephemeral-storage|DiskPressure|ephemeral.storage.{0,40}exceed|" r"(?i:disk (?:is )?full)",
+         0.85),
+    ),
+    *table(
+        "errno 24 EMFILE, 23 ENFILE; torch: multiprocessing", ROOT, "too-many-open-files",
+        ("open-files", "Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23",
+         r"[Tt]oo many open files|\[Errno 2[34]\]|received \d+ items of ancdata|EMFILE", 0.92),
+    ),
+    *table(
+        "torch: utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
+        ("loader-worker", "DataLoader worker|bus error encountered in worker|DataLoader",
+         r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40}(?:exited "
+         r"unexpectedly|is killed by signal)|"
+         r"Unexpected (?:bus error|segmentation fault|floating-point exception) "
+          r"encountered in worker|DataLoader timed out after", 0.88, "", "", "nccl-shm-too-small"),
+    ),
+    *table(
+        "torch: c10/core/CPUAllocator.cpp; CPython MemoryError; errno 12 ENOMEM; C++ bad_alloc", ROOT,
+         "host-oom-killed",
+        ("cpu-memory", "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
+         r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\bMemoryError\b|"
+         r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
+    ),
+    *table(
+        "argparse, click, typer, hydra, torch/distributed/run.py: what a parser refuses", ROOT, "bad-launch-arguments",
+        ("argparse", "error: ", r"error: (?:unrecognized arguments|the following arguments are "
+         r"required|argument \S+.{0,80}(?:invalid|expected|not allowed|"
+         r"ignored|conflict)|one of the arguments|ambiguous option|invalid " r"choice)", 0.93),
+        ("options", "No such option|no such option|unexpected extra argument|Missing "
+         "argument|Missing option|Invalid value for|unrecognized option|" "invalid option|illegal option",
+         r"[Nn]o such option|[Uu]nexpected extra argument|Missing (?:argument|option)|"
+         r"Invalid value for '|unrecognized option|(?:invalid|illegal) option -- ", 0.85),
+        ("nproc", "nsupported nproc|nproc_per_node|enough slots|nnodes|rdzv|No slot",
+         r"Unsupported nproc_per_node|nproc_per_node.{0,40}(?:invalid|must)|"
+         r"not enough slots available|(?:nnodes|rdzv\w*).{0,40}(?:invalid|"
+         r"must be|required|malformed)|No slot '?\d+'? specified", 0.85),
+        ("not-divisible", "divisible",
+         r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible|divisible by .{0,60}parallel", 0.65),
+        ("hydra", "Could not override|not in struct|LexerNoViableAlt|Unrecognized "
+         "arguments|are not used by the HfArgumentParser|ConfigCompositionException",
+         r"Could not override '|Key '\S+' is not in struct|LexerNoViableAlt|"
+         r"Unrecognized arguments|not used by the HfArgumentParser", 0.8),
+    ),
+    *table(
+        "CPython: main.c; sh, bash, env, execvp: a program or directory that the node has not", ROOT,
+         "remote-path-missing",
+        ("no-script", "can't open file|__main__' module|can't find",
+         r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", 0.92),
+        ("no-command", "command not found|: not found|executable file not found|No such file|cannot execute",
+         r"[\w./+-]+: command not found|sh: (?:line )?\d+: \S+: not found|" r"executable file not found in \$?PATH|"
+         r"(?:bash|sh|zsh|env|cd|nohup|srun|exec|execve\(\)|execvp|tcsh|"
+          r"csh|time|timeout|numactl|su)\b[^:]*: .{0,200}No such file or "
+          r"directory|(?:execve|execvp|exec)\b.{0,120}No such file|cannot " r"execute: required file not found",
+          0.88),
+        ("chdir", "couldn't chdir|chdir to|working directory|No such file",
+         r"couldn't chdir to|[Cc]an(?:'t|not) change (?:to )?(?:working "
+         r")?directory|chdir\b.{0,80}(?:No such|fail)|working directory " r".{0,80}(?:does not exist|not found)",
+         0.92),
+        ("mpirun-executable", "executable",
+         r"(?:could not|unable to) (?:find|access|locate|launch).{0,60}(?:specified "
+         r")?executable|could not access\s+or execute an executable", 0.88),
+    ),
+    *table(
+        "errno 13 EACCES, 1 EPERM, 30 EROFS; huggingface_hub", ROOT, "permission-denied",
+        ("permission", "rrno 13|PermissionError|ermission denied|rrno 30|Read-only file "
+         "system|rrno 1]|Operation not permitted|Insufficient Permissions",
+         r"PermissionError|\[Errno (?:13|1|30)\]|(?:: |^)Permission denied(?! " r"\()(?!.*please try again)|"
+         r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85),
+        ("gated", "gated repo|GatedRepoError|401 Client Error|403 Client Error|Access Denied|AccessDenied",
+         r"GatedRepoError|gated repo|40[13] Client Error|Access ?Denied", 0.7),
+    ),
+    *table(
+        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO; huggingface_hub, datasets", ROOT,
+         "missing-file-or-data-path",
+        ("no-file", "rrno 2]|rrno 20]|rrno 21]|FileNotFoundError|NotADirectoryError|"
+         "IsADirectoryError|No such file or directory",
+         r"\[Errno (?:2|20|21)\]|FileNotFoundError|NotADirectoryError|IsADirectoryError|"
+         r"No such file or directory", 0.85),
+        ("hub", "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
+         "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
+         "an't find a valid checkpoint|valid model identifier",
+         r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:LocalEntry|Repository|Entry)NotFoundError|"
+          r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|"
+          r"[Cc]an't find a valid checkpoint", 0.8),
+        ("stale-handle", "tale file handle|rrno 116|rrno 5]|Input/output error|Transport "
+         "endpoint is not connected|NoSuchKey|NoSuchBucket",
+         r"[Ss]tale (?:NFS )?file handle|\[Errno (?:116|5)\]|Transport "
+         r"endpoint is not connected|NoSuch(?:Key|Bucket)|Input/output " r"error", 0.7),
+        ("does-not-exist", "does not exist|doesn't exist|not found",
+         r"(?:Error|ERROR).{0,60}(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|"
+         r"[Dd]ataset)\b.{0,200}(?:does not exist|doesn't exist|not found)|"
+         r"mount(?:ing)? failed: .*No such|FailedMount|MountVolume\.SetUp " r"failed", 0.72),
+    ),
+    *table(
+        "Linux signal(7); CPython faulthandler; glibc malloc; UCX; kernel traps", WEAK, "segfault-native",
+        ("segfault", "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|Signal: 11|signal SIGSEGV",
+         r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
+        ("bus-error", "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
+         "memory behind a mapping was not there: a full /dev/shm, a truncated file, or a crash", "",
+         "nccl-shm-too-small"),
+        ("heap", "sysmalloc|double free|free(): |malloc(): |corrupted|munmap_chunk|stack "
+         "smashing|realloc(): |general protection",
+         r"double free or corruption|sysmalloc: Assertion|(?:free|malloc|realloc)\(\): |munmap_chunk\(\)|"
+         r"stack smashing detected|general protection fault|corrupted (?:size|" r"double)", 0.75),
+        ("fatal-python", "Fatal Python error",
+         r"Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating)", 0.75),
+        ("illegal-signal", "SIGILL|SIGFPE", r"\bSIG(?:ILL|FPE)\b", 0.6),
+    ),
+    *table(
+        "DeepSpeed: runtime/fp16/loss_scaler.py", WEAK, "user-code-exception-one-rank",
+        ("loss-scale", "scale already at minimum", r"loss scale already at minimum", 0.6,
+         "the training diverged: every step overflowed"),
+    ),
+    *table(
+        "torch: elastic; CPython: subprocess, signal: a launcher's or an ended process's own words", CASCADE, "",
+        ("child-failed", "ChildFailedError|CalledProcessError|non-zero exit status",
+         r"ChildFailedError|CalledProcessError|returned non-zero exit status"),
+        ("death-signal", "KeyboardInterrupt|closing signal|Received SIGTERM|received SIGTERM",
+         r"^KeyboardInterrupt|closing signal SIG|[Rr]eceived SIGTERM"),
+        ("orted", "ORTE|PRTE|daemon", r"(?:ORTE|PRTE) was unable to reliably start|(?:ORTE|PRTE) daemon|"
+         r"[Aa] daemon .{0,60}failed to start"),
+        ("pdsh-255", "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@"),
+    ),
+    Row("death", "slurm-cancelled", SYMPTOM, "torch: elastic/agent/server/api.py, multiprocessing/api.py", (
+     "death signal", "got signal"),
+        r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", 0.45,
+         "a scheduler, a service or a person ended the launcher"),
+    Row("agent-exit", "unknown", WEAK,
+     "torch: elastic/multiprocessing/api.py, errors/__init__.py; DeepSpeed: launcher/launch.py",
+        ("exitcode", "exits with return code"), r"\(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: "
+         r"(?P<pid>\d+)\)|exitcode *: (?P<code2>-?\d+)(?: *\(pid: (?P<pid2>\d+)\))?|"
+         r"exits with return code = (?P<code3>-?\d+)", rule= "exit-code"),
+    Row("agent-rank", "unknown", CASCADE, "torch: elastic/multiprocessing/errors/__init__.py", ("local_rank:",),
+     r"rank *: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|^rank (?P<rank2>\d+) " r"\(local_rank: (?P<local2>\d+)\)",
+     rule= "exit-code"),
+    Row("agent-host", "unknown", CASCADE, "torch: elastic/multiprocessing/errors/__init__.py", ("  host  ",),
+     r"^ *host +: (?P<node>\S+)", rule= "exit-code"),
+    Row("agent-block", "unknown", CASCADE, "torch: elastic/multiprocessing/errors/__init__.py", ("Root Cause",
+     "NO_OTHER_FAILURES"), r"Root Cause|<NO_OTHER_FAILURES>", rule= "exit-code"),
+    Row("signal-end", "unknown", WEAK, "bash, Open MPI, CPython subprocess: how a process ended", (
+     "exited on signal", "died with <Signals", "Killed"),
+        r"exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
+         r"\d+ (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback " r"*: Signal (?P<signal2>\d+)", rule=
+         "exit-code"),
+)  # fmt: skip

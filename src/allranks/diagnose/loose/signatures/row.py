@@ -1,0 +1,59 @@
+"""A row of the tables: a text of one line, what it means, and which part it plays in a failure (pure)."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+class Role(enum.Enum):
+    """What a line is in the story of a failure."""
+
+    ROOT = "root"  # explains itself
+    WEAK = "weak"  # something failed by itself, and does not say why
+    SYMPTOM = "symptom"  # somebody waits or complains; right only where nothing better is known
+    CASCADE = "cascade"  # follows from another's end
+    HARMLESS = "harmless"  # looks bad, means nothing
+
+
+@dataclass(frozen=True)
+class Row:
+    """`needs`: literals, one of which stands in every text that `pattern` finds; the scan looks for them first.
+
+    `means` says in plain words what the text does not say itself; `fix` overrides the cause's own. Named groups of
+    the pattern (node, peer, rank, pid, gpu, interface, port) tell the place. `rule`: the file in `rules/` that
+    weighs such lines instead of the table.
+    """
+
+    id: str
+    cause: str
+    role: Role
+    source: str
+    needs: tuple[str, ...]
+    pattern: str
+    confidence: float = 0.9
+    means: str = ""
+    fix: str = ""
+    also: str = ""  # a second cause that the same text can have
+    rule: str = ""
+    compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compiled", re.compile(self.pattern))
+
+    def find(self, text: str) -> re.Match[str] | None:
+        """The match in a line."""
+        if not any(need in text for need in self.needs):
+            return None
+        return self.compiled.search(text)
+
+
+def table(source: str, role: Role, cause: str, *rows: Sequence[object]) -> tuple[Row, ...]:
+    """Rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, fix, also)."""
+    made = []
+    for identity, needs, pattern, *rest in rows:
+        given = dict(zip(("confidence", "means", "fix", "also"), rest, strict=False))
+        made.append(Row(str(identity), cause, role, source, tuple(str(needs).split("|")), str(pattern), **given))  # type: ignore[arg-type]
+    return tuple(made)

@@ -1,0 +1,221 @@
+"""Reads logs of any size for `diagnose`: filtered block by block, in parallel, in bounded memory.
+
+Raises UsageError for what is not there or can't be read.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from allranks.diagnose.loose.evidence import Evidence
+from allranks.diagnose.loose.lines import Line, from_name, read_line
+from allranks.diagnose.loose.scan import Filter, last_lines
+from allranks.errors import UsageError
+
+BLOCK = 4 << 20  # bytes read at once
+PART = 64 << 20  # bytes a process takes; smaller logs are read here
+END = 64 << 10  # bytes at the end of a log that are kept as they are
+MOST_FILES = 4096
+_BINARY = (
+    "pt pth bin safetensors npy npz pkl pickle png jpg jpeg gif pdf zip gz tar xz so o pyc whl db index idx nsys-rep "
+    "sqlite parquet arrow mp4 html"
+)
+NOT_TEXT = frozenset(f".{ending}" for ending in _BINARY.split())
+Progress = Callable[[int, int], None]  # bytes read, bytes in all
+
+
+@dataclass
+class Part:
+    """What a part of a log told: its kept lines by number from 0, how many lines it has, and its end."""
+
+    lines: int = 0
+    kept: list[tuple[int, bytes]] = field(default_factory=list)
+    end: list[bytes] = field(default_factory=list)
+
+
+def find_logs(words: Sequence[str]) -> list[Path]:
+    """The files of the names given, directories searched; sorted within each directory."""
+    found: dict[Path, None] = {}
+    for word in words:
+        path = Path(word)
+        if path.is_dir():
+            found.update(dict.fromkeys(_inside(path)))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise UsageError(f"{word}: no such file, directory or run")
+    return list(found)
+
+
+def _inside(directory: Path) -> Iterator[Path]:
+    count = 0
+    for top, folders, names in os.walk(directory):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for name in sorted(names):
+            path = Path(top, name)
+            if name.startswith(".") or path.suffix.lower() in NOT_TEXT or not path.is_file():
+                continue
+            if not _is_text(path):
+                continue
+            count += 1
+            if count > MOST_FILES:
+                raise UsageError(f"{directory}: more than {MOST_FILES} files; name the logs themselves")
+            yield path
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b"\0" not in file.read(2048)
+    except OSError:
+        return True  # reading it will say why
+
+
+def read_logs(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> Evidence:
+    """The evidence of several logs, in the order given."""
+    spans = [
+        (path, start, min(start + PART, size))
+        for path in files
+        for size in [_size(path)]
+        for start in range(0, max(size, 1), PART)
+    ]
+    total = sum(end - start for _, start, end in spans)
+    parts = (
+        _in_parallel(spans, total, progress, processes)
+        if total > PART // 2 and len(spans) > 1
+        else _here(spans, total, progress)
+    )
+    return _evidence([(path, [parts[s] for s in spans if s[0] == path]) for path in files])
+
+
+def read_stream(stream: BinaryIO, name: str = "-") -> Evidence:
+    """The evidence of one log that comes through a pipe."""
+    return _evidence([(Path(name), [_filter(stream, None)])])
+
+
+Span = tuple[Path, int, int]
+
+
+def _here(spans: Sequence[Span], total: int, progress: Progress | None) -> dict[Span, Part]:
+    found, done = {}, 0
+    for span in spans:
+        found[span] = read_part(*span)
+        done += span[2] - span[1]
+        if progress:
+            progress(done, total)
+    return found
+
+
+def _in_parallel(
+    spans: Sequence[Span], total: int, progress: Progress | None, processes: int | None
+) -> dict[Span, Part]:
+    count = min(processes or len(os.sched_getaffinity(0)), len(spans))
+    found, done = {}, 0
+    with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
+        waiting = {pool.submit(read_part, *span): span for span in spans}
+        for future in as_completed(waiting):
+            span = waiting[future]
+            found[span] = future.result()
+            done += span[2] - span[1]
+            if progress:
+                progress(done, total)
+    return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def read_part(path: Path, start: int, end: int) -> Part:
+    """The lines that begin in a span of a file."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            if start:
+                file.seek(start - 1)
+                start += _skip_line(file)  # one that began before
+            file.seek(start)
+            return _filter(file, max(0, end - start))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _skip_line(file: io.FileIO) -> int:
+    """Bytes after the one just before a span, up to the end of the line it belongs to."""
+    skipped = -1
+    while True:
+        data = file.read(64 << 10)
+        at = data.find(b"\n")
+        if at >= 0 or not data:
+            return skipped + (at + 1 if at >= 0 else 0)
+        skipped += len(data)
+
+
+def _filter(file: BinaryIO | io.FileIO, length: int | None) -> Part:
+    """Reads whole lines until `length` bytes are passed (and the line that crosses it), or to the end."""
+    kept, rest, end = Filter(), b"", b""
+    done = 0
+    while length is None or done < length:
+        data = file.read(BLOCK if length is None else min(BLOCK, length - done))
+        if not data:
+            break
+        done += len(data)
+        at = data.rfind(b"\n") + 1
+        if not at:
+            rest = (rest + data)[: 1 << 20]  # a line without an end: its beginning is enough
+            continue
+        kept.feed(rest + data[:at] if rest else data[:at])
+        end = (end + data)[-END:] if len(data) < END else data[-END:]
+        rest = data[at:]
+    while rest and length is not None:  # the line that crosses the end of the span
+        data = file.read(64 << 10)
+        at = data.find(b"\n")
+        rest = (rest + (data if at < 0 else data[: at + 1]))[: 1 << 20]
+        if at >= 0 or not data:
+            break
+    if rest:
+        kept.feed(rest)
+    return Part(kept.lines, kept.kept, last_lines(end if end.endswith(rest) else end + rest))
+
+
+def _evidence(logs: Iterable[tuple[Path, list[Part]]]) -> Evidence:
+    lines: list[Line] = []
+    tail: list[Line] = []
+    for path, parts in logs:
+        name = str(path)
+        at, before = from_name(name), 0
+        for part in parts:
+            for number, raw in part.kept:
+                lines += read_line(raw.decode("utf-8", "replace"), name, before + number + 1, at)
+            before += part.lines
+        if parts:
+            end = parts[-1].end[-20:]
+            tail += [
+                k
+                for i, raw in enumerate(end)
+                for k in read_line(raw.decode("utf-8", "replace"), name, before - len(end) + i + 1, at)
+            ]
+    return Evidence.of(in_order(lines), tail)
+
+
+def in_order(lines: list[Line]) -> list[Line]:
+    """By time where every log has clocks; lines of one log keep their order, those without a time follow the last."""
+    files = list(dict.fromkeys(line.file for line in lines))
+    timed = {line.file for line in lines if line.t is not None}
+    if len(files) < 2 or len(timed) < len(files):
+        return lines
+    now: dict[str, float] = {}
+    keys = []
+    for at, line in enumerate(lines):
+        now[line.file] = max(line.t or 0.0, now.get(line.file, 0.0))
+        keys.append((now[line.file], at))
+    return [lines[at] for _, at in sorted(keys)]
