@@ -45,6 +45,8 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "stop_grace": _SECONDS,
     "connect_timeout": _SECONDS,
     "init_timeout": _SECONDS,
+    "hang_timeout": _SECONDS,
+    "on_hang": st.sampled_from(["stop", "report"]),
     "pg_timeout": _maybe(_SECONDS),
     "runs_dir": _PATHS,
     "node_dir": _maybe(_PATHS),

@@ -29,7 +29,7 @@ from allranks.spec.document import from_document
 
 from . import exits
 from .dryrun import describe_check
-from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, Text, option, split_words
+from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, Text, option, say_notes, split_words
 from .target import find_cluster, resolve_options
 
 
@@ -76,9 +76,7 @@ def command(
         names = spec.only or seen.get("checks") or list(all_checks())
         raise typer.Exit(close(seen, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_))
     cluster = find_cluster(resolved)
-    if not json_:
-        for note in resolved.notes:
-            typer.echo(f"note: {note}", err=True)
+    say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe_check(spec, cluster, checks, json_))
         raise typer.Exit(0)

@@ -64,6 +64,7 @@ def command(
     stop_grace: Annotated[Text, option("--stop-grace", TIMES, "SIGTERM to SIGKILL at stop, Ctrl-C (30s)")] = None,
     connect_timeout: Annotated[Text, option("--connect-timeout", TIMES, "to reach a node (12s)")] = None,
     init_timeout: Annotated[Text, option("--init-timeout", TIMES, "until all ranks have initialised (10m)")] = None,
+    hang_timeout: Annotated[Text, option("--hang-timeout", TIMES, "nothing moves: look at every rank (10m)")] = None,
     pg_timeout: Annotated[Text, option("--pg-timeout", TIMES, "of the process groups, over the script's own")] = None,
     name: Annotated[Text, option("--name", PLACES, "first part of the run directory's name (run)")] = None,
     runs_dir: Annotated[Text, option("--runs-dir", PLACES, "where run directories go (runs)")] = None,
@@ -71,6 +72,7 @@ def command(
     output_dir: Annotated[Text, option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
     config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
     retries: Annotated[int | None, option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
+    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), or report and go on", "WHAT")] = None,
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
     step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
     no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
@@ -89,13 +91,17 @@ def command(
     require_command(resolved)
     cluster = find_cluster(resolved)
     spec = resolved.spec
-    if not json_:
-        for note in resolved.notes:
-            typer.echo(f"note: {note}", err=True)
+    say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
         raise typer.Exit(0)
     raise typer.Exit(launch(resolved, cluster, json_))
+
+
+def say_notes(resolved: Resolved, json_: bool) -> None:
+    """Where settings disagree."""
+    for note in resolved.notes if not json_ else ():
+        typer.echo(f"note: {note}", err=True)
 
 
 def split_words(values: list[str] | None) -> list[str]:

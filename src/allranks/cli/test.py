@@ -10,7 +10,7 @@ import typer
 from allranks.errors import UsageError
 
 from .dryrun import describe
-from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, option, split_words
+from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, option, say_notes, split_words
 from .target import find_cluster, resolve_options
 from .together import run_together
 
@@ -59,9 +59,7 @@ def command(
     resolved = resolve_options(given, config)
     cluster = find_cluster(resolved)
     spec = dataclasses.replace(resolved.spec, test="full", command=(), launcher="direct", retries=0)
-    if not json_:
-        for note in resolved.notes:
-            typer.echo(f"note: {note}", err=True)
+    say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
         raise typer.Exit(0)

@@ -12,6 +12,8 @@ from typing import Any
 
 from allranks.findings import Finding, Where
 
+from .hangs.attribute import Hang
+
 
 @dataclass(frozen=True)
 class Raised:
@@ -116,6 +118,7 @@ class Incident:
     initialised: frozenset[int] = frozenset()
     init_entered: frozenset[int] = frozenset()
     init_timeout_hit: bool = False
+    hang: Hang | None = None
     stop_reason: str | None = None
     started_t: float = 0.0
     detected_t: float | None = None
@@ -147,6 +150,10 @@ class Incident:
         given["faults"] = tuple(Fault(**f) for f in given.get("faults", ()))
         given["lost"] = tuple(LostNode(**n) for n in given.get("lost", ()))
         given["findings"] = tuple(_finding(f) for f in given.get("findings", ()))
+        if given.get("hang"):
+            hang: dict[str, Any] = dict(given["hang"])
+            hang.update({k: tuple(hang.get(k) or ()) for k in ("culprits", "victims", "evidence")})
+            given["hang"] = Hang(**hang)
         for name in ("initialised", "init_entered"):
             given[name] = frozenset(given.get(name, ()))
         return cls(**{"attempt": 0, **given})

@@ -29,7 +29,7 @@ from .places import Setting, collectors, judge_request, mark, node_label
 from .progress import Progress
 from .remarks import run_disk_full
 from .shipping import Shipper
-from .states import Action, AttemptOver, Back, Event, Lost, Note, Send, Silent, State, Stop, Tick, Unreachable
+from .states import Action, AttemptOver, Back, Event, Lost, Note, Quiet, Send, Silent, State, Stop, Tick, Unreachable
 from .translate import translate
 
 OPENING_AT_ONCE = 64
@@ -350,6 +350,8 @@ class Controller:
     def _tick(self) -> None:
         now = time.monotonic()
         self.feed_quietly(Tick("", time.time()))
+        if self.gang.state is State.RUNNING:
+            self.feed_quietly(Quiet("", time.time(), max(self.gang.last_sign, self.progress.last_activity)))
         self._watch_silence(now)
         if now >= self._next_beat:
             self._next_beat = now + self._beat

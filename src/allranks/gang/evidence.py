@@ -29,6 +29,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         initialised=frozenset(r.rank for r in ranks if r.initialised_t is not None),
         init_entered=frozenset(r.rank for r in ranks if r.entered),
         init_timeout_hit=gang.init_timeout_hit,
+        hang=gang.hang,
         stop_reason=gang.stop_reason,
         started_t=gang.attempt_started,
         detected_t=gang.failed_t,

@@ -13,10 +13,10 @@ from allranks.plan.ranks import Attempt
 from allranks.plan.testing import arguments
 from allranks.preflight.judge import judge
 
+from .hanging import Hanging
 from .members import NodeState, RankState
 from .places import judge_request, listen_message, place_for, probe_message, setup_message, ship_message
 from .remarks import not_shared, prelude_failed, tree_failed, world_size_differs
-from .roster import Roster
 from .states import (
     TABLE,
     Action,
@@ -49,7 +49,7 @@ DRAIN_PATIENCE = 60.0
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 
 
-class Gang(Roster):
+class Gang(Hanging):
     """Decides; the controller acts. Read `state`, `nodes`, `findings`, `exits` after each event."""
 
     # -- driving -----------------------------------------------------------------------------------
@@ -492,4 +492,5 @@ class Gang(Roster):
         self.attempt_started, self.initialised_t, self.failed_t = now, None, None
         self.init_timeout_hit, self._stacks_t = False, None
         self.exits, self.faults, self.lost, self.findings = [], [], [], []
+        self.hang, self.watch = None, None
         return [Note("attempt-start", {"attempt": self.attempt}), *self._open_gate(now)]

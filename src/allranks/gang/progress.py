@@ -16,6 +16,7 @@ class Progress:
         self._readers: dict[int, StepReader] = {}
         self._last_output: dict[int, float] = {}
         self._changed = False
+        self.last_activity = 0.0
         self.first_step_t: float | None = None
         self.first_step_told = False
 
@@ -23,7 +24,7 @@ class Progress:
         """Bytes of a rank's log or metrics went by."""
         if stream.kind not in (RANK_LOG, METRICS):
             return
-        self._last_output[stream.rank] = now
+        self._last_output[stream.rank] = self.last_activity = now
         self._changed = True
         reader = self._readers.get(stream.rank)
         if reader is None:

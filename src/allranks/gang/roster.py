@@ -90,6 +90,12 @@ class Roster:
         return [next(iter(n.ranks.values())) for n in self.nodes.values()]
 
     @property
+    def last_sign(self) -> float:
+        """When ranks last showed that they come on: start of the attempt, through init_process_group, an end."""
+        times = [r.initialised_t for r in self.ranks() if r.initialised_t is not None]
+        return max([self.attempt_started, *times, *(e.t for e in self.exits)])
+
+    @property
     def port_was_taken(self) -> bool:
         """True where rank 0 lost the race for a port that we chose: the gate is repeated, it costs no attempt."""
         zero = [e for e in self.exits if e.rank == 0 and not e.expected and e.error]

@@ -152,13 +152,15 @@ class Session:
 
     def finish(self) -> dict[str, Any]:
         """The result document, written down; after `run` has gone through it is there already."""
-        from allranks.diagnose.outcomes import CHECK, exit_code
+        from allranks.diagnose.outcomes import CHECK, HANG, exit_code
 
         gang = self.controller.gang
         if self.controller.replaced:
             return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
         failed = any(e.code != 0 and not e.expected for e in gang.exits)
         code = CHECK if gang.refused_by_check else exit_code(self.verdict, gang.stop_reason, failed)
+        if gang.hang is not None and self.verdict is not None and not gang.stop_reason:
+            code = HANG
         if gang.testing and self.tested is not None and not gang.refused_by_check:
             code = self.tested.exit
         result = {

@@ -179,6 +179,20 @@ class Stop(Event):
 
 
 @dataclass(frozen=True)
+class Quiet(Event):
+    """No rank has shown anything since `since` (unix seconds); `node` is empty. Comes again while it lasts."""
+
+    since: float
+
+
+@dataclass(frozen=True)
+class Stacks(Event):
+    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_look`."""
+
+    ranks: Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Tick(Event):
     """Time goes on; `node` is empty."""
 
@@ -227,7 +241,15 @@ TABLE: dict[State, dict[type[Event], str]] = {
     State.GATHERING: {**_ALWAYS, Shipped: "on_shipped", Facts: "on_facts", Unreachable: "on_unreachable"},
     State.LISTENING: {**_ALWAYS, Listening: "on_listening"},
     State.PROVING: {**_ALWAYS, Probed: "on_probed"},
-    State.RUNNING: {**_ALWAYS, Started: "on_started", Report: "on_report", Exit: "on_exit", Ended: "on_ended"},
+    State.RUNNING: {
+        **_ALWAYS,
+        Started: "on_started",
+        Report: "on_report",
+        Exit: "on_exit",
+        Ended: "on_ended",
+        Quiet: "on_quiet",
+        Stacks: "on_stacks",
+    },
     State.ENDING: {
         **_ALWAYS,
         Started: "on_started",
@@ -241,6 +263,16 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Listening: "ignore",
         Probed: "ignore",
         Unreachable: "on_unreachable",
+        Stacks: "ignore",
+        Quiet: "ignore",
     },
-    State.OVER: {Tick: "ignore", Hello: "ignore", Ended: "ignore", Drained: "ignore", Back: "ignore"},
+    State.OVER: {
+        Stacks: "ignore",
+        Quiet: "ignore",
+        Tick: "ignore",
+        Hello: "ignore",
+        Ended: "ignore",
+        Drained: "ignore",
+        Back: "ignore",
+    },
 }

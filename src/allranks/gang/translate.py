@@ -6,7 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from .clocks import Clock
-from .states import Drained, Ended, Event, Facts, Fault, Hello, Listening, Probed, Report, Shipped, Started, read_exit
+from .states import (
+    Drained,
+    Ended,
+    Event,
+    Facts,
+    Fault,
+    Hello,
+    Listening,
+    Probed,
+    Report,
+    Shipped,
+    Stacks,
+    Started,
+    read_exit,
+)
 
 Message = dict[str, Any]
 
@@ -49,12 +63,17 @@ def _drained(node: str, m: Message, t: float) -> Event:
     return Drained(node, t, int(m.get("attempt") or 0), m.get("outputs"))
 
 
+def _stacks(node: str, m: Message, t: float) -> Event:
+    return Stacks(node, t, {int(rank): found for rank, found in (m.get("ranks") or {}).items()})
+
+
 def _fault(node: str, m: Message, t: float) -> Event:
     return Fault(node, t, str(m.get("id")), str(m.get("message")), m.get("rank"))
 
 
 _KINDS: dict[str, Callable[[str, Message, float], Event]] = {
     "hello": _hello,
+    "stacks": _stacks,
     "shipped": _shipped,
     "facts": _facts,
     "listening": _listening,

@@ -72,10 +72,10 @@ def _after_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[
     return {"environment": found, "said": said}
 
 
-def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, str]]:
-    """Python stacks of ranks: the runner's dump signal, else py-spy, else why it could not look."""
+def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, Any]]:
+    """Python stacks of ranks: the runner's dump signal, else py-spy, else why it could not look; and /proc's word."""
     number = signal.SIGRTMIN + 7
-    found: Dict[str, Dict[str, str]] = {}
+    found: Dict[str, Dict[str, Any]] = {}
     waiting: Dict[int, int] = {}
     for rank, process in ranks.items():
         path = stacks_file(node_dir, rank)
@@ -96,7 +96,39 @@ def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, str]
         state = read_process(ranks[rank].pid)
         why = "the process is in state %s" % (state.state if state is not None else "gone")
         found[str(rank)] = {"error": "no stack within %g s: %s" % (STACK_SECONDS, why)}
+    return {key: {**said, **process_facts(ranks[int(key)].pid)} for key, said in found.items()}
+
+
+def process_facts(pid: int) -> Dict[str, Any]:
+    """state, cpu (seconds), wchan, and the file that its main thread is reading; what can't be read is left out."""
+    found = {}  # type: Dict[str, Any]
+    fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
+    if len(fields) > 12:
+        ticks = os.sysconf("SC_CLK_TCK")
+        found = {"state": fields[0], "cpu": (int(fields[11]) + int(fields[12])) / ticks}
+    wchan = _read("/proc/%d/wchan" % pid)
+    if wchan not in ("", "0"):
+        found["wchan"] = wchan
+    call = _read("/proc/%d/syscall" % pid).split()
+    if len(call) > 1 and call[0] == READ.get(os.uname().machine):
+        try:
+            path = os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
+        except (OSError, ValueError):
+            path = ""
+        if path.startswith("/") and not path.startswith("/dev/"):
+            found["file"] = path
     return found
+
+
+READ = {"x86_64": "0", "aarch64": "63"}  # the number of the system call
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(4096).strip()
+    except OSError:
+        return ""
 
 
 def stacks_file(node_dir: str, rank: int) -> str:

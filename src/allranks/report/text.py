@@ -42,6 +42,8 @@ def event_line(event: Document, nodes: int) -> str | None:
         return f"all {event['ranks']} ranks initialised in {event['seconds']:.1f} s"
     if kind == "test-passed":
         return f"collective tests passed on {event['ranks']} ranks in {event['seconds']:.1f} s: starting the program"
+    if kind == "hang-suspected":
+        return f"nothing has moved for {event['quiet']:.0f} s: looking at every rank"
     if kind == "first-step":
         return f"first step after {event['seconds']:.1f} s"
     if kind == "attempt-start" and event.get("attempt"):

@@ -205,6 +205,8 @@ READERS: dict[str, Reader] = {
     "stop_grace": _seconds(0),
     "connect_timeout": _seconds(0, above=True),
     "init_timeout": _seconds(0, above=True),
+    "hang_timeout": _seconds(0),
+    "on_hang": _matching(re.compile("stop|report"), "stop or report"),
     "pg_timeout": _seconds(0, above=True),
     "runs_dir": _path("the path of a directory"),
     "node_dir": _path("the path of a directory on the nodes"),

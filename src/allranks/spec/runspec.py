@@ -17,7 +17,8 @@ class RunSpec:
     findings that do not stop it; `level` and `only` say what `allranks check` looks at (`only`: which tests
     `allranks test` makes); `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests
     before the program, "full" nothing but tests: those of `suite`, up to `size` bytes a rank, each within
-    `timeout` seconds; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
+    `timeout` seconds; a run in which nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped
+    or, with `on_hang` "report", told of; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
     """
 
     command: tuple[str, ...] = ()
@@ -63,6 +64,7 @@ class RunSpec:
     stop_grace: float = 30.0
     connect_timeout: float = 12.0
     init_timeout: float = 600.0
+    hang_timeout: float = 600.0
     pg_timeout: float | None = None
     pg_timeout_forced: bool = False
     # places
@@ -71,6 +73,7 @@ class RunSpec:
     output_dir: str | None = None
     # behaviour
     retries: int = 0
+    on_hang: str = "stop"
     debug: bool = False
     step_pattern: str | None = None
     fold: bool = True

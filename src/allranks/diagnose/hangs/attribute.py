@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..rules.words import listed, numbers
+from ..naming import listed, numbers
 from .doing import Doing, Kind
 
 STRAGGLER = "nccl-timeout-straggler-or-slow-rank"

@@ -20,6 +20,7 @@ from ..incident import Incident
 from . import (
     check_finding,
     guard_fault,
+    hung,
     init_timeout,
     node_lost,
     peer_lost,
@@ -42,6 +43,7 @@ _MODULES = (
     rank_crashed,
     rank_killed,
     rank_exited,
+    hung,
     init_timeout,
     peer_lost,
 )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from allranks.findings import Where
 
 from ..incident import Fault, Incident
+from ..naming import numbers
 from .candidate import Candidate, Strength
 from .failures import SIGNALS
-from .words import name_nodes, numbers, one_line
+from .words import name_nodes, one_line
 
 ID = "guard-fault"
 SOURCE = "node/watcher.py and node/guard.py: each tells how the other ended; node/boot.py: node directory, start"

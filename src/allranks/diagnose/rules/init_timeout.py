@@ -5,8 +5,9 @@ from __future__ import annotations
 from allranks.findings import Where
 
 from ..incident import Incident
+from ..naming import numbers
 from .candidate import Candidate, Strength
-from .words import name_ranks, numbers
+from .words import name_ranks
 
 ID = "init-timeout"
 SOURCE = "the runner's reports (init-entered, initialised) and --init-timeout"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 from ..incident import Incident, Raised
+from ..naming import listed, numbers
 
 LINE = 240
 
@@ -37,24 +38,6 @@ def last_lines(text: str, count: int = 3) -> tuple[str, ...]:
     """The last lines of a log that are not blank; a progress bar counts with its last state."""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")]
     return tuple(one_line(line) for line in [line for line in lines if line.strip()][-count:])
-
-
-def listed(words: Sequence[str]) -> str:
-    """a · a and b · a, b and c."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
-
-
-def numbers(ranks: Iterable[int]) -> str:
-    """0-3, 6 and 7."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and spans[-1][-1] == rank - 1:
-            spans[-1].append(rank)
-        else:
-            spans.append([rank])
-    parts = [f"{s[0]}-{s[-1]}" if len(s) > 2 else None for s in spans]
-    words = [w for s, part in zip(spans, parts, strict=True) for w in ([part] if part else [str(r) for r in s])]
-    return listed(words)
 
 
 def name_ranks(incident: Incident, ranks: Iterable[int]) -> str:

@@ -1,0 +1,81 @@
+"""Hangs of real process groups: which rank keeps the others waiting, and where it sits."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import Launch, program
+from tests.hosts.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+
+
+@pytest.fixture
+def launch(bed2: Bed, tmp_path: Path) -> Launch:
+    return Launch(bed2, tmp_path)
+
+
+def hung(launch: Launch, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+    launch.start(program("v_hang.py", *words), "--hang-timeout", "6s", *options, nproc=2)
+    return launch.result()
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("sleep", "misbehave (sleeping)"), ("lock", "misbehave (waiting for a lock)"), ("fifo", "misbehave")],
+)
+def test_a_rank_that_is_elsewhere(launch: Launch, what: str, says: str) -> None:
+    result = hung(launch, what, "2")
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"]) == (5, "nccl-timeout-straggler-or-slow-rank"), verdict
+    assert verdict["where"] == {"node": "h2", "rank": 2}
+    assert says in verdict["message"] and "rank 2 on h2 is at v_hang.py" in verdict["message"]
+    assert "ranks 0, 1 and 3 wait in all_reduce" in verdict["message"]
+    assert list((launch.run_dir / "evidence" / "stacks").glob("rank_*.txt"))
+    assert launch.alive() == []
+
+
+def test_a_stopped_rank(launch: Launch) -> None:
+    launch.start(program("v_hang.py", "go"), "--hang-timeout", "6s", nproc=2)
+    launch.until_running(4)
+    pid = wait_until(lambda: pid_on(launch, 3), what="the pid of rank 3")
+    os.kill(pid, signal.SIGSTOP)
+    verdict = launch.result()["verdict"]
+    assert verdict["where"] == {"node": "h2", "rank": 3} and "rank 3 on h2 is stopped" in verdict["message"]
+    assert launch.alive() == []
+
+
+def pid_on(launch: Launch, rank: int) -> int | None:
+    """The machine's pid of a rank."""
+    host = launch.bed.hosts[rank // 2]
+    found = host.processes_with_env(f"RANK={rank}")
+    return next((p.pid for p in found if "v_hang.py" in p.command and "runner" in p.command), None)
+
+
+def test_a_rank_that_skips_a_collective(launch: Launch) -> None:
+    verdict = hung(launch, "skip", "1")["verdict"]
+    assert verdict["cause"] == "nccl-timeout-collective-mismatch", verdict
+    assert verdict["where"] == {"node": "h1", "rank": 1} and "rank 1 on h1 in barrier" in verdict["message"]
+
+
+def test_a_busy_rank_is_told_of_and_the_run_goes_on(launch: Launch) -> None:
+    result = hung(launch, "save", "0")
+    assert (result["exit"], result["verdict"]) == (0, None)
+    told = [f["message"] for f in result["findings"]]
+    assert any("rank 0 on h1 is busy at v_hang.py" in text for text in told), told
+
+
+def test_a_run_in_which_nobody_waits_is_left_alone(launch: Launch) -> None:
+    quiet = launch.work / "quiet.py"
+    quiet.write_text("import time\ntime.sleep(20)\n")
+    assert launch.start([str(quiet)], "--hang-timeout", "4s").result()["exit"] == 0
+    assert launch.events("hang-suspected") and not launch.events("hang")
