@@ -73,6 +73,7 @@ def test_it_learns_and_tells_each_rank_s_share(straight: Run) -> None:
     [("shard_grad_op", "1 x 4 (copies x shards), ranks [[0, 1, 2, 3]]"),
      ("hybrid_shard", "2 x 2 (copies x shards), ranks [[0, 1], [2, 3]]"),
      ("none", "4 x 1 (copies x shards), ranks [[0], [1], [2], [3]]")],
+    ids=["shard_grad_op", "hybrid_shard", "none"],
 )  # fmt: skip
 def test_every_strategy_gives_the_same_losses(strategy: str, mesh: str, straight: Run, tmp_path: Path) -> None:
     """Ranks 0 and 1 are on one node, 2 and 3 on the other: hybrid_shard shards inside, copies across."""

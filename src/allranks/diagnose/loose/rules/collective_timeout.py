@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ...naming import numbers
 from ...rules.candidate import Candidate, Strength
-from ...rules.words import numbers
 from ..evidence import Evidence, shown, whole
 from ..fixes import FIXES
 from ..sighting import Sighting

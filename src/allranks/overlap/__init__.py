@@ -1,0 +1,1 @@
+"""How well training hides communication behind computation, from traces of torch.profiler (pure)."""
