@@ -88,8 +88,9 @@ def _fine(case: Case) -> Finding:
         return case.finding("data-audit", "ok", text)
     text = f"disjoint: of {plural(len(case.total), 'sample')} in {case.span} none was read by two of {number} ranks"
     each, data = whole(case.fact("sampler_len")), whole(case.fact("dataset_len"))
-    if each is not None and data is not None and case.identity.same and each * number >= data:
+    if each is not None and data is not None and case.identity.same is not False and each * number >= data:
         text += f"; complete: together their samplers give all {data:,}"
+        text += "" if case.identity.same else ", if all ranks hold one dataset"
     return case.finding("data-audit", "ok", text)
 
 
