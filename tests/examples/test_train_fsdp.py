@@ -83,6 +83,7 @@ def test_every_strategy_gives_the_same_losses(strategy: str, mesh: str, straight
     assert run.losses() == pytest.approx(expected, abs=CLOSE)
 
 
+@pytest.mark.slow
 def test_accumulation_and_recomputing_change_nothing(straight: Run, tmp_path: Path) -> None:
     run = Run(tmp_path, 2, "training.gradient_accumulation=2", "fsdp.activation_checkpointing=true",
               "fsdp.sharding_strategy=hybrid_shard", "training.max_steps=3", per_node=1).done()  # fmt: skip
@@ -91,6 +92,7 @@ def test_accumulation_and_recomputing_change_nothing(straight: Run, tmp_path: Pa
     assert run.losses() == pytest.approx(expected, abs=CLOSE)
 
 
+@pytest.mark.slow
 def test_bfloat16_comes_near(straight: Run, tmp_path: Path) -> None:
     run = Run(tmp_path, 2, "fsdp.mixed_precision=bf16", "fsdp.cpu_offload=true", "training.batch_size=4",
               "training.max_steps=2").done()  # fmt: skip
@@ -109,6 +111,7 @@ def test_two_ranks_go_on_where_four_stopped(straight: Run, resumed: Run) -> None
     assert (resumed.out / "checkpoints" / "step_000006" / ".metadata").exists()
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_rank_ends_all_with_a_checkpoint(tmp_path: Path) -> None:
     run = Run(tmp_path, 2, "training.max_steps=100000")
     run.until_step(2)
@@ -119,6 +122,7 @@ def test_sigterm_to_one_rank_ends_all_with_a_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / f"step_{last:06d}" / ".metadata").exists()
 
 
+@pytest.mark.slow
 def test_a_half_written_checkpoint_is_passed_over(resumed: Run, tmp_path: Path) -> None:
     """.metadata is written last: a folder without it isn't whole."""
     shutil.copytree(resumed.out / "checkpoints", tmp_path / "checkpoints")
@@ -159,6 +163,7 @@ main.main()
 # -- under allranks
 
 
+@pytest.mark.slow
 def test_two_virtual_nodes_of_two_ranks(straight: Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "allranks", "run", "--local", "2", "--nproc", "2", "--no-check", "--output-dir",
                str(tmp_path / "out"), "--", str(SCRIPT), *words("fsdp.sharding_strategy=hybrid_shard",

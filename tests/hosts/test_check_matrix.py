@@ -152,6 +152,7 @@ def test_ports_dropped_one_way(check: Checker) -> None:
     assert "h3 reaches h2" in check.message("ports") and "firewall-cmd" in check.message("ports")
 
 
+@pytest.mark.slow
 def test_ports_rejected_by_one_node(check: Checker) -> None:
     check.bed.host("h3")._filter(f"{SYN} reject with tcp reset")
     assert check.found() == {("ports", "h3", "fail")}
@@ -165,6 +166,7 @@ def test_the_master_port_rejected(check: Checker) -> None:
     assert all(f["id"] == "port-blocked" and str(PORT) in f["remedy"] for f in check.document["findings"])
 
 
+@pytest.mark.slow
 def test_high_ports_filtered_but_the_master_port_open(check: Checker) -> None:
     check.bed.host("h1").drop_high_ports([PORT])
     assert check.found("--master-port", str(PORT)) == {("ports", "h1", "fail")}
@@ -179,6 +181,7 @@ def test_an_mtu_black_hole_between_two_nodes(check: Checker) -> None:
     assert "packets over 1000 of 1500 bytes vanish" in check.message("mtu")
 
 
+@pytest.mark.slow
 def test_an_mtu_black_hole_of_one_node(check: Checker) -> None:
     check.bed.host("h3").path_mtu(1000)
     assert check.found() == {("mtu", "h3", "fail")}
@@ -220,18 +223,21 @@ def test_the_interface_that_is_set_is_down(check: Checker) -> None:
     assert "GLOO_SOCKET_IFNAME=eth1, but eth1 is down" in check.message("gate")
 
 
+@pytest.mark.slow
 def test_gloo_is_given_an_exclusion(check: Checker) -> None:
     node_variable(check.bed.host("h3"), "GLOO_SOCKET_IFNAME", "^docker0")
     assert check.found() == {("gate", "h3", "fail")}
     assert "Gloo takes exact names" in check.message("gate")
 
 
+@pytest.mark.slow
 def test_nccl_is_given_a_wrong_interface_on_one_node(check: Checker) -> None:
     node_variable(check.bed.host("h4"), "NCCL_SOCKET_IFNAME", "ens5")
     assert check.found() == {("gate", "h4", "warn")}
     assert "NCCL_SOCKET_IFNAME=ens5" in check.message("gate")
 
 
+@pytest.mark.slow
 def test_proxy_variables(check: Checker) -> None:
     node_variable(check.bed.host("h2"), "https_proxy", "http://user:secret@proxy:3128")
     assert check.found() == {("proxy", "h2", "warn")}
@@ -293,6 +299,7 @@ def test_another_commit_on_one_node(check: Checker) -> None:
     assert "pull --ff-only" in check.message("code_git") and "--sync" in check.message("code_git")
 
 
+@pytest.mark.slow
 def test_an_uncommitted_change_on_one_node(check: Checker) -> None:
     clone = repository(check)
     (clone / "model.py").write_text("changed = True\n")
@@ -301,6 +308,7 @@ def test_an_uncommitted_change_on_one_node(check: Checker) -> None:
     assert "model.py" in check.message("code_changes")
 
 
+@pytest.mark.slow
 def test_another_script_on_one_node(check: Checker) -> None:
     other = check.place / "other"
     other.mkdir()
@@ -328,6 +336,7 @@ def test_a_data_path_is_missing(check: Checker) -> None:
     assert {(c, w) for c, w, s in check.found("--data-path", str(data)) if s == "fail"} == {("data_paths", "h4")}
 
 
+@pytest.mark.slow
 def test_one_file_fewer(check: Checker) -> None:
     data, fewer = data_directory(check.place, "data", 9), data_directory(check.place, "fewer", 8)
     with bound(check.bed.host("h2"), fewer, data):
@@ -335,12 +344,14 @@ def test_one_file_fewer(check: Checker) -> None:
     assert "shard-008" in check.message("data_listing")
 
 
+@pytest.mark.slow
 def test_a_tiny_dev_shm(check: Checker) -> None:
     check.bed.host("h3").small_tmpfs("/dev/shm", "64k")
     assert {(c, w) for c, w, _ in check.found()} >= {("shm", "h3")}
     assert {w for _, w, _ in check.found()} == {"h3"}
 
 
+@pytest.mark.slow
 def test_a_full_disk(check: Checker) -> None:
     check.bed.host("h2").full_disk(check.place / "scratch")
     found = check.found("--data-path", str(check.place / "scratch"))
@@ -348,6 +359,7 @@ def test_a_full_disk(check: Checker) -> None:
     assert "scratch" in check.message("disk_space") and "du " in check.message("disk_space")
 
 
+@pytest.mark.slow
 def test_few_open_files(check: Checker) -> None:
     check.bed.host("h4").write_home("root", ".bashrc", "ulimit -n 64\n")
     assert check.found() == {("limits", "h4", "warn")}

@@ -31,7 +31,11 @@ def hung(launch: Launch, *words: str, options: tuple[str, ...] = ()) -> dict[str
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("sleep", "misbehave (sleeping)"), ("lock", "misbehave (waiting for a lock)"), ("fifo", "misbehave")],
+    [
+        ("sleep", "misbehave (sleeping)"),
+        pytest.param("lock", "misbehave (waiting for a lock)", marks=pytest.mark.slow),
+        pytest.param("fifo", "misbehave", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_is_elsewhere(launch: Launch, what: str, says: str) -> None:
     result = hung(launch, what, "2")
@@ -61,12 +65,14 @@ def pid_on(launch: Launch, rank: int) -> int | None:
     return next((p.pid for p in found if "v_hang.py" in p.command and "runner" in p.command), None)
 
 
+@pytest.mark.slow
 def test_a_rank_that_skips_a_collective(launch: Launch) -> None:
     verdict = hung(launch, "skip", "1")["verdict"]
     assert verdict["cause"] == "nccl-timeout-collective-mismatch", verdict
     assert verdict["where"] == {"node": "h1", "rank": 1} and "rank 1 on h1 in barrier" in verdict["message"]
 
 
+@pytest.mark.slow
 def test_a_busy_rank_is_told_of_and_the_run_goes_on(launch: Launch) -> None:
     result = hung(launch, "save", "0")
     assert (result["exit"], result["verdict"]) == (0, None)

@@ -72,6 +72,7 @@ def test_one_ranks_wrong_data_is_named(launch: Launch) -> None:
     assert "expected" in finding["evidence"][0] and "found 0" in finding["evidence"][0]
 
 
+@pytest.mark.slow
 def test_a_host_cut_off_in_a_large_all_gather_is_named_within_the_limit(launch: Launch) -> None:
     """Between the first test and the next, which one rank begins late: the cable of a host is pulled meanwhile."""
     hosts = ["--hosts", str(launch.bed.hostfile_names), "--nodes", "3", "--python", PYTHON, "--nproc", "1"]
@@ -91,6 +92,7 @@ def test_a_host_cut_off_in_a_large_all_gather_is_named_within_the_limit(launch: 
     assert "h3" in document["verdict"]["message"], document["verdict"]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named(launch: Launch) -> None:
     double = "ALLRANKS_TEST_DOUBLE=rank=1,test=all_gather,what=exit"
     document = ask(launch, "--nodes", "2", "--nproc", "1", "--size", SIZE, "--env", double)
@@ -101,6 +103,7 @@ def test_a_killed_rank_is_named(launch: Launch) -> None:
 # -- pairs ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pairs_of_a_clean_cluster_pass(launch: Launch) -> None:
     document = ask(launch, "--suite", "pairs")
     assert document["exit"] == 0 and blamed(document) == [], document["findings"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.test_gang_machine import Drive
-from tests.unit.test_hangs import at, in_collective
+from tests.unit.test_hang_attribution import at, in_collective
 
 from allranks.gang.hanging import ENDED_GRACE, GAP, PATIENCE
 from allranks.gang.states import Quiet, Stacks, State
