@@ -108,6 +108,7 @@ def _claim(keep: bool) -> Slot:
 
 
 def _dress(slot: Slot, owner: str) -> None:
+    _room_for_neighbours()
     batch(
         f"link set {slot.bridge} alias {owner}",
         f"link set {slot.bridge} mtu 1500",  # said once by hand, it no longer follows its ports
@@ -115,6 +116,17 @@ def _dress(slot: Slot, owner: str) -> None:
         f"addr add {slot.head6}/64 dev {slot.bridge} nodad",
         f"link set {slot.bridge} up",
     )
+
+
+def _room_for_neighbours() -> None:
+    """All namespaces share the kernel's neighbour tables: 32 hosts that try every pair need 1,024 entries, which is
+    the default limit, and beyond it packets vanish without a word but in dmesg. Raised, never lowered."""
+    for family in ("ipv4", "ipv6"):
+        for number, least in ((1, 4096), (2, 8192), (3, 16384)):
+            limit = Path(f"/proc/sys/net/{family}/neigh/default/gc_thresh{number}")
+            with suppress(OSError, ValueError):
+                if int(limit.read_text()) < least:
+                    limit.write_text(str(least))
 
 
 def sweep() -> list[str]:
