@@ -123,13 +123,18 @@ def _byte_code(name: str, path: Path) -> bytes:
     return importlib.util.MAGIC_NUMBER + flags + bytes(8) + marshal.dumps(code)
 
 
-def runner_source() -> bytes:
-    """The runner, a file of its own on the node: it runs under the training interpreter."""
-    return (HOME / "node" / "runner.py").read_bytes()
+@cache
+def beside_the_runner(tests: bool) -> dict[str, bytes]:
+    """Files of their own in the node directory, by name: they run under the training interpreter."""
+    files = {"runner.py": (HOME / "node" / "runner.py").read_bytes()}
+    if tests:
+        files["collectives.zip"] = collectives_zip()
+    return files
 
 
 def payload(header: dict[str, Any]) -> bytes:
-    """Everything after the marker: zip, header, runner, collective tests, each with its length before it."""
-    tests = collectives_zip() if header.get("tests") else b""
-    parts = (node_zip(tuple(header.get("checks") or ())), json.dumps(header).encode(), runner_source(), tests)
+    """Everything after the marker: zip, header (which names the files), the files, each with its length before it."""
+    files = beside_the_runner(bool(header.get("tests")))
+    named = json.dumps({**header, "files": list(files)}).encode()
+    parts = (node_zip(tuple(header.get("checks") or ())), named, *files.values())
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

@@ -283,6 +283,10 @@ def read_exactly(count: int) -> bytes:
 
 
 def enter() -> None:
-    """Reads header (4 bytes length, JSON), runner and collective tests (the same) and goes to `main`."""
-    header, runner, tests = (read_exactly(int.from_bytes(read_exactly(4), "big")) for _ in range(3))
-    main(json.loads(header.decode()), {"runner.py": runner, "collectives.zip": tests})
+    """Reads the header (4 bytes length, JSON), then the files that it names (the same), and goes to `main`."""
+    header = json.loads(_read_part().decode())
+    main(header, {name: _read_part() for name in header["files"]})
+
+
+def _read_part() -> bytes:
+    return read_exactly(int.from_bytes(read_exactly(4), "big"))
