@@ -22,6 +22,7 @@ from .plugins import source_of
 
 HOME = Path(allranks.__file__).parent
 MARKER = b"ALLRANKS-BOOT 1\n"
+BESIDE = ("runner.py", "launched.py")  # of node/, run by the training interpreter: not in the zip
 NO_PYTHON = b"ALLRANKS-NO-PYTHON "
 PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(14, 7, -1)))
 
@@ -93,7 +94,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     """What ships, by the name its code has there; packages by the name of their __init__."""
     found = {}
     for path in sorted((HOME / "node").glob("*.py")):
-        if path.name != "runner.py":
+        if path.name not in BESIDE:
             found[f"allranks.node.{path.stem}"] = path
     found["allranks.findings"] = HOME / "findings.py"
     for stem in ("__init__", "host", "check", "compare", "smi", "checks/__init__"):
@@ -126,7 +127,7 @@ def _byte_code(name: str, path: Path) -> bytes:
 @cache
 def beside_the_runner(tests: bool) -> dict[str, bytes]:
     """Files of their own in the node directory, by name: they run under the training interpreter."""
-    files = {"runner.py": (HOME / "node" / "runner.py").read_bytes()}
+    files = {name: (HOME / "node" / name).read_bytes() for name in BESIDE}
     if tests:
         files["collectives.zip"] = collectives_zip()
     return files

@@ -13,7 +13,7 @@ from typing import Any
 from allranks.cluster import Cluster, Node
 from allranks.spec import RunSpec
 
-from .environment import Place, rank_environment, weak_names
+from .environment import Place, Process, rank_environment, weak_names
 from .launchers import LAUNCHERS, collectives
 from .ranks import Attempt, NodePlan, Plan
 
@@ -46,7 +46,7 @@ def orders(
     """The `start` message for one node's guard."""
     launcher = collectives if attempt.tests else LAUNCHERS[spec.launcher]
     ranks = []
-    for process in launcher(spec, plan.world_size, node, place, attempt, facts):
+    for process in launcher(spec, plan, node, place, attempt, facts):
         environment = rank_environment(spec, plan.world_size, node, process, place, attempt)
         ranks.append(
             {
@@ -56,6 +56,8 @@ def orders(
                 "env": {**environment, **process.env},
                 "weak": weak_names(spec, place),
                 "workdir": place.workdir,
+                "files": dict(process.files),
+                "error_files": _error_files(process, node, place, attempt, environment),
             }
         )
     return {
@@ -65,6 +67,15 @@ def orders(
         "make": [place.output_dir],
         "follow": _followed(spec, node, place, attempt),
     }
+
+
+def _error_files(
+    process: Process, node: NodePlan, place: Place, attempt: Attempt, environment: Mapping[str, str]
+) -> list[str]:
+    """Of the rank that a process is, or of those that it starts."""
+    if process.per_rank:
+        return [environment["TORCHELASTIC_ERROR_FILE"]]
+    return [place.error(node.first_rank + i, attempt.number) for i in range(node.nproc)]
 
 
 def _wrapped(spec: RunSpec, argv: tuple[str, ...]) -> list[str]:
