@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ONCE_A_NODE = ("torchrun", "accelerate", "deepspeed", "colossalai")
+from ..errors import UsageError
+
 FRAMEWORKS = ("accelerate", "deepspeed", "colossalai")  # a process group is what these are for
 
 # How each begins; the first word may have a directory before it.
@@ -86,6 +87,24 @@ def read_tool(command: Sequence[str]) -> Tool | None:
         if _starts(command, pattern):
             return _read(name, tuple(command[: len(pattern)]), list(command[len(pattern) :]))
     return None
+
+
+def choose_launcher(command: Sequence[str], given: str | None) -> tuple[str, str]:
+    """The launcher, and a note where the command itself names it; UsageError where both do and differ."""
+    tool = read_tool(command)
+    if tool is None:
+        return given or "direct", ""
+    if not tool.program:
+        raise UsageError(f"{' '.join(tool.head)} has no program; put it behind: {' '.join(tool.head)} train.py")
+    if given is None:
+        note = f"{' '.join(tool.head)} is started once a node, and told who the nodes are (--launcher {tool.name})"
+        return tool.name, note
+    if given not in ("direct", "command", tool.name):
+        raise UsageError(
+            f"--launcher {given}, but the command starts with {' '.join(tool.head)}; leave --launcher out, or give the"
+            f" program alone: {' '.join(tool.program[:2])}"
+        )
+    return given, ""
 
 
 def _starts(command: Sequence[str], pattern: tuple[str, ...]) -> bool:

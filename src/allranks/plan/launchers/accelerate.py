@@ -15,25 +15,26 @@ from allranks.spec import RunSpec
 from allranks.spec.tools import Tool
 
 from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan, Plan
+from ..ranks import Attempt, NodePlan
 from .agent import agent, has_gpu, interpreter, through
 from .words import launched_by, read_training
 
 OURS = (
     "num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port", "rdzv_backend",
-    "rdzv_conf", "same_network", "max_restarts", "cpu", "mpirun_hostfile", "deepspeed_hostfile", "deepspeed_multinode_launcher",
+    "rdzv_conf", "same_network", "max_restarts", "cpu", "mpirun_hostfile", "deepspeed_hostfile",
+    "deepspeed_multinode_launcher",
 )  # fmt: skip
 MODES = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu")
 SINGLE = ("", "NO", "MULTI_CPU")  # distributed_type of a configuration that starts one process a machine
 
 
 def accelerate(
-    spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One agent a node; it starts the node's ranks."""
     words, tool = read_training(spec), launched_by(spec)
     config = configured(facts)
-    mode = ("--multi_gpu",) if plan.world_size > 1 and needs_mode(tool, config) else ()
+    mode = ("--multi_gpu",) if world_size > 1 and needs_mode(tool, config) else ()
     no_python = ("--no_python",) if words.kind == "program" else ()
     argv = (
         interpreter(words, facts), *words.flags, "-m", "accelerate.commands.launch", *kept(tool), *mode,
@@ -41,7 +42,7 @@ def accelerate(
     )  # fmt: skip
     on_cpu = not has_gpu(facts) and not uses_deepspeed(tool, config)
     env = {"ACCELERATE_USE_CPU": "true"} if on_cpu or wants_cpu(tool, config) else {}
-    return [agent(plan, node, place, attempt, argv, env)]
+    return [agent(world_size, node, place, attempt, argv, env)]
 
 
 def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:

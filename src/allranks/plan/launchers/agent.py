@@ -7,21 +7,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan, Plan
+from ..ranks import Attempt, NodePlan
 from .words import Words
 
 ANY = "{rank}"  # node/launched.py puts the number there
 
+
 def agent(
-    plan: Plan, node: NodePlan, place: Place, attempt: Attempt, argv: tuple[str, ...],
+    world_size: int, node: NodePlan, place: Place, attempt: Attempt, argv: tuple[str, ...],
     env: Mapping[str, str] | None = None, files: Mapping[str, str] | None = None,
 ) -> Process:  # fmt: skip
     """The one process of a node."""
-    environment = {**node_environment(plan, node, attempt), **for_ranks(plan, node, place, attempt), **(env or {})}
+    environment = {
+        **node_environment(world_size, node, attempt),
+        **for_ranks(world_size, node, place, attempt),
+        **(env or {}),
+    }
     return Process(node.first_rank, 0, argv, environment, per_rank=False, files=files or {})
 
 
-def node_environment(plan: Plan, node: NodePlan, attempt: Attempt) -> dict[str, str]:
+def node_environment(world_size: int, node: NodePlan, attempt: Attempt) -> dict[str, str]:
     """The names that people's own scripts read once a node."""
     return {
         "MASTER_ADDR": attempt.master_addr,
@@ -29,11 +34,11 @@ def node_environment(plan: Plan, node: NodePlan, attempt: Attempt) -> dict[str, 
         "NODE_RANK": str(node.node.index),
         "NNODES": str(node.of),
         "NPROC_PER_NODE": str(node.nproc),
-        "WORLD_SIZE": str(plan.world_size),
+        "WORLD_SIZE": str(world_size),
     }
 
 
-def for_ranks(plan: Plan, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, str]:
+def for_ranks(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, str]:
     """What node/launched.py reads: how many ranks there shall be, and the files of each."""
     files = {
         "TORCHELASTIC_ERROR_FILE": place.error(ANY, attempt.number),
@@ -41,7 +46,7 @@ def for_ranks(plan: Plan, node: NodePlan, place: Place, attempt: Attempt) -> dic
         "NCCL_DEBUG_FILE": place.nccl_log(ANY, attempt.number),
     }
     return {
-        "ALLRANKS_PLANNED": str(plan.world_size),
+        "ALLRANKS_PLANNED": str(world_size),
         "ALLRANKS_FIRST_RANK": str(node.first_rank),
         "ALLRANKS_RANK_FILES": json.dumps(files),
     }

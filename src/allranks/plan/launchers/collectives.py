@@ -8,13 +8,13 @@ from typing import Any
 from allranks.spec import RunSpec
 
 from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan, Plan
+from ..ranks import Attempt, NodePlan
 
 ARCHIVE = "collectives.zip"  # node/boot.py writes it there
 
 
 def collectives(
-    spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One process a rank, under the interpreter that the program would have."""
     python = str((facts.get("interpreter") or {}).get("path") or spec.python or "python3")

@@ -15,7 +15,7 @@ from allranks.spec import RunSpec
 from allranks.spec.tools import Tool
 
 from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan, Plan
+from ..ranks import Attempt, NodePlan
 from .agent import agent, interpreter, through
 from .words import launched_by, read_training
 
@@ -27,7 +27,7 @@ WITH_PATH = 'PATH="${0%/*}:$PATH" exec "$0" "$@"'
 
 
 def colossalai(
-    spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One launcher a node; it starts the node's ranks."""
     words, tool = read_training(spec), launched_by(spec)
@@ -35,7 +35,7 @@ def colossalai(
         "/bin/sh", "-c", WITH_PATH, interpreter(words, facts), *words.flags, "-m", "colossalai.cli.cli", "run",
         *kept(tool), *arguments(node, attempt, tool), "--", *map(shlex.quote, through(words, place)),
     )  # fmt: skip
-    return [agent(plan, node, place, attempt, argv)]
+    return [agent(world_size, node, place, attempt, argv)]
 
 
 def arguments(node: NodePlan, attempt: Attempt, tool: Tool | None) -> tuple[str, ...]:

@@ -9,13 +9,13 @@ from allranks.spec import RunSpec
 from allranks.spec.tools import read_tool
 
 from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan, Plan
+from ..ranks import Attempt, NodePlan
 from .agent import agent, through
 from .words import behind, python_argv, read_command
 
 
 def command(
-    spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One process a node. It gets what a node's script reads: NODE_RANK, NNODES, NPROC_PER_NODE, …
 
@@ -27,4 +27,4 @@ def command(
     else:
         argv = (*tool.head, *(w for o in tool.options for w in o.words if o.name not in ("m", "module")),
                 *through(behind(tool), place))  # fmt: skip
-    return [agent(plan, node, place, attempt, argv)]
+    return [agent(world_size, node, place, attempt, argv)]

@@ -12,7 +12,7 @@ from allranks.spec import RunSpec
 from allranks.spec.tools import Tool
 
 from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan, Plan
+from ..ranks import Attempt, NodePlan
 from .agent import agent, interpreter, through
 from .words import launched_by, read_training
 
@@ -23,7 +23,7 @@ OURS = (
 
 
 def deepspeed(
-    spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One launcher a node; it starts the node's ranks."""
     words = read_training(spec)
@@ -32,7 +32,7 @@ def deepspeed(
         interpreter(words, facts), *words.flags, "-m", "deepspeed.launcher.runner", *kept(launched_by(spec)),
         *arguments(node, attempt, path), *(("--no_python",) if words.kind == "program" else ()), *through(words, place),
     )  # fmt: skip
-    return [agent(plan, node, place, attempt, argv, files={path: hostfile(plan)})]
+    return [agent(world_size, node, place, attempt, argv, files={path: hostfile(world_size, node)})]
 
 
 def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
@@ -43,9 +43,17 @@ def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def hostfile(plan: Plan) -> str:
-    """A line a node, in the order of ranks."""
-    return "".join(f"{n.node.name} slots={n.nproc}\n" for n in plan.nodes)
+def hostfile(world_size: int, node: NodePlan) -> str:
+    """A line a node. With --no_ssh the names say nothing, and of the other nodes only the ranks before and after count: a
+    node that joined by itself knows no more."""
+    before = _shared(node.first_rank, node.node.index)
+    after = _shared(world_size - node.first_rank - node.nproc, node.of - node.node.index - 1)
+    return "".join(f"node{i} slots={slots}\n" for i, slots in enumerate([*before, node.nproc, *after]))
+
+
+def _shared(ranks: int, nodes: int) -> list[int]:
+    """So many ranks on so many nodes."""
+    return [ranks // nodes + (i < ranks % nodes) for i in range(nodes)]
 
 
 def kept(tool: Tool | None) -> tuple[str, ...]:

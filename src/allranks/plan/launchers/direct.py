@@ -8,12 +8,12 @@ from typing import Any
 from allranks.spec import RunSpec
 
 from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan, Plan
+from ..ranks import Attempt, NodePlan
 from .words import python_argv, read_command
 
 
 def direct(
-    spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One process a rank."""
     argv = python_argv(read_command(spec.command), facts, f"{place.node_dir}/runner.py")

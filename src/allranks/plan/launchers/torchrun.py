@@ -16,7 +16,7 @@ from allranks.spec import RunSpec
 from allranks.spec.tools import Tool
 
 from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan, Plan
+from ..ranks import Attempt, NodePlan
 from .agent import agent, interpreter, through
 from .words import launched_by, read_training
 
@@ -27,7 +27,7 @@ OURS = (
 
 
 def torchrun(
-    spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One agent a node; it starts the node's ranks."""
     words = read_training(spec)
@@ -37,7 +37,7 @@ def torchrun(
     no_python = ("--no-python",) if words.kind == "program" else ()
     argv = (interpreter(words, facts), *words.flags, "-m", module, *kept(launched_by(spec)), *head, *no_python,
             *through(words, place))  # fmt: skip
-    return [agent(plan, node, place, attempt, argv)]
+    return [agent(world_size, node, place, attempt, argv)]
 
 
 def arguments(node: NodePlan, attempt: Attempt) -> dict[str, object]:
