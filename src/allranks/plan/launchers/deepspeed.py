@@ -44,7 +44,7 @@ def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
 
 
 def hostfile(world_size: int, node: NodePlan) -> str:
-    """A line a node. With --no_ssh the names say nothing, and of the other nodes only the ranks before and after count: a
+    """A line a node. With --no_ssh names say nothing, and of the other nodes only the ranks before and after count: a
     node that joined by itself knows no more."""
     before = _shared(node.first_rank, node.node.index)
     after = _shared(world_size - node.first_rank - node.nproc, node.of - node.node.index - 1)
