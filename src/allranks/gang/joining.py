@@ -1,97 +1,198 @@
-"""Joining: which ranks have come through init_process_group, and with how many others. Pure.
-
-A launcher can start processes that know nothing of each other: each trains alone on all of the data, and all end
-with 0. So a process group that is smaller than planned is a failure, whoever the launcher is; so is a run under a
-launcher of process groups in which there never was one.
-"""
+"""The coordinator of `allranks join`: meets the other nodes, gives the cluster they make, tells them the end (IO)."""
 
 from __future__ import annotations
 
-from allranks.findings import Finding, Where
-from allranks.spec.tools import FRAMEWORKS, read_tool
+import contextlib
+import dataclasses
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from .roster import Roster
-from .states import Action, Note, Report
+from allranks.backends.dialled import DialledTransport, Listener
+from allranks.backends.join import Admission, Agreed, require_loopback
+from allranks.cluster import Cluster, Node
+from allranks.findings import Finding, Verdict, Where
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+from allranks.spec.document import to_document
+from allranks.spec.units import format_duration
 
-ID = "world-size-mismatch"
-_FIX = {
-    "accelerate": "accelerate starts one process a machine with --cpu, or where distributed_type is NO or MULTI_CPU: "
-    "use --launcher accelerate, which sets what it takes; a program without GPUs says Accelerator(cpu=True)",
-    "deepspeed": "use --launcher deepspeed; the program must call deepspeed.initialize() or init_distributed()",
-    "colossalai": "use --launcher colossalai; the program must call colossalai.launch_from_torch()",
-}
-_ANY = "leave rank and world size to the launcher: init_process_group() without them reads RANK and WORLD_SIZE"
+NODE_FAILED, USAGE = 4, 2
 
 
-class Joining(Roster):
-    """Between Roster and Gang: the part of the decisions that is about process groups."""
+@dataclasses.dataclass(frozen=True)
+class NoStart:
+    """Why it did not begin."""
 
-    def on_report(self, event: Report, now: float) -> list[Action]:
-        """A rank has entered or left init_process_group, or would be on its own."""
-        rank = self.nodes[event.node].ranks.get(event.rank)
-        alone = self._is_alone(event)
-        if alone is not None:
-            return self._refuse_alone(alone, now)
-        if rank is None:
-            return []
-        if event.what == "init-entered":
-            rank.entered = True
-            return []
-        if event.what != "initialised" or rank.initialised_t is not None:
-            return []
-        rank.initialised_t = event.t
-        if rank.exit is None:
-            rank.state = "initialised"
-        actions: list[Action] = [Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})]
-        times = [r.initialised_t for r in self.ranks()]
-        if self.initialised_t is None and all(t is not None for t in times):
-            self.initialised_t = max(t for t in times if t is not None)
-            seconds = round(self.initialised_t - self.started, 3)
-            actions.append(Note("all-initialised", {"seconds": seconds, "ranks": len(times), "t": self.initialised_t}))
-        return actions
+    exit: int
+    finding: Finding
 
     @property
-    def tool(self) -> str:
-        """The launcher of other makers that starts the ranks, if there is one."""
-        if self.testing or self.spec.launcher == "direct":
-            return ""
-        tool = read_tool(self.spec.command)
-        return tool.name if tool is not None else self.spec.launcher.replace("command", "")
+    def verdict(self) -> Verdict:
+        """The finding is the cause."""
+        return Verdict(self.finding, self.finding.id, 0.9)
 
-    def _is_alone(self, event: Report) -> Finding | None:
-        planned = self.plan.world_size if self.plan is not None else 0
-        if self.testing or event.what not in ("alone", "initialised") or not 0 < event.size < planned:
-            return None
-        where = Where(node=event.node, rank=event.rank)
-        under = f" under {self.tool}" if self.tool else ""
-        if event.what == "alone":
-            how = f"the program starts with a world size of {event.size} on {event.node}"
-        else:
-            how = f"rank {event.rank} on {event.node} made a process group of {event.size}"
-        verb = "trains alone" if event.size == 1 else "trains with some of the others alone"
-        message = f"each process {verb}{under}: {how}, and {planned} ranks were planned"
-        return self._alone(message, where)
 
-    def _alone(self, message: str, where: Where) -> Finding:
-        allowed = ID in self.spec.allow
-        return Finding(ID, "warn" if allowed else "fail", message, _FIX.get(self.tool, _ANY), where)
+class Meeting:
+    """Waits for the other nodes. `say` shows a line here; the same goes to every node that has come."""
 
-    def _refuse_alone(self, finding: Finding, now: float) -> list[Action]:
-        """Once: all processes say the same."""
-        if any(f.id == ID and f.message.startswith("each process") for f in self.findings):
-            return []
-        self.findings.append(finding)
-        note = Note("finding", finding.to_json())
-        return [note] if finding.status == "warn" else [note, *self._fail(now)]
+    def __init__(
+        self, spec: RunSpec, mine: Agreed, secret: bytes, names: Sequence[str], say: Callable[[str], None]
+    ) -> None:
+        self._spec, self._mine, self._names, self._say = spec, mine, names, say
+        self._count = spec.nodes or 1
+        self._admission = Admission(mine, socket.gethostname())
+        self._listener = Listener(self._count, secret, self._admission, say)
+        self._secret = secret
+        self._started = time.monotonic()
+        self._stop = ""
 
-    def _never_joined(self, now: float) -> list[Action]:
-        """All have ended with 0, under a launcher that is there for process groups, and none was ever made."""
-        ranks = self.ranks()
-        if self.tool not in FRAMEWORKS or len(ranks) < 2 or any(r.initialised_t is not None for r in ranks):
-            return []
-        message = f"each process trained alone under {self.tool}: all ended with 0, and no process group of "
-        message += f"{self.plan.world_size if self.plan else len(ranks)} ranks was ever made"
-        return self._refuse_alone(self._alone(message, Where()), now)
+    def open(self) -> None:
+        """Begins to listen; raises UsageError where the port can't be had."""
+        hosts: list[str | None] = [None]
+        if not self._secret:
+            require_loopback(self._spec.master_addr or "127.0.0.1", self._spec.join_port)
+            hosts = ["127.0.0.1", "::1"] if socket.has_ipv6 else ["127.0.0.1"]
+        self._listener.stopped = self._stopped_early
+        port = self._listener.start(hosts, self._spec.join_port)
+        self._say(f"node 0 of {self._count} ({self._mine_name()}) listens on port {port}")
 
-    def _fail(self, now: float) -> list[Action]:
-        raise NotImplementedError
+    def gather(self) -> Cluster | NoStart:
+        """The cluster once all are here; else why not."""
+        deadline = self._started + self._spec.init_timeout
+        missing = self._listener.wait(deadline, self._tell, lambda: bool(self._admission.failure or self._stop))
+        if self._admission.failure:
+            finding = Finding(_cause_of(self._admission.failure), "fail", self._admission.failure)
+            return NoStart(USAGE, finding)
+        if self._stop:
+            code = 130 if self._stop == "ctrl-c" else 143
+            return NoStart(code, Finding("unknown", "fail", f"a node was ended ({self._stop}) before all had come"))
+        if missing:
+            return NoStart(NODE_FAILED, self._never_came(missing))
+        self._admission.started = True
+        return self._cluster()
+
+    def transport(self) -> DialledTransport:
+        """How the nodes of `gather`'s cluster are reached."""
+        return DialledTransport(self._listener, self._ranks, self._spec.guard_python, self._spec.python)
+
+    def on_stop(self, stop: Callable[[str], None]) -> None:
+        """What to do when a node asks for the end."""
+        self._listener.stopped = stop
+
+    def finish(self, exit_code: int, message: str) -> None:
+        """Every node hears how it ended."""
+        self._listener.finish(exit_code, message)
+
+    def no_start(self, ended: NoStart) -> RunDirectory:
+        """The run directory of a run that did not begin: its verdict, and what was asked."""
+        run = RunDirectory.create(Path(self._spec.runs_dir), self._spec.name, time.time())
+        verdict = ended.verdict.to_json()
+        nodes = [{"name": name, "index": rank, "host": name} for rank, name in self._known().items()]
+        run.write_document("run.json", {"run": run.name, "spec": to_document(self._spec), "nodes": nodes,
+                                        "started": time.time(), "source": "join"})  # fmt: skip
+        run.append_event({"t": time.time(), "event": "run-start", "run": run.name})
+        run.append_event({"t": time.time(), "event": "finding", **ended.finding.to_json()})
+        run.write_document("verdict.json", verdict)
+        result = {"run": run.name, "directory": str(run.path), "exit": ended.exit, "verdict": verdict,
+                  "program_exit": {"rank": None, "code": None, "signal": None},
+                  "findings": [ended.finding.to_json()], "attempts": [], "timing": {}}  # fmt: skip
+        run.write_document("result.json", result)
+        run.append_event({"t": time.time(), "event": "run-end", "exit": ended.exit})
+        run.write_document("status.json", {"run": run.name, "state": "failed", "t": time.time(), "nodes": []})
+        return run
+
+    # -- words -------------------------------------------------------------------------------------
+
+    def _stopped_early(self, reason: str) -> None:
+        self._stop = self._stop or reason
+
+    def _mine_name(self) -> str:
+        return socket.gethostname()
+
+    def _called(self, rank: int) -> str:
+        """A node rank that nobody has come for, with the name that the scheduler gives it."""
+        return f"{rank} ({self._names[rank]})" if rank < len(self._names) else str(rank)
+
+    def _known(self) -> dict[int, str]:
+        here = {0: self._mine_name()}
+        for rank, seat in self._listener.seats.items():
+            if seat.line is not None:
+                here[rank] = str(seat.hello.get("hostname") or seat.address)
+        return here
+
+    def _tell(self, missing: list[int]) -> None:
+        here = self._known()
+        names = ", ".join(here[rank] for rank in sorted(here)[:16]) + (", …" if len(here) > 16 else "")
+        text = f"{len(here)} of {self._count} nodes are here ({names})"
+        if missing:
+            left = self._spec.init_timeout - (time.monotonic() - self._started)
+            text += f"; waiting up to {format_duration(max(0.0, round(left)))} for node {self._listed(missing)}"
+        self._say(text)
+        self._listener.say(text)
+
+    def _listed(self, ranks: list[int]) -> str:
+        return ", ".join(self._called(r) for r in ranks[:16]) + (f" and {len(ranks) - 16} more" if ranks[16:] else "")
+
+    def _never_came(self, missing: list[int]) -> Finding:
+        waited = format_duration(self._spec.init_timeout)
+        here = self._known()
+        names = [self._names[r] if r < len(self._names) else f"node {r}" for r in missing]
+        one = len(missing) == 1
+        return Finding(
+            "rendezvous-timeout", "fail",
+            f"node {self._listed(missing)} never joined within {waited}; {len(here)} of {self._count} were here: "
+            f"{', '.join(here[r] for r in sorted(here))}",
+            f"look at what {'it' if one else 'they'} printed: not started at all, another --master-addr or --port, or "
+            f"port {self._spec.join_port} of {self._mine_name()} is filtered (try there: "
+            f"nc -vz {self._spec.master_addr or self._mine_name()} {self._spec.join_port})",
+            Where(node=names[0], nodes=tuple(names) if not one else ()),
+        )  # fmt: skip
+
+    def _cluster(self) -> Cluster:
+        names = _unique(self._known())
+        self._ranks = {names[rank]: rank for rank in self._listener.seats}
+        nodes = [Node(0, names[0], names[0], slots=self._spec.nproc, is_local=True)]
+        for rank, seat in sorted(self._listener.seats.items()):
+            nproc = seat.hello.get("nproc")
+            slots = nproc if isinstance(nproc, int) and 0 < nproc <= 1024 else None
+            nodes.append(Node(rank, names[rank], seat.address, slots=slots))
+        return Cluster(tuple(nodes), "join")
+
+
+def _unique(names: Mapping[int, str]) -> dict[int, str]:
+    """Names by rank; where several nodes have one name (one machine, many terminals) with the rank behind."""
+    shown = list(names.values())
+    return {rank: name if shown.count(name) == 1 else f"{name}-{rank}" for rank, name in names.items()}
+
+
+def _cause_of(text: str) -> str:
+    """The label of a contradiction."""
+    if "two nodes came as" in text or "there are node ranks" in text:
+        return "rank-duplicate-or-missing"
+    if "--nnodes" in text:
+        return "world-size-mismatch"
+    return "bad-launch-arguments" if "all nodes run the same command" in text else "python-version-or-env-mismatch"
+
+
+def end_sentence(result: Mapping[str, Any]) -> str:
+    """What the other nodes are told: how it ended, in one sentence."""
+    verdict = result.get("verdict") or {}
+    if verdict.get("message"):
+        return str(verdict["message"])
+    code = int(result.get("exit") or 0)
+    return "done" if code == 0 else f"ended with code {code}"
+
+
+def write_termination(path: str, verdict: Mapping[str, Any] | None, message: str) -> None:
+    """Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
+    import json
+
+    short = {k: v for k, v in (verdict or {}).items() if k in ("cause", "message", "remedy", "where", "victims")}
+    text = json.dumps(short or {"message": message})
+    if len(text.encode()) > 4096:
+        text = json.dumps({"cause": short.get("cause"), "message": str(short.get("message") or message)[:1500]})
+    with contextlib.suppress(OSError), open(path, "w") as file:
+        file.write(text)

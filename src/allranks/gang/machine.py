@@ -14,7 +14,7 @@ from allranks.plan.testing import arguments
 from allranks.preflight.judge import judge
 
 from .hanging import Hanging
-from .joining import Joining
+from .groups import Groups
 from .members import NodeState, RankState
 from .places import judge_request, listen_message, place_for, probe_message, setup_message, ship_message
 from .remarks import not_shared, prelude_failed, tree_failed, world_size_differs
@@ -49,7 +49,7 @@ DRAIN_PATIENCE = 60.0
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 
 
-class Gang(Joining, Hanging):
+class Gang(Groups, Hanging):
     """Decides; the controller acts. Read `state`, `nodes`, `findings`, `exits` after each event."""
 
     # -- driving -----------------------------------------------------------------------------------
