@@ -22,7 +22,6 @@ from .plugins import source_of
 
 HOME = Path(allranks.__file__).parent
 MARKER = b"ALLRANKS-BOOT 1\n"
-BESIDE = ("runner.py", "launched.py")  # of node/, run by the training interpreter: not in the zip
 NO_PYTHON = b"ALLRANKS-NO-PYTHON "
 PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(14, 7, -1)))
 
@@ -94,7 +93,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     """What ships, by the name its code has there; packages by the name of their __init__."""
     found = {}
     for path in sorted((HOME / "node").glob("*.py")):
-        if path.name not in BESIDE:
+        if not path.name.startswith("runner"):
             found[f"allranks.node.{path.stem}"] = path
     found["allranks.findings"] = HOME / "findings.py"
     for stem in ("__init__", "host", "check", "compare", "smi", "checks/__init__"):
@@ -127,7 +126,7 @@ def _byte_code(name: str, path: Path) -> bytes:
 @cache
 def beside_the_runner(tests: bool) -> dict[str, bytes]:
     """Files of their own in the node directory, by name: they run under the training interpreter."""
-    files = {name: (HOME / "node" / name).read_bytes() for name in BESIDE}
+    files = {path.name: path.read_bytes() for path in sorted((HOME / "node").glob("runner*.py"))}
     if tests:
         files["collectives.zip"] = collectives_zip()
     return files

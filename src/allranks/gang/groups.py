@@ -7,6 +7,8 @@ launcher of process groups in which there never was one.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from allranks.findings import Finding, Where
 from allranks.spec.tools import FRAMEWORKS, read_tool
 
@@ -37,6 +39,7 @@ class Groups(Roster):
         if event.what == "init-entered":
             rank.entered = True
             return []
+        rank.never_joined = rank.never_joined or event.what == "never-joined"
         if event.what != "initialised" or rank.initialised_t is not None:
             return []
         rank.initialised_t = event.t
@@ -85,13 +88,18 @@ class Groups(Roster):
         return [note] if finding.status == "warn" else [note, *self._fail(now)]
 
     def _never_joined(self, now: float) -> list[Action]:
-        """All have ended with 0, under a launcher that is there for process groups, and none was ever made."""
+        """All have ended with 0 and every one has said that it loaded torch and made no process group.
+
+        A failure under a launcher that is there for process groups, else a warning: ranks may share nothing.
+        """
         ranks = self.ranks()
-        if self.tool not in FRAMEWORKS or len(ranks) < 2 or any(r.initialised_t is not None for r in ranks):
+        if self.testing or len(ranks) < 2 or not all(r.never_joined for r in ranks):
             return []
-        message = f"each process trained alone under {self.tool}: all ended with 0, and no process group of "
-        message += f"{self.plan.world_size if self.plan else len(ranks)} ranks was ever made"
-        return self._refuse_alone(self._alone(message, Where()), now)
+        message = f"each process trained alone under {self.tool or self.spec.launcher}: all {len(ranks)} ended with 0,"
+        finding = self._alone(f"{message} and no process group was ever made", Where())
+        if self.tool not in FRAMEWORKS:
+            finding = replace(finding, status="warn")
+        return self._refuse_alone(finding, now)
 
     def _fail(self, now: float) -> list[Action]:
         raise NotImplementedError

@@ -13,8 +13,8 @@ from allranks.plan.ranks import Attempt
 from allranks.plan.testing import arguments
 from allranks.preflight.judge import judge
 
-from .hanging import Hanging
 from .groups import Groups
+from .hanging import Hanging
 from .members import NodeState, RankState
 from .places import judge_request, listen_message, place_for, probe_message, setup_message, ship_message
 from .remarks import not_shared, prelude_failed, tree_failed, world_size_differs

@@ -93,7 +93,7 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Report(Event):
-    """The runner says: init-entered, initialised, destroyed; node/launched.py: alone. `size`: of how many."""
+    """The runner says: init-entered, initialised, destroyed; node/runner_launched.py: alone. `size`: of how many."""
 
     rank: int
     what: str

@@ -37,7 +37,7 @@ class Place:
     has_cuda: bool = False
 
     def nccl_log(self, rank: int | str, attempt: int) -> str:
-        """NCCL's own log of a rank; for all ranks with "{rank}" instead of the number (node/launched.py)."""
+        """NCCL's own log of a rank; for all ranks with "{rank}" instead of the number (node/runner_launched.py)."""
         return f"{self.node_dir}/nccl_a{attempt}_rank_{_digits(rank)}.log"
 
     def error(self, rank: int | str, attempt: int) -> str:

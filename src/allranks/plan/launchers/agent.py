@@ -10,7 +10,7 @@ from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan
 from .words import Words
 
-ANY = "{rank}"  # node/launched.py puts the number there
+ANY = "{rank}"  # node/runner_launched.py puts the number there
 
 
 def agent(
@@ -39,7 +39,7 @@ def node_environment(world_size: int, node: NodePlan, attempt: Attempt) -> dict[
 
 
 def for_ranks(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, str]:
-    """What node/launched.py reads: how many ranks there shall be, and the files of each."""
+    """What node/runner_launched.py reads: how many ranks there shall be, and the files of each."""
     files = {
         "TORCHELASTIC_ERROR_FILE": place.error(ANY, attempt.number),
         "ALLRANKS_STACKS_FILE": place.stacks(ANY),
@@ -53,9 +53,9 @@ def for_ranks(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -
 
 
 def through(words: Words, place: Place) -> tuple[str, ...]:
-    """A Python program goes through launched.py and the runner, so that initialised ranks and errors are seen."""
+    """A Python program goes through the runner, so that initialised ranks and errors are seen."""
     if words.kind in ("python-script", "python-module"):
-        return (f"{place.node_dir}/launched.py", *words.program)
+        return (f"{place.node_dir}/runner_launched.py", *words.program)
     return words.program
 
 

@@ -1,6 +1,7 @@
 """Stands between a launcher of other makers and the runner, once a rank; then it becomes the runner (exec).
 
-    accelerate launch … launched.py train.py args        deepspeed … launched.py --local_rank=0 -m package args
+    accelerate launch … runner_launched.py train.py args
+    deepspeed … runner_launched.py --local_rank=0 -m package.module args
 
 The launcher alone knows which rank a process is, so this is where a rank gets files of its own
 (ALLRANKS_RANK_FILES: JSON, {variable: path with {rank} for 003}), and where one is seen that the launcher has
