@@ -66,10 +66,9 @@ def kept(tool: Tool | None) -> tuple[str, ...]:
 
 
 def configured(facts: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """The configuration that accelerate will read, as the check launcher_config found it; None: not looked."""
-    found = facts.get("launcher_config")
-    config = found.get("accelerate") if isinstance(found, Mapping) else None
-    return config if isinstance(config, Mapping) else None
+    """The configuration that accelerate will read, as the check of that name found it; None: not looked, or none."""
+    found = facts.get("accelerate_config")
+    return found if isinstance(found, Mapping) and "error" not in found else None
 
 
 def needs_mode(tool: Tool | None, config: Mapping[str, str] | None) -> bool:
