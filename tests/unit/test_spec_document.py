@@ -46,6 +46,7 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "connect_timeout": _SECONDS,
     "init_timeout": _SECONDS,
     "hang_timeout": _SECONDS,
+    "hang_pattern": _maybe(st.just("step [0-9]+")),
     "on_hang": st.sampled_from(["stop", "report"]),
     "pg_timeout": _maybe(_SECONDS),
     "runs_dir": _PATHS,

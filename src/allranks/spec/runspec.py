@@ -19,7 +19,7 @@ class RunSpec:
     makes); `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests before the program,
     "full" nothing but tests: those of `suite`, up to `size` bytes a rank, each within `timeout` seconds; a run in
     which nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped or, with `on_hang` "report",
-    told of; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
+    told of; with `hang_pattern` nothing else moves it than a log line that matches; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
     """
 
     command: tuple[str, ...] = ()
@@ -69,6 +69,7 @@ class RunSpec:
     connect_timeout: float = 12.0
     init_timeout: float = 600.0
     hang_timeout: float = 600.0
+    hang_pattern: str | None = None
     pg_timeout: float | None = None
     pg_timeout_forced: bool = False
     # places
