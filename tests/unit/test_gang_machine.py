@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from allranks.cluster import Cluster, Node
 from allranks.findings import Finding, Where
-from allranks.gang.machine import END_PATIENCE, GATHER_PATIENCE, Gang
+from allranks.gang.gathering import GATHER_PATIENCE
+from allranks.gang.machine import END_PATIENCE, Gang
 from allranks.gang.places import Setting
 from allranks.gang.roster import GATE_REPEATS
 from allranks.gang.states import (
