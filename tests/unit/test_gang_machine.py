@@ -37,6 +37,7 @@ from allranks.gang.states import (
     Lost,
     Note,
     Probed,
+    Reach,
     Report,
     Send,
     Silent,
@@ -73,12 +74,14 @@ def unreachable(node: str) -> Finding:
 class Drive:
     """A gang with its clock; every step gives the actions as words and keeps what was sent."""
 
-    def __init__(self, count: int = 3, nproc: int | None = 1, expected: int | None = None, **spec: Any) -> None:
+    def __init__(
+        self, count: int = 3, nproc: int | None = 1, expected: int | None = None, spares: int = 0, **spec: Any
+    ) -> None:
         self.spec = RunSpec(command=("train.py",), nproc=nproc, **spec)
-        nodes = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count))
+        every = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count + spares))
         setting = Setting("run-1", "uid-1", "token", "/work", "/runs/run-1/outputs", expected_world_size=expected)
         self.now = BEGIN
-        self.gang = Gang(self.spec, Cluster(nodes, "test"), setting, self.now)
+        self.gang = Gang(self.spec, Cluster(every[:count], "test", every[count:]), setting, self.now)
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.notes: list[Note] = []
         self.overs: list[int] = []
@@ -97,6 +100,8 @@ class Drive:
             elif isinstance(action, Note):
                 self.notes.append(action)
                 words.append(action.event)
+            elif isinstance(action, Reach):
+                words.append(f"reach>{action.node}")
             else:
                 assert isinstance(action, AttemptOver)
                 self.overs.append(action.attempt)
@@ -178,8 +183,8 @@ class Drive:
         self.now += float(seconds)
         return self.feed(Tick("", self.now))
 
-    def retry(self, kind: str = "retry") -> list[str]:
-        return self._perform(self.gang.retry(self.now, kind))
+    def retry(self, kind: str = "retry", **replace: str) -> list[str]:
+        return self._perform(self.gang.retry(self.now, kind, replace))
 
     # -- shortcuts -----------------------------------------------------------------------------------
 

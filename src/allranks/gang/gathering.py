@@ -6,10 +6,10 @@ from allranks.findings import Finding
 from allranks.plan.plan import make_plan
 from allranks.preflight.judge import judge
 
-from .hanging import Hanging
 from .members import NodeState, RankState
-from .places import judge_request, setup_message, ship_message
-from .remarks import prelude_failed, tree_failed, world_size_differs
+from .places import judge_request
+from .remarks import prelude_failed, too_small, world_size_differs
+from .spares import Spares
 from .states import (
     Action,
     Event,
@@ -27,11 +27,10 @@ from .states import (
 )
 
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
-NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 
 
-class Gathering(Hanging):
-    """Between Hanging and Gang: from the first word of a guard to the plan, and the words of guards that were away."""
+class Gathering(Spares):
+    """Between Spares and Gang: from the first word of a guard to the plan, and the words of guards that were away."""
 
     def on_hello(self, event: Hello, now: float) -> list[Action]:
         """First word of a guard, or the word of one that was away."""
@@ -48,28 +47,21 @@ class Gathering(Hanging):
             return [ready, *self._resend(node)]
         if any(n.state == "unreachable" for n in self.nodes.values()):
             return [ready, *self._check_gathered(now)]
-        tree = self.setting.tree
-        return [ready, Send(node.name, ship_message(tree)) if tree is not None else self._setup(node)]
-
-    def _setup(self, node: NodeState) -> Send:
-        return Send(node.name, setup_message(self.spec, self.setting, node.node_dir))
+        return [ready, self._first_order(node)]
 
     def on_shipped(self, event: Shipped, now: float) -> list[Action]:
         """The tree is on a node, as it was sent: now the node is looked at."""
-        node, tree = self.nodes[event.node], self.setting.tree
-        if tree is None or node.synced:
+        node = self.nodes[event.node]
+        if self.setting.tree is None or node.synced:
             return []
-        error = event.error
-        if not error and (event.sha256, event.files) != (tree.sha256, tree.files):
-            error = f"{event.files} files ({event.sha256[:12]}) are there, {tree.files} ({tree.sha256[:12]}) were sent"
-        if error:
-            failure = tree_failed(node.name, event.path, error, event.errno in NO_ROOM)
+        failure = self._read_shipped(event)
+        if failure is not None:
             return [Note("finding", failure.to_json()), *self._refuse([failure], now)]
         node.synced = True
         note = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
         if any(n.state == "unreachable" for n in self.nodes.values()):
             return [note]
-        return [note, self._setup(node)]
+        return [note, self._first_order(node)]
 
     def _guard_found_dead(self, event: Hello, now: float) -> list[Action]:
         node = self.nodes[event.node]
@@ -157,11 +149,22 @@ class Gathering(Hanging):
         if failures:
             self.refused_by_check = True
             return actions + self._refuse(failures, now)
+        if self.plan is not None:
+            return actions + self._gathered_again(now)
         self.plan = make_plan(self.spec, self.cluster, facts)
         expected = self.setting.expected_world_size
         if expected is not None and expected != self.plan.world_size:
             actions += self._warn(world_size_differs(expected, self.plan))
-        return actions + self._open_gate(now)
+        return [*actions, *self._judge_spares(), *self._open_gate(now)]
+
+    def _gathered_again(self, now: float) -> list[Action]:
+        """The plan holds: a node that came back must have room for the ranks it had."""
+        assert self.plan is not None
+        rooms = [(p, self.room_of(self.nodes[p.node.name])) for p in self.plan.nodes]
+        small = [too_small(p.node.name, room, p.nproc) for p, room in rooms if room is not None and room < p.nproc]
+        if small:
+            return self._refuse(small, now)
+        return [*self._judge_spares(), *self._open_gate(now)]
 
     def _warn(self, finding: Finding) -> list[Action]:
         self.findings.append(finding)

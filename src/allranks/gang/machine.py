@@ -6,6 +6,8 @@ first failure ends all of them. What each event does in each state stands in `st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from allranks.plan.network import choose_address, no_address, offered, port_taken
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
@@ -38,6 +40,7 @@ from .states import (
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
 DRAIN_PATIENCE = 60.0
+FENCE = 2.0  # seconds beyond the grace in which a lost node's own guard, if it lives, ends its ranks: lease and beat
 
 
 class Gang(Gathering):
@@ -55,12 +58,18 @@ class Gang(Gathering):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What to do about an event; `now` is unix seconds on the controller's clock."""
+        if event.node in self.retired:
+            return []
+        if event.node in self.spares:
+            return self._remember(self.hear_spare(event, now))
         name = TABLE[self.state].get(type(event))
         if name is None:
             return [Note("note", {"message": f"{type(event).__name__} of {event.node} came out of order"})]
         if name == "ignore":
             return []
-        actions: list[Action] = getattr(self, name)(event, now)
+        return self._remember(getattr(self, name)(event, now))
+
+    def _remember(self, actions: list[Action]) -> list[Action]:
         self._asked.update((a.node, a.message) for a in actions if isinstance(a, Send))
         return actions
 
@@ -303,6 +312,8 @@ class Gang(Gathering):
         return self._check_ended(now)
 
     def _check_ended(self, now: float) -> list[Action]:
+        if self.spec.retries and not self.stop_reason and any(now < e.t + self.spec.grace + FENCE for e in self.lost):
+            return []
         waiting = [n for n in self.nodes.values() if n.node_dir and not n.gone]
         if any(not n.ended for n in waiting) and now < self._end_deadline:
             return []
@@ -313,14 +324,24 @@ class Gang(Gathering):
 
     # -- the next attempt --------------------------------------------------------------------------
 
-    def retry(self, now: float, why: str) -> list[Action]:
-        """Starts the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test."""
+    def retry(self, now: float, why: str, replace: Mapping[str, str] | None = None) -> list[Action]:
+        """Starts the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test.
+
+        `replace` maps nodes to the spares that take their places, or to themselves: those are reached anew.
+        """
         self._port_tries = self._port_tries + 1 if why == "repeat" else 0
         self._repeats += why != "retry"
         self.testing = self.testing and why != "train"
         self.attempt += 1  # logs are kept apart in either case
         self.attempt_started, self.initialised_t, self.failed_t = now, None, None
-        self.init_timeout_hit, self._stacks_t = False, None
+        self.init_timeout_hit, self._stacks_t, self.refused_by_check = False, None, False
         self.exits, self.faults, self.lost, self.findings = [], [], [], []
         self.hang, self.watch = None, None
-        return [Note("attempt-start", {"attempt": self.attempt}), *self._open_gate(now)]
+        actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {})]
+        if all(n.facts is not None for n in self.nodes.values()):
+            return [*actions, *self._open_gate(now)]
+        self.state, self._gather_deadline = State.GATHERING, float("inf")
+        for node in self.nodes.values():
+            node.ended, node.drained, node.ranks = False, False, {}
+            node.state = "ready" if node.facts is not None else node.state
+        return actions

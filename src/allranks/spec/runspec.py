@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 class RunSpec:
     """What the user asked. Every option of `allranks run` names one of these fields.
 
-    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the
-    first N. `nproc` None means auto. `pg_timeout_forced` is true only where --pg-timeout was an option,
-    and then overrides the script's own value. `sync` ships the caller's working tree to every node and runs
-    there. `env` is set in the ranks; `forward` names are copied from the caller's environment. `workdir` None
-    means the caller's directory. `check` False leaves out the look before ranks start; `allow` names checks or
-    findings that do not stop it; `level` and `only` say what `allranks check` looks at (`only`: which tests
-    `allranks test` makes); `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests
-    before the program, "full" nothing but tests: those of `suite`, up to `size` bytes a rank, each within
-    `timeout` seconds; a run in which nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped
-    or, with `on_hang` "report", told of; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
+    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the first N.
+    `nproc` None means auto. The last `spares` nodes of the list stand by without ranks, to take the place of a node
+    that fails, at one of the `retries`. `pg_timeout_forced` is true only where --pg-timeout was an option, and then
+    overrides the script's own value. `sync` ships the caller's working tree to every node and runs there. `env` is set
+    in the ranks; `forward` names are copied from the caller's environment. `workdir` None means the caller's
+    directory. `check` False leaves out the look before ranks start; `allow` names checks or findings that do not stop
+    it; `level` and `only` say what `allranks check` looks at (`only`: which tests `allranks test` makes);
+    `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests before the program, "full"
+    nothing but tests: those of `suite`, up to `size` bytes a rank, each within `timeout` seconds; a run in which
+    nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped or, with `on_hang` "report", told of,
+    or with "restart" tried again; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
     """
 
     command: tuple[str, ...] = ()
@@ -73,6 +74,7 @@ class RunSpec:
     output_dir: str | None = None
     # behaviour
     retries: int = 0
+    spares: int = 0
     on_hang: str = "stop"
     debug: bool = False
     step_pattern: str | None = None
