@@ -118,6 +118,14 @@ class Launch:
         assert document["exit"] == code
         return document
 
+    def end(self) -> dict[str, Any]:
+        """Waits for the end of a run in words or in JSON, and gives result.json."""
+        assert self.process is not None
+        code = self.process.wait(BOUND)
+        document: dict[str, Any] = json.loads((self.run_dir / "result.json").read_text())
+        assert document["exit"] == code
+        return document
+
     def log(self, rank: int, attempt: int = 0) -> str:
         """A rank's whole log."""
         folder = self.run_dir / "logs" / (f"attempt_{attempt}" if attempt else "")

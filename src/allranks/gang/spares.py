@@ -112,12 +112,13 @@ class Spares(Hanging):
         return [Note("spare-ready", {"node": node.name})]
 
     def room_of(self, node: NodeState) -> int | None:
-        """Ranks that fit on a node; GPUs count where the present nodes have one for each of their ranks."""
+        """Ranks that fit on a node; GPUs count where the other nodes have one for each of their ranks."""
         entry = next(n for n in (*self.cluster.nodes, *self.cluster.spares) if n.name == node.name)
         room = room_on(entry, node.facts or {})
         if entry.slots is not None or room is None or self.plan is None or self.spec.local:
             return entry.slots
-        present = [(p.nproc, room_on(p.node, self.nodes[p.node.name].facts or {})) for p in self.plan.nodes]
+        others = [p for p in self.plan.nodes if p.node.name != node.name]
+        present = [(p.nproc, room_on(p.node, self.nodes[p.node.name].facts or {})) for p in others]
         return room if all(found is not None and found >= need for need, found in present) else None
 
     @property
