@@ -94,7 +94,7 @@ def test_a_spare_that_is_dead_at_the_start_is_a_warning(bed4: Bed, launch: Launc
     launch.start(program("v_steps.py"), "--spares", "1", "--retries", "1", *LEASE).until_running(3)
     finding = wait_until(lambda: launch.events("finding"), what="a word of the spare")[0]
     assert (finding["id"], finding["status"], finding["where"]) == ("spare-unused", "warn", {"node": "h4"})
-    assert states(launch)["h4"] == "unreachable"
+    wait_until(lambda: states(launch)["h4"] == "unreachable", what="h4 in status.json")
     (launch.work / "done").touch()
     result = launch.result()
     assert (result["exit"], outcomes(result)) == (0, [(0, "done")])

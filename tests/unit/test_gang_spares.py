@@ -175,8 +175,7 @@ def test_a_node_that_comes_back_smaller_is_refused() -> None:
     assert drive.gang.plan is not None and drive.gang.plan.world_size == 8
     lost(drive, "h1").retry(h1="h1")
     drive.hello("h1")
-    gpus["gpus"]["count"] = 3
-    drive.feed(Facts("h1", drive.now, {**facts_of(1), **gpus}))
+    drive.feed(Facts("h1", drive.now, {**facts_of(1), "gpus": {"count": 3}}))
     assert drive.gang.state is State.ENDING
     assert "h1 has room for 3 ranks now, and had 4" in drive.gang.findings[-1].message
 
