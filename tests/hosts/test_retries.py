@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import Launch, program
+from tests.hosts.launching import BOUND, Launch, program
 
 
 @pytest.fixture
@@ -153,4 +153,32 @@ def test_by_cause(launch: Launch, how: str, seen: list[tuple[int, str]], says: s
     assert result["verdict"]["cause"] == ("unknown" if how == "stuck" else "user-code-exception-one-rank")
     if how == "bug":
         assert "  next    not tried again: the program's own fault" in launch.stdout
+    assert launch.alive() == []
+
+
+HANGS = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(6):
+    if step == 3 and dist.get_rank() == 1 and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[1]):
+        time.sleep(600)
+    dist.all_reduce(torch.ones(10))
+    print("step", step, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(("times", "code", "seen"), [("1", 0, ["failed", "done"]), ("9", 5, ["failed", "failed"])])
+def test_a_hang_is_restarted_where_that_was_asked_for(launch: Launch, times: str, code: int, seen: list[str]) -> None:
+    pytest.importorskip("torch")
+    (launch.work / "hangs.py").write_text(HANGS)
+    options = ("--retries", "3", "--on-hang", "restart", "--hang-timeout", "6s", "--step-pattern", r"step (\d+)")
+    result = launch.start(["hangs.py", times], *options).result(4 * BOUND)
+    assert (result["exit"], [a["outcome"] for a in result["attempts"]]) == (code, seen), result
+    assert "--on-hang restart is set" in result["attempts"][0]["reason"]
+    if code:
+        assert "at step 2 again" in result["attempts"][1]["reason"]
     assert launch.alive() == []

@@ -102,6 +102,16 @@ def test_a_spare_that_is_dead_at_the_start_is_a_warning(bed4: Bed, launch: Launc
     assert launch.all_gone()
 
 
+@pytest.mark.slow
+def test_a_host_that_is_dead_at_the_start_gives_its_place(bed4: Bed, launch: Launch) -> None:
+    bed4.host("h2").power_off()
+    result = launch.start(program("v_retry.py", "0"), "--spares", "1", "--retries", "1", *LEASE).result()
+    assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "done")]), result
+    assert result["attempts"][0]["cause"] == "ssh-unreachable"
+    assert result["attempts"][0]["replaced"] == [{"node": "h2", "by": "h4"}]
+    assert launch.all_gone()
+
+
 def test_a_lost_host_without_a_spare_is_named(bed4: Bed, launch: Launch) -> None:
     launch.start(program("v_retry.py", "9", "wait"), "--retries", "2", *LEASE).until_running(4)
     bed4.host("h2").power_off()

@@ -177,9 +177,19 @@ def test_a_lost_node_beside_the_programs_own_exception() -> None:
 
 
 def test_what_fails_before_the_start_is_not_tried_again() -> None:
-    for cause in ("ssh-unreachable", "port-blocked", "disk-full", "master-unreachable"):
+    for cause in ("xid-hardware-error", "port-blocked", "disk-full", "master-unreachable"):
         decision = on(tried(cause, where=H2, ran=False, step=None), spares={"h5": None})
         assert decision.kind == "finish" and "before any rank was started" in decision.reason
+
+
+def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
+    dead = tried("ssh-unreachable", where=H2, ran=False, step=None, lame=("h2",))
+    assert on(dead, spares={"h5": None}).replace == {"h2": "h5"}
+    assert on(dead).kind == "finish"
+    two = tried("ssh-unreachable", where=H2, ran=False, step=None, lame=("h2", "h3"))
+    assert on(two, spares={"h5": None}).kind == "finish"
+    locked = tried("ssh-auth", where=H2, ran=False, step=None, lame=("h2",))
+    assert on(locked, spares={"h5": None}).kind == "finish", "that is set wrongly"
 
 
 def test_a_gate_that_closes_at_a_further_attempt_blames_its_node() -> None:

@@ -121,6 +121,43 @@ def test_a_blamed_node_that_lives_is_replaced_too() -> None:
     assert drive.gang.retired["h1"].state == "replaced" and drive.names == ["h0", "h2"]
 
 
+def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
+    drive = play(
+        """
+        hello h2        | node-ready setup>h2
+        hello h0        | node-ready setup>h0
+        unreachable h1  | finding ending end>h0
+        facts h0        |
+        facts h2        | facts
+        ended h0        | node-clean
+        drained h0      | OVER
+        """,
+        Drive(2, spares=1, retries=1),
+    )
+    assert drive.gang.lame == ("h1",) and list(drive.gang.ready_spares) == ["h2"]
+    play(
+        """
+        hello h0        |
+        listening       | note
+        """,
+        drive,
+    )
+    assert drive.retry(h1="h2") == ["attempt-start", "node-replaced", "setup>h0"]
+    assert drive.facts("h0") == ["facts", "listen>h0"]
+    assert drive.names == ["h0", "h2"]
+
+
+def test_dead_at_the_start_when_all_others_have_been_looked_at() -> None:
+    drive = Drive(2, spares=1, retries=1)
+    for name in ("h0", "h2"):
+        drive.hello(name)
+        drive.facts(name)
+    drive.unreachable("h1")
+    drive.ended("h0")
+    drive.drained("h0")
+    assert drive.retry(h1="h2") == ["attempt-start", "node-replaced", "listen>h0"]
+
+
 def test_the_fence_before_a_lost_nodes_ranks_start_elsewhere() -> None:
     """A cut host's guard ends its ranks when its lease is over: only then two ranks 1 cannot meet."""
     drive = ready()

@@ -338,10 +338,13 @@ class Gang(Gathering):
         self.exits, self.faults, self.lost, self.findings = [], [], [], []
         self.hang, self.watch = None, None
         actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {})]
-        if all(n.facts is not None for n in self.nodes.values()):
+        known = all(n.facts is not None for n in self.nodes.values())
+        if known and self.plan is not None:
             return [*actions, *self._open_gate(now)]
         self.state, self._gather_deadline = State.GATHERING, float("inf")
         for node in self.nodes.values():
             node.ended, node.drained, node.ranks = False, False, {}
-            node.state = "ready" if node.facts is not None else node.state
-        return actions
+            if node.node_dir:  # what it answered while the start was given up was not heard
+                node.state = "ready"
+                actions += [self._first_order(node)] if node.facts is None else []
+        return actions + (self._judge(now) if known else [])

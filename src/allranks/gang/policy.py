@@ -160,7 +160,7 @@ def _against(history: Sequence[Tried], row: Row, means: Means, replace: Mapping[
     """Why there is no further attempt; empty where nothing speaks against one."""
     last = history[-1]
     if not last.ran:
-        if len(history) == 1:
+        if len(history) == 1 and not (last.lame and row.name == "node"):
             return "it failed before any rank was started: that is not tried again"
         return "" if _is_replaced(last, replace) else "the nodes could not be brought together again"
     if row.again == "never":
@@ -176,9 +176,10 @@ def _against(history: Sequence[Tried], row: Row, means: Means, replace: Mapping[
 
 
 def _is_replaced(last: Tried, replace: Mapping[str, str]) -> bool:
-    """All that the verdict names give their places to others. Ranks ran with these settings before, so the node is
-    at fault, whatever the label says."""
-    return bool(last.blamed) and all(replace.get(node, node) != node for node in last.blamed)
+    """All that are named or can't go on give their places to others. At a further attempt ranks ran with these
+    settings before, so the node is at fault, whatever the label says."""
+    named = {*last.blamed, *last.lame}
+    return bool(named) and all(replace.get(node, node) != node for node in named)
 
 
 def _moved(tried: Tried) -> bool:

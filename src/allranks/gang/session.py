@@ -112,10 +112,7 @@ class Session:
             return Decision(self._judge_test(gang, verdict))
         steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
         decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self.adopted)
-        outcome = self.history.attempts[-1]["outcome"]
-        self.run_dir.append_event(
-            {"t": time.time(), "event": "attempt-end", "attempt": gang.attempt, "outcome": outcome}
-        )
+        self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
         if decision.kind == "retry" and self.verdict is not None:
             self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
                        "verdict": self.verdict.to_json()})  # fmt: skip
@@ -350,7 +347,9 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     events = run.read_events()[0]
     session.controller.logs.resume(events)
     for event in events:
-        if event.get("event") == "first-step":
+        if event.get("event") == "attempt-end" and "decision" in event:
+            session.history.attempts.append({k: v for k, v in event.items() if k not in ("t", "event")})
+        elif event.get("event") == "first-step":
             progress.first_step_t, progress.first_step_told = started + event["seconds"], True
         elif event.get("event") == "all-initialised" and event.get("attempt") == gang.attempt:
             gang.initialised_t = started + event["seconds"]

@@ -123,8 +123,10 @@ class Spares(Hanging):
 
     @property
     def ready_spares(self) -> dict[str, int | None]:
-        """Spares that can take a place at once, in the order of the list, with the ranks each can run."""
-        return {n.name: self.room_of(n) for n in self.spares.values() if n.state == READY}
+        """Spares that can take a place at once, in the order of the list, with the ranks each can run. Before the nodes
+        have been judged, those that answer: they will be judged with them."""
+        fit = (READY,) if self.plan is not None else (READY, "ready")
+        return {n.name: self.room_of(n) for n in self.spares.values() if n.state in fit}
 
     def _drop_spare(self, node: NodeState, why: str, remedy: str = "") -> list[Action]:
         node.state = "unreachable" if not node.node_dir else "unfit"
