@@ -263,6 +263,7 @@ class Controller:
             "uid": self.setting.uid,
             "node": node_label(member.node.index, life),
             "mark": mark(self.setting, member.node.index, life),
+            "ends": [mark(self.setting, member.node.index, before) for before in range(life)],
             "lease": self.spec.lease,
             "grace": self.spec.grace,
             "node_dir": self.spec.node_dir,
