@@ -71,9 +71,10 @@ def command(
     node_dir: Annotated[Text, option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
     output_dir: Annotated[Text, option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
     config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
-    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
+    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "again after what may pass (0)")] = None,
+    spares: Annotated[int | None, option("--spares", BEHAVIOUR, "the last K hosts stand by", "K")] = None,
     hang_pattern: Annotated[Text, option("--hang-pattern", TIMES, "logs must say it again within that time")] = None,
-    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), or report and go on", "WHAT")] = None,
+    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), report, or restart", "WHAT")] = None,
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
     step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
     no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
@@ -94,7 +95,7 @@ def command(
 def _carry_out(resolved: Resolved, dry_run: bool, json_: bool) -> int:
     """Starts it, or says what would be done; gives the exit code."""
     require_command(resolved)
-    cluster = find_cluster(resolved)
+    cluster = find_cluster(resolved, spares=resolved.spec.spares)
     say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(resolved.spec, cluster, json_))
@@ -144,6 +145,7 @@ def opening(session: sessions.Session) -> dict[str, Any]:
         "launcher": session.spec.launcher,
         "source": session.cluster.source,
         "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.nodes],
+        "spares": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.spares],
     }
 
 

@@ -231,7 +231,14 @@ class AttemptOver:
     attempt: int
 
 
-Action = Send | Note | AttemptOver
+@dataclass(frozen=True)
+class Reach:
+    """A node is reached anew, with a guard of its own: its old one is lost or has died."""
+
+    node: str
+
+
+Action = Send | Note | AttemptOver | Reach
 
 # -- the table -----------------------------------------------------------------------------------------
 
@@ -243,6 +250,18 @@ _ALWAYS: dict[type[Event], str] = {
     Lost: "on_lost",
     Fault: "on_fault",
     Hello: "on_hello",
+}
+
+# A node that stands by, in any state of the gang: whatever happens to it ends nothing.
+SPARE_TABLE: dict[type[Event], str] = {
+    Hello: "on_spare_hello",
+    Shipped: "on_spare_shipped",
+    Facts: "on_spare_facts",
+    Unreachable: "on_spare_unreachable",
+    Fault: "on_spare_fault",
+    Silent: "on_spare_silent",
+    Back: "on_spare_back",
+    Lost: "on_spare_lost",
 }
 
 TABLE: dict[State, dict[type[Event], str]] = {

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 class RunSpec:
     """What the user asked. Every option of `allranks run` names one of these fields.
 
-    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the first N;
-    for `join`, this is node `node_rank` of them, node 0 listens on `join_port` of `master_addr`, and `secret_file`
-    holds what all share. `nproc` None means auto. `pg_timeout_forced` is true only where --pg-timeout was an
+    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the first N; for
+    `join`, this is node `node_rank` of them, node 0 listens on `join_port` of `master_addr`, and `secret_file` holds
+    what all share. `nproc` None means auto. The last `spares` nodes of the list stand by without ranks, to take the
+    place of a node that fails, at one of the `retries`. `pg_timeout_forced` is true only where --pg-timeout was an
     option, and then overrides the script's own value. `sync` ships the caller's working tree to every node and runs
     there. `env` is set in the ranks; `forward` names are copied from the caller's environment. `workdir` None means
     the caller's directory. `check` False leaves out the look before ranks start; `allow` names checks or findings
@@ -78,6 +79,7 @@ class RunSpec:
     output_dir: str | None = None
     # behaviour
     retries: int = 0
+    spares: int = 0
     on_hang: str = "stop"
     debug: bool = False
     step_pattern: str | None = None

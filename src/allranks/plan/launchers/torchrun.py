@@ -29,7 +29,7 @@ def torchrun(
     arguments = {
         "nnodes": node.of,
         "nproc-per-node": node.nproc,
-        "node-rank": node.node.index,
+        "node-rank": node.rank,
         "rdzv-backend": "static",
         "master-addr": attempt.master_addr,
         "master-port": attempt.master_port,
