@@ -41,7 +41,7 @@ def colossalai(
 def arguments(node: NodePlan, attempt: Attempt, tool: Tool | None) -> tuple[str, ...]:
     """Who the nodes are."""
     theirs = [tool.value("extra_launch_args") or ""] if tool is not None else []
-    ours = f"nnodes={node.of},node_rank={node.node.index},rdzv_backend=static,max_restarts=0"
+    ours = f"nnodes={node.of},node_rank={node.rank},rdzv_backend=static,max_restarts=0"
     return (
         "--nproc_per_node", str(node.nproc), "--master_addr", attempt.master_addr, "--master_port",
         str(attempt.master_port), "--extra_launch_args", ",".join(filter(None, [*theirs, ours])),

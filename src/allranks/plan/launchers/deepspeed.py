@@ -38,7 +38,7 @@ def deepspeed(
 def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
     """Who the nodes are."""
     return (
-        "--hostfile", path, "--no_ssh", "--node_rank", str(node.node.index), "--master_addr", attempt.master_addr,
+        "--hostfile", path, "--no_ssh", "--node_rank", str(node.rank), "--master_addr", attempt.master_addr,
         "--master_port", str(attempt.master_port),
     )  # fmt: skip
 
@@ -46,8 +46,8 @@ def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
 def hostfile(world_size: int, node: NodePlan) -> str:
     """A line a node. With --no_ssh names say nothing, and of the other nodes only the ranks before and after count: a
     node that joined by itself knows no more."""
-    before = _shared(node.first_rank, node.node.index)
-    after = _shared(world_size - node.first_rank - node.nproc, node.of - node.node.index - 1)
+    before = _shared(node.first_rank, node.rank)
+    after = _shared(world_size - node.first_rank - node.nproc, node.of - node.rank - 1)
     return "".join(f"node{i} slots={slots}\n" for i, slots in enumerate([*before, node.nproc, *after]))
 
 

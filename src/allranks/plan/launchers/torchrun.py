@@ -17,6 +17,7 @@ from allranks.spec.tools import Tool
 
 from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan
+from ..versions import older_than
 from .agent import agent, interpreter, through
 from .words import launched_by, read_training
 
@@ -31,7 +32,7 @@ def torchrun(
 ) -> list[Process]:
     """One agent a node; it starts the node's ranks."""
     words = read_training(spec)
-    old = _older_than(str((facts.get("interpreter") or {}).get("torch") or ""), (1, 9))
+    old = older_than(str((facts.get("interpreter") or {}).get("torch") or ""), (1, 9))
     head = [f"--{k.replace('-', '_') if old else k}={v}" for k, v in arguments(node, attempt).items()]
     module = "torch.distributed.launch" if old else "torch.distributed.run"
     no_python = ("--no-python",) if words.kind == "program" else ()
@@ -45,7 +46,7 @@ def arguments(node: NodePlan, attempt: Attempt) -> dict[str, object]:
     return {
         "nnodes": node.of,
         "nproc-per-node": node.nproc,
-        "node-rank": node.node.index,
+        "node-rank": node.rank,
         "rdzv-backend": "static",
         "master-addr": attempt.master_addr,
         "master-port": attempt.master_port,
@@ -56,10 +57,3 @@ def arguments(node: NodePlan, attempt: Attempt) -> dict[str, object]:
 def kept(tool: Tool | None) -> tuple[str, ...]:
     """The user's own options."""
     return tool.kept(OURS) if tool is not None else ()
-
-
-def _older_than(version: str, limit: tuple[int, int]) -> bool:
-    parts = version.split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        return False
-    return (int(parts[0]), int(parts[1])) < limit

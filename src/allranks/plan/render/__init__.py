@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .accelerate import accelerate
+from .deepspeed import deepspeed
 from .request import Rendered, Request
 from .torchrun import torchrun
 
@@ -23,7 +25,9 @@ class Renderer:
 
 
 RENDERERS = {
-    "torchrun": Renderer(torchrun, "a script for each node that starts torchrun"),
+    "torchrun": Renderer(torchrun, "a script for each node"),
+    "accelerate": Renderer(accelerate, "a configuration and a script for each node"),
+    "deepspeed": Renderer(deepspeed, "a hostfile, a configuration, a script for each node"),
 }
 
 __all__ = ["RENDERERS", "Rendered", "Renderer", "Request"]
