@@ -4,7 +4,7 @@
     deepspeed … runner_launched.py --local_rank=0 -m package.module args
 
 The launcher alone knows which rank a process is, so this is where a rank gets files of its own
-(ALLRANKS_RANK_FILES: JSON, {variable: path with {rank} for 003}), and where one is seen that the launcher has
+(ALLRANKS_RANK_FILES: VARIABLE=path with {rank} for 003|…), and where one is seen that the launcher has
 given no rank, or a smaller gang than planned (ALLRANKS_PLANNED ranks): it would train alone, and end with 0.
 Ships as this one file, needs the standard library alone and runs under Python 3.8 and later.
 """
@@ -35,7 +35,8 @@ def main() -> None:
 
 def take_files(rank: int) -> None:
     """What the user has set stays; the error file is ours under every launcher: the guard looks for it there."""
-    for name, path in json.loads(os.environ.get("ALLRANKS_RANK_FILES") or "{}").items():
+    for item in filter(None, os.environ.get("ALLRANKS_RANK_FILES", "").split("|")):
+        name, _, path = item.partition("=")
         if name == "TORCHELASTIC_ERROR_FILE" or name not in os.environ:
             os.environ[name] = path.replace("{rank}", "%03d" % rank)
 

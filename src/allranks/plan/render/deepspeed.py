@@ -69,9 +69,9 @@ def _script(request: Request, node: NodePlan, named: dict[str, str]) -> str:
     ours = [Here(w) if w == HOSTFILE else w for w in arguments(node, request.attempt, HOSTFILE)]
     argv = [
         *python_words(request, words), "-m", "deepspeed.launcher.runner", *kept(tool), *ours,
-        *(("--no_python",) if words.kind == "program" else ()), *_beside(words.program, named),
+        *(("--no_python",) if words.kind == "program" else ()),
     ]  # fmt: skip
-    return script(request, TOLD.format(node.node.name), argv, () if named else (_NOTE,))
+    return script(request, TOLD.format(node.node.name), argv, _beside(words.program, named), () if named else (_NOTE,))
 
 
 def _beside(program: Sequence[str], named: dict[str, str]) -> list[str]:

@@ -17,16 +17,18 @@ class Here(str):
     """A file beside the script, wherever that is put: its name."""
 
 
-def script(request: Request, title: str, argv: Sequence[str], lines: Sequence[str] = ()) -> str:
+def script(
+    request: Request, title: str, launcher: Sequence[str], program: Sequence[str], lines: Sequence[str] = ()
+) -> str:
     """A script for one node: `lines` come before the command."""
     spec = request.spec
-    wrapped = [*shlex.split(spec.wrap or ""), *argv]
+    wrapped = [*shlex.split(spec.wrap or ""), *launcher]
     parts = ["#!/bin/bash", f"# {title}", "set -e"]
     parts += [spec.prelude.rstrip("\n")] if spec.prelude else []
-    if any(isinstance(word, Here) for word in argv):
+    if any(isinstance(word, Here) for word in (*launcher, *program)):
         parts.append('here="$(cd "$(dirname "$0")" && pwd)"')
     parts += [f"cd {shlex.quote(spec.workdir or request.workdir)}", *exports(request), *lines]
-    return "\n".join([*parts, "exec " + folded(wrapped)]) + "\n"
+    return "\n".join([*parts, f"exec {folded(wrapped)} \\\n  {shown(program)}"]) + "\n"
 
 
 def python_words(request: Request, words: Words) -> list[str]:
@@ -52,6 +54,11 @@ def folded(words: Sequence[str]) -> str:
         else:
             lines[-1] += " " + quoted(word)
     return " \\\n  ".join(lines)
+
+
+def shown(words: Sequence[str]) -> str:
+    """A command on one line."""
+    return " ".join(map(quoted, words))
 
 
 def quoted(word: str) -> str:

@@ -19,6 +19,6 @@ def _script(request: Request, node: NodePlan) -> str:
     argv = [
         *python_words(request, words), "-m", "torch.distributed.run", *kept(launched_by(request.spec)),
         *(f"--{name}={value}" for name, value in arguments(node, request.attempt).items()),
-        *(("--no-python",) if words.kind == "program" else ()), *words.program,
+        *(("--no-python",) if words.kind == "program" else ()),
     ]  # fmt: skip
-    return script(request, TOLD.format(node.node.name), argv)
+    return script(request, TOLD.format(node.node.name), argv, words.program)
