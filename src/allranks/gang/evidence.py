@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
+from allranks.diagnose.rules.agents import of_rank
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
 from allranks.node.frames import RANK_LOG
@@ -43,10 +44,14 @@ def _record(gang: Gang, run: RunDirectory, item: Exit) -> ExitRecord:
     tail = ""
     if item.code != 0:
         path = run.log_path(node.index, node.name, RANK_LOG, item.rank, gang.attempt)
+        shared = not path.exists() and bool(node.ranks)  # another launcher's: one log for all ranks of the node
+        if shared:
+            path = run.log_path(node.index, node.name, RANK_LOG, min(node.ranks), gang.attempt)
         try:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - TAIL))
                 tail = file.read(TAIL).decode("utf-8", "replace")
+                tail = of_rank(tail, item.rank) if shared else tail
         except OSError:
             pass
     return ExitRecord(

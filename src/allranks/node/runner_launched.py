@@ -5,7 +5,8 @@
 
 The launcher alone knows which rank a process is, so this is where a rank gets files of its own
 (ALLRANKS_RANK_FILES: VARIABLE=path with {rank} for 003|…), and where one is seen that the launcher has
-given no rank, or a smaller gang than planned (ALLRANKS_PLANNED ranks): it would train alone, and end with 0.
+given no rank (reported under the node's first), or a smaller gang than planned (ALLRANKS_PLANNED ranks): it would
+train alone, and end with 0. And it says which process each rank is: node/witness.py sees how it ends.
 Ships as this one file, needs the standard library alone and runs under Python 3.8 and later.
 """
 
@@ -27,9 +28,11 @@ def main() -> None:
     rank, size = number(RANKS), number(SIZES)
     planned = number(("ALLRANKS_PLANNED",)) or 1
     if planned > 1 and (rank is None or (size or 1) < planned):
-        report(rank, size if rank is not None else 1)
+        mine = rank if rank is not None else number(("ALLRANKS_FIRST_RANK",)) or 0
+        report("alone", mine, size if rank is not None else 1)
     if rank is not None:
         take_files(rank)
+        report("launched", rank, size)
     become_runner()
 
 
@@ -50,10 +53,9 @@ def number(names: Any) -> Optional[int]:
     return None
 
 
-def report(rank: Optional[int], size: Optional[int]) -> None:
-    """One datagram to the guard, under the number of the node's first rank where there is none."""
-    mine = rank if rank is not None else number(("ALLRANKS_FIRST_RANK",)) or 0
-    message = {"event": "alone", "rank": mine, "world_size": size or 1, "pid": os.getpid(), "t": time.time()}
+def report(event: str, rank: int, size: Optional[int]) -> None:
+    """One datagram to the guard."""
+    message = {"event": event, "rank": rank, "world_size": size or 1, "pid": os.getpid(), "t": time.time()}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
             channel.setblocking(False)
