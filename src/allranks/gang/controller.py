@@ -91,7 +91,7 @@ class Controller:
         self.gang = Gang(spec, cluster, setting, time.time())
         self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
         self.logs = LogWriter(run)
-        self.progress = Progress(spec.step_pattern)
+        self.progress = Progress(spec.step_pattern, spec.hang_pattern)
         self._transport, self._judge, self._attach = transport, judge, attach
         self._shipper = shipper
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)

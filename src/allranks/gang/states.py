@@ -187,7 +187,15 @@ class Quiet(Event):
 
 @dataclass(frozen=True)
 class Stacks(Event):
-    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_look`."""
+    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_look`; `ras`: NCCL's word."""
+
+    ranks: Mapping[int, Mapping[str, Any]]
+    ras: str = ""
+
+
+@dataclass(frozen=True)
+class Counters(Event):
+    """How many collectives a node's ranks have begun and done, by rank, in numbers that only grow."""
 
     ranks: Mapping[int, Mapping[str, Any]]
 
@@ -268,6 +276,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Ended: "on_ended",
         Quiet: "on_quiet",
         Stacks: "on_stacks",
+        Counters: "on_counters",
     },
     State.ENDING: {
         **_ALWAYS,
@@ -283,10 +292,12 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Probed: "ignore",
         Unreachable: "on_unreachable",
         Stacks: "ignore",
+        Counters: "ignore",
         Quiet: "ignore",
     },
     State.OVER: {
         Stacks: "ignore",
+        Counters: "ignore",
         Quiet: "ignore",
         Tick: "ignore",
         Hello: "ignore",

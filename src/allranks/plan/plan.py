@@ -92,10 +92,11 @@ def _wrapped(spec: RunSpec, argv: tuple[str, ...]) -> list[str]:
 
 def _followed(spec: RunSpec, node: NodePlan, place: Place, attempt: Attempt) -> list[dict[str, Any]]:
     """Files that others write and that travel to the run directory."""
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = [{"kind": "ras", "rank": 0, "path": place.ras()}]
     for rank in range(node.first_rank, node.first_rank + node.nproc):
         metrics = f"{place.output_dir}/rank_{rank:02d}_metrics.jsonl"
         found.append({"kind": "metrics", "rank": rank, "path": metrics})
         found.append({"kind": "nccl", "rank": rank, "path": place.nccl_log(rank, attempt.number)})
         found.append({"kind": "stacks", "rank": rank, "path": place.stacks(rank)})
+        found.append({"kind": "flight", "rank": rank, "path": place.flight(rank)})
     return found

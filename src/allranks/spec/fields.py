@@ -209,6 +209,7 @@ READERS: dict[str, Reader] = {
     "connect_timeout": _seconds(0, above=True),
     "init_timeout": _seconds(0, above=True),
     "hang_timeout": _seconds(0),
+    "hang_pattern": _pattern,
     "on_hang": _matching(re.compile("stop|report|restart"), "stop, report or restart"),
     "pg_timeout": _seconds(0, above=True),
     "runs_dir": _path("the path of a directory"),
