@@ -15,12 +15,13 @@ class RunSpec:
     place of a node that fails, at one of the `retries`. `pg_timeout_forced` is true only where --pg-timeout was an
     option, and then overrides the script's own value. `sync` ships the caller's working tree to every node and runs
     there. `env` is set in the ranks; `forward` names are copied from the caller's environment. `workdir` None means
-    the caller's directory. `check` False leaves out the look before ranks start; `allow` names checks or findings
-    that do not stop it; `level` and `only` say what `allranks check` looks at (`only`: which tests `allranks test`
-    makes); `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests before the program,
-    "full" nothing but tests: those of `suite`, up to `size` bytes a rank, each within `timeout` seconds; a run in
-    which nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped or, with `on_hang` "report",
-    told of; with `hang_pattern` nothing else moves it than a log line that matches; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
+    the caller's directory. `check` False leaves out the look before ranks start; `allow` names checks or findings that
+    do not stop it; `level` and `only` say what `allranks check` looks at (`only`: which tests `allranks test` makes);
+    `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests before the program, "full"
+    nothing but tests: those of `suite`, up to `size` bytes a rank, each within `timeout` seconds; a run in which
+    nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped or, with `on_hang` "report", told of;
+    with `hang_pattern` nothing else moves it than a log line that matches; `min_bandwidth` (bytes/s) and `max_latency`
+    (seconds) are asked of every link.
     """
 
     command: tuple[str, ...] = ()
