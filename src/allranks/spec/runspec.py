@@ -19,9 +19,9 @@ class RunSpec:
     do not stop it; `level` and `only` say what `allranks check` looks at (`only`: which tests `allranks test` makes);
     `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests before the program, "full"
     nothing but tests: those of `suite`, up to `size` bytes a rank, each within `timeout` seconds; a run in which
-    nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped or, with `on_hang` "report", told of;
-    with `hang_pattern` nothing else moves it than a log line that matches; `min_bandwidth` (bytes/s) and `max_latency`
-    (seconds) are asked of every link.
+    nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped or, with `on_hang` "report", told of,
+    or with "restart" tried again; with `hang_pattern` nothing else moves it than a log line that matches;
+    `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
     """
 
     command: tuple[str, ...] = ()
