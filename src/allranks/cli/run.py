@@ -42,7 +42,7 @@ def command(
     hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
     nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
     nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node, or auto: slots, else GPUs, else 1", "K")] = None,
-    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, or command (once a node)", "NAME")] = None,
+    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, accelerate, deepspeed, …", "NAME")] = None,
     python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
     guard_python: Annotated[Text, option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
     workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,

@@ -17,7 +17,7 @@ from ..errors import UsageError
 from .units import WANT_DURATION, WANT_SIZE, duration_of, size_of
 
 Reader = Callable[[object], object]
-LAUNCHERS = ("direct", "torchrun", "command")
+LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "command")
 SUITES = ("sync", "bandwidth", "pairs", "staged")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")

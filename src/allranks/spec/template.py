@@ -26,7 +26,7 @@ _SETTINGS: tuple[tuple[str | None, str, str], ...] = (
     (None, "", "What to run"),
     ("command", '["train.py", "--epochs", "3"]', "used when nothing follows -- on the command line"),
     ("name", '"run"', "first part of the run directory's name"),
-    ("launcher", '"direct"', "direct, torchrun or command (any program once a node)"),
+    ("launcher", '"direct"', "direct, torchrun, accelerate, deepspeed, colossalai, or command (anything, once a node)"),
     ("python", '"python3"', "the training interpreter on the nodes"),
     ("guard-python", '"python3"', "the interpreter allranks itself uses on the nodes, 3.8 or newer"),
     ("workdir", '"/shared/project"', "default: the directory allranks is called from"),
