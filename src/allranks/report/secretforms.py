@@ -58,8 +58,8 @@ FORMS = (
 # NAME=value, NAME = "value", "name": "value", os.environ["NAME"] = 'value', name => value
 ASSIGNED = re.compile(rf"{_NAME}(?:{_QUOTE}\]?[ \t]*={{1,3}}>?[ \t]*|{_QUOTE}:[ \t]*)")
 # --api-key value, ['--api-key', 'value'], setenv NAME value, set -gx NAME value
-FLAGGED = re.compile(rf"(?<![\w.-])--?(?P<name>[A-Za-z][\w.-]*){_QUOTE},?[ \t]+(?!--)(?!-?[A-Za-z]\w*=)")
-SET = re.compile(r"\b(?:setenv|set(?:[ \t]+-[A-Za-z]+)+)[ \t]+(?P<name>[A-Za-z_]\w*)[ \t]+")
+FLAGGED = re.compile(rf"(?<![\w.-])--?(?P<name>[A-Za-z][\w.-]*){_QUOTE},?[ \t]+(?!--)")
+SET = re.compile(r"\b(?:setenv|set(?:[ \t]+-[A-Za-z]+)+)[ \t]+(?P<name>[A-Za-z_][\w.-]*)[ \t]+")
 # "name": "HF_TOKEN", "value": … as Kubernetes writes variables; PAIR_BEGINS and PAIR_ENDS where it is two lines
 PAIRED = re.compile(
     r"(?<![\w.-])[\"']?name[\"']?[ \t]*[:=][ \t]*[\"']?(?P<name>[\w.-]+)[\"']?[ \t]*,[ \t]*"
