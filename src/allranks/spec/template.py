@@ -62,6 +62,8 @@ _SETTINGS: tuple[tuple[str | None, str, str], ...] = (
     ("hang-timeout", '"10m"', "nothing printed, no metrics for so long: every rank is looked at; 0: never"),
     ("pg-timeout", '"30m"', "timeout of the process groups; default: torch's own"),
     (None, "", "Places"),
+    ("secret-file", '"join.secret"', "of `allranks join`: the same on all nodes, private"),
+    ("join-port", "29400", "of `allranks join`: node 0 listens there"),
     ("runs-dir", '"runs"', "run directories"),
     ("node-dir", '"/tmp"', "working directory of allranks on the nodes"),
     ("output-dir", '"outputs"', "ALLRANKS_OUTPUT_DIR of the ranks"),
