@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from allranks.cluster.hostlist import expand
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
 
+CHECK = "slurm"  # findings that are Slurm's own word carry it
 PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 ACTIVE = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "RESIZING", "STOPPED"})
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=(.*?)(?=\s[A-Z][A-Za-z/:]*=|\s*$)")
@@ -70,6 +72,10 @@ class Job:
     restarts: int = 0
     preempted: bool = False
     by: str = ""
+
+    def told(self, state: str) -> Job:
+        """The same job with what slurmstepd says of it: while it completes, slurmctld does not say why."""
+        return replace(self, state=state)
 
     @property
     def waits(self) -> bool:
@@ -160,35 +166,61 @@ def _meaning(reason: str) -> tuple[str, str]:
 # -- the end -------------------------------------------------------------------------------------------
 
 
-def ended(job: Job, kill_wait: int | None = None) -> Finding | None:
-    """Why Slurm ended a job; None where its own program did, or it goes on."""
+def ended(job: Job, kill_wait: int | None = None, line: str = "") -> Finding | None:
+    """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
     given = f" ({job.limit})" if job.limit else ""
     saved = "" if kill_wait is None else f"; ranks had {kill_wait} s (KillWait)"
+    evidence = _evidence(job, line)
     if job.state in ("TIMEOUT", "DEADLINE"):
         what = "its time limit" if job.state == "TIMEOUT" else "its deadline"
         message = f"Slurm ended job {job.id}: {what}{given} was up{saved}"
-        return _fail("slurm-preempt-or-timelimit", message, LONGER, _evidence(job))
+        return _fail(LIMIT, message, LONGER, evidence)
     if job.state == "PREEMPTED" or (job.preempted and job.state in ("REQUEUED", "CANCELLED", "COMPLETING", "PENDING")):
-        message = f"Slurm preempted job {job.id}: a job of a higher priority took its nodes"
-        return _fail("slurm-preempt-or-timelimit", message, PREEMPTED, _evidence(job))
+        return _fail(LIMIT, f"Slurm preempted job {job.id}: a job of a higher priority took its nodes", PREEMPTED, evidence)
+    if job.state == "REQUEUED":
+        return _fail(LIMIT, f"Slurm put job {job.id} back into the queue", PREEMPTED, evidence)
     if job.state == "NODE_FAIL" or (job.state in PENDING and job.failed_node):
-        node = job.failed_node or _only(job.nodes)
-        which = node or f"a node of {job.nodes}" if job.nodes or node else "a node"
-        message = f"Slurm ended job {job.id}: {which} failed (it no longer answers slurmctld)"
-        remedy = "sinfo -R -l; scontrol show node NODE says since when. Leave it out: --sbatch --exclude=NODE"
-        remedy = remedy.replace("NODE", node) if node else remedy
-        return _fail("node-network-down", message, remedy, _evidence(job), node)
+        return _node_failed(job, evidence)
     if job.state == "OUT_OF_MEMORY":
         message = f"Slurm ended job {job.id}: a process wanted more memory than the job has"
-        return _fail("host-oom-killed", message, "ask for more: --sbatch --mem=… (0: all of the node's)", _evidence(job))
+        return _fail("host-oom-killed", message, "ask for more: --sbatch --mem=… (0: all of the node's)", evidence)
     if job.state == "CANCELLED":
         by = f" by {_user(job.by)}" if job.by else ""
-        message = f"job {job.id} was cancelled{by}"
-        return _fail("slurm-cancelled", message, "start it again if that was not meant", _evidence(job))
+        return _fail("slurm-cancelled", f"job {job.id} was cancelled{by}", "start it again if not meant", evidence)
     if job.state in ("BOOT_FAIL", "LAUNCH_FAILED", "REQUEUE_HOLD", "SPECIAL_EXIT") or "launch failed" in job.reason:
         message = f"Slurm could not start job {job.id} ({job.state}{', ' + job.reason if job.reason else ''})"
-        return _fail("slurm-config", message, "the node's slurmd log says why; sinfo -R", _evidence(job))
+        return _fail("slurm-config", message, "the node's slurmd log says why; sinfo -R", evidence)
     return None
+
+
+def _node_failed(job: Job, evidence: tuple[str, ...]) -> Finding:
+    node = job.failed_node or _only(job.nodes)
+    which = node or (f"a node of {job.nodes}" if job.nodes else "a node")
+    message = f"Slurm ended job {job.id}: {which} failed (it no longer answers slurmctld)"
+    remedy = "sinfo -R -l; scontrol show node NODE says since when. Leave it out: --sbatch --exclude=NODE"
+    return _fail("node-network-down", message, remedy.replace("NODE", node) if node else remedy, evidence, node)
+
+
+def warned(job: Job, at: float, now: float) -> Finding:
+    """Slurm announced the end at `at` (unix seconds): the time limit where that is near, else a preemption."""
+    left = _seconds_until(job.end, now)
+    given = f" ({job.limit})" if job.limit else ""
+    if job.preempted or left is None or left > LIMIT_NEAR:
+        message = f"Slurm preempted job {job.id} for one of a higher priority: ranks were ended in order before it"
+        return _fail(LIMIT, message, PREEMPTED, _evidence(job, ""))
+    message = f"job {job.id}'s time limit{given} was nearly up: Slurm said so, and ranks were ended in order before it"
+    return _fail(LIMIT, message, LONGER, _evidence(job, ""))
+
+
+def _seconds_until(text: str, now: float) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() - now
+    except ValueError:
+        return None
+
+
+LIMIT = "slurm-preempt-or-timelimit"
+LIMIT_NEAR = 600.0  # seconds: Slurm's warnings of a limit come up to a minute early, ours at most minutes before it
 
 
 LONGER = "ask for more time (--sbatch --time=…) and save checkpoints in time: SIGTERM comes --stop-grace before the end"
@@ -207,13 +239,14 @@ def _user(by: str) -> str:
     return f"user {by}" if by.isdigit() else by
 
 
-def _evidence(job: Job) -> tuple[str, ...]:
-    words = [f"JobState={job.state}", f"Reason={job.reason}" if job.reason else "", f"EndTime={job.end}" if job.end else ""]
-    return (f"scontrol show job {job.id}: " + " ".join(w for w in words if w),)
+def _evidence(job: Job, line: str) -> tuple[str, ...]:
+    parts = {"JobState": job.state, "Reason": job.reason, "EndTime": job.end}
+    told = " ".join(f"{name}={value}" for name, value in parts.items() if value)
+    return (*((f"slurmstepd: {line}",) if line else ()), f"scontrol show job {job.id}: {told}")
 
 
 def _fail(cause: str, message: str, remedy: str, evidence: tuple[str, ...], node: str = "") -> Finding:
-    return Finding(cause, "fail", message, remedy, Where(node=node or None), evidence)
+    return Finding(cause, "fail", message, remedy, Where(node=node or None), evidence, CHECK)
 
 
 # -- what srun and slurmstepd print ----------------------------------------------------------------------

@@ -27,6 +27,7 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     workdir = spec.workdir or request.workdir
     lines = ["#!/bin/sh", *_directives(request, run_dir), "# Made by allranks: the controller runs on the first node."]
     lines += [
+        "trap '' USR1  # Slurm's warning: until the controller listens, it must not end the script",
         "cd_failed() {",
         '  echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2',
         "  exit 4",
@@ -59,7 +60,7 @@ def _directives(request: Request, run_dir: str | None) -> list[str]:
         *([f"--partition={spec.partition}"] if spec.partition is not None else []),
         *([f"--output={run_dir.replace('%', '%%')}/slurm.log"] if run_dir is not None else []),
         "--open-mode=append",
-        f"--signal=B:TERM@{warning(spec.stop_grace)}",
+        f"--signal=B:USR1@{warning(spec.stop_grace)}",
     ]
     lines = [f"#SBATCH {shlex.quote(word)}" for word in words]
     asked = check_sbatch(spec.sbatch)
