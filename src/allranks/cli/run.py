@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from allranks.cluster import Cluster
+from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.controller import View as Watching
@@ -20,6 +22,7 @@ from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
 from .dryrun import describe
+from .allocated import Reach, allocated
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
 
@@ -92,8 +95,13 @@ def command(
     given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
     resolved = resolve_options(given, config)
     require_command(resolved)
-    cluster = find_cluster(resolved)
     spec = resolved.spec
+    if spec.slurm and read_allocation(os.environ) is None:
+        from .submitted import submit
+
+        say_notes(resolved, json_)
+        raise typer.Exit(submit(dataclasses.replace(spec, dry_run=dry_run), json_))
+    cluster = find_cluster(resolved)
     say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
@@ -119,13 +127,26 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
         from .leftovers import end_dead_runs
 
         end_dead_runs(spec, cluster)
+    reach = allocated(spec, cluster)
     session = sessions.create(
-        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size
-    )
+        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
+        transport=reach.transport if reach else None, engine=reach.engine if reach else None,
+    )  # fmt: skip
     session.view.opening(opening(session))
+    if reach is not None:
+        reach.begin(session)
     if spec.detach:
-        return _leave(session, json_)
-    result = session.run(None if json_ else offer)
+        return _leave(session, json_, reach)
+    return go(session, reach, json_)
+
+
+def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool = True) -> int:
+    """Runs it to its end here; gives the exit code."""
+    try:
+        result = session.run(offer if keys and not json_ else None)
+    finally:
+        if reach is not None:
+            reach.end()
     return close(session, result, json_)
 
 
@@ -158,7 +179,7 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     return int(result["exit"])
 
 
-def _leave(session: sessions.Session, json_: bool) -> int:
+def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
     """--detach: a daemon holds the lease; this process waits until the ranks have started."""
     run = session.run_dir
     pid = os.fork()
@@ -169,7 +190,7 @@ def _leave(session: sessions.Session, json_: bool) -> int:
         run.write_document("run.json", {**document, "controller": sessions.controller_identity()})
         code = 1
         try:
-            code = close(session, session.run(), False)
+            code = go(session, reach, False, keys=False)
         finally:
             os._exit(code)
     return _watch_start(run, pid, session.view, json_)

@@ -32,6 +32,8 @@ BUFFER = 1 << 20
 def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     """Entry point, called by the boot line with the header the controller sent."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if header.get("engine"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it goes to every process of the step: ranks heed it, we stay
     try:
         if header["mode"] == "sweep":
             _say({"type": "swept", **sweep(header)})
@@ -88,7 +90,9 @@ def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
 
     places = [(str(host), int(port)) for host, port in header["places"]]
     secret = bytes.fromhex(header["secret"])
-    outcome = Dialler(places, secret, hello, spawn, Rules(), header["patience"], header["lease"], say).run()
+    dialler = Dialler(places, secret, hello, spawn, Rules(), header["patience"], header["lease"], say)
+    dialler.one_signal = bool(header.get("engine"))
+    outcome = dialler.run()
     if outcome.exit:
         say(outcome.message)
     sys.exit(outcome.exit)

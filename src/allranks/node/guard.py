@@ -46,7 +46,8 @@ class Guard:
         self._watcher_pid = os.getppid()
         self._watcher, self._listener = watcher, listener
         self._link: Optional[Link] = None
-        self._group = join_own("allranks-" + self._mark.replace("/", "-"))
+        # an engine finds its processes by a group of its own: nothing is taken out of it
+        self._group = None if header.get("engine") else join_own("allranks-" + self._mark.replace("/", "-"))
         self._journal = Journal(os.path.join(node_dir, "journal.jsonl"))
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))

@@ -7,11 +7,12 @@ Slurm tells a batch script before the time limit or a preemption by the signal t
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from allranks.cluster.slurm import Allocation, read_allocation
 from allranks.diagnose.slurm import Job, cancelled, ended, warned
@@ -26,22 +27,31 @@ LOG_TAIL = 8 << 10
 
 @dataclass
 class Inside:
-    """One controller's job. `warned_t` is when Slurm announced the end, `told` what slurmstepd printed for our step."""
+    """One controller's job. `warned_t` is when Slurm announced the end; `told` gives what slurmstepd printed for our step."""
+
+    SIGNAL: ClassVar[int] = signal.SIGUSR1
 
     allocation: Allocation
     warned_t: float | None = None
-    told: str = ""
+    told: Callable[[], str] = str
     output: Path | None = None
 
     @property
     def document(self) -> dict[str, Any]:
-        """The `slurm` part of run.json."""
-        return {
-            "job": self.allocation.job,
-            "batch": self.allocation.batch,
-            "restarts": self.allocation.restarts,
-            "nodes": list(self.allocation.nodes),
-        }
+        """What run.json has of it."""
+        own = self.allocation
+        found = {"job": own.job, "batch": own.batch, "restarts": own.restarts, "nodes": list(own.nodes)}
+        return {"slurm": found}
+
+    def run_directory(self, runs_dir: str) -> RunDirectory | None:
+        """The one that is there for this job: made by who submitted it, or by its start before a requeue."""
+        named = os.environ.pop("ALLRANKS_RUN_DIR", None)
+        found = RunDirectory(Path(named)) if named else None
+        if found is None and self.allocation.restarts:
+            mine = [run for run in RunDirectory.list_runs(Path(runs_dir)) if run.job == self.allocation.job]
+            found = mine[-1] if mine else None
+        self.output = found.path / "slurm.log" if found is not None else None
+        return found
 
     def remarks(self, stop_grace: float) -> list[str]:
         """Where Slurm gives ranks less time than asked for."""
@@ -74,7 +84,7 @@ class Inside:
             return None
         if self.warned_t is not None:
             return warned(job, self.warned_t, time.time())
-        said = cancelled(self.told) or cancelled(self._own_output())
+        said = cancelled(self.told()) or cancelled(self._own_output())
         if job.state != "RUNNING" or (said is not None and said[0] != "CANCELLED"):
             state = said[0] if said is not None else "CANCELLED" if job.state == "COMPLETING" and stopped else job.state
             line = said[1] if said is not None else ""
@@ -116,13 +126,3 @@ def inside(environ: Mapping[str, str]) -> Inside | None:
     allocation = read_allocation(environ)
     return Inside(allocation) if allocation is not None else None
 
-
-def own_run(runs_dir: str, job: str, restarts: int) -> RunDirectory | None:
-    """The run directory that is there for this job: made by who submitted it, or by its start before a requeue."""
-    named = os.environ.get("ALLRANKS_RUN_DIR")
-    if named:
-        return RunDirectory(Path(named))
-    if not restarts:
-        return None
-    mine = [run for run in RunDirectory.list_runs(Path(runs_dir)) if run.job == job]
-    return mine[-1] if mine else None
