@@ -49,6 +49,13 @@ def allocated(spec: RunSpec, cluster: Cluster) -> Reach | None:
     return Reach(Step(spec, cluster, engine.allocation.job, _say), engine)
 
 
+def step_argv(spec: RunSpec, cluster: Cluster) -> list[str]:
+    """The command that starts all guards, its script left out."""
+    reach = allocated(spec, cluster)
+    assert reach is not None
+    return [*reach.step.argv()[:-1], "<boot script>"]
+
+
 def with_step(spec: RunSpec, cluster: Cluster, act: Callable[[Transport | None], int]) -> int:
     """`act` with the transport of the target, None for ssh; the step ends after it."""
     reach = allocated(spec, cluster)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from allranks.backends.transport import Transport
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
 from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for
 from allranks.plan.environment import forwarded
@@ -20,6 +20,8 @@ from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
 from allranks.spec.secrets import redact_argv, redact_env
+
+from .allocated import step_argv
 
 SYNCED = "<node dir>/tree"
 
@@ -39,7 +41,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         tree=tree,
     )
     plan = make_plan(spec, cluster, {})
-    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    reach = reaching(spec, cluster)
     tests = arguments(spec, [n.name for n in cluster.nodes]) if spec.test else ()
     attempt = Attempt(0, spec.master_addr or "<proved address>", spec.master_port, tests=tests)
     nodes = []
@@ -47,7 +49,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         state = NodeState(planned.node.name, planned.node.index, node_dir="<node dir>")
         place = place_for(spec, setting, state, {})
         message = orders(spec, plan, planned, place, attempt, {})
-        argv = ["(this machine, no ssh)"] if planned.node.is_local else transport.argv(planned.node)
+        argv = reach(planned.node)
         nodes.append({"name": planned.node.name, "reached_by": argv, "nproc": planned.nproc, **message})
     if json_:
         sync = {"sync": {**vars(tree), "to": SYNCED}} if tree is not None else {}
@@ -69,13 +71,19 @@ def _sync_lines(tree: Tree | None, nodes: int) -> list[str]:
     return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
 
 
+def reaching(spec: RunSpec, cluster: Cluster) -> Callable[[Node], list[str]]:
+    """The command that reaches a node; in a Slurm allocation one reaches all."""
+    if spec.slurm:
+        step = step_argv(spec, cluster)
+        return lambda node: step
+    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    return lambda node: ["(this machine, no ssh)"] if node.is_local else transport.argv(node)
+
+
 def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], json_: bool) -> str:
     """What `check` would do: how each node is reached, and what would be looked at there."""
-    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
-    nodes = [
-        {"name": n.name, "reached_by": ["(this machine, no ssh)"] if n.is_local else transport.argv(n)}
-        for n in cluster.nodes
-    ]
+    reach = reaching(spec, cluster)
+    nodes = [{"name": n.name, "reached_by": reach(n)} for n in cluster.nodes]
     listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
     if json_:
         return json.dumps({"schema": 1, "nodes": nodes, "checks": listed})

@@ -198,6 +198,7 @@ class Follower:
                    "launcher": spec.get("launcher", "direct"), "source": document.get("source", "Slurm"),
                    "nodes": document.get("nodes") or []}  # fmt: skip
         if opening["nodes"]:
+            self._reader.names_anew()
             self.view.opening(opening)
 
     def _look(self, now: float) -> None:

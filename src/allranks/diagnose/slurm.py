@@ -145,7 +145,8 @@ def waiting(job: Job) -> str:
         return {"CONFIGURING": "its nodes are being made ready"}.get(job.state, f"it is {job.state.lower()}")
     meaning, remedy = _meaning(job.reason)
     tail = f" ({remedy.format(job=job.id)})" if remedy else ""
-    return f"{job.reason or 'no reason given'}: {meaning}{tail}" if meaning else job.reason
+    named = f"{job.reason}: " if job.reason else ""
+    return f"{named}{meaning}{tail}" if meaning else job.reason
 
 
 def _meaning(reason: str) -> tuple[str, str]:
@@ -268,19 +269,20 @@ def cancelled(text: str) -> tuple[str, str] | None:
 
 _ON_NODE = (
     re.compile(r"Task launch for \S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)"),
-    re.compile(r"(?:Node failure on|First task exited|node failure on) (?P<node>[\w.-]+)(?P<why>)"),
-    re.compile(r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: (?P<why>.+)"),
-    re.compile(r"slurmstepd: error: (?P<node>[\w.-]+) \[\d+\] \S+ (?P<why>.+)"),
+    re.compile(r"[Nn]ode failure on (?P<node>[\w.-]+)(?P<why>)"),
     re.compile(r"[Tt]imed out waiting for (?:job )?(?:step|launch) response from (?P<node>[\w.-]+)(?P<why>)"),
 )
+_TASK = re.compile(r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: (?P<why>.+)")  # ended by itself, or with the step
+_WITH_THE_STEP = re.compile(r"Killed|Terminated|exit code 1(?:37|43)\b")
 
 
 def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[str, str]:
     """What srun says of single nodes: name → its words. `nodes` are the ones that count."""
     found: dict[str, str] = {}
+    ended: dict[str, str] = {}
     for line in stderr.splitlines():
-        for pattern in _ON_NODE:
+        for pattern in (*_ON_NODE, _TASK):
             match = pattern.search(line)
             if match and (nodes is None or match["node"] in nodes):
-                found.setdefault(match["node"], (match["why"] or line).strip())
-    return found
+                (ended if pattern is _TASK else found).setdefault(match["node"], (match["why"] or line).strip())
+    return found or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}

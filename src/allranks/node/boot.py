@@ -76,7 +76,10 @@ def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
 
 
 def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
-    """Dials header["places"] as the node whose number stands in the variable header["rank_from"]; exits."""
+    """Dials header["places"] as the node whose number stands in the variable header["rank_from"]; exits.
+
+    A place may name a variable ($NAME) that has the address.
+    """
     rank = int(os.environ[header["rank_from"]])
     hello = {**header.get("hello", {}), "rank": rank, "hostname": socket.gethostname()}
     hello["instance"] = "%d-%d" % (os.getpid(), time.time_ns())
@@ -88,7 +91,8 @@ def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     def say(text: str) -> None:
         os.write(2, ("allranks: node %d (%s): %s\n" % (rank, hello["hostname"], text)).encode("utf-8", "replace"))
 
-    places = [(str(host), int(port)) for host, port in header["places"]]
+    places = [(os.path.expandvars(str(host)), int(port)) for host, port in header["places"]]
+    places = list(dict.fromkeys(place for place in places if not place[0].startswith("$")))
     secret = bytes.fromhex(header["secret"])
     dialler = Dialler(places, secret, hello, spawn, Rules(), header["patience"], header["lease"], say)
     dialler.one_signal = bool(header.get("engine"))

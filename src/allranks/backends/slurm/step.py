@@ -33,6 +33,7 @@ from . import jobs
 LOOK = 0.5  # seconds between two looks at what srun says of a node that has not come
 END_PATIENCE = 10.0  # seconds for the tasks to end once they were told
 LOG_LIMIT = 1 << 20
+LAUNCHER = "$SLURM_LAUNCH_NODE_IPADDR"  # where srun is, as a node sees it: Slurm sets it in every task
 
 
 class Step:
@@ -77,7 +78,7 @@ class Step:
         port = self.listener.start([None], 0)
         order = {
             "mode": "dial", "engine": "slurm", "rank_from": "SLURM_NODEID", "secret": self._secret.hex(),
-            "places": [[address, port] for address in own_addresses()], "lease": self._spec.lease,
+            "places": [[address, port] for address in (LAUNCHER, *own_addresses())], "lease": self._spec.lease,
             "patience": max(60.0, 4 * self._spec.connect_timeout), "checks": header.get("checks"),
             "tests": header.get("tests"),
         }  # fmt: skip
@@ -113,7 +114,7 @@ class Step:
             return
         self.listener.finish(0, message)
         try:
-            self._process.wait(END_PATIENCE)
+            self._process.wait(END_PATIENCE if all(seat.taken for seat in self.listener.seats.values()) else 0.5)
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGTERM)  # srun ends its step
             try:
