@@ -73,9 +73,9 @@ class Job:
     preempted: bool = False
     by: str = ""
 
-    def told(self, state: str) -> Job:
-        """The same job with what slurmstepd says of it: while it completes, slurmctld does not say why."""
-        return replace(self, state=state)
+    def told(self, state: str, failed_node: str) -> Job:
+        """The same job with what slurmstepd and srun say of it: while it completes, slurmctld does not say why."""
+        return replace(self, state=state, failed_node=self.failed_node or failed_node)
 
     @property
     def waits(self) -> bool:

@@ -126,8 +126,16 @@ class Guard:
         self._watcher_beat()
         self._look_at_watcher()
         begun = self._greeted and (self._link is not None or self._attempt is not None)
-        if now - self._heard > (self._lease if begun else min(self._lease, UNGREETED)):
+        if self._holder_gone() or now - self._heard > (self._lease if begun else min(self._lease, UNGREETED)):
             self._lease_over(now)
+
+    def _holder_gone(self) -> bool:
+        """The engine has ended its task on this node: its step is over, whatever is left of it."""
+        if not self._header.get("holder"):
+            return False
+        pid, start = self._header["holder"]
+        process = read_process(pid)
+        return process is None or process.start != start or process.state in "ZX"
 
     def _lease_over(self, now: float) -> None:
         attempt = self._attempt
@@ -137,7 +145,8 @@ class Guard:
             self._journal.write({"event": "lease-over", "t": time.time()})
             self._result = LEASE_OVER
         elif not attempt.ending:
-            self._log("no word from the controller for %g s: the lease is over, ending the ranks" % self._lease)
+            why = "no word from the controller for %g s: the lease is over" % self._lease
+            self._log("%s, ending the ranks" % ("the engine has ended its step" if self._holder_gone() else why))
             attempt.begin_end(self._grace, "lease")
 
     # -- the watcher ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from allranks.cluster.slurm import Allocation, read_allocation
-from allranks.diagnose.slurm import Job, cancelled, ended, warned
+from allranks.diagnose.slurm import Job, cancelled, ended, nodes_at_fault, warned
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
 from allranks.plan.slurm import WARN_BEFORE
@@ -88,8 +88,13 @@ class Inside:
         if job.state != "RUNNING" or (said is not None and said[0] != "CANCELLED"):
             state = said[0] if said is not None else "CANCELLED" if job.state == "COMPLETING" and stopped else job.state
             line = said[1] if said is not None else ""
-            return ended(job.told(state), kill_wait(), line)
+            return ended(job.told(state, self._failed_node()), kill_wait(), line)
         return None
+
+    def _failed_node(self) -> str:
+        """The one node that srun complains of; slurmctld says only that one of the job has failed."""
+        names = list(nodes_at_fault(self.told(), dict.fromkeys(self.allocation.nodes, 0)))
+        return names[0] if len(names) == 1 else ""
 
     def _look(self) -> Job | None:
         from . import jobs
