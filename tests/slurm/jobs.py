@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.hosts.launching import PYTHON, Launch
+from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 
 
@@ -47,8 +49,6 @@ class SlurmLaunch(Launch):
     @property
     def job(self) -> str:
         """The number of the job that the run directory names."""
-        import json
-
         for name in ("job.json", "run.json"):
             path = self.run_dir / name
             if path.exists():
@@ -60,7 +60,5 @@ class SlurmLaunch(Launch):
 
     def nothing_left(self) -> None:
         """No process of the run, and on the hosts nothing but Slurm's own services."""
-        from tests.hosts.waiting import wait_until
-
         self.all_gone()
         wait_until(lambda: not self.slurm.left(), 60.0, f"nothing left on the hosts ({self.slurm.left()})")

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -77,15 +78,28 @@ def test_a_node_that_cannot_dial_back_is_named(slurm: SlurmBed, tmp_path: Path) 
     launch.nothing_left()
 
 
-def test_a_guard_that_dies_and_a_controller_that_dies(slurm: SlurmBed, tmp_path: Path) -> None:
-    launch = SlurmLaunch(slurm, tmp_path / "guard").inside(program("nasty.py", "wait")).until_running(4)
+def test_a_guard_that_dies(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait")).until_running(4)
     os.kill(launch.guard_pid(1), signal.SIGKILL)
     result = launch.result()
     assert (result["exit"], result["verdict"]["where"]["node"]) == (4, "h2")
     launch.nothing_left()
-    second = SlurmLaunch(slurm, tmp_path / "controller").inside(program("nasty.py", "wait")).until_running(4)
-    os.kill(second.events("run-start") and controller(second), signal.SIGKILL)
-    second.nothing_left()
+
+
+def test_nothing_outlives_a_controller_that_dies(slurm: SlurmBed, tmp_path: Path) -> None:
+    """The lease is ten minutes: it is the end of Slurm's step that ends the ranks, daemons and all."""
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait"), "--lease", "10m").until_running(4)
+    os.kill(controller(launch), signal.SIGKILL)
+    launch.nothing_left()
+
+
+def test_a_node_that_slurm_takes_away_is_a_verdict(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait")).until_running(4)
+    slurm.scontrol("update", "nodename=h3", "state=down", "reason=test")
+    result = launch.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"], verdict["where"].get("node")) == (4, "node-network-down", "h3"), verdict
+    launch.nothing_left()
 
 
 def controller(launch: SlurmLaunch) -> int:
@@ -121,8 +135,6 @@ def test_many_tasks_of_a_step_are_refused(slurm: SlurmBed, tmp_path: Path) -> No
 def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     words = ["salloc", "-Q", "-N2", *launch.command("check", "--slurm", "--level", "quick", "--json")]
-    import subprocess
-
     done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr + done.stdout
     launch.nothing_left()
