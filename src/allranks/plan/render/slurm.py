@@ -39,13 +39,12 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     if run_dir is not None:
         lines += [f"[ -d {shlex.quote(run_dir)} ] || cd_failed {shlex.quote(run_dir)}"]
         lines += [f"export ALLRANKS_RUN_DIR={shlex.quote(run_dir)}"]
-    lines += ["export ALLRANKS_CONFIG=/dev/null  # all settings are below"]
     if spec.pg_timeout is not None and not spec.pg_timeout_forced:
         lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.pg_timeout:g}"]
     lines += [
         f': "${{{name}:?set {name} in the shell that calls sbatch}}"' for name in sorted(spec.env) if is_secret_name(name)
     ]
-    words = [*request.allranks, "run", "--slurm", f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}"]
+    words = [*request.allranks, "run", "--slurm", "--config=/dev/null", f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}"]
     without = (*OUTSIDE, *(("pg_timeout",) if not spec.pg_timeout_forced else ()))
     words += as_options(spec, without)
     return "\n".join([*lines, "exec " + folded(words)]) + "\n"
