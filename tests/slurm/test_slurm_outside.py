@@ -56,7 +56,17 @@ def test_an_exception_then_its_verdict_and_exit_code(slurm: SlurmBed, tmp_path: 
 
 def test_detached_then_status_logs_attach_and_stop(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
-    words = ["--slurm", "--nodes", "2", "--python", PYTHON, "--detach", "--json", "--", *program("nasty.py", "save-on-term")]
+    words = [
+        "--slurm",
+        "--nodes",
+        "2",
+        "--python",
+        PYTHON,
+        "--detach",
+        "--json",
+        "--",
+        *program("nasty.py", "save-on-term"),
+    ]
     done = launch.call("run", *words)
     assert done.returncode == 0 and json.loads(done.stdout)["job"] == launch.job, done.stderr
     launch.until_running(2)
@@ -118,4 +128,21 @@ def test_secrets_are_in_no_script(slurm: SlurmBed, tmp_path: Path) -> None:
     assert "sesame" not in script and "PLAIN=x y" in script
     kept = "".join(p.read_text(errors="replace") for p in launch.run_dir.glob("*.json*"))
     assert "sesame" not in kept
+    launch.nothing_left()
+
+
+def test_a_rendered_script_passes_sbatch_and_runs(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path)
+    words = ["slurm", "--nodes", "2", "--nproc", "2", "--partition", "main", "--sbatch", "--gres=gpu:2 --time=5",
+             "--python", PYTHON, "--output", str(launch.work), "--", *program("tell.py")]  # fmt: skip
+    done = launch.call("render", *words)
+    assert done.returncode == 0, done.stderr
+    tested = subprocess.run(
+        ["sbatch", "--test-only", "job.sh"], env=launch.environment(), cwd=launch.work, capture_output=True, text=True
+    )
+    assert tested.returncode == 0 and "to start at" in tested.stderr, tested.stderr
+    subprocess.run(["sbatch", "job.sh"], env=launch.environment(), cwd=launch.work, check=True, capture_output=True)
+    launch.until("run-end")
+    assert len(launch.events("rank-started")) == 4
+    assert json.loads((launch.run_dir / "result.json").read_text())["exit"] == 0
     launch.nothing_left()

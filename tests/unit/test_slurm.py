@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +9,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.backends.slurm.step import _admit
 from allranks.backends.dialled import Refuse, Seat
+from allranks.backends.slurm.step import _admit
 from allranks.cluster.slurm import Allocation, allocation_cluster, read_allocation, refuse_step, tasks_per_node
 from allranks.diagnose.slurm import (
     Job,
@@ -104,9 +101,23 @@ def test_versions() -> None:
 
 
 def test_options_of_sbatch() -> None:
-    assert check_sbatch(["--time=1:00:00 --qos=long", "--comment='a b'"]) == ["--time=1:00:00", "--qos=long", "--comment=a b"]
+    assert check_sbatch(["--time=1:00:00 --qos=long", "--comment='a b'"]) == [
+        "--time=1:00:00",
+        "--qos=long",
+        "--comment=a b",
+    ]
     assert check_sbatch(["-t 10", "-p gpu"]) == ["-t", "10", "-p", "gpu"]
-    for text in ("--array=1-4", "-a 1-4", "-a1-4", "--wrap=x", "-N2", "--nodes 3", "--signal=USR2", "-o x", "--chdir=/"):
+    for text in (
+        "--array=1-4",
+        "-a 1-4",
+        "-a1-4",
+        "--wrap=x",
+        "-N2",
+        "--nodes 3",
+        "--signal=USR2",
+        "-o x",
+        "--chdir=/",
+    ):
         with pytest.raises(UsageError, match="not possible here"):
             check_sbatch([text])
     with pytest.raises(UsageError, match="options of sbatch only"):
@@ -223,7 +234,9 @@ def test_an_announced_end_is_the_limit_where_that_is_near() -> None:
 def test_slurmstepd_says_why() -> None:
     limit = "0: slurmstepd-h1: error: *** STEP 3.0 ON h1 CANCELLED AT 2026-11-21T14:11:45 DUE TO TIME LIMIT ***\n"
     plain = "slurmstepd-h1: error: *** JOB 3 ON h1 CANCELLED AT 2026-11-21T14:10:45 ***\n"
-    node = "x: *** STEP 1.0 ON h1 CANCELLED AT 2026-11-21T14:38:32 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+    node = (
+        "x: *** STEP 1.0 ON h1 CANCELLED AT 2026-11-21T14:38:32 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+    )
     assert cancelled("") is None
     assert (cancelled(plain) or ("",))[0] == "CANCELLED"
     assert (cancelled(plain + limit + plain) or ("",))[0] == "TIMEOUT"

@@ -21,8 +21,8 @@ from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
-from .dryrun import describe
 from .allocated import Reach, allocated
+from .dryrun import describe
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
 
@@ -147,7 +147,10 @@ def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool =
     finally:
         if reach is not None:
             reach.end()
-    return close(session, result, json_)
+    code = close(session, result, json_)
+    if reach is not None:
+        reach.engine.linger()
+    return code
 
 
 def make_view(spec: RunSpec, json_: bool) -> View | JsonView:

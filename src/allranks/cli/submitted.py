@@ -214,7 +214,11 @@ class Follower:
         """Asks slurmctld; a service that is away for a while is no end of the job."""
         try:
             found = jobs.look(self.job)
-            said = f"{found.state} {waiting(found)}" if found is not None and found.waits else (found.state if found else "")
+            said = (
+                f"{found.state} {waiting(found)}"
+                if found is not None and found.waits
+                else (found.state if found else "")
+            )
         except jobs.SlurmError as error:
             found, said = self._last, str(error)
         if said != self._said:
@@ -239,7 +243,10 @@ class Follower:
 
 def _by_slurm(result: dict[str, Any]) -> bool:
     verdict = result.get("verdict") or {}
-    return verdict.get("check") == "slurm" or verdict.get("cause") in ("slurm-preempt-or-timelimit", "node-network-down")
+    return verdict.get("check") == "slurm" or verdict.get("cause") in (
+        "slurm-preempt-or-timelimit",
+        "node-network-down",
+    )
 
 
 def _lower(said: str) -> str:
@@ -257,7 +264,9 @@ def follow(run: RunDirectory, job: str, view: View | JsonView, offset: int) -> d
                 return {**result, "exit": CTRL_C} if follower.asked_to_stop and result["exit"] == 143 else result
             wanted = interrupts.decide(view)
             if wanted == "leave":
-                print(f"\nleft; job {job} goes on: allranks status {run.name} · logs -f · attach · stop", file=sys.stderr)
+                print(
+                    f"\nleft; job {job} goes on: allranks status {run.name} · logs -f · attach · stop", file=sys.stderr
+                )
                 return None
             if wanted == "stop":
                 _stop(follower)

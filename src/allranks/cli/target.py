@@ -76,7 +76,7 @@ def find_cluster(resolved: Resolved) -> Cluster:
 def _allocated(spec: RunSpec) -> Cluster:
     allocation = read_allocation(os.environ)
     if allocation is None:
-        raise UsageError("--slurm: this is no allocation; get one first: salloc --nodes=4 (only `run` submits jobs itself)")
+        raise UsageError("--slurm: this is no allocation; get one first: salloc --nodes=4 (only `run` submits a job)")
     refuse_step(os.environ)
     return allocation_cluster(allocation, spec.nodes)
 

@@ -23,11 +23,13 @@ from allranks.runs.directory import RunDirectory
 
 MARGIN = 2.0  # seconds before Slurm's SIGKILL in which the result is written
 LOG_TAIL = 8 << 10
+LINGER = 3600.0  # seconds, the longest GraceTime that is waited for
+LOOK_EVERY = 5.0
 
 
 @dataclass
 class Inside:
-    """One controller's job. `warned_t` is when Slurm announced the end; `told` gives what slurmstepd printed for our step."""
+    """One controller's job. `warned_t` is when Slurm announced the end; `told` gives what our step has printed."""
 
     SIGNAL: ClassVar[int] = signal.SIGUSR1
 
@@ -60,7 +62,9 @@ class Inside:
             return []
         at = f"Slurm's KillWait is {wait} s: scancel"
         if self.allocation.batch:
-            return [f"{at} leaves ranks that long to save, not the {stop_grace:g} s of --stop-grace (`allranks stop` does)"]
+            return [
+                f"{at} leaves ranks that long to save, not the {stop_grace:g} s of --stop-grace (`allranks stop` does)"
+            ]
         return [
             f"{at} and the time limit leave ranks that long to save, not the {stop_grace:g} s of --stop-grace; "
             f"in a job of `allranks run --slurm` they are told {WARN_BEFORE} s and --stop-grace before the limit"
@@ -69,6 +73,18 @@ class Inside:
     def warning(self) -> None:
         """Slurm has announced the end."""
         self.warned_t = time.time()
+
+    def linger(self) -> None:
+        """After the orderly end before a preemption: Slurm puts back into the queue only a job that still runs when the
+        GraceTime is over, and ends this process then (SIGTERM)."""
+        if self.warned_t is None or not self.allocation.batch:
+            return
+        began = time.monotonic()
+        while time.monotonic() - began < LINGER:
+            job = self._look()
+            if job is None or job.state != "RUNNING" or not (job.preempted and job.requeues):
+                return
+            time.sleep(LOOK_EVERY)
 
     def time_left(self) -> float | None:
         """Seconds until SIGKILL where Slurm is ending the job by itself; None where it goes on, or nobody knows."""
@@ -130,4 +146,3 @@ def inside(environ: Mapping[str, str]) -> Inside | None:
     """The job we are in."""
     allocation = read_allocation(environ)
     return Inside(allocation) if allocation is not None else None
-

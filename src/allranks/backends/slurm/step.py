@@ -45,7 +45,7 @@ class Step:
         self.listener = Listener(len(cluster.nodes), self._secret, _admit, say, first=0)
         self.ranks = {n.name: n.index for n in cluster.nodes}
         self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._from = 0  # what stands before it was said to a start before ours
 
     def transport(self) -> StepTransport:
@@ -65,7 +65,7 @@ class Step:
     def log_to(self, path: Path) -> None:
         """Where srun's output goes; else it is gone with this process."""
         with contextlib.suppress(OSError):
-            self._log = open(path, "ab+", opener=lambda name, flags: os.open(name, flags, 0o600))
+            self._log = open(path, "ab+", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
             self._from = os.fstat(self._log.fileno()).st_size
 
     def argv(self) -> list[str]:
@@ -174,7 +174,9 @@ def _did_not_start(name: str, why: str, evidence: tuple[str, ...]) -> Finding:
     if "no Python" in why:
         remedy = "name one with --guard-python /path/to/python3"
         return Finding("python-version-or-env-mismatch", "fail", f"{name}: {why}", remedy, place, evidence)
-    dead = any(word in why.lower() for word in ("communication", "timed out", "node failure", "not responding", "refused"))
+    dead = any(
+        word in why.lower() for word in ("communication", "timed out", "node failure", "not responding", "refused")
+    )
     remedy = f"sinfo -n {name} -R; scontrol show node {name}; leave it out: --sbatch --exclude={name}"
     cause = "node-network-down" if dead else "slurm-config"
     return Finding(cause, "fail", f"{name}: Slurm could not start its task: {why}", remedy, place, evidence)
@@ -192,7 +194,7 @@ def _admit(seats: dict[int, Seat], hello: dict[str, Any], address: str) -> int:
 
 
 def own_addresses() -> list[str]:
-    """This machine's addresses for others: those of interfaces that are up; the loopback only where there is no other."""
+    """This machine's addresses for others, of interfaces that are up; the loopback only where there is no other."""
     found, loopback = [], []
     for item in interfaces():
         usable = item.get("up") and item.get("running")

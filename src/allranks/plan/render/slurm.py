@@ -13,7 +13,19 @@ from .request import Rendered, Request
 from .shell import folded
 
 # Not for the controller inside: sbatch has been told, or they belong to the terminal that submitted.
-OUTSIDE = ("nodes", "partition", "sbatch", "slurm", "local", "hosts", "detach", "dry_run", "json", "workdir", "runs_dir")
+OUTSIDE = (
+    "nodes",
+    "partition",
+    "sbatch",
+    "slurm",
+    "local",
+    "hosts",
+    "detach",
+    "dry_run",
+    "json",
+    "workdir",
+    "runs_dir",
+)
 
 
 def slurm(request: Request) -> Rendered:
@@ -42,9 +54,17 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     if spec.pg_timeout is not None and not spec.pg_timeout_forced:
         lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.pg_timeout:g}"]
     lines += [
-        f': "${{{name}:?set {name} in the shell that calls sbatch}}"' for name in sorted(spec.env) if is_secret_name(name)
+        f': "${{{name}:?set {name} in the shell that calls sbatch}}"'
+        for name in sorted(spec.env)
+        if is_secret_name(name)
     ]
-    words = [*request.allranks, "run", "--slurm", "--config=/dev/null", f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}"]
+    words = [
+        *request.allranks,
+        "run",
+        "--slurm",
+        "--config=/dev/null",
+        f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}",
+    ]
     without = (*OUTSIDE, *(("pg_timeout",) if not spec.pg_timeout_forced else ()))
     words += as_options(spec, without)
     return "\n".join([*lines, "exec " + folded(words)]) + "\n"
