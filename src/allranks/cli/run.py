@@ -93,20 +93,24 @@ def command(
     """
     given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
     given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
-    resolved = resolve_options(given, config)
+    raise typer.Exit(start(resolve_options(given, config), dry_run, json_))
+
+
+def start(resolved: Resolved, dry_run: bool, json_: bool) -> int:
+    """Where the target says; gives the exit code."""
     require_command(resolved)
     spec = resolved.spec
     if spec.slurm and read_allocation(os.environ) is None:
         from .submitted import submit
 
         say_notes(resolved, json_)
-        raise typer.Exit(submit(dataclasses.replace(spec, dry_run=dry_run), json_))
+        return submit(dataclasses.replace(spec, dry_run=dry_run), json_)
     cluster = find_cluster(resolved)
     say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
-        raise typer.Exit(0)
-    raise typer.Exit(launch(resolved, cluster, json_))
+        return 0
+    return launch(resolved, cluster, json_)
 
 
 def say_notes(resolved: Resolved, json_: bool) -> None:

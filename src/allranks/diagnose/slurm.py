@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from allranks.cluster.hostlist import expand
-from allranks.errors import UsageError
 from allranks.findings import Finding, Where
 
 CHECK = "slurm"  # findings that are Slurm's own word carry it
@@ -246,11 +244,8 @@ PREEMPTED = "save checkpoints at SIGTERM; with --sbatch --requeue the job starts
 
 
 def _only(nodes: str) -> str:
-    try:
-        names = expand(nodes) if nodes else []
-    except UsageError:
-        return ""
-    return names[0] if len(names) == 1 else ""
+    """The node, where the list has one."""
+    return "" if any(character in nodes for character in "[,") else nodes
 
 
 def _user(by: str) -> str:
