@@ -33,8 +33,10 @@ from allranks.spec.document import from_document, to_document
 from allranks.spec.secrets import redact_argv
 
 from .controller import Controller, View
+from .history import History
 from .machine import Gang
 from .places import Setting
+from .policy import Decision
 from .shipping import Shipper
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Session:
         self.adopted = adopted
         self.verdict: Verdict | None = None
         self.tested: Tested | None = None
-        self.attempts: list[dict[str, Any]] = []
+        self.history = History()
         self.started = time.time()
         self.view = view
         transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
@@ -134,40 +136,26 @@ class Session:
 
     # -- judging -----------------------------------------------------------------------------------
 
-    def _judge(self, gang: Gang) -> str:
+    def _judge(self, gang: Gang) -> Decision:
         """After an attempt: finish, retry, or repeat the gate with another port."""
-        from allranks.diagnose.outcomes import retryable  # imported late: 30 ms that no start has to wait for
-
-        from .evidence import judge_attempt
+        from .evidence import judge_attempt  # imported late: 30 ms that no start has to wait for
 
         if gang.port_was_taken:
-            self.controller.run_dir.append_event(
-                {
-                    "t": time.time(),
-                    "event": "note",
-                    "message": f"port {gang.master_port} was taken: trying another",
-                }
-            )
-            return "repeat"
+            message = f"port {gang.master_port} was taken: trying another"
+            self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
+            return Decision("repeat")
         if self.engine is not None and (gang.stop_reason or any(e.code != 0 for e in gang.exits) or gang.findings):
             gang.findings += [f for f in (self.engine.finding(bool(gang.stop_reason)),) if f is not None]
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
-            return self._judge_test(gang, verdict)
-        self.verdict = verdict
-        outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
-        self.attempts.append(
-            {"attempt": gang.attempt, "outcome": outcome, "verdict": verdict.to_json() if verdict else None}
-        )
-        self.run_dir.append_event(
-            {"t": time.time(), "event": "attempt-end", "attempt": gang.attempt, "outcome": outcome}
-        )
-        failures = sum(1 for a in self.attempts if a["outcome"] == "failed")
-        again = verdict is not None and not gang.stop_reason and failures <= self.spec.retries and not self.adopted
-        if again and verdict is not None and retryable(verdict) and gang.can_retry:
-            self.view.event({"t": time.time(), "event": "retry", "attempt": gang.attempt, "verdict": verdict.to_json()})
-            return "retry"
-        return "finish"
+            return Decision(self._judge_test(gang, verdict))
+        steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
+        decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self.adopted)
+        self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
+        if decision.kind == "retry" and self.verdict is not None:
+            self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
+                       "verdict": self.verdict.to_json()})  # fmt: skip
+        return decision
 
     def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""
@@ -209,9 +197,9 @@ class Session:
             "program_exit": self._program_exit(gang),
             "verdict": self.verdict.to_json() if self.verdict else None,
             "findings": [f.to_json() for f in gang.findings],
-            "attempts": self.attempts,
+            "attempts": self.history.attempts,
             "timing": self._timing(gang),
-            "left": {n.name: list(n.left) for n in gang.nodes.values() if n.left},
+            "left": {n.name: list(n.left) for n in gang.everyone.values() if n.left},
             "unfetched": self._unfetched(gang),
             "outputs": self._outputs(gang),
         }
@@ -244,7 +232,7 @@ class Session:
     def _unfetched(self, gang: Gang) -> dict[str, Any]:
         """Nodes whose logs end before their ranks did, with how far each log goes."""
         found = {}
-        for node in gang.nodes.values():
+        for node in gang.everyone.values():
             if node.ranks and node.node_dir and self.controller.unfetched(node.name):
                 sizes = self.controller.logs.sizes(node.index, node.name)
                 found[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
@@ -253,9 +241,9 @@ class Session:
     def _outputs(self, gang: Gang) -> dict[str, str]:
         """Where the program's own files lie, by node; nodes without any are left out."""
         if self.spec.output_dir is not None:
-            return {n.name: n.outputs or self.spec.output_dir for n in gang.nodes.values()}
-        here = {n.name: self.setting.run_outputs for n in gang.nodes.values() if n.index in self.setting.local_nodes}
-        return {**here, **{n.name: n.outputs for n in gang.nodes.values() if n.outputs is not None}}
+            return {n.name: n.outputs or self.spec.output_dir for n in gang.everyone.values()}
+        here = {n.name: self.setting.run_outputs for n in gang.everyone.values() if n.index in self.setting.local_nodes}
+        return {**here, **{n.name: n.outputs for n in gang.everyone.values() if n.outputs is not None}}
 
 
 # -- making sessions -----------------------------------------------------------------------------------
@@ -293,8 +281,8 @@ def _continue(session: Session) -> None:
     """A run that an engine starts again: its attempts go on, its result is open again."""
     run = session.run_dir
     before = run.read_document("result.json")
-    session.attempts = list((before or {}).get("attempts") or [])
-    numbers = [int(a.get("attempt") or 0) for a in session.attempts]
+    session.history.attempts = list((before or {}).get("attempts") or [])
+    numbers = [int(a.get("attempt") or 0) for a in session.history.attempts]
     numbers += [int(e["attempt"]) for e in run.read_events()[0] if e.get("event") == "attempt-start"]
     session.controller.gang.attempt = max(numbers, default=-1) + 1
     for name in ("result.json", "verdict.json"):
@@ -311,14 +299,14 @@ def make_setting(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, run: RunDirectory, checks: tuple[Check, ...]
 ) -> Setting:
     """What this machine and this moment add to a spec: names, secrets of the run, the caller's environment."""
-    inherit = all(n.is_local for n in cluster.nodes)
+    inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
     return Setting(
         run=run.name,
         uid=f"{run.name}-{secrets.token_hex(3)}",
         token=secrets.token_hex(16),
         workdir=cwd,
         run_outputs=str(run.path.absolute() / "outputs"),
-        local_nodes=frozenset(n.index for n in cluster.nodes if n.is_local),
+        local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
         forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
@@ -362,8 +350,9 @@ def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str,
                 "port": n.port,
                 "slots": n.slots,
                 "is_local": n.is_local,
+                "node_rank": rank if rank < len(cluster) else None,
             }
-            for n in cluster.nodes
+            for rank, n in enumerate((*cluster.nodes, *cluster.spares))
         ],  # fmt: skip
         "source": cluster.source,
         "workdir": setting.workdir,
@@ -376,9 +365,10 @@ def adopt(run: RunDirectory, view: View) -> Session:
     """A session for a run whose controller is gone: its guards are looked for and taken over."""
     document = run.read_document("run.json") or {}
     status = run.read_document("status.json") or {}
+    entries = [n for n in document["nodes"] if n.get("node_rank", n["index"]) is not None]  # spares end by themselves
+    entries.sort(key=lambda n: int(n.get("node_rank", n["index"])))
     nodes = tuple(
-        Node(n["index"], n["name"], n["host"], n["user"], n["port"], n["slots"], n["is_local"])
-        for n in document["nodes"]
+        Node(n["index"], n["name"], n["host"], n["user"], n["port"], n["slots"], n["is_local"]) for n in entries
     )
     cluster = Cluster(nodes, document.get("source", "run.json"))
     spec = from_document(document["spec"])
@@ -398,8 +388,9 @@ def adopt(run: RunDirectory, view: View) -> Session:
         {n.name: ranks.get(n.name, {}) for n in nodes},
         (str(master.get("address") or ""), int(master.get("port") or 0)),
     )
-    for entry in document["nodes"]:
-        session.controller.gang.nodes[entry["name"]].address = entry.get("address")
+    for entry in entries:
+        state = session.controller.gang.nodes[entry["name"]]
+        state.address, state.life = entry.get("address"), int(entry.get("life") or 0)
     _remember(session, run, float(document.get("started") or session.started))
     run.write_document("run.json", {**document, "controller": controller_identity()})
     run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
@@ -410,8 +401,12 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     """Times that the controller before us has told already."""
     gang, progress = session.controller.gang, session.controller.progress
     session.started = gang.started = started
-    for event in run.read_events()[0]:
-        if event.get("event") == "first-step":
+    events = run.read_events()[0]
+    session.controller.logs.resume(events)
+    for event in events:
+        if event.get("event") == "attempt-end" and "decision" in event:
+            session.history.attempts.append({k: v for k, v in event.items() if k not in ("t", "event")})
+        elif event.get("event") == "first-step":
             progress.first_step_t, progress.first_step_told = started + event["seconds"], True
         elif event.get("event") == "all-initialised" and event.get("attempt") == gang.attempt:
             gang.initialised_t = started + event["seconds"]

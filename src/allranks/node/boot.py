@@ -22,9 +22,9 @@ from .dial import Dialler, Rules
 from .frames import NODE_LOG, Stream, pack_json
 from .link import Link, read_journal
 from .outlet import Outlet
-from .processes import PR_SET_CHILD_SUBREAPER, prctl, read_process
+from .processes import PR_SET_CHILD_SUBREAPER, end_all, marked, prctl, read_process, reap_children, snapshot
 from .sweep import sweep
-from .watcher import Keeper, Watcher
+from .watcher import END_SECONDS, Keeper, Watcher
 
 BUFFER = 1 << 20
 
@@ -60,6 +60,7 @@ def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     if header.get("engine"):
         holder = read_process(os.getppid())  # the engine's own task: without it nobody can come back to us
         header["holder"] = [holder.pid, holder.start] if holder is not None else None
+    _end_marked(header.get("ends", []))
     directory = nodedir.make(header.get("node_dir"), header["uid"], header["node"])
     for name, content in files.items():
         if content:
@@ -76,6 +77,12 @@ def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
         os.waitpid(daemon, 0)
     listener.close()
     _relay(path)
+
+
+def _end_marked(marks: List[str]) -> None:
+    """A second guard of a run on this node: ranks of the first, which is lost or dead, must not live beside it."""
+    for mark in marks:
+        end_all(lambda mark=mark: marked(mark, snapshot()), reap_children, END_SECONDS)  # type: ignore[misc]
 
 
 def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:

@@ -242,6 +242,10 @@ def _remarks(values: Mapping[str, object], environ: Mapping[str, str]) -> Iterat
     port = values.get("master_port")
     if isinstance(port, int) and 0 < port < 1024:
         yield f"master port {port} is below 1024: only root can listen on it"
+    if not values.get("retries") and values.get("spares"):
+        yield f"--spares {values['spares']} without --retries: no attempt would use them; set --retries 1 or more"
+    if not values.get("retries") and values.get("on_hang") == "restart":
+        yield "--on-hang restart without --retries only stops; set --retries 1 or more"
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:

@@ -40,10 +40,11 @@ class Step:
     """The srun process. `say` shows what a stranger's connection was refused for."""
 
     def __init__(self, spec: RunSpec, cluster: Cluster, job: str, say: Callable[[str], None]) -> None:
-        self._spec, self._cluster, self._job = spec, cluster, job
+        self._spec, self._job = spec, job
         self._secret = secrets.token_bytes(32)
-        self.listener = Listener(len(cluster.nodes), self._secret, _admit, say, first=0)
-        self.ranks = {n.name: n.index for n in cluster.nodes}
+        names = [n.name for n in sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)]
+        self.ranks = {name: task for task, name in enumerate(names)}  # as Slurm numbers the nodes of the step
+        self.listener = Listener(len(names), self._secret, _admit, say, first=0)
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._from = 0  # what stands before it was said to a start before ours

@@ -74,7 +74,7 @@ def _directives(request: Request, run_dir: str | None) -> list[str]:
     spec = request.spec
     words = [
         f"--job-name={spec.name}",
-        f"--nodes={spec.nodes or 1}",
+        f"--nodes={(spec.nodes or 1) + spec.spares}",
         *([f"--ntasks-per-node={spec.nproc}"] if spec.nproc is not None else []),
         *([f"--partition={spec.partition}"] if spec.partition is not None else []),
         *([f"--output={run_dir.replace('%', '%%')}/slurm.log"] if run_dir is not None else []),
