@@ -161,7 +161,8 @@ class Incident:
 
 def _finding(data: Mapping[str, Any]) -> Finding:
     where, evidence = Where(**data.get("where", {})), tuple(data.get("evidence", ()))
-    return Finding(data["id"], data["status"], data["message"], data.get("remedy", ""), where, evidence)
+    message, remedy = data["message"], data.get("remedy", "")
+    return Finding(data["id"], data["status"], message, remedy, where, evidence, data.get("check", ""))
 
 
 def _int(value: object) -> int | None:

@@ -50,7 +50,7 @@ class Gang(Groups, Gathering):
 
     def begin(self) -> list[Action]:
         """The first actions."""
-        start, tree = Note("attempt-start", {"attempt": 0}), self.setting.tree
+        start, tree = Note("attempt-start", {"attempt": self.attempt}), self.setting.tree
         if tree is None:
             return [start]
         fields = {"root": tree.root, "files": tree.files, "bytes": tree.bytes, "sha256": tree.sha256}
