@@ -161,7 +161,8 @@ class Incident:
 
 def _finding(data: Mapping[str, Any]) -> Finding:
     where, evidence = Where(**data.get("where", {})), tuple(data.get("evidence", ()))
-    return Finding(data["id"], data["status"], data["message"], data.get("remedy", ""), where, evidence)
+    check = data.get("check", "")
+    return Finding(data["id"], data["status"], data["message"], data.get("remedy", ""), where, evidence, check)
 
 
 def _int(value: object) -> int | None:

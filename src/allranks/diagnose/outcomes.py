@@ -26,7 +26,8 @@ NODE_CAUSES = frozenset({"unknown", "remote-path-missing", "python-version-or-en
 """The node's affair where no program has failed: a guard was killed, an interpreter is absent."""
 
 USAGE_CAUSES = frozenset({"bad-launch-arguments", "ssh-auth", "ssh-hostkey", "remote-path-missing",
-                          "world-size-mismatch", "rank-duplicate-or-missing", "deepspeed-config", "accelerate-config",
+                          "world-size-mismatch", "rank-duplicate-or-missing", "data-not-split",
+                          "deepspeed-config", "accelerate-config",
                           "slurm-config", "k8s-image"})  # fmt: skip
 """Set wrongly: the next attempt fails the same way."""
 

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
@@ -31,6 +31,9 @@ from .remarks import run_disk_full
 from .shipping import Shipper
 from .states import Action, AttemptOver, Back, Event, Lost, Note, Quiet, Send, Silent, State, Stop, Tick, Unreachable
 from .translate import translate
+
+if TYPE_CHECKING:
+    from .auditor import Auditor
 
 OPENING_AT_ONCE = 64
 TICK = 0.2
@@ -106,6 +109,7 @@ class Controller:
         self.progress = Progress(spec.step_pattern)
         self._transport, self._judge, self._attach = transport, judge, attach
         self._shipper = shipper
+        self.auditor = self._make_auditor()
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._over = asyncio.Event()
         self._beat = max(0.5, min(5.0, spec.lease / 6))
@@ -115,6 +119,13 @@ class Controller:
         self.released: set[str] = set()
         self.failure: Exception | None = None
         self.replaced = False  # another controller has taken the run over
+
+    def _make_auditor(self) -> Auditor | None:
+        if not self.spec.audit_data:
+            return None
+        from .auditor import Auditor  # imported late: a run without --audit-data needs none of it
+
+        return Auditor(self.spec.audit_data, self.run_dir)
 
     # -- driving -----------------------------------------------------------------------------------
 
@@ -244,6 +255,7 @@ class Controller:
             "node_dir": self.spec.node_dir,
             "checks": collectors(self.setting.checks),
             "tests": bool(self.spec.test),
+            "audit": bool(self.spec.audit_data),
         }
 
     def _hello(self, member: Member) -> dict[str, Any]:
@@ -323,6 +335,8 @@ class Controller:
         if not data:
             return
         member.shown[stream] = frame.offset + len(frame.data)
+        if self.auditor is not None and not member.behind:
+            self.auditor.take(stream, data, now)
         if stream.attempt == self.gang.attempt or stream.kind == METRICS:
             self.progress.output(stream, data, now)
         if stream.kind == 0:
@@ -363,6 +377,8 @@ class Controller:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY
             self._first_step()
+            if self.auditor is not None and self.gang.state is State.RUNNING:
+                self.auditor.look(self.gang.layout(), self.feed)
             self._write_status()
         self.view.tick(time.time())
 

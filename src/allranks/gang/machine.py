@@ -13,7 +13,7 @@ from allranks.plan.ranks import Attempt
 from allranks.plan.testing import arguments
 from allranks.preflight.judge import judge
 
-from .hanging import Hanging
+from .auditing import Auditing
 from .members import NodeState, RankState
 from .places import judge_request, listen_message, place_for, probe_message, setup_message, ship_message
 from .remarks import not_shared, prelude_failed, tree_failed, world_size_differs
@@ -49,7 +49,7 @@ DRAIN_PATIENCE = 60.0
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 
 
-class Gang(Hanging):
+class Gang(Auditing):
     """Decides; the controller acts. Read `state`, `nodes`, `findings`, `exits` after each event."""
 
     # -- driving -----------------------------------------------------------------------------------

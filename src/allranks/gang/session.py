@@ -21,6 +21,7 @@ import allranks
 from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
+from allranks.data.case import CHECK
 from allranks.errors import UsageError
 from allranks.findings import Verdict
 from allranks.node.processes import read_process
@@ -112,6 +113,7 @@ class Session:
                 }
             )
             return "repeat"
+        self._audit(gang)
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
             return self._judge_test(gang, verdict)
@@ -129,6 +131,17 @@ class Session:
             self.view.event({"t": time.time(), "event": "retry", "attempt": gang.attempt, "verdict": verdict.to_json()})
             return "retry"
         return "finish"
+
+    def _audit(self, gang: Gang) -> None:
+        """The data, seen as a whole, in the place of what was said of it on the way."""
+        auditor = self.controller.auditor
+        if auditor is None or gang.testing or not gang.exits:
+            return
+        whole = auditor.conclude(gang.layout(), gang.attempt)
+        for one in gang.audit_findings(whole.fresh):
+            self._say({"t": time.time(), "event": "finding", "attempt": gang.attempt, **one.to_json()})
+        rest = [one for one in gang.findings if one.check != CHECK]
+        gang.findings = [*rest, *gang.audit_findings(whole.findings)]
 
     def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""

@@ -193,6 +193,14 @@ class Stacks(Event):
 
 
 @dataclass(frozen=True)
+class Audited(Event):
+    """What the ranks' first batches say of how the data is split; `node` is empty."""
+
+    attempt: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
 class Tick(Event):
     """Time goes on; `node` is empty."""
 
@@ -249,6 +257,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Ended: "on_ended",
         Quiet: "on_quiet",
         Stacks: "on_stacks",
+        Audited: "on_audited",
     },
     State.ENDING: {
         **_ALWAYS,
@@ -265,8 +274,10 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Unreachable: "on_unreachable",
         Stacks: "ignore",
         Quiet: "ignore",
+        Audited: "ignore",
     },
     State.OVER: {
+        Audited: "ignore",
         Stacks: "ignore",
         Quiet: "ignore",
         Tick: "ignore",

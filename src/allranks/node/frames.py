@@ -15,7 +15,7 @@ MAX_OUTPUT = 1 << 20
 CHUNK = 128 << 10  # output bytes put into one frame
 
 # Kinds of output streams; TREE goes the other way, to the node.
-RANK_LOG, NODE_LOG, NCCL_LOG, METRICS, STACKS, TREE = 0, 1, 2, 3, 4, 5
+RANK_LOG, NODE_LOG, NCCL_LOG, METRICS, STACKS, TREE, AUDIT = 0, 1, 2, 3, 4, 5, 6
 
 _HEAD = struct.Struct(">IB")
 _OUTPUT = struct.Struct(">BIHQ")

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Optional
 from . import peers
 from .attempt import Attempt
 from .cgroups import join_own
-from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, STACKS, TREE, FrameError, Output, Stream
+from .frames import AUDIT, METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, STACKS, TREE, FrameError, Output, Stream
 from .gate import Gate, Nonce, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
 from .look import look, stacks
@@ -411,9 +411,9 @@ class Guard:
         number = int(message["attempt"])
         self._attempt = Attempt(number, self._mark, self._group, self._outlet, self._tell)
         for entry in message.get("follow", []):
-            # Metrics and stacks are appended to one file over all attempts; NCCL's log is one an attempt.
-            kind = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS}[entry["kind"]]
-            stream = Stream(kind, entry["rank"], number if kind == NCCL_LOG else 0)
+            # Metrics and stacks are appended to one file over all attempts; the others are one an attempt.
+            kind = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS, "audit": AUDIT}[entry["kind"]]
+            stream = Stream(kind, entry["rank"], number if kind in (NCCL_LOG, AUDIT) else 0)
             self._outlet.add_file(stream, entry["path"])
         if self._make_directories(message):
             self._attempt.start(message["ranks"], self._base, self._pass_pipe)

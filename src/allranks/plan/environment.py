@@ -40,6 +40,10 @@ class Place:
         """NCCL's own log of a rank."""
         return f"{self.node_dir}/nccl_a{attempt}_rank_{rank:03d}.log"
 
+    def audit(self, rank: str, attempt: int) -> str:
+        """Where a rank's probe notes what its loaders give; the probe knows `{rank}` for its own."""
+        return f"{self.node_dir}/audit_a{attempt}_rank_{rank}.jsonl"
+
     def stacks(self, rank: int) -> str:
         """Where a rank's runner writes stacks on SIGRTMIN+7 (node/look.py has the same name)."""
         return f"{self.node_dir}/stacks_rank_{rank:03d}.txt"
@@ -129,6 +133,9 @@ def _own(spec: RunSpec, process: Process, place: Place, attempt: Attempt) -> dic
         found["ALLRANKS_PG_TIMEOUT"] = f"{spec.pg_timeout:g}"
         if spec.pg_timeout_forced:
             found["ALLRANKS_PG_TIMEOUT_FORCED"] = "1"
+    if spec.audit_data and not attempt.tests:
+        found["ALLRANKS_AUDIT_FILE"] = place.audit("{rank}", attempt.number)
+        found["ALLRANKS_AUDIT_BATCHES"] = str(spec.audit_data)
     return found
 
 

@@ -79,4 +79,6 @@ def _followed(spec: RunSpec, node: NodePlan, place: Place, attempt: Attempt) -> 
         found.append({"kind": "metrics", "rank": rank, "path": metrics})
         found.append({"kind": "nccl", "rank": rank, "path": place.nccl_log(rank, attempt.number)})
         found.append({"kind": "stacks", "rank": rank, "path": place.stacks(rank)})
+        if spec.audit_data and not attempt.tests:
+            found.append({"kind": "audit", "rank": rank, "path": place.audit(f"{rank:03d}", attempt.number)})
     return found

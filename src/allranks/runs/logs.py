@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from pathlib import Path
 
-from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, STACKS, Stream
+from allranks.node.frames import AUDIT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, STACKS, Stream
 from allranks.node.outlet import stream_key
 
 from .directory import RunDirectory, safe_name
@@ -103,7 +103,7 @@ class LogWriter:
                 if stream is not None:
                     found[stream_key(stream)] = path.stat().st_size
         for key, end in self._ends.items():
-            if key[0] == node_index and key[1].kind in (METRICS, STACKS):
+            if key[0] == node_index and key[1].kind in (METRICS, STACKS, AUDIT):
                 found[stream_key(key[1])] = end
         return found
 

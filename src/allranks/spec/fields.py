@@ -212,6 +212,8 @@ READERS: dict[str, Reader] = {
     "node_dir": _path("the path of a directory on the nodes"),
     "output_dir": _path("the path of a directory"),
     "retries": _whole(0, 10_000),
+    "audit_data": _whole(0, 10_000),
+    "on_audit": _matching(re.compile("report|stop"), "report or stop"),
     "debug": flag,
     "step_pattern": _pattern,
     "fold": flag,
