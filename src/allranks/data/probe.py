@@ -361,6 +361,19 @@ def places() -> dict[str, int | None]:
 # ---- torch
 
 
+def attend(loader: Any, known: Any) -> None:
+    """The runner calls this when torch's loader module is about to be loaded: patches it once it has run."""
+    execute = loader.exec_module
+
+    def exec_module(module: Any) -> None:
+        del loader.exec_module  # the class's own is back
+        execute(module)
+        if os.getpid() == known.pid:
+            install(module)
+
+    loader.exec_module = exec_module
+
+
 def install(module: Any = None) -> bool:
     """Patches DataLoader (in `module`, by default torch's own); says whether it did.
 
