@@ -226,9 +226,16 @@ def samplers(loader: Any) -> list[Any]:
 def shuffles(dataset: Any, inner: list[Any]) -> Any:
     """What the samplers say; of a Hugging Face stream whether it was told to shuffle; else None."""
     found = attribute(("shuffle",), *inner)
-    if found is None and hasattr(dataset, "_shuffling"):
-        return dataset._shuffling is not None
-    return found
+    if found is None and getattr(dataset, "_shuffling", None) is not None:  # datasets before 5
+        return True
+    stages = [getattr(dataset, "_ex_iterable", None)]
+    if found is not None or stages[0] is None:
+        return found
+    for at in range(32):  # since 5 each stage of a stream holds the one before it
+        if at < len(stages):
+            more = getattr(stages[at], "ex_iterables", None)
+            stages += [getattr(stages[at], "ex_iterable", None), *(more if isinstance(more, list) else ())]
+    return any("Shuffl" in type(stage).__name__ for stage in stages)
 
 
 def describe(loader: Any) -> dict[str, Any]:

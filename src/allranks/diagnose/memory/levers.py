@@ -23,7 +23,8 @@ def gpu_levers(memory: GpuMemory | None, setting: Setting) -> str:
 
 def _outside(memory: GpuMemory) -> tuple[list[str], list[str]]:
     """Memory that neither the model nor the batch takes: held by others, or idle in torch's own allocator."""
-    first, last = [], []
+    first: list[str] = []
+    last: list[str] = []
     total, wanted, idle = memory.total or 0, memory.wanted or 0, memory.idle or 0
     gpu = f"GPU {memory.gpu}" if memory.gpu is not None else "the GPU"
     if total and memory.others >= SHARE * total:
@@ -37,8 +38,8 @@ def _outside(memory: GpuMemory) -> tuple[list[str], list[str]]:
             "that is not cut to a longest length"
         )
     elif idle >= wanted > 0:
-        line = f"--env PYTORCH_ALLOC_CONF: {size(idle)} lie idle in torch's allocator and {size(wanted)} were asked for"
-        line = f"{line.removeprefix('--env PYTORCH_ALLOC_CONF: ')}: memory is fragmented, set {CONF}"
+        line = f"{size(idle)} lie idle in torch's allocator and {size(wanted)} were asked for: memory is fragmented; "
+        line += f"--env {CONF}"
         (first if not total or idle >= SHARE * total else last).append(line)
     return first, last
 
@@ -53,7 +54,7 @@ def _of_states(memory: GpuMemory, setting: Setting) -> list[str]:
     return [*activations, sharding, OFFLOAD]
 
 
-CHECKPOINTING = "activation checkpointing (torch.utils.checkpoint; gradient_checkpointing_enable()): about a third slower"
+CHECKPOINTING = "activation checkpointing (torch.utils.checkpoint; gradient_checkpointing_enable()); a third slower"
 OFFLOAD = "offload optimizer states to the host (FSDP CPUOffload, ZeRO-Offload), last: it needs host memory and is slow"
 
 
@@ -76,7 +77,7 @@ def _batch(setting: Setting) -> list[str]:
 def _length(setting: Setting) -> str:
     if setting.length:
         name = setting.option("length") or "sequence length"
-        return f"shorter inputs: {name} is {setting.length:,}; activations grow with it, plain attention with its square"
+        return f"shorter inputs: {name} is {setting.length:,}; activations grow with it, attention with its square"
     if setting.side:
         name = setting.option("side") or "image size"
         half = setting.side // 2
@@ -111,7 +112,7 @@ def host_levers(memory: HostMemory, setting: Setting, node: str = "", total: int
     lines = [look + (f" ({', '.join(seen)})" if seen else "")]
     lines.append(_workers(setting))
     lines.append("a smaller micro batch, smaller prefetch_factor, and data read in pieces or memory-mapped, not whole")
-    lines.append("no CPU offload (FSDP, ZeRO) and no full checkpoint loaded by every rank: rank 0 or torch.load(mmap=True)")
+    lines.append("no CPU offload (FSDP, ZeRO), no whole checkpoint in every rank: torch.load(mmap=True) or rank 0")
     grow = "raise the limit: --mem of Slurm, resources.limits.memory of the container, systemd's MemoryMax"
     lines.append(grow if memory.limit else f"{grow}, or fewer ranks a node")
     return "\n".join(lines)
@@ -122,4 +123,4 @@ def _workers(setting: Setting) -> str:
         return "fewer data-loader workers: each is a process with its own copy of what the dataset holds"
     name, ranks = setting.option("workers") or "loader workers", setting.ranks_here
     here = f" x {ranks} ranks = {setting.workers * ranks} processes" if ranks and ranks > 1 else " a rank"
-    return f"fewer data-loader workers: {name} {setting.workers}{here}, each with its own copy of what the dataset holds"
+    return f"fewer data-loader workers: {name} {setting.workers}{here}, each with a copy of what the dataset holds"

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..incident import ExitRecord, Incident
+
 NAMES = {
     "batch": ("batch", "batch-size", "micro-batch", "micro-batch-size", "mbs", "per-device-train-batch-size",
               "train-micro-batch-size-per-gpu", "per-gpu-batch-size", "per-gpu-train-batch-size", "train-batch-size",
@@ -46,6 +48,12 @@ class Setting:
     def option(self, name: str) -> str:
         """The word that sets a figure, "" where it came from elsewhere."""
         return (self.options or {}).get(name, "")
+
+
+def setting_of(incident: Incident, end: ExitRecord) -> Setting:
+    """Of the run in which a rank ended."""
+    here = len(incident.ranks_by_node.get(end.node, ()))
+    return read_setting(incident.command, end.metrics, f"{end.head}\n{end.tail}", incident.world_size, here or None)
 
 
 def read_setting(
