@@ -47,6 +47,8 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "init_timeout": _SECONDS,
     "hang_timeout": _SECONDS,
     "on_hang": st.sampled_from(["stop", "report"]),
+    "audit_data": st.integers(0, 10_000),
+    "on_audit": st.sampled_from(["report", "stop"]),
     "pg_timeout": _maybe(_SECONDS),
     "runs_dir": _PATHS,
     "node_dir": _maybe(_PATHS),

@@ -87,8 +87,14 @@ def command(
 
     Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
     """
-    given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
-    given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
+    raise typer.Exit(act(dict(locals())))
+
+
+def act(given: dict[str, Any]) -> int:
+    """Does what the options, as they were given, say; gives the exit code."""
+    config, json_, dry_run = given.pop("config"), given.pop("json_"), given.pop("dry_run")
+    given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
+    given["allow"] = split_words(given["allow"])
     resolved = resolve_options(given, config)
     require_command(resolved)
     cluster = find_cluster(resolved)
@@ -96,8 +102,8 @@ def command(
     say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
-        raise typer.Exit(0)
-    raise typer.Exit(launch(resolved, cluster, json_))
+        return 0
+    return launch(resolved, cluster, json_)
 
 
 def say_notes(resolved: Resolved, json_: bool) -> None:

@@ -136,6 +136,7 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
     lines: list[str] = []
     if verdict is not None:
         lines += ["", *verdict_lines(verdict)]
+    lines += data_lines(result)
     for node, left in (result.get("left") or {}).items():
         lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
     for node, found in (result.get("unfetched") or {}).items():
@@ -152,6 +153,15 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
     tries = len(result.get("attempts") or [])
     note = f", {tries} attempts" if tries > 1 else ""
     lines.append(f"{words} after {seconds:.1f} s{note} (exit {result['exit']}); logs in {result.get('directory')}/logs")
+    return lines
+
+
+def data_lines(result: Document) -> list[str]:
+    """What --audit-data has found wrong, once more: in a long log the first warning is far away."""
+    told = [f for f in result.get("findings") or [] if f.get("check") == "data-audit" and f.get("status") == "warn"]
+    lines = []
+    for one in told:
+        lines += [f"DATA      {one.get('message')}", *([f"  fix     {one['remedy']}"] if one.get("remedy") else [])]
     return lines
 
 
