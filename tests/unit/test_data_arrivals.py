@@ -11,10 +11,11 @@ from tests.unit.test_gang_machine import Drive
 
 from allranks.data.arrivals import QUIET, Arrivals, Key
 from allranks.diagnose.incident import Incident
-from allranks.diagnose.outcomes import CHECK, exit_code, retryable
+from allranks.diagnose.outcomes import CHECK, exit_code
 from allranks.diagnose.verdict import judge
 from allranks.findings import Finding
 from allranks.gang.auditor import Auditor
+from allranks.gang.policy import BY_CAUSE
 from allranks.gang.states import Audited, State
 from allranks.node.frames import AUDIT, RANK_LOG, Stream
 from allranks.report.text import closing_lines
@@ -155,7 +156,7 @@ def test_on_audit_stop_ends_the_run_with_a_verdict_of_its_own() -> None:
     found = judge(Incident(0, 3, {"h0": (0,)}, findings=tuple(drive.gang.findings), detected_t=drive.now))
     assert found is not None and found.cause == "data-not-split" and found.finding.message == BAD.message
     assert exit_code(found, None, program_failed=False) == CHECK
-    assert not retryable(found)
+    assert BY_CAUSE[found.cause].again == "never"
 
 
 def test_the_warning_stands_again_at_the_end() -> None:

@@ -13,7 +13,7 @@ import typer
 from allranks.cluster import Cluster
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
-from allranks.gang.controller import View as Watching
+from allranks.gang.view import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
@@ -71,8 +71,10 @@ def command(
     node_dir: Annotated[Text, option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
     output_dir: Annotated[Text, option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
     config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
-    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
-    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), or report and go on", "WHAT")] = None,
+    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "again after what may pass (0)")] = None,
+    spares: Annotated[int | None, option("--spares", BEHAVIOUR, "the last K hosts stand by", "K")] = None,
+    hang_pattern: Annotated[Text, option("--hang-pattern", TIMES, "logs must say it again within that time")] = None,
+    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), report, or restart", "WHAT")] = None,
     audit_data: Annotated[int | None, option("--audit-data", BEHAVIOUR, "first N batches: is it split?", "N")] = None,
     on_audit: Annotated[Text, option("--on-audit", BEHAVIOUR, "data not split: report, or stop", "WHAT")] = None,
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
@@ -87,21 +89,20 @@ def command(
 
     Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
     """
-    raise typer.Exit(act(dict(locals())))
+    raise typer.Exit(_carry_out(dict(locals())))
 
 
-def act(given: dict[str, Any]) -> int:
+def _carry_out(given: dict[str, Any]) -> int:
     """Does what the options, as they were given, say; gives the exit code."""
     config, json_, dry_run = given.pop("config"), given.pop("json_"), given.pop("dry_run")
     given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
     given["allow"] = split_words(given["allow"])
     resolved = resolve_options(given, config)
     require_command(resolved)
-    cluster = find_cluster(resolved)
-    spec = resolved.spec
+    cluster = find_cluster(resolved, spares=resolved.spec.spares)
     say_notes(resolved, json_)
     if dry_run:
-        typer.echo(describe(spec, cluster, json_))
+        typer.echo(describe(resolved.spec, cluster, json_))
         return 0
     return launch(resolved, cluster, json_)
 
@@ -148,6 +149,7 @@ def opening(session: sessions.Session) -> dict[str, Any]:
         "launcher": session.spec.launcher,
         "source": session.cluster.source,
         "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.nodes],
+        "spares": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.spares],
     }
 
 

@@ -7,6 +7,7 @@ The program must not notice. What this file adds is switched on by variables tha
     TORCHELASTIC_ERROR_FILE   an uncaught exception is written there as JSON
     ALLRANKS_STACKS_FILE      SIGRTMIN+7 appends the Python stacks of all threads
     ALLRANKS_REPORT_SOCKET    datagrams: init-entered, initialised, destroyed
+    ALLRANKS_ASK_SOCKET       where the guard asks which collective the rank is at
     ALLRANKS_PG_TIMEOUT       default timeout of process groups, in seconds
     ALLRANKS_PG_TIMEOUT_FORCED=1    … also where the program names a timeout
     ALLRANKS_AUDIT_BATCHES    probe.py notes what torch's DataLoaders give (data/probe.py)
@@ -36,6 +37,7 @@ PID = os.getpid()  # forked children have all of this too and must not act for t
 ERROR_FILE = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
 STACKS_FILE = os.environ.get("ALLRANKS_STACKS_FILE", "")
 REPORT_SOCKET = os.environ.get("ALLRANKS_REPORT_SOCKET", "")
+ASK_SOCKET = os.environ.get("ALLRANKS_ASK_SOCKET", "")
 PG_TIMEOUT = os.environ.get("ALLRANKS_PG_TIMEOUT", "")
 FORCED = os.environ.get("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
 AUDIT = os.environ.get("ALLRANKS_AUDIT_BATCHES", "")
@@ -56,7 +58,7 @@ def prepare() -> Tuple[Optional[CodeType], str, bool]:
     if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv == ["-m"] or sys.argv[0].endswith(".pyc"):
         become_plain(plain)
     register_stacks()
-    if REPORT_SOCKET or PG_TIMEOUT:
+    if REPORT_SOCKET or ASK_SOCKET or PG_TIMEOUT:
         sys.meta_path.insert(0, TorchFinder(C10D, "runner_torch.py"))
     if AUDIT:
         sys.meta_path.insert(0, TorchFinder(LOADER, "probe.py"))
@@ -417,7 +419,11 @@ class TorchFinder:
 class Known:
     """What the files beside the runner need to know."""
 
-    pid, rank, reports, limit, forced = PID, RANK, REPORT_SOCKET, PG_TIMEOUT, FORCED
+    pid, rank, reports, ask, limit, forced = PID, RANK, REPORT_SOCKET, ASK_SOCKET, PG_TIMEOUT, FORCED
+
+    @staticmethod
+    def beside(name: str) -> Dict[str, Any]:
+        return beside(name)
 
 
 def beside(name: str) -> Dict[str, Any]:

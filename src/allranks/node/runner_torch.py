@@ -73,7 +73,7 @@ def watch(module: Any, forced: Any, known: Known) -> None:
     for name in ("init_process_group", "new_group", "split_group") if forced is not None else ():
         if hasattr(module, name):
             setattr(module, name, limited(getattr(module, name)))
-    start, stop = module.init_process_group, module.destroy_process_group
+    start, stop, recorder = module.init_process_group, module.destroy_process_group, Recorder(module, known)
 
     @wraps(start)
     def init_process_group(*given: Any, **named: Any) -> Any:
@@ -81,6 +81,7 @@ def watch(module: Any, forced: Any, known: Known) -> None:
         report(known, "init-entered", named.get("world_size"), backend)
         result = start(*given, **named)
         report(known, "initialised", module.get_world_size(), module.get_backend())
+        recorder.start()
         return result
 
     @wraps(stop)
@@ -88,10 +89,31 @@ def watch(module: Any, forced: Any, known: Known) -> None:
         facts = (module.get_world_size(), module.get_backend()) if module.is_initialized() else (None, None)
         result = stop(*given, **named)
         if not module.is_initialized():
+            recorder.stop()
             report(known, "destroyed", *facts)
         return result
 
     module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
+
+
+class Recorder:
+    """Answers the guard's questions (runner_recorder.py) while there are process groups."""
+
+    def __init__(self, module: Any, known: Known) -> None:
+        self.module, self.known, self.end = module, known, None
+
+    def start(self) -> None:
+        """After the first group; never fails, and never in a forked child."""
+        if self.known.ask and self.end is None and os.getpid() == self.known.pid:
+            try:
+                self.end = self.known.beside("runner_recorder.py")["start"](self.module, self.known)
+            except Exception:
+                pass
+
+    def stop(self) -> None:
+        if self.end is not None:
+            end, self.end = self.end, None
+            end()
 
 
 def report(known: Known, event: str, size: Any, backend: Any) -> None:
