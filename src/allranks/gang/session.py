@@ -21,7 +21,6 @@ import allranks
 from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
-from allranks.data.case import CHECK as AUDIT
 from allranks.errors import UsageError
 from allranks.findings import Verdict
 from allranks.node.processes import read_process
@@ -137,10 +136,12 @@ class Session:
         auditor = self.controller.auditor
         if auditor is None or gang.testing or not gang.exits:
             return
+        from allranks.data.case import CHECK as OF_DATA
+
         whole = auditor.conclude(gang.layout(), gang.attempt)
         for one in gang.audit_findings(whole.fresh):
             self._say({"t": time.time(), "event": "finding", "attempt": gang.attempt, **one.to_json()})
-        rest = [one for one in gang.findings if one.check != AUDIT]
+        rest = [one for one in gang.findings if one.check != OF_DATA]
         gang.findings = [*rest, *gang.audit_findings(whole.findings)]
 
     def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
