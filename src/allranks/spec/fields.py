@@ -221,6 +221,8 @@ READERS: dict[str, Reader] = {
     "output_dir": _path("the path of a directory"),
     "retries": _whole(0, 10_000),
     "spares": _whole(0, MAX_HOSTS),
+    "audit_data": _whole(0, 10_000),
+    "on_audit": _matching(re.compile("report|stop"), "report or stop"),
     "debug": flag,
     "step_pattern": _pattern,
     "fold": flag,

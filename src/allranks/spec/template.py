@@ -75,6 +75,8 @@ _SETTINGS: tuple[tuple[str | None, str, str], ...] = (
     ("retries", "0", "further attempts after a failure that may pass: see docs/retries.md"),
     ("spares", "0", "the last hosts of the list stand by, for nodes that fail"),
     ("on-hang", '"stop"', "stop, report and go on, or restart (a retry)"),
+    ("audit-data", "20", "compare the samples of each rank's first N batches; 0: off"),
+    ("on-audit", '"report"', "where the data is not split: report and go on, or stop"),
     ("debug", "true", "TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_DEBUG=INFO"),
     ("step-pattern", r"'step (\d+)'", "finds the step in the output"),
     ("fold", "true", "fold identical lines of many ranks into one"),
