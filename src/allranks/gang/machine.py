@@ -267,7 +267,7 @@ class Gang(Groups, Gathering):
         self._end_grace = grace
         self._end_deadline = now + grace + END_PATIENCE
         message = {"type": "end", "grace": grace, "reason": reason}
-        started = sum(1 for r in self.ranks() if r.pid is not None and r.exit is None)
+        started = sum(1 for r in self.ranks() if r.pid is not None and r.exit is None and r.state != "lost")
         actions: list[Action] = [Note("ending", {"reason": reason, "grace": grace, "ranks": started})]
         for node in self.nodes.values():
             if node.node_dir and not node.gone:
