@@ -136,7 +136,7 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     if spec.end_leftovers:
         from .leftovers import end_dead_runs
 
-        end_dead_runs(spec, cluster)
+        end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
     reach = allocated(spec, cluster)
     session = sessions.create(
         spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
