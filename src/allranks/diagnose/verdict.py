@@ -27,8 +27,8 @@ def judge(incident: Incident) -> Verdict | None:
     found = chosen.finding()
     return Verdict(
         finding=replace(found, where=incident.complete(found.where)),
-        cause=chosen.cause, confidence=round(chosen.confidence, 2), victims=_victims(incident, chosen), attempt=incident.attempt, detected_after_s=_delay(incident, chosen),
-        runners_up=_runners_up(candidates, chosen),
+        cause=chosen.cause, confidence=round(chosen.confidence, 2), victims=_victims(incident, chosen),
+        attempt=incident.attempt, detected_after_s=_delay(incident, chosen), runners_up=_runners_up(candidates, chosen),
     )  # fmt: skip
 
 

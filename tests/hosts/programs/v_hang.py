@@ -35,7 +35,7 @@ def misbehave() -> None:
             print("still here", flush=True)
             time.sleep(0.5)
     if what == "save":
-        until = time.monotonic() + 25
+        until = time.monotonic() + float(sys.argv[3] if len(sys.argv) > 3 else 25)
         while time.monotonic() < until:
             sum(range(100_000))
 
