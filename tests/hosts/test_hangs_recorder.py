@@ -45,7 +45,8 @@ def test_another_collective_at_the_same_number(launch: Launch) -> None:
 
 def test_a_silent_run_whose_collectives_go_on_is_no_suspect(launch: Launch) -> None:
     assert launch.start(program("v_silent.py", "20"), "--hang-timeout", "6s").result()["exit"] == 0
-    assert not launch.events("hang-suspected") and not launch.events("hang")
+    (up,) = launch.events("all-initialised")  # importing torch may take longer than the limit
+    assert not [e for e in launch.events("hang-suspected") if e["t"] > up["t"]] and not launch.events("hang")
 
 
 def test_a_pattern_that_does_not_recur(launch: Launch) -> None:
