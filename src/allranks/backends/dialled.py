@@ -144,9 +144,8 @@ class Listener:
         self._strangers = 0
         self._reported: set[str] = set()
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._over: Message | None = None
-        self.failure: Message | None = None  # what ended the start, where a refused node did
 
     # -- from the caller's thread ------------------------------------------------------------------
 
@@ -158,11 +157,13 @@ class Listener:
         except OSError as error:
             raise UsageError(f"port {port} can't be listened on: {error.strerror}; set --port") from None
 
-    def wait(self, deadline: float, told: Callable[[list[int]], None]) -> list[int]:
-        """Until every seat is taken or `deadline` (monotonic) or a refusal that ends it; gives the missing ranks."""
+    def wait(
+        self, deadline: float, told: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
+    ) -> list[int]:
+        """Until every seat is taken, `deadline` (monotonic) has come or it is given up; gives the missing ranks."""
         missing = self.missing()
         told(missing)
-        while missing and self.failure is None and time.monotonic() < deadline:
+        while missing and not given_up() and time.monotonic() < deadline:
             self._call(self._wait_change(min(1.0, max(0.0, deadline - time.monotonic()))))
             now = self.missing()
             if now != missing:
@@ -203,7 +204,7 @@ class Listener:
         self._keep(self._loop.create_task(self._beat()))
         return port
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -223,6 +224,9 @@ class Listener:
         self._changed.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._keep(task)
         peer = (writer.get_extra_info("peername") or ("?",))[0]
         if self._strangers >= STRANGERS_AT_ONCE:
             writer.close()
@@ -324,8 +328,10 @@ class Listener:
             await asyncio.sleep(0.05)
         for server in self._servers:
             server.close()
-        for task in self._tasks:
+        mine = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in mine:
             task.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)
 
 
 class DialledTransport(Transport):

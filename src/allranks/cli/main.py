@@ -18,6 +18,7 @@ VERBS = {
     "check": "look at all nodes, compare them, say what is wrong before a run does",
     "test": "collective tests, and which node or link is to blame",
     "diagnose": "why a run failed, from its directory or from any logs",
+    "report": "a page of a run to read, or with --bundle a zip to send, without secrets",
     "status": "nodes and ranks of a run: states, steps, last output",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
@@ -26,6 +27,7 @@ VERBS = {
     "render": "the files and commands for torchrun, Slurm, Kubernetes, …, from the same settings",
     "overlap": "how much communication hides behind computation, from profiler traces",
     "clean": "remove old run directories, or what runs left on the nodes",
+    "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "init": "write a commented allranks.toml",
 }
 USAGE = """usage: allranks VERB [options]          allranks VERB --help

@@ -21,6 +21,11 @@ class Progress:
         self.first_step_t: float | None = None
         self.first_step_told = False
 
+    def begin_attempt(self) -> None:
+        """Steps are those of an attempt."""
+        self._readers.clear()
+        self._last_output.clear()
+
     def output(self, stream: Stream, data: bytes, now: float) -> None:
         """Bytes of a rank's log or metrics went by."""
         if stream.kind not in (RANK_LOG, METRICS):
