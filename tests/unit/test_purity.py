@@ -15,7 +15,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("cluster", "spec", "plan", "preflight", "diagnose", "links", "overlap")
 GANG = ("machine", "roster", "states", "members", "places", "remarks", "hanging")
-PURE_FILES = (*(f"gang/{name}.py" for name in GANG), "findings.py", "errors.py")
+REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "machines")
+PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT), "findings.py", "errors.py")
 
 
 def words(text: str) -> frozenset[str]:
