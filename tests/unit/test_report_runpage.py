@@ -105,7 +105,8 @@ def test_the_links_of_the_newest_test_beside_it(tmp_path: Path) -> None:
     run = make(tmp_path / "r", NODES)
     link = {"kind": "link", "a": "h1", "b": "h2", "there": {"bandwidth": 1e9, "latency": 1e-4},
             "back": {"bandwidth": 2e8, "latency": 1e-4}}  # fmt: skip
-    for name, started, rows in (("test-new", T - 60, [link]), ("test-less", T - 90, []), ("test-old", T - 10**8, [link])):
+    tests = (("test-new", T - 60, [link]), ("test-less", T - 90, []), ("test-old", T - 10**8, [link]))
+    for name, started, rows in tests:
         (tmp_path / name).mkdir()
         document = {"suite": "pairs", "ok": False, "nodes": ["h1", "h2"], "started": started, "links": rows,
                     "findings": [{"status": "fail", "message": f"{name}: slow"}]}  # fmt: skip

@@ -50,7 +50,7 @@ def log_files(run: RunDirectory, attempt: int) -> list[Path]:
     ]
     evidence = run.path / "evidence"
     texts = [p for p in find_logs([str(evidence)]) if p.suffix in (".log", ".txt")] if evidence.is_dir() else []
-    return found + [p for p in texts if "stacks" not in p.parts]
+    return found + [p for p in texts if not {"stacks", "ras"} & set(p.relative_to(evidence).parts)]
 
 
 def _kept(run: RunDirectory) -> dict[str, Any] | None:
