@@ -21,7 +21,11 @@ from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+<<<<<<< HEAD
+from . import exits
+=======
 from .allocated import Reach, allocated
+>>>>>>> main
 from .dryrun import describe
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
@@ -190,7 +194,14 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     session.view.closing(result, result.get("verdict"))
-    return int(result["exit"])
+    code = int(result["exit"])
+    if code not in (exits.DONE, exits.CTRL_C, exits.TERMINATED):
+        from .report import page_at_end
+
+        page = page_at_end(session.run_dir)
+        if page is not None and not json_:
+            sys.stdout.write(f"page {page}\n")
+    return code
 
 
 def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
