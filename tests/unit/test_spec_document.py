@@ -51,6 +51,8 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "hang_timeout": _SECONDS,
     "hang_pattern": _maybe(st.just("step [0-9]+")),
     "on_hang": st.sampled_from(["stop", "report", "restart"]),
+    "audit_data": st.integers(0, 10_000),
+    "on_audit": st.sampled_from(["report", "stop"]),
     "pg_timeout": _maybe(_SECONDS),
     "runs_dir": _PATHS,
     "node_dir": _maybe(_PATHS),

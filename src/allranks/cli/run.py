@@ -15,7 +15,7 @@ from allranks.cluster import Cluster
 from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
-from allranks.gang.controller import View as Watching
+from allranks.gang.view import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
@@ -48,7 +48,7 @@ def command(
     sbatch: Annotated[list[str] | None, option("--sbatch", TARGET, "further options of sbatch", "OPTIONS")] = None,
     nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts; of a new job: how many", "N")] = None,
     nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node, or auto: slots, else GPUs, else 1", "K")] = None,
-    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, or command (once a node)", "NAME")] = None,
+    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, accelerate, deepspeed, …", "NAME")] = None,
     python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
     guard_python: Annotated[Text, option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
     workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
@@ -81,6 +81,8 @@ def command(
     spares: Annotated[int | None, option("--spares", BEHAVIOUR, "the last K hosts stand by", "K")] = None,
     hang_pattern: Annotated[Text, option("--hang-pattern", TIMES, "logs must say it again within that time")] = None,
     on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), report, or restart", "WHAT")] = None,
+    audit_data: Annotated[int | None, option("--audit-data", BEHAVIOUR, "first N batches: is it split?", "N")] = None,
+    on_audit: Annotated[Text, option("--on-audit", BEHAVIOUR, "data not split: report, or stop", "WHAT")] = None,
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
     step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
     no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
@@ -93,13 +95,15 @@ def command(
 
     Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
     """
-    given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
-    given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
-    raise typer.Exit(_carry_out(resolve_options(given, config), dry_run, json_))
+    raise typer.Exit(_carry_out(dict(locals())))
 
 
-def _carry_out(resolved: Resolved, dry_run: bool, json_: bool) -> int:
-    """Starts it where the target says, or says what would be done; gives the exit code."""
+def _carry_out(given: dict[str, Any]) -> int:
+    """Does what the options, as they were given, say, where the target says; gives the exit code."""
+    config, json_, dry_run = given.pop("config"), given.pop("json_"), given.pop("dry_run")
+    given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
+    given["allow"] = split_words(given["allow"])
+    resolved = resolve_options(given, config)
     require_command(resolved)
     spec = resolved.spec
     if spec.slurm and read_allocation(os.environ) is None:

@@ -93,10 +93,11 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Report(Event):
-    """The runner inside a rank says: init-entered, initialised, destroyed."""
+    """The runner says: init-entered, initialised, destroyed; node/runner_launched.py: alone. `size`: of how many."""
 
     rank: int
     what: str
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,14 @@ class Counters(Event):
 
 
 @dataclass(frozen=True)
+class Audited(Event):
+    """What the ranks' first batches say of how the data is split; `node` is empty."""
+
+    attempt: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
 class Tick(Event):
     """Time goes on; `node` is empty."""
 
@@ -277,6 +286,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Quiet: "on_quiet",
         Stacks: "on_stacks",
         Counters: "on_counters",
+        Audited: "on_audited",
     },
     State.ENDING: {
         **_ALWAYS,
@@ -294,11 +304,13 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Stacks: "ignore",
         Counters: "ignore",
         Quiet: "ignore",
+        Audited: "ignore",
     },
     State.OVER: {
         Stacks: "ignore",
         Counters: "ignore",
         Quiet: "ignore",
+        Audited: "ignore",
         Tick: "ignore",
         Hello: "ignore",
         Ended: "ignore",

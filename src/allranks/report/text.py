@@ -147,6 +147,7 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
     lines: list[str] = []
     if verdict is not None:
         lines += ["", *verdict_lines(verdict)]
+    lines += data_lines(result)
     for node, left in (result.get("left") or {}).items():
         lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
     for node, found in (result.get("unfetched") or {}).items():
@@ -180,6 +181,15 @@ def attempt_lines(attempts: list[Document]) -> list[str]:
         line += f": {one['cause']}" + (f", {who}" if who else "") if one.get("cause") else ""
         again = {"retry": "tried again: ", "finish": "not tried again: "}.get(str(one.get("decision")), "")
         lines.append(line + (f"; {again}{one['reason']}" if one.get("reason") else ""))
+    return lines
+
+
+def data_lines(result: Document) -> list[str]:
+    """What --audit-data has found wrong, once more: in a long log the first warning is far away."""
+    told = [f for f in result.get("findings") or [] if f.get("check") == "data-audit" and f.get("status") == "warn"]
+    lines = []
+    for one in told:
+        lines += [f"DATA      {one.get('message')}", *([f"  fix     {one['remedy']}"] if one.get("remedy") else [])]
     return lines
 
 

@@ -17,7 +17,7 @@ from ..errors import UsageError
 from .units import WANT_DURATION, WANT_SIZE, duration_of, size_of
 
 Reader = Callable[[object], object]
-LAUNCHERS = ("direct", "torchrun", "command")
+LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "command")
 SUITES = ("sync", "bandwidth", "pairs", "staged")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -221,6 +221,8 @@ READERS: dict[str, Reader] = {
     "output_dir": _path("the path of a directory"),
     "retries": _whole(0, 10_000),
     "spares": _whole(0, MAX_HOSTS),
+    "audit_data": _whole(0, 10_000),
+    "on_audit": _matching(re.compile("report|stop"), "report or stop"),
     "debug": flag,
     "step_pattern": _pattern,
     "fold": flag,

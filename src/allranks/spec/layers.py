@@ -29,6 +29,7 @@ from ..errors import ConfigError, UsageError
 from .fields import OPTION_ONLY, READERS, option_name
 from .runspec import RunSpec
 from .secrets import redact_text
+from .tools import choose_launcher
 from .variables import read_variables
 
 ENVIRONMENT = {
@@ -88,6 +89,8 @@ def resolve(
     variables = read_variables(_env_items(options), config, environ, config_source)
     notes += variables.notes
     notes += _remarks(values, environ)
+    values["launcher"], note = choose_launcher(values.get("command", ()), values.get("launcher"))
+    notes += [note] if note else []
     spec = RunSpec(**values, env=variables.env, forward=variables.forward)
     return Resolved(spec, tuple(notes), _world_size(environ))
 

@@ -22,7 +22,9 @@ class RunSpec:
     a few collective tests before the program, "full" nothing but tests: those of `suite`, up to `size` bytes a rank,
     each within `timeout` seconds; a run in which nothing moves for `hang_timeout` seconds (0: never) is looked at, and
     stopped or, with `on_hang` "report", told of; with `hang_pattern` nothing else moves it than a log line that
-    matches; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
+    matches; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link. `audit_data`: of so many
+    batches of each loader the ranks' samples are noted and compared (0: none); `on_audit` "stop" ends a run whose
+    data is not split.
     """
 
     command: tuple[str, ...] = ()
@@ -85,6 +87,8 @@ class RunSpec:
     # behaviour
     retries: int = 0
     spares: int = 0
+    audit_data: int = 0
+    on_audit: str = "report"
     on_hang: str = "stop"
     debug: bool = False
     step_pattern: str | None = None
