@@ -167,8 +167,8 @@ class Incident:
 
 def _finding(data: Mapping[str, Any]) -> Finding:
     where, evidence = Where(**data.get("where", {})), tuple(data.get("evidence", ()))
-    check = data.get("check", "")
-    return Finding(data["id"], data["status"], data["message"], data.get("remedy", ""), where, evidence, check)
+    message, remedy = data["message"], data.get("remedy", "")
+    return Finding(data["id"], data["status"], message, remedy, where, evidence, data.get("check", ""))
 
 
 def _int(value: object) -> int | None:

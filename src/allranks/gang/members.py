@@ -18,6 +18,7 @@ class RankState:
     state: str = "waiting"
     pid: int | None = None
     entered: bool = False
+    never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None
     exit: Exit | None = None
 
