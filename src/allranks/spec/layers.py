@@ -43,6 +43,7 @@ ENVIRONMENT = {
     "DEBUG_DISTRIBUTED": "debug",
     "ALLRANKS_RUNS_DIR": "runs_dir",
 }
+TARGETS = ("local", "hosts", "k8s", "sky")
 TABLES = ("env", "forward")
 _ALIASES = {"ssh_option": "ssh_options"}
 
@@ -175,14 +176,18 @@ def _toml(value: object) -> str:
 def _targets(given: dict[str, list[_Given]], notes: list[str]) -> dict[str, list[_Given]]:
     """One target: the strongest layer that names one. A weaker NNODES says nothing of --local."""
     chosen = dict(given)
-    local, hosts = given.get("local"), given.get("hosts")
-    if local and hosts:
-        if local[0].layer == hosts[0].layer:
-            raise local[0].error(f"{local[0].where} and {hosts[0].where} are both set; keep one of them")
-        winner, loser = ("local", "hosts") if local[0].layer < hosts[0].layer else ("hosts", "local")
+    named = [field for field in TARGETS if field in given and given[field][0].value is not False]
+    winner = min(named, key=lambda field: given[field][0].layer, default=None)
+    for loser in named:
+        if winner is None or loser == winner:
+            continue
+        first, second = sorted((winner, loser), key=TARGETS.index)
+        if given[winner][0].layer == given[loser][0].layer:
+            where = f"{given[first][0].where} and {given[second][0].where}"
+            raise given[first][0].error(f"{where} are both set; keep one of them")
         notes.append(f"{given[winner][0].label} overrides {given[loser][0].label}")
         del chosen[loser]
-    nodes = given.get("nodes")
+    local, nodes = given.get("local"), given.get("nodes")
     if "local" in chosen and nodes and local and local[0].layer < nodes[0].layer:
         if _read("nodes", nodes[0], lenient=True) != _read("local", local[0], lenient=True):
             notes.append(f"{local[0].label} overrides {nodes[0].label}")

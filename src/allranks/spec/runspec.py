@@ -19,6 +19,11 @@ class RunSpec:
     before the program, "full" nothing but tests: those of `suite`, up to `size` bytes a rank, each within
     `timeout` seconds; a run in which nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped
     or, with `on_hang` "report", told of; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
+
+    `k8s` and `sky` are targets whose nodes are pods and SkyPilot's machines: `nodes` says how many. `kind` of objects,
+    `namespace`, kubectl's `context`, `image`, `shm` bytes of /dev/shm (None: half of the memory), `pod` a file of
+    pod settings; SkyPilot's `infra` and `autostop` (None: when the run is over); `gpus` a node as `8` or `NAME:8`;
+    after `deadline` seconds the cluster ends the run.
     """
 
     command: tuple[str, ...] = ()
@@ -28,6 +33,19 @@ class RunSpec:
     hosts: str | None = None
     nodes: int | None = None
     nproc: int | None = None
+    k8s: bool = False
+    sky: bool = False
+    # pods and cloud machines
+    kind: str = "job"
+    namespace: str | None = None
+    context: str | None = None
+    image: str | None = None
+    gpus: str | None = None
+    shm: int | None = None
+    pod: str | None = None
+    deadline: float | None = None
+    infra: str | None = None
+    autostop: float | None = None
     # how
     launcher: str = "direct"
     python: str | None = None
