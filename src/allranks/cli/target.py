@@ -102,7 +102,7 @@ def _is_own(family: int, address: Any) -> bool:
         return False
 
 
-def require_command(resolved: Resolved) -> None:
+def require_command(resolved: Resolved, verb: str = "allranks run") -> None:
     """The words after `--`."""
     if not resolved.spec.command:
-        raise UsageError("no training command: put it after --, as in `allranks run --local 2 -- train.py`")
+        raise UsageError(f"no training command: put it after --, as in `{verb} --local 2 -- train.py`")
