@@ -55,6 +55,7 @@ class Session:
         view: View,
         adopted: bool = False,
         archive: Archive | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.spec, self.cluster, self.setting, self.run_dir = spec, cluster, setting, run
         self.adopted = adopted
@@ -63,10 +64,11 @@ class Session:
         self.attempts: list[dict[str, Any]] = []
         self.started = time.time()
         self.view = view
-        transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+        transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
         shipper = Shipper(archive) if archive is not None else None
         self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, adopted, shipper)
         self._signals = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def take_view(self, view: View) -> None:
         """Another view from now on (after the fork of --detach)."""
@@ -79,8 +81,13 @@ class Session:
         asyncio.run(self._main(on_stop_key, stop_first))
         return self.finish()
 
+    def stop_from_afar(self, reason: str) -> None:
+        """As `interrupt`, from any thread; before the run has begun it ends it at once."""
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self.interrupt, reason)
+
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self.interrupt, "ctrl-c")
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.interrupt, "sigterm")
@@ -225,9 +232,10 @@ class Session:
 def create(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View],
     expected_world_size: int | None = None, dead: tuple[tuple[str, str], ...] = (),
+    transport: Transport | None = None,
 ) -> Session:  # fmt: skip
     """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
-    are pairs of nodes that --suite pairs leaves out."""
+    are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh."""
     archive = _pack(spec, cwd) if spec.sync else None
     try:
         run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
@@ -241,7 +249,7 @@ def create(
     setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
     run.write_document("run.json", run_document(spec, cluster, setting))
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
-    return Session(spec, cluster, setting, run, view_for(), archive=archive)
+    return Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport)
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:

@@ -64,7 +64,19 @@ def orders(
         "ranks": ranks,
         "make": [place.output_dir],
         "follow": _followed(spec, node, place, attempt),
+        "terms": terms(plan.world_size, node, place, attempt),
     }
+
+
+def terms(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, Any]:
+    """What a node needs to make its own `start` message from its own spec: see `plan.pinned`."""
+    return {
+        "world_size": world_size, "index": node.node.index, "of": node.of,
+        "first_rank": node.first_rank, "nproc": node.nproc,
+        "attempt": attempt.number, "repeats": attempt.repeats, "tests": list(attempt.tests),
+        "master_addr": attempt.master_addr, "master_port": attempt.master_port,
+        "run": place.run, "mark": place.mark, "node_dir": place.node_dir, "interfaces": dict(place.interfaces),
+    }  # fmt: skip
 
 
 def _wrapped(spec: RunSpec, argv: tuple[str, ...]) -> list[str]:
