@@ -77,8 +77,19 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "step_pattern": _maybe(st.just(r"step (\d+)")),
 } | {
     name: st.booleans()
-    for name in ("pg_timeout_forced", "sync", "check", "debug", "fold", "end_leftovers", "detach", "dry_run", "json",
-                 "k8s", "sky")
+    for name in (
+        "pg_timeout_forced",
+        "sync",
+        "check",
+        "debug",
+        "fold",
+        "end_leftovers",
+        "detach",
+        "dry_run",
+        "json",
+        "k8s",
+        "sky",
+    )
 }
 _SPECS = st.builds(RunSpec, **_STRATEGIES)
 

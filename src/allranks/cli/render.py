@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from allranks.backends import zipapp
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.plan.plan import make_plan
+from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, Request
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from .podfile import read_texts
 from .run import HOW, NETWORK, PLACES, TARGET, Text, option, say_notes
 from .target import find_cluster, require_command, resolve_options
 
+PODS = "Pods and cloud machines"
 WHAT = "; ".join(f"{name}: {renderer.title}" for name, renderer in RENDERERS.items())
 
 
@@ -37,6 +41,16 @@ def command(
     master_addr: Annotated[Text, option("--master-addr", NETWORK, "default: the first host")] = None,
     master_port: Annotated[int | None, option("--master-port", NETWORK, "default: 29500")] = None,
     name: Annotated[Text, option("--name", PLACES, "of the run")] = None,
+    kind: Annotated[Text, option("--kind", PODS, "of objects (job)", "job|jobset|trainjob|pods")] = None,
+    image: Annotated[Text, option("--image", PODS, "container image with Python and torch", "IMAGE")] = None,
+    gpus: Annotated[Text, option("--gpus", PODS, "a node: 8, amd.com/gpu:8; for SkyPilot H100:8", "[NAME:]K")] = None,
+    namespace: Annotated[Text, option("--namespace", PODS, "of Kubernetes", "NAME")] = None,
+    shm: Annotated[Text, option("--shm", PODS, "size of /dev/shm (half of the memory)", "SIZE")] = None,
+    pod: Annotated[Text, option("--pod", PODS, "settings laid over the pods: volumes, nodeSelector, …", "FILE")] = None,
+    retries: Annotated[int | None, option("--retries", PODS, "further attempts after a failure (0)")] = None,
+    deadline: Annotated[Text, option("--deadline", PODS, "the cluster ends the run after so long (never)")] = None,
+    infra: Annotated[Text, option("--infra", PODS, "SkyPilot's: aws/us-east-1, k8s/CONTEXT", "WHERE")] = None,
+    autostop: Annotated[Text, option("--autostop", PODS, "SkyPilot's machines go when idle so long")] = None,
     config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
     output: Annotated[Text, option("--output", PLACES, "write the files here (default: show them)", "DIR")] = None,
     force: Annotated[bool, option("--force", PLACES, "replace files that are there")] = False,
@@ -55,12 +69,14 @@ def command(
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:
         write(files, Path(output), force)
-    typer.echo(json.dumps({"schema": 1, "files": files, "written": output}) if json_ else said(files, output))
+    typer.echo(json.dumps(as_document(files, output)) if json_ else said(files, output))
 
 
 def make_request(resolved: Resolved, what: str) -> Request:
     """What the renderer gets: the ranks of every node are known, or it is a usage error."""
     spec = resolved.spec
+    if RENDERERS[what].joins:
+        return Request(spec, Plan(()), os.getcwd(), read_texts(spec), zipapp.build())
     cluster = render_cluster(resolved, what)
     unknown = [n.name for n in cluster.nodes if spec.nproc is None and n.slots is None]
     if unknown:
@@ -88,8 +104,8 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = directory / name
-            path.write_text(text, encoding="utf-8")
-            if text.startswith("#!"):
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+            if isinstance(text, str) and text.startswith("#!"):
                 path.chmod(path.stat().st_mode | 0o111)
     except OSError as error:
         raise UsageError(f"--output {directory}: {error.strerror}; set a directory that you may write to") from None
@@ -99,4 +115,15 @@ def said(files: Rendered, output: str | None) -> str:
     """The files' names where they are written, else all of their text."""
     if output is not None:
         return "\n".join(f"wrote {Path(output) / name}" for name in files)
-    return "\n".join(f"==> {name} <==\n{text}" for name, text in files.items()).rstrip("\n")
+    return "\n".join(f"==> {name} <==\n{_shown(text)}" for name, text in files.items()).rstrip("\n")
+
+
+def _shown(text: str | bytes) -> str:
+    return text if isinstance(text, str) else f"({len(text):,} bytes that --output writes)\n"
+
+
+def as_document(files: Rendered, output: str | None) -> dict[str, Any]:
+    """--json; of what nobody reads the sizes."""
+    sizes = {name: len(text) for name, text in files.items() if isinstance(text, bytes)}
+    texts = {name: text for name, text in files.items() if isinstance(text, str)}
+    return {"schema": 1, "files": texts, **({"bytes": sizes} if sizes else {}), "written": output}

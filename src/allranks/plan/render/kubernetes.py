@@ -13,12 +13,61 @@ from collections.abc import Callable
 from allranks.diagnose.outcomes import CHECK
 from allranks.errors import UsageError
 
-from .pods import ARCHIVE, CONTAINER, Document, Job, pod_template
+from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, object_name, pod_template
+from .request import Rendered, Request
+from .yamltext import read_yaml, yaml_text
 
 USAGE = 2
 OBJECT_LIMIT = 1 << 20  # bytes of a ConfigMap's content, which Kubernetes takes at most
 GROUP = "node"  # the replicated job of a JobSet
 TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+
+
+def kubernetes(request: Request) -> Rendered:
+    """The run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
+    job = Job(request.spec, object_name(request.spec.name), request.archive, overlay=overlay(request))
+    objects = manifests(job)
+    config = [o for o in objects if o["kind"] == "ConfigMap"]
+    others = [o for o in objects if o["kind"] != "ConfigMap"]
+    return {
+        f"{job.name}.yaml": yaml_text(others, _head(job)),
+        f"{job.name}-allranks.yaml": yaml_text(config, [f"allranks itself, for the pods of {job.name}"]).encode(),
+    }
+
+
+def overlay(request: Request) -> Document:
+    """The settings of --pod: a pod's `metadata` and `spec`."""
+    if request.spec.pod is None:
+        return {}
+    found = read_yaml(request.texts[request.spec.pod], f"--pod {request.spec.pod}")
+    unknown = [key for key in found if key not in ("apiVersion", "kind", "metadata", "spec")]
+    if unknown:
+        raise UsageError(f"--pod {request.spec.pod}: found {unknown[0]}, set metadata and spec as a pod has them")
+    return {key: found[key] for key in ("metadata", "spec") if key in found}
+
+
+def _head(job: Job) -> list[str]:
+    """What to do with the file. The secrets are made by hand: a file that lands in git must hold none."""
+    space = f" --namespace {job.spec.namespace}" if job.spec.namespace else ""
+    make = f"kubectl create{space} secret generic"
+    files = f"-f {job.name}-allranks.yaml -f {job.name}.yaml"
+    secrets = " ".join([job.secret, *([job.secret_env] if job.hidden else [])])
+    lines = [
+        f"{job.name}: {job.nodes} pods, each runs the same `allranks join`. First the secret that they prove to each",
+        "other; it is in no file:",
+        f"  head -c 32 /dev/urandom | base64 | {make} {job.secret} --from-file=secret=/dev/stdin",
+    ]
+    if job.hidden:
+        lines += ["Then the values of variables that are in no file either:"]
+        pairs = " ".join(f'"{n}=${n}"' for n in job.hidden)
+        lines += [f"  printf '%s\\n' {pairs} | {make} {job.secret_env} --from-env-file=/dev/stdin"]
+    return [
+        *lines,
+        "Then these files (create, not apply: apply keeps a copy in an annotation, which is too small for allranks):",
+        f"  kubectl create{space} {files}",
+        "The verdict and all output are in the log of pod 0, the verdict in every pod's. To end it, and remove all:",
+        f"  kubectl delete{space} {files}; kubectl delete{space} secret {secrets}",
+    ]
 
 
 def manifests(job: Job) -> list[Document]:
@@ -104,7 +153,7 @@ def _rest(metadata: Document) -> Document:
 
 
 def _service(job: Job) -> Document:
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"allranks/run": job.name}}
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN_LABEL: job.name}}
     return {"apiVersion": "v1", "kind": "Service", "metadata": job.metadata(job.name), "spec": spec}
 
 

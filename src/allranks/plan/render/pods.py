@@ -137,7 +137,8 @@ def _command(job: Job, master: str) -> list[str]:
     where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(JOIN_PORT)]
     words = join_words(job.spec, job.name)
     stream = ["--json"] if job.stream else []
-    return [python, f"{PROGRAM}/{ARCHIVE}", "join", *where, "--secret-file", f"{SECRET}/secret", *stream, *words]
+    argv = [python, f"{PROGRAM}/{ARCHIVE}", "join", *where, "--secret-file", f"{SECRET}/secret", *stream, *words]
+    return [_literal(word) for word in argv]
 
 
 def environment(job: Job, rank: int | None) -> list[Document]:
@@ -152,7 +153,7 @@ def environment(job: Job, rank: int | None) -> list[Document]:
 
 
 def _literal(value: str) -> str:
-    """Kubernetes replaces $(NAME) in a value; `$$` keeps it as it was written."""
+    """Kubernetes replaces $(NAME) in commands and values; `$$` keeps it as it was written."""
     return value.replace("$(", "$$(")
 
 
@@ -196,7 +197,8 @@ def laid_over(base: Mapping[str, Any], top: Mapping[str, Any], where: str) -> Do
         elif isinstance(value, list) and isinstance(here, list):
             found[key] = _joined(here, value, place)
         elif here is not None and isinstance(here, (Mapping, list)):
-            raise UsageError(f"{place}: found {type(value).__name__}, set a {'list' if isinstance(here, list) else 'map'}")
+            want = "list" if isinstance(here, list) else "map"
+            raise UsageError(f"{place}: found {type(value).__name__}, set a {want}")
         else:
             found[key] = value
     return found

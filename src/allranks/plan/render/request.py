@@ -10,7 +10,7 @@ from allranks.spec import RunSpec
 
 from ..ranks import NodePlan, Plan
 
-Rendered = dict[str, str]  # file name (no directories): text
+Rendered = dict[str, str | bytes]  # file name (no directories): text; bytes are what nobody reads
 DEFAULT_PORT = 29500  # torch's own; nothing is proved here, so that a fixed one is as good as any
 
 
@@ -18,13 +18,14 @@ DEFAULT_PORT = 29500  # torch's own; nothing is proved here, so that a fixed one
 class Request:
     """The spec, the ranks of each node, the directory that the command was given in.
 
-    `texts`: files of the user's that the command names, by the name used there.
+    `texts`: files of the user's that the command names, by the name used there; `archive`: the allranks zipapp.
     """
 
     spec: RunSpec
     plan: Plan
     workdir: str
     texts: Mapping[str, str] = field(default_factory=dict)
+    archive: bytes = b""
 
     @property
     def master_addr(self) -> str:
