@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from allranks.errors import UsageError
@@ -26,7 +27,7 @@ def skypilot(request: Request) -> Rendered:
     """The task, and the zipapp that it ships."""
     name = object_name(request.spec.name)
     task = sky_task(request.spec, name, f"./{ARCHIVE}")
-    given = " ".join(f"--secret {n}" for n in task["secrets"])
+    given = " ".join(f"--secret {n}" for n in hidden_names(request.spec, {}))
     head = [
         f"{name}: {task['num_nodes']} machines, each runs the same `allranks join`. From this file's directory, with",
         "the secret that they prove to each other in the environment only:",
@@ -38,21 +39,24 @@ def skypilot(request: Request) -> Rendered:
 
 
 def sky_task(
-    spec: RunSpec, name: str, archive: str, stream: bool = False, variables: dict[str, str] | None = None
+    spec: RunSpec, name: str, archive: str, stream: bool = False, variables: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """The task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file."""
     plain = {**(variables or {}), **spec.env}
-    hidden = sorted({*spec.forward, *(n for n in plain if is_secret_name(n)), SECRET})
-    shown = {k: plain[k] for k in sorted(plain) if k not in hidden}
+    shown = {k: plain[k] for k in sorted(plain) if k not in hidden_names(spec, plain)}
     task: dict[str, Any] = {"name": name, "num_nodes": spec.nodes or 1, "resources": _resources(spec)}
     if spec.sync or spec.workdir is None:
         task["workdir"] = spec.workdir or "."
     if shown:
         task["envs"] = shown
-    task["secrets"] = dict.fromkeys(hidden)
     task["file_mounts"] = {REMOTE: archive}
     task["run"] = run_script(spec, name, stream)
     return task
+
+
+def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
+    """What is given at launch by --secret NAME and stands in no file (a null under `secrets:` means another store)."""
+    return sorted({*spec.forward, *(n for n in {**variables, **spec.env} if is_secret_name(n)), SECRET})
 
 
 def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
