@@ -46,7 +46,7 @@ FULL = dataclasses.replace(
 
 
 def rendered(spec: RunSpec, archive: bytes = b"zip") -> dict[str, str]:
-    request = Request(spec, Plan(()), "/work", {"pod.yaml": POD_FILE}, archive)
+    request = Request(spec, Plan(()), "/work", {"pod.yaml": POD_FILE}, archive=archive)
     files = RENDERERS["kubernetes"].render(request)
     return {name: text.decode() if isinstance(text, bytes) else text for name, text in files.items()}
 
@@ -198,8 +198,26 @@ def test_retries_are_those_of_the_whole_gang() -> None:
     jobset = one(documents(CASES["full-jobset"]), "JobSet")["spec"]
     assert jobset["failurePolicy"]["maxRestarts"] == 2
     assert jobset["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] == 0
-    with pytest.raises(UsageError, match="bare pods are not started again"):
-        rendered(dataclasses.replace(PLAIN, kind="pods", retries=1))
+
+
+def test_what_is_final_is_not_tried_again() -> None:
+    """1, 2, 3, 5: the program, usage, a check, a hang; 4 is a lost node, 143 a pod that was told to go."""
+    lost, final = one(documents(FULL), "Job")["spec"]["podFailurePolicy"]["rules"]
+    assert (lost["action"], final["action"]) == ("Ignore", "FailJob")
+    assert final["onExitCodes"]["values"] == [1, 2, 3, 5]
+    assert "--retries=2" in pod_specs(documents(FULL))[0]["containers"][0]["command"]
+
+
+def test_a_timeout_that_is_not_forced_stays_weak() -> None:
+    found = pod_specs(documents(dataclasses.replace(PLAIN, pg_timeout=600.0)))[0]
+    assert variables(found)["COLOSSALAI_DIST_TIMEOUT"]["value"] == "600"
+    forced = pod_specs(documents(dataclasses.replace(PLAIN, pg_timeout=600.0, pg_timeout_forced=True)))[0]
+    assert "--pg-timeout=600" in forced["containers"][0]["command"]
+
+
+def test_tests_are_refused() -> None:
+    with pytest.raises(UsageError, match="join --test SUITE"):
+        rendered(dataclasses.replace(PLAIN, test="quick"))
 
 
 def test_the_archive_comes_through_as_it_was() -> None:
@@ -223,7 +241,7 @@ def test_gpus_are_limits_and_ranks(gpus: str, expected: dict[str, int]) -> None:
     spec = pod_specs(documents(dataclasses.replace(PLAIN, gpus=gpus)))[0]
     assert spec["containers"][0]["resources"]["limits"] == expected
     words = spec["containers"][0]["command"]
-    assert words[words.index("--nproc") + 1] == str(*expected.values())
+    assert f"--nproc={sum(expected.values())}" in words
 
 
 def test_a_model_of_gpu_is_no_resource() -> None:
@@ -257,7 +275,7 @@ def test_what_the_pod_file_says_is_laid_over() -> None:
     ],
 )
 def test_a_pod_file_that_is_none_is_refused(text: str, message: str) -> None:
-    request = Request(dataclasses.replace(PLAIN, pod="pod.yaml"), Plan(()), "/", {"pod.yaml": text}, b"")
+    request = Request(dataclasses.replace(PLAIN, pod="pod.yaml"), Plan(()), "/", {"pod.yaml": text})
     with pytest.raises(UsageError, match=f"^--pod pod.yaml.*{message}"):
         RENDERERS["kubernetes"].render(request)
 

@@ -45,7 +45,7 @@ print(json.dumps({"name": task.name, "nodes": task.num_nodes, "run": task.run,
 
 
 def rendered(spec: RunSpec) -> dict[str, str | bytes]:
-    return RENDERERS["skypilot"].render(Request(spec, Plan(()), "/work", {}, b"zip"))
+    return RENDERERS["skypilot"].render(Request(spec, Plan(()), "/work", archive=b"zip"))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -28,6 +28,7 @@ _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,499}")
 _GPUS = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9./_-]{0,99}:)?[1-9][0-9]{0,3}")
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]{0,254}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -184,6 +185,9 @@ READERS: dict[str, Reader] = {
     "name": _matching(_RUN_NAME, "at most 40 letters, digits, '.', '_', '-', a letter or digit first"),
     "local": _whole(1, 1024),
     "hosts": _hosts,
+    "slurm": flag,
+    "partition": _matching(_PARTITION, "a partition of Slurm's, or several with commas"),
+    "sbatch": _texts(_text(""), "options of sbatch such as --time=1:00:00"),
     "nodes": _whole(1, MAX_HOSTS),
     "nproc": _whole(1, 1024, auto=("auto", "gpu")),
     "k8s": flag,

@@ -43,8 +43,8 @@ ENVIRONMENT = {
     "DEBUG_DISTRIBUTED": "debug",
     "ALLRANKS_RUNS_DIR": "runs_dir",
 }
-TARGETS = ("local", "hosts", "k8s", "sky")
 TABLES = ("env", "forward")
+TARGETS = ("local", "hosts", "slurm", "k8s", "sky")
 _ALIASES = {"ssh_option": "ssh_options"}
 
 
@@ -176,16 +176,12 @@ def _toml(value: object) -> str:
 def _targets(given: dict[str, list[_Given]], notes: list[str]) -> dict[str, list[_Given]]:
     """One target: the strongest layer that names one. A weaker NNODES says nothing of --local."""
     chosen = dict(given)
-    named = [field for field in TARGETS if field in given and given[field][0].value is not False]
-    winner = min(named, key=lambda field: given[field][0].layer, default=None)
-    for loser in named:
-        if winner is None or loser == winner:
-            continue
-        first, second = sorted((winner, loser), key=TARGETS.index)
-        if given[winner][0].layer == given[loser][0].layer:
-            where = f"{given[first][0].where} and {given[second][0].where}"
-            raise given[first][0].error(f"{where} are both set; keep one of them")
-        notes.append(f"{given[winner][0].label} overrides {given[loser][0].label}")
+    targets = sorted((name for name in TARGETS if _is_target(given.get(name))), key=lambda name: given[name][0].layer)
+    for loser in targets[1:]:
+        first, other = given[targets[0]][0], given[loser][0]
+        if first.layer == other.layer:
+            raise first.error(f"{first.where} and {other.where} are both set; keep one of them")
+        notes.append(f"{first.label} overrides {other.label}")
         del chosen[loser]
     local, nodes = given.get("local"), given.get("nodes")
     if "local" in chosen and nodes and local and local[0].layer < nodes[0].layer:
@@ -193,6 +189,11 @@ def _targets(given: dict[str, list[_Given]], notes: list[str]) -> dict[str, list
             notes.append(f"{local[0].label} overrides {nodes[0].label}")
         del chosen["nodes"]
     return chosen
+
+
+def _is_target(items: list[_Given] | None) -> bool:
+    """Whether it names a target: `slurm = false` names none."""
+    return items is not None and items[0].value not in (None, False, "false")
 
 
 def _merge(field: str, candidates: list[_Given], notes: list[str]) -> object:

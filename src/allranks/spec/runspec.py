@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 class RunSpec:
     """What the user asked. Every option of `allranks run` names one of these fields.
 
-    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the
-    first N. `nproc` None means auto. `pg_timeout_forced` is true only where --pg-timeout was an option,
+    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list), or `slurm`: the allocation
+    we are in, else a job that is submitted to `partition` with the further options `sbatch`; `nodes` takes the first N
+    (of a job to be submitted: how many it has). `nproc` None means auto. `pg_timeout_forced` is true only where --pg-timeout was an option,
     and then overrides the script's own value. `sync` ships the caller's working tree to every node and runs
     there. `env` is set in the ranks; `forward` names are copied from the caller's environment. `workdir` None
     means the caller's directory. `check` False leaves out the look before ranks start; `allow` names checks or
@@ -31,6 +32,9 @@ class RunSpec:
     # target
     local: int | None = None
     hosts: str | None = None
+    slurm: bool = False
+    partition: str | None = None
+    sbatch: tuple[str, ...] = ()
     nodes: int | None = None
     nproc: int | None = None
     k8s: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 
-from allranks.diagnose.outcomes import CHECK
+from allranks.diagnose.outcomes import CHECK, HANG, PROGRAM
 from allranks.errors import UsageError
 
 from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, object_name, pod_template
@@ -126,8 +126,6 @@ def _trainjob(job: Job) -> list[Document]:
 
 
 def _pods(job: Job) -> list[Document]:
-    if job.spec.retries:
-        raise UsageError("--retries: bare pods are not started again; set --kind job or jobset")
     found = [_service(job), _archive(job)]
     for rank in range(job.nodes):
         template = pod_template(job, master_name(job), rank)
@@ -165,15 +163,11 @@ def _archive(job: Job) -> Document:
 
 
 def _job_spec(job: Job, backoff: int) -> Document:
-    """An Indexed Job. A pod that ends with usage or a failed check would end so again; a lost machine would not."""
-    rules: list[Document] = [
-        {
-            "action": "FailJob",
-            "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [USAGE, CHECK]},
-        }
-    ]
-    if backoff:
-        rules.append({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]})
+    """An Indexed Job. `join` has made the attempts that make sense where the machines live; the Job starts pods again
+    where a machine, a link or a pod was lost."""
+    final = {"containerName": CONTAINER, "operator": "In", "values": [PROGRAM, USAGE, CHECK, HANG]}
+    lost = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    rules = [*([lost] if backoff else []), {"action": "FailJob", "onExitCodes": final}]
     limit = {"activeDeadlineSeconds": int(job.spec.deadline)} if job.spec.deadline else {}
     return {
         "completionMode": "Indexed",
@@ -188,7 +182,7 @@ def _job_spec(job: Job, backoff: int) -> Document:
 
 def _jobset_spec(job: Job) -> Document:
     """The pods fail as one: their Job has no second try, the JobSet starts all of them again."""
-    rules = [{"name": "set-wrongly", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}]
+    rules = [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}]
     replicated = {
         "name": GROUP,
         "replicas": 1,

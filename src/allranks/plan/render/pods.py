@@ -11,7 +11,7 @@ from allranks.errors import UsageError
 from allranks.spec import RunSpec
 from allranks.spec.secrets import is_secret_name
 
-from ..joining import JOIN_PORT, gpu_count, join_words
+from ..joining import JOIN_PORT, gpu_count, join_variables, join_words
 
 Document = dict[str, Any]
 CONTAINER = "node"
@@ -143,7 +143,7 @@ def _command(job: Job, master: str) -> list[str]:
 
 def environment(job: Job, rank: int | None) -> list[Document]:
     """The container's variables; the node's rank where no completion index tells it."""
-    plain = {**job.variables, **job.spec.env}
+    plain = {**join_variables(job.spec), **job.variables, **job.spec.env}
     entries: list[Document] = [{"name": "ALLRANKS_TERMINATION_LOG", "value": TERMINATION_LOG}]
     if rank is not None:
         entries.append({"name": "NODE_RANK", "value": str(rank)})

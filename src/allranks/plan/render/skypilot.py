@@ -11,7 +11,7 @@ from allranks.errors import UsageError
 from allranks.spec import RunSpec
 from allranks.spec.secrets import is_secret_name
 
-from ..joining import JOIN_PORT, join_words
+from ..joining import JOIN_PORT, join_variables, join_words
 from .pods import ARCHIVE, object_name
 from .request import Rendered, Request
 from .yamltext import yaml_text
@@ -42,7 +42,7 @@ def sky_task(
     spec: RunSpec, name: str, archive: str, stream: bool = False, variables: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """The task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file."""
-    plain = {**(variables or {}), **spec.env}
+    plain = {**join_variables(spec), **(variables or {}), **spec.env}
     shown = {k: plain[k] for k in sorted(plain) if k not in hidden_names(spec, plain)}
     task: dict[str, Any] = {"name": name, "num_nodes": spec.nodes or 1, "resources": _resources(spec)}
     if spec.sync or spec.workdir is None:
