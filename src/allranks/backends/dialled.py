@@ -146,7 +146,6 @@ class Listener:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: Message | None = None
-        self.failure: Message | None = None  # what ended the start, where a refused node did
 
     # -- from the caller's thread ------------------------------------------------------------------
 
@@ -158,11 +157,13 @@ class Listener:
         except OSError as error:
             raise UsageError(f"port {port} can't be listened on: {error.strerror}; set --port") from None
 
-    def wait(self, deadline: float, told: Callable[[list[int]], None]) -> list[int]:
-        """Until every seat is taken or `deadline` (monotonic) or a refusal that ends it; gives the missing ranks."""
+    def wait(
+        self, deadline: float, told: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
+    ) -> list[int]:
+        """Until every seat is taken, `deadline` (monotonic) has come or it is given up; gives the missing ranks."""
         missing = self.missing()
         told(missing)
-        while missing and self.failure is None and time.monotonic() < deadline:
+        while missing and not given_up() and time.monotonic() < deadline:
             self._call(self._wait_change(min(1.0, max(0.0, deadline - time.monotonic()))))
             now = self.missing()
             if now != missing:

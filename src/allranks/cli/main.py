@@ -26,6 +26,7 @@ VERBS = {
     "render": "the files and commands for torchrun, Slurm, Kubernetes, …, from the same settings",
     "overlap": "how much communication hides behind computation, from profiler traces",
     "clean": "remove old run directories, or what runs left on the nodes",
+    "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "init": "write a commented allranks.toml",
 }
 USAGE = """usage: allranks VERB [options]          allranks VERB --help

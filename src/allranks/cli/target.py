@@ -16,11 +16,6 @@ from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.errors import ConfigError, HostfileError, UsageError
 from allranks.spec.layers import Resolved, resolve
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 CONFIG_NAME = "allranks.toml"
 FILE_LIMIT = 1 << 20
 
@@ -31,6 +26,10 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[dict[str,
     file = Path(wanted or CONFIG_NAME)
     if not wanted and not file.is_file():
         return {}, CONFIG_NAME
+    if sys.version_info >= (3, 11):  # here: allranks.pyz has no tomli for Python 3.10
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         with file.open("rb") as stream:
             data = stream.read(FILE_LIMIT + 1)

@@ -61,8 +61,8 @@ def _read(item: Mapping[str, Any], container: str) -> Pod | None:
         return None
     state = _state(status, container)
     terminated, waiting = state.get("terminated") or {}, state.get("waiting") or {}
-    disruption = next((c for c in status.get("conditions") or [] if c.get("type") == "DisruptionTarget"), {})
-    reason = str(status.get("reason") or disruption.get("reason") or "")
+    disrupted = [c for c in status.get("conditions") or [] if c.get("type") == "DisruptionTarget"]
+    reason = str(status.get("reason") or (disrupted[0].get("reason") if disrupted else "") or "")
     return Pod(
         name=str(metadata.get("name")),
         host=str(spec.get("hostname") or metadata.get("name")),

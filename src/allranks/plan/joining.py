@@ -8,13 +8,12 @@ from allranks.errors import UsageError
 from allranks.spec import RunSpec
 from allranks.spec.words import as_options
 
-JOIN_PORT = 29400
 # What the objects around the command say: where it runs, in which directory, with which variables.
 OUTSIDE = (
     "local", "hosts", "slurm", "partition", "sbatch", "k8s", "sky", "kind", "namespace", "context", "image", "gpus",
     "shm", "pod", "deadline", "infra", "autostop", "nodes", "nproc", "name", "workdir", "sync", "ssh_options",
     "guard_python", "runs_dir", "connect_timeout", "fold", "end_leftovers", "detach", "dry_run", "json",
-    "master_addr",
+    "master_addr", "node_rank", "join_port", "secret_file",
 )  # fmt: skip
 
 

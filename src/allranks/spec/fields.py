@@ -190,6 +190,9 @@ READERS: dict[str, Reader] = {
     "sbatch": _texts(_text(""), "options of sbatch such as --time=1:00:00"),
     "nodes": _whole(1, MAX_HOSTS),
     "nproc": _whole(1, 1024, auto=("auto", "gpu")),
+    "node_rank": _whole(0, MAX_HOSTS - 1),
+    "join_port": _whole(1, 65535),
+    "secret_file": _path("the path of a file"),
     "k8s": flag,
     "sky": flag,
     "kind": _matching(re.compile("|".join(KINDS)), "one of " + ", ".join(KINDS)),
@@ -246,10 +249,10 @@ READERS: dict[str, Reader] = {
     "dry_run": flag,
     "json": flag,
 }
-OPTION_ONLY = ("dry_run", "json")
+OPTION_ONLY = ("dry_run", "json", "node_rank")
 _OPTION_NAMES = {
     "ssh_options": "--ssh-option", "fold": "--no-fold", "check": "--no-check", "data_paths": "--data-path",
-    "command": "the command after --",
+    "command": "the command after --", "join_port": "--port",
 }  # fmt: skip
 
 

@@ -237,7 +237,7 @@ def _env_items(options: Mapping[str, object]) -> list[object]:
 def _remarks(values: Mapping[str, object], environ: Mapping[str, str]) -> Iterator[str]:
     """What is set and worth a sentence, though nothing overrides it."""
     rank = environ.get("NODE_RANK", "").strip()
-    if rank:
+    if rank and "node_rank" not in values:
         yield f"NODE_RANK={rank} is ignored: node ranks follow the order of the host list"
     port = values.get("master_port")
     if isinstance(port, int) and 0 < port < 1024:

@@ -67,7 +67,7 @@ class Kubectl:
             if "AlreadyExists" in said or "already exists" in said:
                 raise AlreadyExists(f"kubectl {words[0]}: {said}")
             raise KubectlError(f"kubectl {words[0]}: {said}")
-        return done.stdout
+        return str(done.stdout)
 
     def create(self, documents: Sequence[Document]) -> None:
         """Makes objects that are not there. `create`: `apply` would keep a copy in an annotation, too small for it."""

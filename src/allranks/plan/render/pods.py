@@ -11,7 +11,7 @@ from allranks.errors import UsageError
 from allranks.spec import RunSpec
 from allranks.spec.secrets import is_secret_name
 
-from ..joining import JOIN_PORT, gpu_count, join_variables, join_words
+from ..joining import gpu_count, join_variables, join_words
 
 Document = dict[str, Any]
 CONTAINER = "node"
@@ -134,7 +134,7 @@ def _container(job: Job, master: str, rank: int | None) -> Document:
 
 def _command(job: Job, master: str) -> list[str]:
     python = job.spec.guard_python or "python3"
-    where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(JOIN_PORT)]
+    where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(job.spec.join_port)]
     words = join_words(job.spec, job.name)
     stream = ["--json"] if job.stream else []
     argv = [python, f"{PROGRAM}/{ARCHIVE}", "join", *where, "--secret-file", f"{SECRET}/secret", *stream, *words]

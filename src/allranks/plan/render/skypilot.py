@@ -11,7 +11,7 @@ from allranks.errors import UsageError
 from allranks.spec import RunSpec
 from allranks.spec.secrets import is_secret_name
 
-from ..joining import JOIN_PORT, join_variables, join_words
+from ..joining import join_variables, join_words
 from .pods import ARCHIVE, object_name
 from .request import Rendered, Request
 from .yamltext import yaml_text
@@ -62,7 +62,7 @@ def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
 def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
     """The task's `run:` part, the same on every machine."""
     python = spec.guard_python or "python3"
-    words = ["--port", str(JOIN_PORT), *(["--json"] if stream else []), *join_words(spec, name)]
+    words = ["--port", str(spec.join_port), *(["--json"] if stream else []), *join_words(spec, name)]
     return (
         "# the same on every machine; the rank, the number of nodes and GPUs come from SKYPILOT_*\n"
         f"{_change(spec)}exec {shlex.quote(python)} {REMOTE} join --master-addr {_MASTER} \\\n"
