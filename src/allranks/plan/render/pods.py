@@ -19,6 +19,7 @@ RUN_LABEL = "allranks/run"
 ARCHIVE = "allranks.pyz"
 PROGRAM = "/opt/allranks"  # where the archive and the secret are mounted
 SECRET = "/opt/allranks-join"
+SCRATCH = "/tmp/allranks-runs"
 TERMINATION_LOG = "/dev/termination-log"
 AFTER_GRACE = 15  # seconds between the last SIGKILL of a rank and that of the pod: logs and the verdict travel then
 SHORTEST_GRACE = 30
@@ -135,7 +136,8 @@ def _container(job: Job, master: str, rank: int | None) -> Document:
 def _command(job: Job, master: str) -> list[str]:
     python = job.spec.guard_python or "python3"
     where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(job.spec.join_port)]
-    words = join_words(job.spec, job.name)
+    kept = job.spec.runs_dir != RunSpec().runs_dir and not job.stream  # else of a pod: it may have no place of its own
+    words = [f"--runs-dir={job.spec.runs_dir if kept else SCRATCH}", *join_words(job.spec, job.name)]
     stream = ["--json"] if job.stream else []
     argv = [python, f"{PROGRAM}/{ARCHIVE}", "join", *where, "--secret-file", f"{SECRET}/secret", *stream, *words]
     return [_literal(word) for word in argv]
