@@ -40,7 +40,19 @@ def render(what: str, place: Path, program: list[str], *options: str) -> Path:
     """`allranks render` as a person calls it; gives the directory of its files."""
     (place / "work").mkdir(exist_ok=True)
     words = ["--name", "demo", "--nodes", "4", "--nproc", "1", "--python", PYTHON, "--workdir", str(place / "work")]
-    argv = [PYTHON, "-m", "allranks", "render", what, *words, *options, "--output", str(place / "files"), "--", *program]
+    argv = [
+        PYTHON,
+        "-m",
+        "allranks",
+        "render",
+        what,
+        *words,
+        *options,
+        "--output",
+        str(place / "files"),
+        "--",
+        *program,
+    ]
     done = subprocess.run(argv, cwd=place / "work", capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 0, done.stderr
     return place / "files"

@@ -19,14 +19,15 @@ from allranks.plan.render import RENDERERS, Rendered, Request
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from .engines import engine_options, pods
 from .podfile import read_texts
 from .run import HOW, NETWORK, PLACES, TARGET, Text, option, say_notes
 from .target import find_cluster, require_command, resolve_options
 
-PODS = "Pods and cloud machines"
 WHAT = "; ".join(f"{name}: {renderer.title}" for name, renderer in RENDERERS.items())
 
 
+@engine_options(pods)
 def command(
     what: Annotated[str, typer.Argument(metavar="|".join(RENDERERS), help=WHAT)],
     command: Annotated[list[str] | None, typer.Argument(help="after --: the training command")] = None,
@@ -44,26 +45,19 @@ def command(
     master_addr: Annotated[Text, option("--master-addr", NETWORK, "default: the first host")] = None,
     master_port: Annotated[int | None, option("--master-port", NETWORK, "default: 29500")] = None,
     name: Annotated[Text, option("--name", PLACES, "of the run")] = None,
-    kind: Annotated[Text, option("--kind", PODS, "of objects (job)", "job|jobset|trainjob|pods")] = None,
-    image: Annotated[Text, option("--image", PODS, "container image with Python and torch", "IMAGE")] = None,
-    gpus: Annotated[Text, option("--gpus", PODS, "a node: 8, amd.com/gpu:8; for SkyPilot H100:8", "[NAME:]K")] = None,
-    namespace: Annotated[Text, option("--namespace", PODS, "of Kubernetes", "NAME")] = None,
-    shm: Annotated[Text, option("--shm", PODS, "size of /dev/shm (half of the memory)", "SIZE")] = None,
-    pod: Annotated[Text, option("--pod", PODS, "settings laid over the pods: volumes, nodeSelector, …", "FILE")] = None,
-    retries: Annotated[int | None, option("--retries", PODS, "further attempts after a failure (0)")] = None,
-    deadline: Annotated[Text, option("--deadline", PODS, "the cluster ends the run after so long (never)")] = None,
-    infra: Annotated[Text, option("--infra", PODS, "SkyPilot's: aws/us-east-1, k8s/CONTEXT", "WHERE")] = None,
-    autostop: Annotated[Text, option("--autostop", PODS, "SkyPilot's machines go when idle so long")] = None,
+    retries: Annotated[int | None, option("--retries", HOW, "further attempts after a failure (0)")] = None,
     config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
     output: Annotated[Text, option("--output", PLACES, "write the files here (default: show them)", "DIR")] = None,
     force: Annotated[bool, option("--force", PLACES, "replace files that are there")] = False,
     json_: Annotated[bool, option("--json", PLACES, "one JSON document on stdout: {files: {name: text}}")] = False,
+    **engines: Any,
 ) -> None:
     """Write what one would run on each node without allranks: scripts, configurations, manifests.
 
     Example: allranks render torchrun --hosts hosts.txt --nproc 8 --output launch -- train.py --epochs 3
     """
-    given = {k: v for k, v in locals().items() if k not in ("what", "config", "output", "force", "json_")}
+    given = {k: v for k, v in locals().items() if k not in ("what", "config", "output", "force", "json_", "engines")}
+    given.update(engines)
     if what not in RENDERERS:
         raise UsageError(f"render {what}: there is no such renderer; there are {', '.join(RENDERERS)}")
     resolved = resolve_options(given, config)

@@ -20,6 +20,7 @@ from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
 from .dryrun import describe
+from .engines import engine_options, pods, targets
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
 
@@ -36,6 +37,7 @@ def option(names: str, panel: str, text: str, metavar: str | None = None) -> Any
 Text = str | None
 
 
+@engine_options(targets, pods)
 def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
     local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
@@ -83,22 +85,37 @@ def command(
     detach: Annotated[bool | None, option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
     dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
     json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
+    **engines: Any,
 ) -> None:
     """Start training on every node, watch it, and end all of it if any part fails.
 
     Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
     """
-    given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
-    given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
-    resolved = resolve_options(given, config)
+    raise typer.Exit(start(resolve_options(fields_of(locals()), config), json_, dry_run))
+
+
+def fields_of(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the verb as fields of a RunSpec."""
+    fold, check = (False if given[f"no_{name}"] else None for name in ("fold", "check"))
+    own = {k: v for k, v in given.items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run", "engines")}
+    return {**own, **given["engines"], "fold": fold, "check": check, "allow": split_words(given["allow"])}
+
+
+def start(resolved: Resolved, json_: bool, dry_run: bool) -> int:
+    """On the target's own ground: here, or where an engine gives nodes."""
     require_command(resolved)
-    cluster = find_cluster(resolved)
     spec = resolved.spec
+    if spec.k8s or spec.sky:
+        from .afar import run_afar
+
+        say_notes(resolved, json_)
+        return run_afar(spec, json_, dry_run)
+    cluster = find_cluster(resolved)
     say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
-        raise typer.Exit(0)
-    raise typer.Exit(launch(resolved, cluster, json_))
+        return 0
+    return launch(resolved, cluster, json_)
 
 
 def say_notes(resolved: Resolved, json_: bool) -> None:

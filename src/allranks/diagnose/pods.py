@@ -14,7 +14,9 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 _LIMIT = 400
 _FATAL_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
 _IMAGE = (*_FATAL_IMAGE, "ImagePullBackOff", "ErrImagePull", "ImageInspectError")
-_NO_SUCH_IMAGE = re.compile(r"not found|manifest unknown|denied|unauthorized|no such host|does not exist|forbidden", re.I)
+_NO_SUCH_IMAGE = re.compile(
+    r"not found|manifest unknown|denied|unauthorized|no such host|does not exist|forbidden", re.I
+)
 _NOT_STARTED = ("StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError")
 _CONFIG = ("CreateContainerConfigError",)
 _LOST = ("NodeLost", "NodeShutdown", "Terminated", "Shutdown", "NodeAffinity")
@@ -160,7 +162,9 @@ def troubles(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]]) -> list[F
 def hopeless(pods: Sequence[Pod]) -> Finding | None:
     """A pod that waits for what will not come: to wait longer is of no use."""
     for pod in pods:
-        if pod.why in _FATAL_IMAGE or (pod.why in ("ImagePullBackOff", "ErrImagePull") and _NO_SUCH_IMAGE.search(pod.message)):
+        if pod.why in _FATAL_IMAGE or (
+            pod.why in ("ImagePullBackOff", "ErrImagePull") and _NO_SUCH_IMAGE.search(pod.message)
+        ):
             return _image(pod)
         if pod.why in _CONFIG:
             return _fail("k8s-scheduling", f"{pod.host} can't be configured: {_short(pod.message)}",

@@ -19,7 +19,6 @@ Document = dict[str, Any]
 class Shown(Protocol):
     """The part of a view that follows a run."""
 
-    def opening(self, info: Document) -> None: ...
     def event(self, event: Document) -> None: ...
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
     def status(self, document: Document, now: float) -> None: ...
@@ -94,7 +93,6 @@ class Replay:
         document = self.run.read_document("run.json") or {}
         listed = [{**n, "index": i} for i, n in enumerate(nodes)]
         self.run.write_document("run.json", {**document, "nodes": listed})
-        self.view.opening({**info, "run": self.run.name, "directory": str(self.run.path)})
 
 
 def conclude(run: RunDirectory, result: Document, stopped: bool) -> Document:

@@ -57,7 +57,9 @@ class Kubectl:
         argv = [*self.argv(*words), f"--request-timeout={patience:g}s"]
         given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=patience + 10, **given)
+            done = subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", timeout=patience + 10, **given
+            )
         except subprocess.TimeoutExpired:
             raise KubectlError(f"kubectl {words[0]}: no answer in {patience:g} s") from None
         except OSError as error:
@@ -105,7 +107,9 @@ class Kubectl:
         hurry = [f"--grace-period={grace}", *(["--force"] if grace == 0 else [])] if grace is not None else []
         label = ["-l", f"{RUN_LABEL}={run}", "--ignore-not-found", "--wait=false"]
         if KINDS[kind]:
-            self.call("delete", KINDS[kind], *label, "--cascade=foreground" if grace is None else "--cascade=background")
+            self.call(
+                "delete", KINDS[kind], *label, "--cascade=foreground" if grace is None else "--cascade=background"
+            )
         if "pods" in kinds.split(","):
             self.call("delete", "pods", *label, *hurry)
 

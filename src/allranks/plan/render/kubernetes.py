@@ -8,10 +8,11 @@ because nothing is ready before the pods have found each other.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from allranks.diagnose.outcomes import CHECK, HANG, PROGRAM
 from allranks.errors import UsageError
+from allranks.spec import RunSpec
 
 from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, object_name, pod_template
 from .request import Rendered, Request
@@ -25,7 +26,7 @@ TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 def kubernetes(request: Request) -> Rendered:
     """The run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
-    job = Job(request.spec, object_name(request.spec.name), request.archive, overlay=overlay(request))
+    job = Job(request.spec, object_name(request.spec.name), request.archive, overlay=overlay(request.spec, request.texts))
     objects = manifests(job)
     config = [o for o in objects if o["kind"] == "ConfigMap"]
     others = [o for o in objects if o["kind"] != "ConfigMap"]
@@ -35,14 +36,14 @@ def kubernetes(request: Request) -> Rendered:
     }
 
 
-def overlay(request: Request) -> Document:
+def overlay(spec: RunSpec, texts: Mapping[str, str]) -> Document:
     """The settings of --pod: a pod's `metadata` and `spec`."""
-    if request.spec.pod is None:
+    if spec.pod is None:
         return {}
-    found = read_yaml(request.texts[request.spec.pod], f"--pod {request.spec.pod}")
+    found = read_yaml(texts[spec.pod], f"--pod {spec.pod}")
     unknown = [key for key in found if key not in ("apiVersion", "kind", "metadata", "spec")]
     if unknown:
-        raise UsageError(f"--pod {request.spec.pod}: found {unknown[0]}, set metadata and spec as a pod has them")
+        raise UsageError(f"--pod {spec.pod}: found {unknown[0]}, set metadata and spec as a pod has them")
     return {key: found[key] for key in ("metadata", "spec") if key in found}
 
 
