@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from allranks.diagnose.outcomes import DONE, PROGRAM, SERVICE, STOPPED, exit_code
+from allranks.diagnose.outcomes import CTRL_C, DONE, PROGRAM, SERVICE, STOPPED, exit_code
 from allranks.diagnose.pods import Pod, hopeless, read_pods, troubles, waiting
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding, Verdict, Where
@@ -43,7 +43,7 @@ class Following:
         self._followed, self._since = "", str((run.read_document("follow.json") or {}).get("since") or "")
         self._next, self._pause, self._said = 0.0, LOOK_EVERY, ""
         self._alone_since: float | None = None
-        self._stopped_at = 0.0
+        self._ended_at = 0.0
         self._lost = ""
 
     # -- following ---------------------------------------------------------------------------------
@@ -54,9 +54,12 @@ class Following:
         self._read()
         if now >= self._next or self.replay.result is not None:
             self._look(now)
-        if self.replay.result is not None:
-            return self._judge(self.replay.result)
-        return self._over(now)
+        if self.replay.result is None:
+            return self._over(now)
+        self._ended_at = self._ended_at or now
+        if not self._all_over() and self._is_outer() and now - self._ended_at < PATIENCE:
+            return None  # the pods' own end says more than what node 0 saw
+        return self._judge(self.replay.result)
 
     def _read(self) -> None:
         if self._log is None:
@@ -152,11 +155,16 @@ class Following:
                 "attempts": [], "timing": {"total": round(time.time() - self.run.started, 3)}, "left": {},
                 "unfetched": {}, "outputs": {}}  # fmt: skip
 
+    def _is_outer(self) -> bool:
+        """Node 0 saw that something ended from outside of the program."""
+        verdict = (self.replay.result or {}).get("verdict")
+        return isinstance(verdict, dict) and verdict.get("cause") in OUTER and not self.stopping
+
     def _judge(self, result: Document) -> Document:
         """Node 0's result, with Kubernetes' reason where that is nearer to the cause."""
-        verdict = result.get("verdict")
-        if not isinstance(verdict, dict) or verdict.get("cause") not in OUTER or self.stopping:
+        if not self._is_outer():
             return result
+        verdict = result["verdict"]
         blamed = (verdict.get("where") or {}).get("node")
         found = [f for f in troubles(self.pods, self.events) if f.where.node in (blamed, None) or blamed is None]
         if not found:
@@ -171,7 +179,7 @@ class Following:
     def stop(self) -> None:
         """Once: ranks may save. Twice: now."""
         first, self.stopping = not self.stopping, True
-        self._stopped_at, self._next = time.time(), 0.0
+        self._next = 0.0
         self._say("stopping: ranks have their time to save" if first else "ending at once")
         self.kubectl.remove(self.name, self.kind, None if first else 0)
 
@@ -182,8 +190,10 @@ class Following:
         if self._log is not None:
             self._log.close()
         if self.stopping and result["exit"] in (STOPPED, SERVICE, PROGRAM):
-            result = {**result, "exit": 130 if reason == "ctrl-c" else STOPPED, "verdict": None}
-        return conclude(self.run, {**result, "left": left}, self.stopping)
+            result = {**result, "exit": CTRL_C if reason == "ctrl-c" else STOPPED, "verdict": None}
+        kept = bool(((self.run.read_document("run.json") or {}).get("spec") or {}).get("output_dir"))
+        gone: Document = {} if kept else {"outputs": {}, "unfetched": {}}  # the pods' own disks are no more
+        return conclude(self.run, {**result, **gone, "left": left}, self.stopping)
 
     def clear(self, patience: float = STUCK) -> Document:
         """Removes pods and parts; pods that do not go are removed without grace. {pod: what is left of it}."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import subprocess
 import threading
 import time
@@ -11,6 +12,20 @@ from .kubectl import Kubectl
 
 MOST = 20_000  # lines that may wait to be read; then kubectl waits, and the kubelet keeps the rest
 AGAIN_AFTER = 1.0
+PIECE = 16 << 10  # container runtimes cut lines there, and older kubelets write the time of each piece into the line
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(?:Z|[+-]\d\d:\d\d) ")
+
+
+def whole(text: str) -> str:
+    """A line without the times of its further pieces (it is ASCII, so that bytes are characters)."""
+    at = PIECE
+    while at < len(text):
+        stamp = _STAMP.match(text, at)
+        if stamp is None:
+            return text
+        text = text[:at] + text[stamp.end() :]
+        at += PIECE
+    return text
 
 
 class PodLog:
@@ -73,6 +88,7 @@ class PodLog:
     def _new(self, line: str) -> str | None:
         """The text of a line that has not been given yet. --since-time is whole seconds: what came then comes again."""
         stamp, _, text = line.rstrip("\n").partition(" ")
+        text = whole(text)
         if stamp < self.since or (stamp == self.since and text in self._skip):
             return None
         if stamp != self.since:
