@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from allranks.data import probe
+from allranks.backends.bundle import beside_the_runner
 from bench.table import Report, Sample, alternate, column
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,30 +19,28 @@ SCRIPT = ROOT / "examples" / "train_lm.py"
 BATCH, CONTEXT, WARM = 8, 96, 10
 BOUND = 600.0
 OFF, ON = "without", "audited"
-# As the runner does it: the probe goes in when torch's loader has been imported, then the script runs as itself.
-START = (
-    f"import sys; sys.path.insert(0, {str(Path(probe.__file__).parent)!r}); import probe; del sys.path[0]; "
-    "assert probe.install() or not {on}; import runpy; del sys.argv[0]; "
-    "runpy.run_path(sys.argv[0], run_name='__main__')"
-)
 
 
 def _train(steps: int, noted: int, workers: int) -> Sample:
-    """One rank of the demo; medians of its steps' seconds over the noted steps, and over those after them."""
+    """One rank of the demo under the runner; medians of its steps' seconds over the noted steps, and after them."""
     with tempfile.TemporaryDirectory(prefix="allranks-bench-") as folder:
+        for name, content in beside_the_runner(False, True).items():
+            (Path(folder) / name).write_bytes(content)
         out, rows = Path(folder) / "out", Path(folder) / "rows.jsonl"
         words = ["--steps", str(steps), "--batch", str(BATCH), "--context", str(CONTEXT), "--workers", str(workers),
                  "--out", str(out), "--resume", "never"]  # fmt: skip
         env = {k: v for k, v in os.environ.items() if k not in ("ALLRANKS_AUDIT_FILE", "ALLRANKS_AUDIT_BATCHES")}
         if noted:
             env.update(ALLRANKS_AUDIT_FILE=str(rows), ALLRANKS_AUDIT_BATCHES=str(noted))
-        argv = [sys.executable, "-c", START.replace("{on}", str(bool(noted))), str(SCRIPT), *words]
+        argv = [sys.executable, f"{folder}/runner.py", str(SCRIPT), *words]
         done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=BOUND)
         if done.returncode:
             raise RuntimeError(f"exit {done.returncode}: {done.stderr[-400:]}")
         found = [json.loads(line) for line in (out / "rank_00_metrics.jsonl").read_text().splitlines()]
         seconds = [BATCH * CONTEXT / row["tokens_per_s"] for row in found]
         written = rows.stat().st_size if rows.exists() else 0
+        if bool(written) != bool(noted):
+            raise RuntimeError(f"{written} bytes of notes where {noted} batches were to be noted")
         during, after = seconds[WARM : steps // 2], seconds[steps // 2 :]
         return {"during": _middle(during), "after": _middle(after), "bytes": written}
 
@@ -53,7 +51,7 @@ def _middle(values: Sequence[float]) -> float:
 
 def run(quick: bool) -> Report:
     """One rank, so that nothing but the step itself is in a step; the first half of the steps is audited."""
-    steps, rounds = (60, 1) if quick else (400, 9)
+    steps, rounds = (60, 1) if quick else (300, 7)
     report = Report("audit", f"audit: the demo on one rank, {steps} steps, the first {steps // 2} audited")
     for workers in (0, 2):
         cases = {

@@ -64,7 +64,8 @@ class Verdict:
     """The finding that explains the rest: one cause, one culprit, the victims.
 
     `confidence` is 0 to 1; `victims` are ranks; `detected_after_s` is seconds from the failure to its
-    detection where both are known; `runners_up` are what else failed, the likelier first.
+    detection where both are known; `runners_up` are what else failed, the likelier first. `decision` says whether
+    the run is tried again, and why, where retries were asked for.
     """
 
     finding: Finding
@@ -74,9 +75,11 @@ class Verdict:
     attempt: int = 0
     detected_after_s: float | None = None
     runners_up: tuple[Finding, ...] = ()
+    decision: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form fixed by the design: a Finding plus the verdict's own fields."""
+        decided = {"decision": self.decision} if self.decision else {}
         return {
             "schema": 1,
             **self.finding.to_json(),
@@ -86,4 +89,5 @@ class Verdict:
             "attempt": self.attempt,
             "detected_after_s": self.detected_after_s,
             "runners_up": [f.to_json() for f in self.runners_up],
+            **decided,
         }

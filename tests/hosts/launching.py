@@ -110,11 +110,19 @@ class Launch:
         wait_until(lambda: len(list(self.work.glob("up-*"))) >= ranks, BOUND, f"{ranks} programs up")
         return self
 
-    def result(self) -> dict[str, Any]:
+    def result(self, bound: float = BOUND) -> dict[str, Any]:
         """Waits for the end and gives the JSON document."""
         assert self.process is not None
-        code = self.process.wait(BOUND)
+        code = self.process.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
+        assert document["exit"] == code
+        return document
+
+    def end(self) -> dict[str, Any]:
+        """Waits for the end of a run in words or in JSON, and gives result.json."""
+        assert self.process is not None
+        code = self.process.wait(BOUND)
+        document: dict[str, Any] = json.loads((self.run_dir / "result.json").read_text())
         assert document["exit"] == code
         return document
 
@@ -178,7 +186,7 @@ def _parent(pid: int) -> int:
 def _parent_is_guard(pid: int) -> bool:
     """A rank's main process is a child of the guard; the guard runs the boot line."""
     words = Path(f"/proc/{_parent(pid)}/cmdline").read_bytes()
-    return b"ALLRANKS-BOOT" in words
+    return b"ALLRANKS-BOOT" in words or b"allranks.node" in words
 
 
 def program(name: str, *words: str) -> list[str]:

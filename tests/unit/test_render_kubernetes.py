@@ -215,9 +215,10 @@ def test_a_timeout_that_is_not_forced_stays_weak() -> None:
     assert "--pg-timeout=600" in forced["containers"][0]["command"]
 
 
-def test_tests_are_refused() -> None:
-    with pytest.raises(UsageError, match="join --test SUITE"):
-        rendered(dataclasses.replace(PLAIN, test="quick"))
+@pytest.mark.parametrize("more", [{"test": "quick"}, {"spares": 1}, {"hang_pattern": "x"}, {"sync": True}])
+def test_what_pods_do_not_have_is_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="^--"):
+        rendered(dataclasses.replace(PLAIN, **more))
 
 
 def test_the_archive_comes_through_as_it_was() -> None:
@@ -305,3 +306,18 @@ def test_any_name_becomes_one_that_kubernetes_takes(name: str) -> None:
 def test_a_template_without_settings_is_as_it_was() -> None:
     job = Job(PLAIN, "demo", b"")
     assert pod_template(job, "m") == pod_template(dataclasses.replace(job, overlay={}), "m")
+
+
+def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
+    """A new option of `run` either goes to `join`, or stands in OUTSIDE."""
+    import inspect
+
+    from allranks.cli.join import command
+    from allranks.plan.joining import OUTSIDE
+    from allranks.spec.fields import READERS
+    from allranks.spec.words import _NOT_OF_RUN
+
+    passed = set(READERS) - set(OUTSIDE) - set(_NOT_OF_RUN) - {"test"}
+    taken = {"check" if name == "no_check" else name for name in inspect.signature(command).parameters}
+    assert passed <= taken, f"join has no {sorted(passed - taken)}: add them to plan/joining.py OUTSIDE"
+    assert {"lease", "stop_grace", "hang_timeout", "python", "retries", "allow"} <= passed

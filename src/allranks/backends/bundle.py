@@ -93,10 +93,10 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     """What ships, by the name its code has there; packages by the name of their __init__."""
     found = {}
     for path in sorted((HOME / "node").glob("*.py")):
-        if path.name != "runner.py":
+        if not path.name.startswith("runner"):
             found[f"allranks.node.{path.stem}"] = path
     found["allranks.findings"] = HOME / "findings.py"
-    for stem in ("__init__", "host", "check", "compare", "smi", "checks/__init__"):
+    for stem in ("__init__", "host", "check", "compare", "figures", "smi", "checks/__init__"):
         found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:
         found[f"allranks.preflight.checks.{name}"] = source_of(name) or HOME / "preflight" / "checks" / f"{name}.py"
@@ -124,9 +124,11 @@ def _byte_code(name: str, path: Path) -> bytes:
 
 
 @cache
-def beside_the_runner(tests: bool) -> dict[str, bytes]:
+def beside_the_runner(tests: bool, audit: bool = False) -> dict[str, bytes]:
     """Files of their own in the node directory, by name: they run under the training interpreter."""
-    files = {"runner.py": (HOME / "node" / "runner.py").read_bytes()}
+    files = {path.name: path.read_bytes() for path in sorted((HOME / "node").glob("runner*.py"))}
+    if audit:
+        files["probe.py"] = (HOME / "data" / "probe.py").read_bytes()
     if tests:
         files["collectives.zip"] = collectives_zip()
     return files
@@ -134,7 +136,7 @@ def beside_the_runner(tests: bool) -> dict[str, bytes]:
 
 def payload(header: dict[str, Any]) -> bytes:
     """Everything after the marker: zip, header (which names the files), the files, each with its length before it."""
-    files = beside_the_runner(bool(header.get("tests")))
+    files = beside_the_runner(bool(header.get("tests")), bool(header.get("audit")))
     named = json.dumps({**header, "files": list(files)}).encode()
     parts = (node_zip(tuple(header.get("checks") or ())), named, *files.values())
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

@@ -144,7 +144,7 @@ class Listener:
         self._strangers = 0
         self._reported: set[str] = set()
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._over: Message | None = None
 
     # -- from the caller's thread ------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Listener:
         self._keep(self._loop.create_task(self._beat()))
         return port
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -224,6 +224,9 @@ class Listener:
         self._changed.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._keep(task)
         peer = (writer.get_extra_info("peername") or ("?",))[0]
         if self._strangers >= STRANGERS_AT_ONCE:
             writer.close()
@@ -325,8 +328,10 @@ class Listener:
             await asyncio.sleep(0.05)
         for server in self._servers:
             server.close()
-        for task in self._tasks:
+        mine = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in mine:
             task.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)
 
 
 class DialledTransport(Transport):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -11,14 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from allranks.cluster import Cluster
+from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
-from allranks.gang.controller import View as Watching
+from allranks.gang.view import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from .allocated import Reach, allocated
 from .dryrun import describe
 from .engines import engine_options, pods, targets
 from .keys import offer
@@ -47,7 +50,7 @@ def command(
     sbatch: Annotated[list[str] | None, option("--sbatch", TARGET, "further options of sbatch", "OPTIONS")] = None,
     nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts; of a new job: how many", "N")] = None,
     nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node, or auto: slots, else GPUs, else 1", "K")] = None,
-    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, or command (once a node)", "NAME")] = None,
+    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, accelerate, deepspeed, …", "NAME")] = None,
     python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
     guard_python: Annotated[Text, option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
     workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
@@ -76,8 +79,12 @@ def command(
     node_dir: Annotated[Text, option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
     output_dir: Annotated[Text, option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
     config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
-    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
-    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), or report and go on", "WHAT")] = None,
+    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "again after what may pass (0)")] = None,
+    spares: Annotated[int | None, option("--spares", BEHAVIOUR, "the last K hosts stand by", "K")] = None,
+    hang_pattern: Annotated[Text, option("--hang-pattern", TIMES, "logs must say it again within that time")] = None,
+    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), report, or restart", "WHAT")] = None,
+    audit_data: Annotated[int | None, option("--audit-data", BEHAVIOUR, "first N batches: is it split?", "N")] = None,
+    on_audit: Annotated[Text, option("--on-audit", BEHAVIOUR, "data not split: report, or stop", "WHAT")] = None,
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
     step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
     no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
@@ -91,26 +98,28 @@ def command(
 
     Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
     """
-    raise typer.Exit(start(resolve_options(fields_of(locals()), config), json_, dry_run))
+    raise typer.Exit(_carry_out(dict(locals())))
 
 
-def fields_of(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the verb as fields of a RunSpec."""
-    fold, check = (False if given[f"no_{name}"] else None for name in ("fold", "check"))
-    own = {k: v for k, v in given.items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run", "engines")}
-    return {**own, **given["engines"], "fold": fold, "check": check, "allow": split_words(given["allow"])}
-
-
-def start(resolved: Resolved, json_: bool, dry_run: bool) -> int:
-    """On the target's own ground: here, or where an engine gives nodes."""
+def _carry_out(given: dict[str, Any]) -> int:
+    """Does what the options, as they were given, say, where the target says; gives the exit code."""
+    config, json_, dry_run = given.pop("config"), given.pop("json_"), given.pop("dry_run")
+    given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
+    given.update(given.pop("engines"), allow=split_words(given["allow"]))
+    resolved = resolve_options(given, config)
     require_command(resolved)
     spec = resolved.spec
+    if spec.slurm and read_allocation(os.environ) is None:
+        from .submitted import submit
+
+        say_notes(resolved, json_)
+        return submit(dataclasses.replace(spec, dry_run=dry_run), json_)
     if spec.k8s or spec.sky:
         from .afar import run_afar
 
         say_notes(resolved, json_)
         return run_afar(spec, json_, dry_run)
-    cluster = find_cluster(resolved)
+    cluster = find_cluster(resolved, spares=spec.spares)
     say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
@@ -136,14 +145,30 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
         from .leftovers import end_dead_runs
 
         end_dead_runs(spec, cluster)
+    reach = allocated(spec, cluster)
     session = sessions.create(
-        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size
-    )
+        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
+        transport=reach.transport if reach else None, engine=reach.engine if reach else None,
+    )  # fmt: skip
     session.view.opening(opening(session))
+    if reach is not None:
+        reach.begin(session)
     if spec.detach:
-        return _leave(session, json_)
-    result = session.run(None if json_ else offer)
-    return close(session, result, json_)
+        return _leave(session, json_, reach)
+    return go(session, reach, json_)
+
+
+def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool = True) -> int:
+    """Runs it to its end here; gives the exit code."""
+    try:
+        result = session.run(offer if keys and not json_ else None)
+    finally:
+        if reach is not None:
+            reach.end()
+    code = close(session, result, json_)
+    if reach is not None:
+        reach.engine.linger()
+    return code
 
 
 def make_view(spec: RunSpec, json_: bool) -> View | JsonView:
@@ -160,6 +185,7 @@ def opening(session: sessions.Session) -> dict[str, Any]:
         "launcher": session.spec.launcher,
         "source": session.cluster.source,
         "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.nodes],
+        "spares": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.spares],
     }
 
 
@@ -175,7 +201,7 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     return int(result["exit"])
 
 
-def _leave(session: sessions.Session, json_: bool) -> int:
+def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
     """--detach: a daemon holds the lease; this process waits until the ranks have started."""
     run = session.run_dir
     pid = os.fork()
@@ -186,7 +212,7 @@ def _leave(session: sessions.Session, json_: bool) -> int:
         run.write_document("run.json", {**document, "controller": sessions.controller_identity()})
         code = 1
         try:
-            code = close(session, session.run(), False)
+            code = go(session, reach, False, keys=False)
         finally:
             os._exit(code)
     return _watch_start(run, pid, session.view, json_)

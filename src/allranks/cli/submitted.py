@@ -38,6 +38,7 @@ PAUSE = 0.2
 LOOK_EVERY = 1.0  # seconds between two questions to slurmctld; it grows while nothing changes
 LOOK_AT_MOST = 15.0
 LATE = 10.0  # seconds that a shared file system may take to show the result of a job that is over
+SOON = 1.0  # where it shows the job's output, and no controller has begun
 QUESTION = "\nCtrl-C: [c]ancel the job, or [d]etach (it goes on)? "
 
 
@@ -162,6 +163,7 @@ class Follower:
             self._reader.skip_to_end()
         self._said, self._next, self._pause = "", 0.0, LOOK_EVERY
         self._last: Job | None = None
+        self._begun = offset > 0
         self._over_since: float | None = None
 
     def turn(self) -> dict[str, Any] | None:
@@ -174,14 +176,21 @@ class Follower:
         if result is not None and not self._goes_on(result):
             self._show(now)
             return result
-        if self._over_since is not None and now - self._over_since > (0.0 if self.asked_to_stop else LATE):
+        if self._over_since is not None and now - self._over_since > self._patience():
             return self.run.read_document("result.json") or conclude(self.run, self._last, self.asked_to_stop)
         return None
+
+    def _patience(self) -> float:
+        """How long a result may be on its way once the job is over: not at all where there can be none."""
+        if self.asked_to_stop:
+            return 0.0
+        return SOON if not self._begun and (self.run.path / "slurm.log").exists() else LATE
 
     def _show(self, now: float) -> None:
         events, self._offset = self.run.read_events(self._offset)
         for event in events:
             if event.get("event") == "run-start":
+                self._begun = True
                 self._open()
             self.view.event(event)
         for node, rank, data in self._reader.fresh():
@@ -198,13 +207,18 @@ class Follower:
                    "launcher": spec.get("launcher", "direct"), "source": document.get("source", "Slurm"),
                    "nodes": document.get("nodes") or []}  # fmt: skip
         if opening["nodes"]:
+            self._reader.names_anew()
             self.view.opening(opening)
 
     def _look(self, now: float) -> None:
         """Asks slurmctld; a service that is away for a while is no end of the job."""
         try:
             found = jobs.look(self.job)
-            said = f"{found.state} {waiting(found)}" if found is not None and found.waits else (found.state if found else "")
+            said = (
+                f"{found.state} {waiting(found)}"
+                if found is not None and found.waits
+                else (found.state if found else "")
+            )
         except jobs.SlurmError as error:
             found, said = self._last, str(error)
         if said != self._said:
@@ -229,7 +243,10 @@ class Follower:
 
 def _by_slurm(result: dict[str, Any]) -> bool:
     verdict = result.get("verdict") or {}
-    return verdict.get("check") == "slurm" or verdict.get("cause") in ("slurm-preempt-or-timelimit", "node-network-down")
+    return verdict.get("check") == "slurm" or verdict.get("cause") in (
+        "slurm-preempt-or-timelimit",
+        "node-network-down",
+    )
 
 
 def _lower(said: str) -> str:
@@ -247,7 +264,9 @@ def follow(run: RunDirectory, job: str, view: View | JsonView, offset: int) -> d
                 return {**result, "exit": CTRL_C} if follower.asked_to_stop and result["exit"] == 143 else result
             wanted = interrupts.decide(view)
             if wanted == "leave":
-                print(f"\nleft; job {job} goes on: allranks status {run.name} · logs -f · attach · stop", file=sys.stderr)
+                print(
+                    f"\nleft; job {job} goes on: allranks status {run.name} · logs -f · attach · stop", file=sys.stderr
+                )
                 return None
             if wanted == "stop":
                 _stop(follower)

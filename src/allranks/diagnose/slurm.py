@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from allranks.cluster.hostlist import expand
-from allranks.errors import UsageError
 from allranks.findings import Finding, Where
 
 CHECK = "slurm"  # findings that are Slurm's own word carry it
 PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-ACTIVE = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "RESIZING", "STOPPED"})
+ACTIVE = frozenset(
+    {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "RESIZING", "STOPPED"}
+)
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=(.*?)(?=\s[A-Z][A-Za-z/:]*=|\s*$)")
 
 # Slurm's reason: what it means, and what to do where waiting will not help.
@@ -28,7 +28,9 @@ REASONS: dict[str, tuple[str, str]] = {
     "UnavailableNodes": ("a node it needs is down, drained or reserved", "sinfo -R says why nodes are away"),
     "NodeDown": ("a node it needs is down", "sinfo -R says why nodes are away"),
     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
-        "nodes it needs are down, drained or reserved", "sinfo -R says why nodes are away"),
+        "nodes it needs are down, drained or reserved",
+        "sinfo -R says why nodes are away",
+    ),
     "Dependency": ("another job has to end first", ""),
     "DependencyNeverSatisfied": ("the job it depends on failed: it will never start", "scancel it"),
     "BeginTime": ("its begin time has not come", ""),
@@ -36,7 +38,10 @@ REASONS: dict[str, tuple[str, str]] = {
     "ReservationDeleted": ("its reservation is gone", "leave out --reservation"),
     "JobHeldUser": ("you have put it on hold", "scontrol release {job}"),
     "JobHeldAdmin": ("an administrator holds it", "ask why; only they can release it"),
-    "launch failed requeued held": ("its start failed on a node; it is held", "scontrol release {job}, or scancel {job}"),
+    "launch failed requeued held": (
+        "its start failed on a node; it is held",
+        "scontrol release {job}, or scancel {job}",
+    ),
     "PartitionDown": ("the partition takes no jobs to its nodes now", "sinfo -s lists the others"),
     "PartitionInactive": ("the partition is inactive", "sinfo -s lists the others"),
     "PartitionNodeLimit": ("it asks for more nodes than the partition gives one job", "ask for fewer: --nodes"),
@@ -71,11 +76,12 @@ class Job:
     limit: str = ""
     restarts: int = 0
     preempted: bool = False
+    requeues: bool = False
     by: str = ""
 
-    def told(self, state: str) -> Job:
-        """The same job with what slurmstepd says of it: while it completes, slurmctld does not say why."""
-        return replace(self, state=state)
+    def told(self, state: str, failed_node: str) -> Job:
+        """The same job with what slurmstepd and srun say of it: while it completes, slurmctld does not say why."""
+        return replace(self, state=state, failed_node=self.failed_node or failed_node)
 
     @property
     def waits(self) -> bool:
@@ -107,6 +113,7 @@ def read_scontrol(text: str) -> Job | None:
         exit_code=code, exit_signal=sign, start=_known(fields.get("StartTime")), end=_known(fields.get("EndTime")),
         limit=_known(fields.get("TimeLimit")), restarts=int(restarts) if restarts.isdigit() else 0,
         preempted=bool(_known(fields.get("PreemptTime"))), failed_node=_known(fields.get("FailedNode")),
+        requeues=fields.get("Requeue") == "1",
     )  # fmt: skip
 
 
@@ -121,8 +128,8 @@ def read_sacct(text: str, job: str) -> Job | None:
             state, _, by = parts[1].partition(" by ")
             code, sign = _exit(parts[2])
             return Job(
-                job, state.strip(), _known(parts[7]), _known(parts[3]), exit_code=code, exit_signal=sign, start=parts[4],
-                end=parts[5], limit=parts[6], preempted=state == "PREEMPTED", by=by.strip(),
+                job, state.strip(), _known(parts[7]), _known(parts[3]), exit_code=code, exit_signal=sign,
+                start=parts[4], end=parts[5], limit=parts[6], preempted=state == "PREEMPTED", by=by.strip(),
             )  # fmt: skip
     return None
 
@@ -145,7 +152,8 @@ def waiting(job: Job) -> str:
         return {"CONFIGURING": "its nodes are being made ready"}.get(job.state, f"it is {job.state.lower()}")
     meaning, remedy = _meaning(job.reason)
     tail = f" ({remedy.format(job=job.id)})" if remedy else ""
-    return f"{job.reason or 'no reason given'}: {meaning}{tail}" if meaning else job.reason
+    named = f"{job.reason}: " if job.reason else ""
+    return f"{named}{meaning}{tail}" if meaning else job.reason
 
 
 def _meaning(reason: str) -> tuple[str, str]:
@@ -156,10 +164,16 @@ def _meaning(reason: str) -> tuple[str, str]:
     if not reason:
         return REASONS["None"]
     if _PER_JOB.search(bare):
-        return "it asks for more than one job may have", "ask for less; sacctmgr show qos, sacctmgr show assoc user=$USER"
+        return (
+            "it asks for more than one job may have",
+            "ask for less; sacctmgr show qos, sacctmgr show assoc user=$USER",
+        )
     if _LIMIT.fullmatch(bare):
         who = "QOS" if bare.startswith("QOS") else "account or user"
-        return f"a limit of the {who} is reached: it waits until other jobs end", "sacctmgr show assoc user=$USER; sshare"
+        return (
+            f"a limit of the {who} is reached: it waits until other jobs end",
+            "sacctmgr show assoc user=$USER; sshare",
+        )
     return "", ""
 
 
@@ -176,7 +190,9 @@ def ended(job: Job, kill_wait: int | None = None, line: str = "") -> Finding | N
         message = f"Slurm ended job {job.id}: {what}{given} was up{saved}"
         return _fail(LIMIT, message, LONGER, evidence)
     if job.state == "PREEMPTED" or (job.preempted and job.state in ("REQUEUED", "CANCELLED", "COMPLETING", "PENDING")):
-        return _fail(LIMIT, f"Slurm preempted job {job.id}: a job of a higher priority took its nodes", PREEMPTED, evidence)
+        return _fail(
+            LIMIT, f"Slurm preempted job {job.id}: a job of a higher priority took its nodes", PREEMPTED, evidence
+        )
     if job.state == "REQUEUED":
         return _fail(LIMIT, f"Slurm put job {job.id} back into the queue", PREEMPTED, evidence)
     if job.state == "NODE_FAIL" or (job.state in PENDING and job.failed_node):
@@ -228,11 +244,8 @@ PREEMPTED = "save checkpoints at SIGTERM; with --sbatch --requeue the job starts
 
 
 def _only(nodes: str) -> str:
-    try:
-        names = expand(nodes) if nodes else []
-    except UsageError:
-        return ""
-    return names[0] if len(names) == 1 else ""
+    """The node, where the list has one."""
+    return "" if any(character in nodes for character in "[,") else nodes
 
 
 def _user(by: str) -> str:
@@ -268,19 +281,20 @@ def cancelled(text: str) -> tuple[str, str] | None:
 
 _ON_NODE = (
     re.compile(r"Task launch for \S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)"),
-    re.compile(r"(?:Node failure on|First task exited|node failure on) (?P<node>[\w.-]+)(?P<why>)"),
-    re.compile(r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: (?P<why>.+)"),
-    re.compile(r"slurmstepd: error: (?P<node>[\w.-]+) \[\d+\] \S+ (?P<why>.+)"),
+    re.compile(r"[Nn]ode failure on (?P<node>[\w.-]+)(?P<why>)"),
     re.compile(r"[Tt]imed out waiting for (?:job )?(?:step|launch) response from (?P<node>[\w.-]+)(?P<why>)"),
 )
+_TASK = re.compile(r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: (?P<why>.+)")  # ended by itself, or with the step
+_WITH_THE_STEP = re.compile(r"Killed|Terminated|exit code 1(?:37|43)\b")
 
 
 def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[str, str]:
     """What srun says of single nodes: name → its words. `nodes` are the ones that count."""
     found: dict[str, str] = {}
+    ended: dict[str, str] = {}
     for line in stderr.splitlines():
-        for pattern in _ON_NODE:
+        for pattern in (*_ON_NODE, _TASK):
             match = pattern.search(line)
             if match and (nodes is None or match["node"] in nodes):
-                found.setdefault(match["node"], (match["why"] or line).strip())
-    return found
+                (ended if pattern is _TASK else found).setdefault(match["node"], (match["why"] or line).strip())
+    return found or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}

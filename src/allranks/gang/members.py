@@ -18,13 +18,14 @@ class RankState:
     state: str = "waiting"
     pid: int | None = None
     entered: bool = False
+    never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None
     exit: Exit | None = None
 
 
 @dataclass
 class NodeState:
-    """One node: how far it is, what it said."""
+    """One node: how far it is, what it said. `life` counts the guards it has had before this one."""
 
     name: str
     index: int
@@ -40,6 +41,7 @@ class NodeState:
     drained: bool = False
     outputs: str | None = None  # where the program's files stay on the node
     left: tuple[Mapping[str, Any], ...] = ()
+    life: int = 0
     end_asked_t: float | None = None
 
     @property

@@ -9,7 +9,8 @@ from typing import Any
 
 from allranks.cluster import Cluster
 from allranks.plan.environment import Place
-from allranks.plan.launchers.words import read_command
+from allranks.plan.launchers.settings import launcher_settings
+from allranks.plan.launchers.words import launched_by, read_training
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
@@ -46,14 +47,15 @@ class Setting:
     dead: tuple[tuple[str, str], ...] = ()
 
 
-def mark(setting: Setting, index: int) -> str:
+def mark(setting: Setting, index: int, life: int = 0) -> str:
     """The run mark of a node's processes: uid/node."""
-    return f"{setting.uid}/{node_label(index)}"
+    return f"{setting.uid}/{node_label(index, life)}"
 
 
-def node_label(index: int) -> str:
-    """The node's directory name; virtual nodes share a machine, so it carries the index."""
-    return f"node_{index:02d}"
+def node_label(index: int, life: int = 0) -> str:
+    """The node's directory name; virtual nodes share a machine, so it carries the index. A further guard on the same
+    node has a directory of its own."""
+    return f"node_{index:02d}" + (f"_{life}" if life else "")
 
 
 def collectors(checks: tuple[Check, ...]) -> list[str]:
@@ -81,8 +83,16 @@ def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
 def _kind(spec: RunSpec) -> str:
     """What the command is; tests are Python, whatever else they run beside."""
     if spec.command:
-        return read_command(spec.command).kind
+        return read_training(spec).kind
     return "python-module" if spec.test else "program"
+
+
+def _program(spec: RunSpec) -> tuple[str, ...]:
+    """The words that ranks run, with the interpreter's in front where the user wrote one."""
+    if launched_by(spec) is None:
+        return spec.command
+    words = read_training(spec)
+    return (*((words.python,) if words.python else ()), *words.program)
 
 
 def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> dict[str, Any]:
@@ -90,8 +100,9 @@ def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>")
     return {
         "type": "setup",
         "workdir": workdir_on(spec, setting, node_dir),
-        "command": list(spec.command),
+        "command": list(_program(spec)),
         "kind": _kind(spec),
+        "launching": launcher_settings(spec),
         "python": spec.python,
         "virtual_env": setting.virtual_env,
         "conda_prefix": setting.conda_prefix,
@@ -115,7 +126,7 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str
     return {
         **setup_message(spec, setting),
         "virtual": bool(spec.local),
-        "slots": {n.name: n.slots for n in cluster.nodes},
+        "slots": {n.name: n.slots for n in (*cluster.nodes, *cluster.spares)},
         "wrap": spec.wrap,
         "launcher": spec.launcher,
         "spec": to_document(spec),
@@ -151,8 +162,9 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         workdir=workdir_on(spec, setting, node.node_dir),
         output_dir=outputs,
         outputs_here=here,
-        mark=mark(setting, node.index),
+        mark=mark(setting, node.index, node.life),
         run=setting.run,
         forwarded=setting.forwarded,
         interfaces=interfaces,
+        torch=str(((node.facts or {}).get("interpreter") or {}).get("torch") or ""),
     )

@@ -32,12 +32,16 @@ from allranks.spec import RunSpec
 from allranks.spec.document import from_document, to_document
 from allranks.spec.secrets import redact_argv
 
-from .controller import Controller, View
+from .controller import Controller
+from .history import History
 from .machine import Gang
 from .places import Setting
+from .policy import Decision
 from .shipping import Shipper
+from .view import View
 
 if TYPE_CHECKING:
+    from allranks.backends.slurm.inside import Inside as Engine
     from allranks.backends.tree import Archive
 
     from .tested import Tested
@@ -56,17 +60,23 @@ class Session:
         adopted: bool = False,
         archive: Archive | None = None,
         transport: Transport | None = None,
+        engine: Engine | None = None,
     ) -> None:
+        self.engine = engine
         self.spec, self.cluster, self.setting, self.run_dir = spec, cluster, setting, run
         self.adopted = adopted
         self.verdict: Verdict | None = None
         self.tested: Tested | None = None
-        self.attempts: list[dict[str, Any]] = []
+        self.history = History()
         self.started = time.time()
         self.view = view
         transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
         shipper = Shipper(archive) if archive is not None else None
         self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, adopted, shipper)
+        if spec.audit_data:
+            from .auditor import Auditor  # imported late: a run without it needs none of it
+
+            self.controller.auditor = Auditor(spec.audit_data, run)
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -91,6 +101,8 @@ class Session:
         loop.add_signal_handler(signal.SIGINT, self.interrupt, "ctrl-c")
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.interrupt, "sigterm")
+        if self.engine is not None:
+            loop.add_signal_handler(self.engine.SIGNAL, self.end_announced)
         if on_stop_key is not None:
             loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
         if stop_first is not None:
@@ -100,42 +112,69 @@ class Session:
     def interrupt(self, reason: str) -> None:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
-        self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 else 0.0)
+        ours = self.engine is not None and reason == "sigterm"  # an engine repeats its SIGTERM
+        self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 or ours else 0.0)
+        if ours and self._signals == 1:
+            self._shorten()
+
+    def say_note(self, text: str) -> None:
+        """A remark, shown and kept."""
+        self._say({"t": time.time(), "event": "note", "message": text})
+
+    def end_announced(self) -> None:
+        """The engine takes the nodes back soon: an orderly end, once."""
+        assert self.engine is not None
+        self.engine.warning()
+        self.controller.stop("engine", self.spec.stop_grace)
+
+    def _shorten(self) -> None:
+        """A SIGTERM may be the engine's own end, which leaves less time than ours; asked in a thread, it may take."""
+        loop, engine = asyncio.get_running_loop(), self.engine
+        assert engine is not None
+
+        def told(future: asyncio.Future[float | None]) -> None:
+            left = future.result() if not future.cancelled() and future.exception() is None else None
+            if left is not None and left < self.spec.stop_grace:
+                self.controller.stop("sigterm", left)
+
+        loop.run_in_executor(None, engine.time_left).add_done_callback(told)
 
     # -- judging -----------------------------------------------------------------------------------
 
-    def _judge(self, gang: Gang) -> str:
+    def _judge(self, gang: Gang) -> Decision:
         """After an attempt: finish, retry, or repeat the gate with another port."""
-        from allranks.diagnose.outcomes import retryable  # imported late: 30 ms that no start has to wait for
-
-        from .evidence import judge_attempt
+        from .evidence import judge_attempt  # imported late: 30 ms that no start has to wait for
 
         if gang.port_was_taken:
-            self.controller.run_dir.append_event(
-                {
-                    "t": time.time(),
-                    "event": "note",
-                    "message": f"port {gang.master_port} was taken: trying another",
-                }
-            )
-            return "repeat"
+            message = f"port {gang.master_port} was taken: trying another"
+            self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
+            return Decision("repeat")
+        if self.engine is not None and (gang.stop_reason or any(e.code != 0 for e in gang.exits) or gang.findings):
+            gang.findings += [f for f in (self.engine.finding(bool(gang.stop_reason)),) if f is not None]
+        self._audit(gang)
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
-            return self._judge_test(gang, verdict)
-        self.verdict = verdict
-        outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
-        self.attempts.append(
-            {"attempt": gang.attempt, "outcome": outcome, "verdict": verdict.to_json() if verdict else None}
-        )
-        self.run_dir.append_event(
-            {"t": time.time(), "event": "attempt-end", "attempt": gang.attempt, "outcome": outcome}
-        )
-        failures = sum(1 for a in self.attempts if a["outcome"] == "failed")
-        again = verdict is not None and not gang.stop_reason and failures <= self.spec.retries and not self.adopted
-        if again and verdict is not None and retryable(verdict) and gang.can_retry:
-            self.view.event({"t": time.time(), "event": "retry", "attempt": gang.attempt, "verdict": verdict.to_json()})
-            return "retry"
-        return "finish"
+            return Decision(self._judge_test(gang, verdict))
+        steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
+        decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self.adopted)
+        self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
+        if decision.kind == "retry" and self.verdict is not None:
+            self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
+                       "verdict": self.verdict.to_json()})  # fmt: skip
+        return decision
+
+    def _audit(self, gang: Gang) -> None:
+        """The data, seen as a whole, in the place of what was said of it on the way."""
+        auditor = self.controller.auditor
+        if auditor is None or gang.testing or not gang.exits:
+            return
+        from allranks.data.case import CHECK as OF_DATA
+
+        whole = auditor.conclude(gang.layout(), gang.attempt)
+        for one in gang.audit_findings(whole.fresh):
+            self._say({"t": time.time(), "event": "finding", "attempt": gang.attempt, **one.to_json()})
+        rest = [one for one in gang.findings if one.check != OF_DATA]
+        gang.findings = [*rest, *gang.audit_findings(whole.findings)]
 
     def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""
@@ -177,9 +216,9 @@ class Session:
             "program_exit": self._program_exit(gang),
             "verdict": self.verdict.to_json() if self.verdict else None,
             "findings": [f.to_json() for f in gang.findings],
-            "attempts": self.attempts,
+            "attempts": self.history.attempts,
             "timing": self._timing(gang),
-            "left": {n.name: list(n.left) for n in gang.nodes.values() if n.left},
+            "left": {n.name: list(n.left) for n in gang.everyone.values() if n.left},
             "unfetched": self._unfetched(gang),
             "outputs": self._outputs(gang),
         }
@@ -212,7 +251,7 @@ class Session:
     def _unfetched(self, gang: Gang) -> dict[str, Any]:
         """Nodes whose logs end before their ranks did, with how far each log goes."""
         found = {}
-        for node in gang.nodes.values():
+        for node in gang.everyone.values():
             if node.ranks and node.node_dir and self.controller.unfetched(node.name):
                 sizes = self.controller.logs.sizes(node.index, node.name)
                 found[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
@@ -221,9 +260,9 @@ class Session:
     def _outputs(self, gang: Gang) -> dict[str, str]:
         """Where the program's own files lie, by node; nodes without any are left out."""
         if self.spec.output_dir is not None:
-            return {n.name: n.outputs or self.spec.output_dir for n in gang.nodes.values()}
-        here = {n.name: self.setting.run_outputs for n in gang.nodes.values() if n.index in self.setting.local_nodes}
-        return {**here, **{n.name: n.outputs for n in gang.nodes.values() if n.outputs is not None}}
+            return {n.name: n.outputs or self.spec.output_dir for n in gang.everyone.values()}
+        here = {n.name: self.setting.run_outputs for n in gang.everyone.values() if n.index in self.setting.local_nodes}
+        return {**here, **{n.name: n.outputs for n in gang.everyone.values() if n.outputs is not None}}
 
 
 # -- making sessions -----------------------------------------------------------------------------------
@@ -232,13 +271,15 @@ class Session:
 def create(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View],
     expected_world_size: int | None = None, dead: tuple[tuple[str, str], ...] = (),
-    transport: Transport | None = None,
+    transport: Transport | None = None, engine: Engine | None = None,
 ) -> Session:  # fmt: skip
     """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
-    are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh."""
+    are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh. The `engine` we run
+    in may have a run directory for it already."""
     archive = _pack(spec, cwd) if spec.sync else None
+    again = engine.run_directory(spec.runs_dir) if engine is not None else None
     try:
-        run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
+        run = again or RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
         (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         reason = f"{error.filename or spec.runs_dir}: {error.strerror}"
@@ -247,9 +288,24 @@ def create(
     setting = make_setting(spec, cluster, environ, cwd, run, checks)
     tree = archive.tree if archive is not None else None
     setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
-    run.write_document("run.json", run_document(spec, cluster, setting))
+    run.write_document("run.json", {**run_document(spec, cluster, setting), **(engine.document if engine else {})})
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
-    return Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport)
+    session = Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport, engine=engine)
+    if again is not None:
+        _continue(session)
+    return session
+
+
+def _continue(session: Session) -> None:
+    """A run that an engine starts again: its attempts go on, its result is open again."""
+    run = session.run_dir
+    before = run.read_document("result.json")
+    session.history.attempts = list((before or {}).get("attempts") or [])
+    numbers = [int(a.get("attempt") or 0) for a in session.history.attempts]
+    numbers += [int(e["attempt"]) for e in run.read_events()[0] if e.get("event") == "attempt-start"]
+    session.controller.gang.attempt = max(numbers, default=-1) + 1
+    for name in ("result.json", "verdict.json"):
+        (run.path / name).unlink(missing_ok=True)
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
@@ -262,14 +318,14 @@ def make_setting(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, run: RunDirectory, checks: tuple[Check, ...]
 ) -> Setting:
     """What this machine and this moment add to a spec: names, secrets of the run, the caller's environment."""
-    inherit = all(n.is_local for n in cluster.nodes)
+    inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
     return Setting(
         run=run.name,
         uid=f"{run.name}-{secrets.token_hex(3)}",
         token=secrets.token_hex(16),
         workdir=cwd,
         run_outputs=str(run.path.absolute() / "outputs"),
-        local_nodes=frozenset(n.index for n in cluster.nodes if n.is_local),
+        local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
         forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
@@ -313,8 +369,9 @@ def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str,
                 "port": n.port,
                 "slots": n.slots,
                 "is_local": n.is_local,
+                "node_rank": rank if rank < len(cluster) else None,
             }
-            for n in cluster.nodes
+            for rank, n in enumerate((*cluster.nodes, *cluster.spares))
         ],  # fmt: skip
         "source": cluster.source,
         "workdir": setting.workdir,
@@ -327,9 +384,10 @@ def adopt(run: RunDirectory, view: View) -> Session:
     """A session for a run whose controller is gone: its guards are looked for and taken over."""
     document = run.read_document("run.json") or {}
     status = run.read_document("status.json") or {}
+    entries = [n for n in document["nodes"] if n.get("node_rank", n["index"]) is not None]  # spares end by themselves
+    entries.sort(key=lambda n: int(n.get("node_rank", n["index"])))
     nodes = tuple(
-        Node(n["index"], n["name"], n["host"], n["user"], n["port"], n["slots"], n["is_local"])
-        for n in document["nodes"]
+        Node(n["index"], n["name"], n["host"], n["user"], n["port"], n["slots"], n["is_local"]) for n in entries
     )
     cluster = Cluster(nodes, document.get("source", "run.json"))
     spec = from_document(document["spec"])
@@ -349,8 +407,9 @@ def adopt(run: RunDirectory, view: View) -> Session:
         {n.name: ranks.get(n.name, {}) for n in nodes},
         (str(master.get("address") or ""), int(master.get("port") or 0)),
     )
-    for entry in document["nodes"]:
-        session.controller.gang.nodes[entry["name"]].address = entry.get("address")
+    for entry in entries:
+        state = session.controller.gang.nodes[entry["name"]]
+        state.address, state.life = entry.get("address"), int(entry.get("life") or 0)
     _remember(session, run, float(document.get("started") or session.started))
     run.write_document("run.json", {**document, "controller": controller_identity()})
     run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
@@ -361,8 +420,12 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     """Times that the controller before us has told already."""
     gang, progress = session.controller.gang, session.controller.progress
     session.started = gang.started = started
-    for event in run.read_events()[0]:
-        if event.get("event") == "first-step":
+    events = run.read_events()[0]
+    session.controller.logs.resume(events)
+    for event in events:
+        if event.get("event") == "attempt-end" and "decision" in event:
+            session.history.attempts.append({k: v for k, v in event.items() if k not in ("t", "event")})
+        elif event.get("event") == "first-step":
             progress.first_step_t, progress.first_step_told = started + event["seconds"], True
         elif event.get("event") == "all-initialised" and event.get("attempt") == gang.attempt:
             gang.initialised_t = started + event["seconds"]

@@ -93,10 +93,11 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Report(Event):
-    """The runner inside a rank says: init-entered, initialised, destroyed."""
+    """The runner says: init-entered, initialised, destroyed; node/runner_launched.py: alone. `size`: of how many."""
 
     rank: int
     what: str
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,25 @@ class Quiet(Event):
 
 @dataclass(frozen=True)
 class Stacks(Event):
-    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_look`."""
+    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_look`; `ras`: NCCL's word."""
 
     ranks: Mapping[int, Mapping[str, Any]]
+    ras: str = ""
+
+
+@dataclass(frozen=True)
+class Counters(Event):
+    """How many collectives a node's ranks have begun and done, by rank, in numbers that only grow."""
+
+    ranks: Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Audited(Event):
+    """What the ranks' first batches say of how the data is split; `node` is empty."""
+
+    attempt: int
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -223,7 +240,14 @@ class AttemptOver:
     attempt: int
 
 
-Action = Send | Note | AttemptOver
+@dataclass(frozen=True)
+class Reach:
+    """A node is reached anew, with a guard of its own: its old one is lost or has died."""
+
+    node: str
+
+
+Action = Send | Note | AttemptOver | Reach
 
 # -- the table -----------------------------------------------------------------------------------------
 
@@ -235,6 +259,18 @@ _ALWAYS: dict[type[Event], str] = {
     Lost: "on_lost",
     Fault: "on_fault",
     Hello: "on_hello",
+}
+
+# A node that stands by, in any state of the gang: whatever happens to it ends nothing.
+SPARE_TABLE: dict[type[Event], str] = {
+    Hello: "on_spare_hello",
+    Shipped: "on_spare_shipped",
+    Facts: "on_spare_facts",
+    Unreachable: "on_spare_unreachable",
+    Fault: "on_spare_fault",
+    Silent: "on_spare_silent",
+    Back: "on_spare_back",
+    Lost: "on_spare_lost",
 }
 
 TABLE: dict[State, dict[type[Event], str]] = {
@@ -249,6 +285,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Ended: "on_ended",
         Quiet: "on_quiet",
         Stacks: "on_stacks",
+        Counters: "on_counters",
+        Audited: "on_audited",
     },
     State.ENDING: {
         **_ALWAYS,
@@ -264,11 +302,15 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Probed: "ignore",
         Unreachable: "on_unreachable",
         Stacks: "ignore",
+        Counters: "ignore",
         Quiet: "ignore",
+        Audited: "ignore",
     },
     State.OVER: {
         Stacks: "ignore",
+        Counters: "ignore",
         Quiet: "ignore",
+        Audited: "ignore",
         Tick: "ignore",
         Hello: "ignore",
         Ended: "ignore",

@@ -6,6 +6,7 @@ import dataclasses
 
 from allranks.errors import UsageError
 from allranks.spec import RunSpec
+from allranks.spec.fields import option_name
 from allranks.spec.words import as_options
 
 # What the objects around the command say: where it runs, in which directory, with which variables.
@@ -14,13 +15,21 @@ OUTSIDE = (
     "shm", "pod", "deadline", "infra", "autostop", "nodes", "nproc", "name", "workdir", "sync", "ssh_options",
     "guard_python", "runs_dir", "connect_timeout", "fold", "end_leftovers", "detach", "dry_run", "json",
     "master_addr", "node_rank", "join_port", "secret_file",
+    "spares", "hang_pattern", "audit_data", "on_audit",
 )  # fmt: skip
+
+# Set for a run on pods or cloud machines, these would be left out in silence.
+REFUSED = {
+    "test": "test with `allranks join --test SUITE`", "spares": "ask for more --nodes, or set --retries",
+    "hang_pattern": "--hang-timeout is what there is", "audit_data": "use ssh or Slurm for the audit",
+}  # fmt: skip
 
 
 def join_words(spec: RunSpec, name: str) -> list[str]:
     """Options and command; the node's rank, the master's address and the secret are not among them."""
-    if spec.test:
-        raise UsageError("--test: pods and cloud machines start the program alone; test with `allranks join --test SUITE`")
+    for field, instead in REFUSED.items():
+        if getattr(spec, field) != getattr(RunSpec(), field):
+            raise UsageError(f"{option_name(field)}: not for pods and cloud machines; {instead}")
     words = [f"--name={name}"]
     if spec.nproc is not None or spec.gpus is not None:
         words.append(f"--nproc={spec.nproc or gpu_count(spec)}")

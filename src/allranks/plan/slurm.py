@@ -24,7 +24,7 @@ STEP_VARIABLES = (
 # They would make of one run several, or of the script another program.
 _REFUSED = re.compile(
     r"(?:(--array|--wrap|--wait|--test-only|--parsable|--output|--error|--chdir|--nodes|--job-name|--open-mode|--signal|"
-    r"--input|--version|--help|--usage)(?:=.*)?|(-[aWoeDNJiVh])[^-]*)",
+    r"--input|--version|--help|--usage)(?:=.*)?|(-[aWoeDNJiVh]).*)",
     re.DOTALL,
 )
 _INSTEAD = {

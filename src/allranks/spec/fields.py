@@ -17,7 +17,7 @@ from ..errors import UsageError
 from .units import WANT_DURATION, WANT_SIZE, duration_of, size_of
 
 Reader = Callable[[object], object]
-LAUNCHERS = ("direct", "torchrun", "command")
+LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "command")
 KINDS = ("job", "jobset", "trainjob", "pods")
 SUITES = ("sync", "bandwidth", "pairs", "staged")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -235,12 +235,16 @@ READERS: dict[str, Reader] = {
     "connect_timeout": _seconds(0, above=True),
     "init_timeout": _seconds(0, above=True),
     "hang_timeout": _seconds(0),
-    "on_hang": _matching(re.compile("stop|report"), "stop or report"),
+    "hang_pattern": _pattern,
+    "on_hang": _matching(re.compile("stop|report|restart"), "stop, report or restart"),
     "pg_timeout": _seconds(0, above=True),
     "runs_dir": _path("the path of a directory"),
     "node_dir": _path("the path of a directory on the nodes"),
     "output_dir": _path("the path of a directory"),
     "retries": _whole(0, 10_000),
+    "spares": _whole(0, MAX_HOSTS),
+    "audit_data": _whole(0, 10_000),
+    "on_audit": _matching(re.compile("report|stop"), "report or stop"),
     "debug": flag,
     "step_pattern": _pattern,
     "fold": flag,

@@ -29,6 +29,7 @@ from ..errors import ConfigError, UsageError
 from .fields import OPTION_ONLY, READERS, option_name
 from .runspec import RunSpec
 from .secrets import redact_text
+from .tools import choose_launcher
 from .variables import read_variables
 
 ENVIRONMENT = {
@@ -88,6 +89,8 @@ def resolve(
     variables = read_variables(_env_items(options), config, environ, config_source)
     notes += variables.notes
     notes += _remarks(values, environ)
+    values["launcher"], note = choose_launcher(values.get("command", ()), values.get("launcher"))
+    notes += [note] if note else []
     spec = RunSpec(**values, env=variables.env, forward=variables.forward)
     return Resolved(spec, tuple(notes), _world_size(environ))
 
@@ -242,6 +245,10 @@ def _remarks(values: Mapping[str, object], environ: Mapping[str, str]) -> Iterat
     port = values.get("master_port")
     if isinstance(port, int) and 0 < port < 1024:
         yield f"master port {port} is below 1024: only root can listen on it"
+    if not values.get("retries") and values.get("spares"):
+        yield f"--spares {values['spares']} without --retries: no attempt would use them; set --retries 1 or more"
+    if not values.get("retries") and values.get("on_hang") == "restart":
+        yield "--on-hang restart without --retries only stops; set --retries 1 or more"
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:

@@ -28,9 +28,9 @@ def as_options(spec: RunSpec, without: Collection[str] = ()) -> list[str]:
         words += _option(field.name, value)
     open_ones = {name: value for name, value in spec.env.items() if not is_secret_name(name)}
     for name, value in sorted(open_ones.items()):
-        words += ["--env", f"{name}={value}"]
+        words.append(f"--env={name}={value}")
     for name in sorted({*spec.forward, *secret_values(spec)}):
-        words += ["--env", name]
+        words.append(f"--env={name}")
     return [*words, *(["--", *spec.command] if spec.command else [])]
 
 

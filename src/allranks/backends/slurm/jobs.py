@@ -41,14 +41,6 @@ def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
     return found[0]
 
 
-def test_only(script: str, environ: Mapping[str, str], cwd: str) -> str:
-    """What `sbatch --test-only` says to a script; SlurmError where it refuses it."""
-    done = _call(["sbatch", "--test-only"], script, environ, cwd)
-    if done.returncode != 0:
-        raise SlurmError(f"sbatch would refuse the job: {words(done.stderr)}")
-    return words(done.stderr)
-
-
 def look(job: str) -> Job | None:
     """What Slurm knows of a job: slurmctld while it remembers it (MinJobAge), else its accounting; None where neither
     does. SlurmError where slurmctld does not answer."""

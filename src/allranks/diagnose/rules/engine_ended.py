@@ -13,14 +13,13 @@ ENGINES = frozenset({CHECK})
 
 
 def apply(incident: Incident) -> Candidate | None:
-    """It is asked only when an attempt has failed or was stopped, and answers for the job as a whole: whatever ranks
-    then said, they said because of it."""
+    """It is asked only when an attempt has failed or was stopped, and answers for the job as a whole."""
     found = next((f for f in incident.findings if f.check in ENGINES and f.status == "fail"), None)
     if found is None:
         return None
     node = found.where.node
     ranks = incident.ranks_by_node.get(node, ()) if node is not None else ()
     return Candidate(
-        ID, found.id if found.id in CAUSES else "unknown", Strength.ROOT, found.message, 0.95, 0.0, found.remedy,
+        ID, found.id if found.id in CAUSES else "unknown", Strength.ENGINE, found.message, 0.95, None, found.remedy,
         found.where, found.evidence, frozenset(ranks),
     )  # fmt: skip

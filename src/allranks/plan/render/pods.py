@@ -112,6 +112,8 @@ def _pod_spec(job: Job, master: str, rank: int | None) -> Document:
 def _container(job: Job, master: str, rank: int | None) -> Document:
     if job.spec.image is None:
         raise UsageError("--image is not set: name a container image that has Python and torch")
+    if job.spec.sync:
+        raise UsageError("--sync: pods get their code from the image or a volume (a file for --pod); leave it out")
     resource = gpu_resource(job.spec)
     found: Document = {
         "name": CONTAINER,

@@ -13,7 +13,19 @@ from .request import Rendered, Request
 from .shell import folded
 
 # Not for the controller inside: sbatch has been told, or they belong to the terminal that submitted.
-OUTSIDE = ("nodes", "partition", "sbatch", "slurm", "local", "hosts", "detach", "dry_run", "json", "workdir", "runs_dir")
+OUTSIDE = (
+    "nodes",
+    "partition",
+    "sbatch",
+    "slurm",
+    "local",
+    "hosts",
+    "detach",
+    "dry_run",
+    "json",
+    "workdir",
+    "runs_dir",
+)
 
 
 def slurm(request: Request) -> Rendered:
@@ -39,13 +51,20 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     if run_dir is not None:
         lines += [f"[ -d {shlex.quote(run_dir)} ] || cd_failed {shlex.quote(run_dir)}"]
         lines += [f"export ALLRANKS_RUN_DIR={shlex.quote(run_dir)}"]
-    lines += ["export ALLRANKS_CONFIG=/dev/null  # all settings are below"]
     if spec.pg_timeout is not None and not spec.pg_timeout_forced:
         lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.pg_timeout:g}"]
     lines += [
-        f': "${{{name}:?set {name} in the shell that calls sbatch}}"' for name in sorted(spec.env) if is_secret_name(name)
+        f': "${{{name}:?set {name} in the shell that calls sbatch}}"'
+        for name in sorted(spec.env)
+        if is_secret_name(name)
     ]
-    words = [*request.allranks, "run", "--slurm", f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}"]
+    words = [
+        *request.allranks,
+        "run",
+        "--slurm",
+        "--config=/dev/null",
+        f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}",
+    ]
     without = (*OUTSIDE, *(("pg_timeout",) if not spec.pg_timeout_forced else ()))
     words += as_options(spec, without)
     return "\n".join([*lines, "exec " + folded(words)]) + "\n"
@@ -55,7 +74,7 @@ def _directives(request: Request, run_dir: str | None) -> list[str]:
     spec = request.spec
     words = [
         f"--job-name={spec.name}",
-        f"--nodes={spec.nodes or 1}",
+        f"--nodes={(spec.nodes or 1) + spec.spares}",
         *([f"--ntasks-per-node={spec.nproc}"] if spec.nproc is not None else []),
         *([f"--partition={spec.partition}"] if spec.partition is not None else []),
         *([f"--output={run_dir.replace('%', '%%')}/slurm.log"] if run_dir is not None else []),
