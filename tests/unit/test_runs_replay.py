@@ -98,11 +98,13 @@ def test_an_odd_output_harms_nothing(run: RunDirectory, output: dict[str, Any]) 
 
 
 def test_a_log_that_was_begun_by_another_is_gone_on_with(run: RunDirectory) -> None:
-    """After `attach`: this process has not written the first part."""
+    """After `attach`: this process has not written the first part, nor seen the opening."""
+    run.write_document("run.json", {"nodes": [{"name": "demo-0"}, {"name": "demo-1"}]})
+    run.write_document("status.json", {"attempt": 2})
     for part in (b"one\n", b"two\n"):
         replay = Replay(run, Shown())
         data = base64.b64encode(part).decode()
-        replay.line(json.dumps({"output": {"node": "demo-0", "rank": 0, "base64": data}}))
+        replay.line(json.dumps({"output": {"node": "demo-1", "rank": 1, "base64": data}}))
         replay.close()
-    (path,) = run.path.glob("logs/*/rank_000.log")
+    path = run.path / "logs/attempt_2/node_01_demo-1/rank_001.log"
     assert path.read_bytes() == b"one\ntwo\n"

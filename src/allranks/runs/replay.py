@@ -32,8 +32,10 @@ class Replay:
         self.result: Document | None = None
         self.said: list[str] = []  # lines that are none of ours: an interpreter's complaint, a traceback
         self._clock, self._logs = clock, LogWriter(run)
-        self._nodes: dict[str, int] = {}
-        self._attempt = 0
+        # What a follower before this one has found.
+        nodes = (run.read_document("run.json") or {}).get("nodes") or []
+        self._nodes: dict[str, int] = {str(n.get("name")): i for i, n in enumerate(nodes)}
+        self._attempt = int((run.read_document("status.json") or {}).get("attempt") or 0)
 
     def line(self, text: str) -> None:
         """One line of node 0's standard output; what is no document of ours is kept as its last words."""
