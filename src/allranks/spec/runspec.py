@@ -25,6 +25,11 @@ class RunSpec:
     `hang_pattern` nothing else moves it than a log line that matches; `min_bandwidth` (bytes/s) and `max_latency`
     (seconds) are asked of every link. `audit_data`: of so many batches of each loader the ranks' samples are noted and
     compared (0: none); `on_audit` "stop" ends a run whose data is not split.
+
+    `k8s` and `sky` are targets whose nodes are pods and SkyPilot's machines: `nodes` says how many. `kind` of objects,
+    `namespace`, kubectl's `context`, `image`, `shm` bytes of /dev/shm (None: half of the memory), `pod` a file of
+    pod settings; SkyPilot's `infra` and `autostop` (None: when the run is over); `gpus` a node as `8` or `NAME:8`;
+    after `deadline` seconds the cluster ends the run.
     """
 
     command: tuple[str, ...] = ()
@@ -40,6 +45,19 @@ class RunSpec:
     node_rank: int | None = None
     join_port: int = 29400
     secret_file: str | None = None
+    k8s: bool = False
+    sky: bool = False
+    # pods and cloud machines
+    kind: str = "job"
+    namespace: str | None = None
+    context: str | None = None
+    image: str | None = None
+    gpus: str | None = None
+    shm: int | None = None
+    pod: str | None = None
+    deadline: float | None = None
+    infra: str | None = None
+    autostop: float | None = None
     # how
     launcher: str = "direct"
     python: str | None = None
