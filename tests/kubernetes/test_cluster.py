@@ -152,7 +152,8 @@ def test_stop_from_elsewhere_and_after_a_dead_follower(run: Run) -> None:
 
 
 def test_attach_goes_on_where_a_dead_follower_stopped(run: Run) -> None:
-    code = "import os, time\nprint('rank', os.environ['RANK'], 'is up', flush=True)\nfor i in range(60): print(i, flush=True); time.sleep(0.5)"
+    code = "import os, time\nprint('rank', os.environ['RANK'], 'is up', flush=True)\n"
+    code += "for i in range(60): print(i, flush=True); time.sleep(0.5)"
     run.start(code).until_up()
     assert run.process is not None
     run.process.kill()
@@ -183,7 +184,8 @@ def test_a_pod_beyond_its_memory_is_the_verdict(run: Run, tmp_path: Path) -> Non
     import yaml
 
     given = os.environ.get("ALLRANKS_TEST_POD")
-    settings: Document = yaml.safe_load(Path(given).read_text()) if given else {"spec": {"containers": [{"name": "node"}]}}
+    bare = {"spec": {"containers": [{"name": "node"}]}}
+    settings: Document = yaml.safe_load(Path(given).read_text()) if given else bare
     settings["spec"]["containers"][0]["resources"] = {"limits": {"memory": "200Mi"}}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
     code = "import os, time\nif os.environ['RANK'] == '1': x = bytearray(b'x') * (1 << 30)\ntime.sleep(999)"

@@ -54,7 +54,8 @@ def _node(task: dict, rank: int, count: int, name: str) -> subprocess.Popen[str]
 
 
 def _show(node: subprocess.Popen[str], rank: int) -> None:
-    prefix = f"(head, rank=0, pid={node.pid}) " if rank == 0 else f"(worker{rank}, rank={rank}, pid={node.pid}, ip=1.2.3.4) "
+    name, more = ("head", "") if rank == 0 else (f"worker{rank}", ", ip=1.2.3.4")
+    prefix = f"({name}, rank={rank}, pid={node.pid}{more}) "
     assert node.stdout is not None
     for line in node.stdout:
         sys.stdout.write(f"\x1b[36m{prefix}\x1b[0m{line}")

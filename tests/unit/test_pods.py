@@ -12,10 +12,12 @@ Document = dict[str, Any]
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 
 
-def pod(index: int, name: str = "", created: str = "2026-11-21T14:00:00Z", indexed: bool = True, **status: Any) -> Document:
+def pod(
+    index: int, name: str = "", created: str = "2026-11-21T14:00:00Z", indexed: bool = True, **status: Any
+) -> Document:  # fmt: skip
     notes = {"batch.kubernetes.io/job-completion-index": str(index)} if indexed else {}
     return {
-        "metadata": {"name": name or f"demo-{index}-x7k2p", "annotations": notes, "creationTimestamp": created, "uid": name},
+        "metadata": {"name": name or f"demo-{index}-x7k2p", "annotations": notes, "creationTimestamp": created},
         "spec": {"hostname": f"demo-{index}", "nodeName": "gpu7"},
         "status": {"phase": "Pending", **status},
     }
@@ -147,7 +149,8 @@ def test_bare_pods_are_ranked_by_their_host_names() -> None:
 
 
 def test_an_init_container_that_fails_is_seen() -> None:
-    item = pod(0, initContainerStatuses=[{"name": "i", "state": {"waiting": {"reason": "ErrImagePull", "message": "x"}}}])
+    state = {"waiting": {"reason": "ErrImagePull", "message": "x"}}
+    item = pod(0, initContainerStatuses=[{"name": "i", "state": state}])
     (found,) = read(item)
     assert (found.why, found.started) == ("ErrImagePull", False)
 

@@ -154,8 +154,15 @@ def troubles(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]]) -> list[F
     quota = [e for e in events if e.get("reason") == "FailedCreate" and _about(e)[0] != "Pod"]
     if quota and not pods:
         text = _of_events(quota)
-        found.append(_fail("k8s-scheduling", f"no pod could be made: {text}", "ask for less, or for another quota, "
-                           "with --nodes, --gpus or another --namespace", "", (text,)))  # fmt: skip
+        found.append(
+            _fail(
+                "k8s-scheduling",
+                f"no pod could be made: {text}",
+                "ask for less, or for another quota, with --nodes, --gpus or another --namespace",
+                "",
+                (text,),
+            )
+        )
     return sorted(found, key=lambda f: f.status != "fail")
 
 
@@ -167,45 +174,85 @@ def hopeless(pods: Sequence[Pod]) -> Finding | None:
         ):
             return _image(pod)
         if pod.why in _CONFIG:
-            return _fail("k8s-scheduling", f"{pod.host} can't be configured: {_short(pod.message)}",
-                         "make what it names in the same namespace", pod.host, ())  # fmt: skip
+            return _fail(
+                "k8s-scheduling",
+                f"{pod.host} can't be configured: {_short(pod.message)}",
+                "make what it names in the same namespace",
+                pod.host,
+                (),
+            )
     return None
 
 
 def _troubles(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     if pod.why == "OOMKilled":
-        yield _fail("k8s-oomkilled", f"{pod.host} was killed by Kubernetes: it needed more memory than its limit",
-                    "raise the memory limit (a file for --pod), count /dev/shm in it, or use less: fewer data-loader "
-                    "workers, a smaller batch", pod.host, (f"state OOMKilled, exit code {pod.exit_code}",))  # fmt: skip
+        yield _fail(
+            "k8s-oomkilled",
+            f"{pod.host} was killed by Kubernetes: it needed more memory than its limit",
+            "raise the memory limit (a file for --pod), count /dev/shm in it, or use less: fewer data-loader "
+            "workers, a smaller batch",
+            pod.host,
+            (f"state OOMKilled, exit code {pod.exit_code}",),
+        )
     elif pod.node_reason == "Evicted":
         yield _evicted(pod, events)
     elif pod.node_reason in ("PreemptionByScheduler", "Preempting"):
-        yield _fail("k8s-scheduling", f"{pod.host} was preempted: a pod of higher priority took its place",
-                    "set a priorityClassName in a file for --pod, or --retries", pod.host, (_short(pod.message),))  # fmt: skip
+        yield _fail(
+            "k8s-scheduling",
+            f"{pod.host} was preempted: a pod of higher priority took its place",
+            "set a priorityClassName in a file for --pod, or --retries",
+            pod.host,
+            (_short(pod.message),),
+        )
     elif pod.node_reason == "DeadlineExceeded":
-        yield _fail("k8s-scheduling", f"the run was ended at its deadline: {pod.host} was active for too long",
-                    "raise --deadline, or save and go on in another run", pod.host, (_short(pod.message),))  # fmt: skip
+        yield _fail(
+            "k8s-scheduling",
+            f"the run was ended at its deadline: {pod.host} was active for too long",
+            "raise --deadline, or save and go on in another run",
+            pod.host,
+            (_short(pod.message),),
+        )
     elif pod.node_reason in (*_LOST, "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet"):
-        yield _fail("node-network-down", f"the machine {pod.machine} of {pod.host} went away ({pod.node_reason})",
-                    f"kubectl describe node {pod.machine}", pod.host, (_short(pod.message),))  # fmt: skip
+        yield _fail(
+            "node-network-down",
+            f"the machine {pod.machine} of {pod.host} went away ({pod.node_reason})",
+            f"kubectl describe node {pod.machine}",
+            pod.host,
+            (_short(pod.message),),
+        )
     elif pod.why in _NOT_STARTED:
-        yield _fail("remote-path-missing", f"the container of {pod.host} can't be started: {_short(pod.message)}",
-                    "the image must have what is started: python3 (--guard-python) and --workdir", pod.host, ())  # fmt: skip
+        yield _fail(
+            "remote-path-missing",
+            f"the container of {pod.host} can't be started: {_short(pod.message)}",
+            "the image must have what is started: python3 (--guard-python) and --workdir",
+            pod.host,
+            (),
+        )
     elif pod.why in _IMAGE:
         yield _image(pod)
     elif not pod.started:
         text = _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
         if text.startswith("FailedScheduling"):
-            yield _fail("k8s-scheduling", f"{pod.host} never started: {text.partition(': ')[2]}", "free what is "
-                        "missing, ask for less with --gpus or --nodes, or choose other machines in a file for --pod",
-                        pod.host, (text,))  # fmt: skip
+            yield _fail(
+                "k8s-scheduling",
+                f"{pod.host} never started: {text.partition(': ')[2]}",
+                "free what is "
+                "missing, ask for less with --gpus or --nodes, or choose other machines in a file for --pod",
+                pod.host,
+                (text,),
+            )
         elif text:
             yield _fail("k8s-scheduling", f"{pod.host} never started: {text}", "", pod.host, (text,))
 
 
 def _image(pod: Pod) -> Finding:
-    return _fail("k8s-image", f"the image of {pod.host} can't be pulled ({pod.why}): {_short(pod.message)}",
-                 "check --image; a private registry needs imagePullSecrets in a file for --pod", pod.host, ())  # fmt: skip
+    return _fail(
+        "k8s-image",
+        f"the image of {pod.host} can't be pulled ({pod.why}): {_short(pod.message)}",
+        "check --image; a private registry needs imagePullSecrets in a file for --pod",
+        pod.host,
+        (),
+    )
 
 
 def _evicted(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
@@ -213,8 +260,14 @@ def _evicted(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
     said = pod.message or _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
     disk = re.search(r"ephemeral-storage|disk|inodes|emptyDir", said, re.I)
     remedy = "write less into the container and /dev/shm, or mount a volume" if disk else "ask for the memory it needs"
-    return _fail("disk-full" if disk else "host-oom-killed", f"{pod.host} was evicted from {pod.machine}: {_short(said)}",
-                 f"{remedy} (resources in a file for --pod)", pod.host, ())  # fmt: skip
+    cause = "disk-full" if disk else "host-oom-killed"
+    return _fail(
+        cause,
+        f"{pod.host} was evicted from {pod.machine}: {_short(said)}",
+        f"{remedy} (resources in a file for --pod)",
+        pod.host,
+        (),
+    )
 
 
 def _fail(cause: str, message: str, remedy: str, node: str, evidence: tuple[str, ...]) -> Finding:

@@ -22,10 +22,17 @@ LOOK_AT_MOST = 10.0
 PATIENCE = 6.0  # seconds that a pod which has ended may take to show its last lines
 STUCK = 60.0  # beyond the pods' grace: then they are removed without one
 # What node 0 says where it can't know: Kubernetes' own reason is nearer to the cause.
-OUTER = frozenset({
-    "unknown", "rendezvous-timeout", "connection-reset-peer-died", "node-network-down", "master-unreachable",
-    "host-oom-killed", "dataloader-worker-killed",
-})  # fmt: skip
+OUTER = frozenset(
+    {
+        "unknown",
+        "rendezvous-timeout",
+        "connection-reset-peer-died",
+        "node-network-down",
+        "master-unreachable",
+        "host-oom-killed",
+        "dataloader-worker-killed",
+    }
+)
 
 
 class Following:
@@ -135,12 +142,24 @@ class Following:
             return found[0]
         pod = self._first() or next(iter(self.pods), None)
         if pod is None:
-            return Finding("unknown", "fail", f"the pods of {self.name} are gone and said nothing",
-                           "somebody removed them, or the machine that had them went away", check="kubernetes")  # fmt: skip
+            return Finding(
+                "unknown",
+                "fail",
+                f"the pods of {self.name} are gone and said nothing",
+                "somebody removed them, or the machine that had them went away",
+                check="kubernetes",
+            )
         words = tuple(self.replay.said[-5:]) or self.kubectl.last_words(pod.name)
         code = f"exit code {pod.exit_code}" if pod.exit_code is not None else pod.phase.lower()
-        return Finding("unknown", "fail", f"{pod.host} ended ({code}) without a result",
-                       f"kubectl logs {pod.name}", Where(node=pod.host), words, "kubernetes")  # fmt: skip
+        return Finding(
+            "unknown",
+            "fail",
+            f"{pod.host} ended ({code}) without a result",
+            f"kubectl logs {pod.name}",
+            Where(node=pod.host),
+            words,
+            "kubernetes",
+        )
 
     def _concluded(self, finding: Finding | None) -> Document:
         verdict = (
@@ -151,9 +170,18 @@ class Following:
         if verdict is not None and code not in (PROGRAM, SERVICE):
             code = SERVICE
         program = {"rank": None, "code": None, "signal": None}
-        return {"run": self.run.name, "exit": code, "program_exit": program, "verdict": _json(verdict), "findings": [],
-                "attempts": [], "timing": {"total": round(time.time() - self.run.started, 3)}, "left": {},
-                "unfetched": {}, "outputs": {}}  # fmt: skip
+        return {
+            "run": self.run.name,
+            "exit": code,
+            "program_exit": program,
+            "verdict": _json(verdict),
+            "findings": [],
+            "attempts": [],
+            "timing": {"total": round(time.time() - self.run.started, 3)},
+            "left": {},
+            "unfetched": {},
+            "outputs": {},
+        }
 
     def _is_outer(self) -> bool:
         """Node 0 saw that something ended from outside of the program."""

@@ -31,7 +31,7 @@ class Renderer:
 RENDERERS = {
     "torchrun": Renderer(torchrun, "a script for each node that starts torchrun"),
     "slurm": Renderer(slurm, "a batch script for sbatch", hosts=False, ranks=False),
-    "kubernetes": Renderer(kubernetes, "an Indexed Job, a JobSet, a TrainJob or pods", hosts=False, ranks=False, joins=True),
+    "kubernetes": Renderer(kubernetes, "a Job, a JobSet, a TrainJob or pods", hosts=False, ranks=False, joins=True),
     "skypilot": Renderer(skypilot, "a SkyPilot task", hosts=False, ranks=False, joins=True),
 }
 

@@ -26,7 +26,8 @@ TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 def kubernetes(request: Request) -> Rendered:
     """The run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
-    job = Job(request.spec, object_name(request.spec.name), request.archive, overlay=overlay(request.spec, request.texts))
+    spec = request.spec
+    job = Job(spec, object_name(spec.name), request.archive, overlay=overlay(spec, request.texts))
     objects = manifests(job)
     config = [o for o in objects if o["kind"] == "ConfigMap"]
     others = [o for o in objects if o["kind"] != "ConfigMap"]
