@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-slow test-launchers lint bench corpus setup system clean
+.PHONY: demo test test-slow test-launchers lint bench corpus setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -21,21 +21,30 @@ $(VENV)/.test: $(VENV)/.demo
 demo: $(VENV)/.demo
 	$(BIN)/allranks run --local 2 --nproc 2 --name demo -- examples/train_lm.py
 
-# Real sshd in network namespaces needs root and these; without root the host tests say that they skip.
+# Real sshd in network namespaces and a real Slurm on them need root and these; without root those tests say that
+# they skip.
 system:
 	@if [ "$$(id -u)" = 0 ]; then \
-	  for tool in /usr/sbin/sshd ip nft; do command -v $$tool >/dev/null || missing=1; done; \
+	  for tool in /usr/sbin/sshd ip nft slurmctld slurmd sbatch munged; do command -v $$tool >/dev/null || missing=1; done; \
 	  if [ -n "$$missing" ]; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	      openssh-server openssh-client iproute2 nftables iputils-ping fish tcsh faketime procps; \
+	      openssh-server openssh-client iproute2 nftables iputils-ping fish tcsh faketime procps \
+	      slurmctld slurmd slurm-client munge; \
 	  fi; \
 	fi
+
+# The report's page is looked at in headless Chromium where there is one (300 MB, so `make test` does not install it).
+browser:
+	@command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    chromium-headless-shell; }
 
 test: $(VENV)/.test system
 	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist loadfile
 
-test-slow: $(VENV)/.test system
+test-slow: $(VENV)/.test system browser
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest tests/browser
 
 # accelerate and deepspeed for real, in an environment of their own over torch's (docs/launchers.md). The default
 # tests skip these.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -11,15 +12,19 @@ from typing import Annotated, Any
 import typer
 
 from allranks.cluster import Cluster
+from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
-from allranks.gang.controller import View as Watching
+from allranks.gang.view import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from . import exits
+from .allocated import Reach, allocated
 from .dryrun import describe
+from .engines import engine_options, pods, targets
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
 
@@ -36,11 +41,15 @@ def option(names: str, panel: str, text: str, metavar: str | None = None) -> Any
 Text = str | None
 
 
+@engine_options(targets, pods)
 def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
     local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
     hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
-    nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
+    slurm: Annotated[bool | None, option("--slurm", TARGET, "the allocation we are in, else submit a job")] = None,
+    partition: Annotated[Text, option("--partition", TARGET, "of the job that --slurm submits", "NAME")] = None,
+    sbatch: Annotated[list[str] | None, option("--sbatch", TARGET, "further options of sbatch", "OPTIONS")] = None,
+    nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts; of a new job: how many", "N")] = None,
     nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node, or auto: slots, else GPUs, else 1", "K")] = None,
     launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, accelerate, deepspeed, …", "NAME")] = None,
     python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
@@ -75,6 +84,8 @@ def command(
     spares: Annotated[int | None, option("--spares", BEHAVIOUR, "the last K hosts stand by", "K")] = None,
     hang_pattern: Annotated[Text, option("--hang-pattern", TIMES, "logs must say it again within that time")] = None,
     on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), report, or restart", "WHAT")] = None,
+    audit_data: Annotated[int | None, option("--audit-data", BEHAVIOUR, "first N batches: is it split?", "N")] = None,
+    on_audit: Annotated[Text, option("--on-audit", BEHAVIOUR, "data not split: report, or stop", "WHAT")] = None,
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
     step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
     no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
@@ -82,23 +93,37 @@ def command(
     detach: Annotated[bool | None, option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
     dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
     json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
+    **engines: Any,
 ) -> None:
     """Start training on every node, watch it, and end all of it if any part fails.
 
     Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
     """
-    given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
-    given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
-    raise typer.Exit(_carry_out(resolve_options(given, config), dry_run, json_))
+    raise typer.Exit(_carry_out(dict(locals())))
 
 
-def _carry_out(resolved: Resolved, dry_run: bool, json_: bool) -> int:
-    """Starts it, or says what would be done; gives the exit code."""
+def _carry_out(given: dict[str, Any]) -> int:
+    """Does what the options, as they were given, say, where the target says; gives the exit code."""
+    config, json_, dry_run = given.pop("config"), given.pop("json_"), given.pop("dry_run")
+    given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
+    given.update(given.pop("engines"), allow=split_words(given["allow"]))
+    resolved = resolve_options(given, config)
     require_command(resolved)
-    cluster = find_cluster(resolved, spares=resolved.spec.spares)
+    spec = resolved.spec
+    if spec.slurm and read_allocation(os.environ) is None:
+        from .submitted import submit
+
+        say_notes(resolved, json_)
+        return submit(dataclasses.replace(spec, dry_run=dry_run), json_)
+    if spec.k8s or spec.sky:
+        from .afar import run_afar
+
+        say_notes(resolved, json_)
+        return run_afar(spec, json_, dry_run)
+    cluster = find_cluster(resolved, spares=spec.spares)
     say_notes(resolved, json_)
     if dry_run:
-        typer.echo(describe(resolved.spec, cluster, json_))
+        typer.echo(describe(spec, cluster, json_))
         return 0
     return launch(resolved, cluster, json_)
 
@@ -120,15 +145,31 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     if spec.end_leftovers:
         from .leftovers import end_dead_runs
 
-        end_dead_runs(spec, cluster)
+        end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
+    reach = allocated(spec, cluster)
     session = sessions.create(
-        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size
-    )
+        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
+        transport=reach.transport if reach else None, engine=reach.engine if reach else None,
+    )  # fmt: skip
     session.view.opening(opening(session))
+    if reach is not None:
+        reach.begin(session)
     if spec.detach:
-        return _leave(session, json_)
-    result = session.run(None if json_ else offer)
-    return close(session, result, json_)
+        return _leave(session, json_, reach)
+    return go(session, reach, json_)
+
+
+def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool = True) -> int:
+    """Runs it to its end here; gives the exit code."""
+    try:
+        result = session.run(offer if keys and not json_ else None)
+    finally:
+        if reach is not None:
+            reach.end()
+    code = close(session, result, json_)
+    if reach is not None:
+        reach.engine.linger()
+    return code
 
 
 def make_view(spec: RunSpec, json_: bool) -> View | JsonView:
@@ -158,10 +199,17 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     session.view.closing(result, result.get("verdict"))
-    return int(result["exit"])
+    code = int(result["exit"])
+    if code not in (exits.DONE, exits.CTRL_C, exits.TERMINATED):
+        from .report import page_at_end
+
+        page = page_at_end(session.run_dir)
+        if page is not None and not json_:
+            sys.stdout.write(f"page {page}\n")
+    return code
 
 
-def _leave(session: sessions.Session, json_: bool) -> int:
+def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
     """--detach: a daemon holds the lease; this process waits until the ranks have started."""
     run = session.run_dir
     pid = os.fork()
@@ -172,7 +220,7 @@ def _leave(session: sessions.Session, json_: bool) -> int:
         run.write_document("run.json", {**document, "controller": sessions.controller_identity()})
         code = 1
         try:
-            code = close(session, session.run(), False)
+            code = go(session, reach, False, keys=False)
         finally:
             os._exit(code)
     return _watch_start(run, pid, session.view, json_)

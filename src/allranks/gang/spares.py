@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.plan.plan import room_on
 from allranks.preflight.judge import judge
 
-from .hanging import Hanging
+from .auditing import Auditing
 from .members import NodeState
 from .places import judge_request, setup_message, ship_message
 from .remarks import logs_cut, spare_unused, tree_failed
@@ -36,7 +36,7 @@ NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 READY = "spare"  # the state of a spare that has been looked at and found fit
 
 
-class Spares(Hanging):
+class Spares(Auditing):
     """Between Hanging and Gathering: nodes without ranks, and who takes whose place."""
 
     def hear_spare(self, event: Event, now: float) -> list[Action]:

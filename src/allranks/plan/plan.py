@@ -90,7 +90,7 @@ def _error_files(
 def terms(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, Any]:
     """What a node needs to make its own `start` message from its own spec: see `plan.pinned`."""
     return {
-        "world_size": world_size, "index": node.node.index, "of": node.of,
+        "world_size": world_size, "index": node.rank, "of": node.of,
         "first_rank": node.first_rank, "nproc": node.nproc,
         "attempt": attempt.number, "repeats": attempt.repeats, "tests": list(attempt.tests),
         "master_addr": attempt.master_addr, "master_port": attempt.master_port,
@@ -111,4 +111,6 @@ def _followed(spec: RunSpec, node: NodePlan, place: Place, attempt: Attempt) -> 
         found.append({"kind": "nccl", "rank": rank, "path": place.nccl_log(rank, attempt.number)})
         found.append({"kind": "stacks", "rank": rank, "path": place.stacks(rank)})
         found.append({"kind": "flight", "rank": rank, "path": place.flight(rank)})
+        if spec.audit_data and not attempt.tests:
+            found.append({"kind": "audit", "rank": rank, "path": place.audit(f"{rank:03d}", attempt.number)})
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from allranks.diagnose.loose.evidence import Evidence
 from allranks.diagnose.loose.judge import judge_logs
 
 from .directory import RunDirectory
@@ -14,7 +16,10 @@ SURE = 0.5  # a kept verdict that is as sure stands
 RUNNERS_UP = 3
 
 
-def judge_run(run: RunDirectory, progress: Progress | None = None) -> dict[str, Any]:
+Reader = Callable[[Sequence[Path], Progress | None], Evidence]
+
+
+def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> dict[str, Any]:
     """The kept verdict, completed from the logs; the logs' own where none is kept or it does not know.
 
     A run that is not over, or ended well, is judged from its logs too: then `unknown` says so.
@@ -22,7 +27,7 @@ def judge_run(run: RunDirectory, progress: Progress | None = None) -> dict[str, 
     kept = _kept(run)
     attempt = int((kept or {}).get("attempt") or 0)
     logs = log_files(run, attempt)
-    found = judge_logs(read_logs(logs, progress)).to_json() if logs else None
+    found = judge_logs(read(logs, progress)).to_json() if logs else None
     if kept is None:
         return _without(run, found, attempt)
     if found is None:

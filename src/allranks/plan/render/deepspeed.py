@@ -27,7 +27,7 @@ _NOTE = f"# {OWN} fits these nodes: give it to the program, or to deepspeed.init
 def deepspeed(request: Request) -> Rendered:
     """{hostfile, configurations, script of each node: text}."""
     named = {path: path.rpartition("/")[2] for path in launcher_settings(request.spec)["deepspeed"]}
-    files = {HOSTFILE: "".join(f"{n.node.name} slots={n.nproc}\n" for n in request.plan.nodes)}
+    files: Rendered = {HOSTFILE: "".join(f"{n.node.name} slots={n.nproc}\n" for n in request.plan.nodes)}
     for path, name in named.items():
         if path not in request.texts:
             raise UsageError(f"render deepspeed: {path}: there is no such file here")

@@ -28,7 +28,7 @@ def script(
     if any(isinstance(word, Here) for word in (*launcher, *program)):
         parts.append('here="$(cd "$(dirname "$0")" && pwd)"')
     parts += [f"cd {shlex.quote(spec.workdir or request.workdir)}", *exports(request), *lines]
-    return "\n".join([*parts, f"exec {folded(wrapped)} \\\n  {shown(program)}"]) + "\n"
+    return "\n".join([*parts, f"exec {by_option(wrapped)} \\\n  {shown(program)}"]) + "\n"
 
 
 def python_words(request: Request, words: Words) -> list[str]:
@@ -46,7 +46,12 @@ def exports(request: Request) -> list[str]:
 
 
 def folded(words: Sequence[str]) -> str:
-    """A command over several lines, an option each, so that two scripts compare at a glance."""
+    """A command over several lines, a word each."""
+    return " \\\n  ".join(shlex.quote(word) for word in words)
+
+
+def by_option(words: Sequence[str]) -> str:
+    """A command over several lines, an option with its value each, so that two scripts compare at a glance."""
     lines = [quoted(words[0])]
     for word in words[1:]:
         if word.startswith("-") and not isinstance(word, Here):
