@@ -87,7 +87,8 @@ def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
         typer.echo(described(job, objects, json_))
         return DONE
     where = {"engine": "kubernetes", "name": job.name, "kind": spec.kind, "nodes": job.nodes,
-             "namespace": spec.namespace, "context": spec.context}  # fmt: skip
+             "namespace": spec.namespace, "context": spec.context,
+             "patience": spec.init_timeout}  # fmt: skip
     run = create_run(spec, where, pod_names(job), now)
     kubectl = Kubectl(spec.context, spec.namespace)
     try:
