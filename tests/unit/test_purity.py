@@ -16,7 +16,9 @@ PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("cluster", "spec", "plan", "preflight", "diagnose", "links", "overlap")
 GANG = ("machine", "roster", "states", "members", "places", "remarks", "hanging", "auditing", "gathering", "spares",
         "policy", "history", "groups")  # fmt: skip
-PURE_FILES = (*(f"gang/{name}.py" for name in GANG), "findings.py", "errors.py")
+REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "machines")
+PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
+              "findings.py", "errors.py")  # fmt: skip
 
 
 def words(text: str) -> frozenset[str]:

@@ -21,6 +21,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from . import exits
 from .allocated import Reach, allocated
 from .dryrun import describe
 from .engines import engine_options, pods, targets
@@ -144,7 +145,7 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     if spec.end_leftovers:
         from .leftovers import end_dead_runs
 
-        end_dead_runs(spec, cluster)
+        end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
     reach = allocated(spec, cluster)
     session = sessions.create(
         spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
@@ -198,7 +199,14 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     session.view.closing(result, result.get("verdict"))
-    return int(result["exit"])
+    code = int(result["exit"])
+    if code not in (exits.DONE, exits.CTRL_C, exits.TERMINATED):
+        from .report import page_at_end
+
+        page = page_at_end(session.run_dir)
+        if page is not None and not json_:
+            sys.stdout.write(f"page {page}\n")
+    return code
 
 
 def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
