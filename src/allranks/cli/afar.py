@@ -33,6 +33,7 @@ from allranks.spec.secrets import redact_argv
 
 from .exits import CTRL_C, DONE, TERMINATED
 from .podfile import read_texts
+from .run import leave_page
 
 Document = dict[str, Any]
 PAUSE = 0.2
@@ -228,6 +229,7 @@ def follow(run: RunDirectory, engine: Follows, view: View | JsonView, json_: boo
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     view.closing(result, result.get("verdict"))
+    leave_page(run, int(result["exit"]), json_)
     return int(result["exit"])
 
 
