@@ -21,11 +21,8 @@ from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
-<<<<<<< HEAD
 from . import exits
-=======
 from .allocated import Reach, allocated
->>>>>>> main
 from .dryrun import describe
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
