@@ -8,7 +8,7 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import audit, bare, check, kill, localise, logs, scale, start, table, teardown
+from bench import audit, bare, check, hang, kill, localise, logs, scale, start, table, teardown
 
 ALL = {
     "start": start.run,
@@ -18,6 +18,7 @@ ALL = {
     "check": check.run,
     "localise": localise.run,
     "bare": bare.run,
+    "hang": hang.run,
     "scale": scale.run,
     "audit": audit.run,
 }

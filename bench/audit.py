@@ -8,10 +8,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from allranks.backends.bundle import beside_the_runner
+from allranks.data import probe
 from bench.table import Report, Sample, alternate, column
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +47,26 @@ def _train(steps: int, noted: int, workers: int) -> Sample:
         return {"during": _middle(during), "after": _middle(after), "bytes": written}
 
 
+def _noting(count: int = 200, rounds: int = 9) -> list[float]:
+    """Milliseconds of processor that it takes to note a batch of the demo's shape, whatever else the machine does."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    found = []
+    with tempfile.TemporaryDirectory(prefix="allranks-bench-") as folder:
+        loader = DataLoader(torch.zeros(count * BATCH, CONTEXT + 1, dtype=torch.long), BATCH)
+        given = list(loader)
+        for at in range(rounds):
+            epoch = probe.Epoch(probe.Notes(str(Path(folder) / f"{at}.jsonl"), count), loader, 0, 0)
+            for number in range(count):
+                epoch.took(list(range(number * BATCH, (number + 1) * BATCH)))
+            began = time.thread_time()
+            for batch in given:
+                epoch.batch(batch)
+            found.append(1e3 * (time.thread_time() - began) / count)
+    return found
+
+
 def _middle(values: Sequence[float]) -> float:
     return 1e3 * statistics.median(values)
 
@@ -68,5 +90,6 @@ def run(quick: bool) -> Report:
             words = "< 2 %" if part == "during" else "none (< 1 %, noise)"
             report.add(f"{workers} workers, {part}: more", more, "%", words, lambda v, aim=aim: v < aim)
         report.add(f"{workers} workers: bytes a batch", [v / (steps // 2) for v in column(audited, "bytes")], "bytes")
+    report.add("a batch noted, processor time alone", _noting(), "ms")
     report.remark()
     return report

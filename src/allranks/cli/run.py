@@ -24,6 +24,7 @@ from allranks.spec.layers import Resolved
 from . import exits
 from .allocated import Reach, allocated
 from .dryrun import describe
+from .engines import engine_options, pods, targets
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
 
@@ -40,6 +41,7 @@ def option(names: str, panel: str, text: str, metavar: str | None = None) -> Any
 Text = str | None
 
 
+@engine_options(targets, pods)
 def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
     local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
@@ -91,6 +93,7 @@ def command(
     detach: Annotated[bool | None, option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
     dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
     json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
+    **engines: Any,
 ) -> None:
     """Start training on every node, watch it, and end all of it if any part fails.
 
@@ -103,7 +106,7 @@ def _carry_out(given: dict[str, Any]) -> int:
     """Does what the options, as they were given, say, where the target says; gives the exit code."""
     config, json_, dry_run = given.pop("config"), given.pop("json_"), given.pop("dry_run")
     given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
-    given["allow"] = split_words(given["allow"])
+    given.update(given.pop("engines"), allow=split_words(given["allow"]))
     resolved = resolve_options(given, config)
     require_command(resolved)
     spec = resolved.spec
@@ -112,6 +115,11 @@ def _carry_out(given: dict[str, Any]) -> int:
 
         say_notes(resolved, json_)
         return submit(dataclasses.replace(spec, dry_run=dry_run), json_)
+    if spec.k8s or spec.sky:
+        from .afar import run_afar
+
+        say_notes(resolved, json_)
+        return run_afar(spec, json_, dry_run)
     cluster = find_cluster(resolved, spares=spec.spares)
     say_notes(resolved, json_)
     if dry_run:
@@ -137,7 +145,7 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     if spec.end_leftovers:
         from .leftovers import end_dead_runs
 
-        end_dead_runs(spec, cluster)
+        end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
     reach = allocated(spec, cluster)
     session = sessions.create(
         spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,

@@ -7,7 +7,7 @@ that a verdict can be given again without the run; absent parts take their defau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allranks.findings import Finding, Where
@@ -109,7 +109,7 @@ class LostNode:
 @dataclass(frozen=True)
 class Incident:
     """Everything known about one attempt. `detected_t` is when the controller began to end it; `memory` is what
-    each node has, in bytes."""
+    each node has, in bytes; `pids` and `gpus` are of ranks, where they are known."""
 
     attempt: int
     world_size: int
@@ -126,6 +126,8 @@ class Incident:
     started_t: float = 0.0
     detected_t: float | None = None
     master: str = ""
+    pids: Mapping[int, int] = field(default_factory=dict)
+    gpus: Mapping[int, int] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
 
@@ -135,6 +137,14 @@ class Incident:
             if rank in ranks:
                 return node
         return next((e.node for e in self.exits if e.rank == rank), "")
+
+    def complete(self, where: Where) -> Where:
+        """A place with the process and the GPU of its rank, as far as they are known."""
+        if where.rank is None:
+            return where
+        ended = next((e.pid for e in self.exits if e.rank == where.rank), None)
+        pid, gpu = self.pids.get(where.rank, ended), self.gpus.get(where.rank)
+        return replace(where, pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
 
     @property
     def all_ranks(self) -> frozenset[int]:
@@ -159,6 +169,8 @@ class Incident:
             hang: dict[str, Any] = dict(given["hang"])
             hang.update({k: tuple(hang.get(k) or ()) for k in ("culprits", "victims", "evidence")})
             given["hang"] = Hang(**hang)
+        for name in ("pids", "gpus"):
+            given[name] = {int(rank): int(number) for rank, number in (given.get(name) or {}).items()}
         given["command"] = tuple(given.get("command", ()))
         for name in ("initialised", "init_entered"):
             given[name] = frozenset(given.get(name, ()))

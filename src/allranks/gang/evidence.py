@@ -40,6 +40,8 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         started_t=gang.attempt_started,
         detected_t=gang.failed_t,
         master=gang.master.name,
+        pids={r.rank: r.pid for r in ranks if r.pid is not None},
+        gpus={r.rank: gpu for n in gang.nodes.values() for r in n.ranks.values() if (gpu := n.gpu_of(r)) is not None},
         command=spec.command,
         memory={n.name: total for n in gang.nodes.values() if (total := _memory(n.facts))},
     )

@@ -49,6 +49,11 @@ class NodeState:
         """Nothing more is to be expected from it."""
         return self.state in ("lost", "unreachable")
 
+    def gpu_of(self, rank: RankState) -> int | None:
+        """The GPU that a rank takes by its local number, as torch programs do; None where the node has not as many."""
+        count = int(((self.facts or {}).get("gpus") or {}).get("count") or 0)
+        return rank.local_rank if len(self.ranks) <= count else None
+
     def to_json(self, live: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         """The node's part of status.json; `live` adds step, rate and last output by rank."""
         return {

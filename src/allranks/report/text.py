@@ -115,9 +115,13 @@ def finding_line(finding: Document) -> str:
 
 
 def verdict_lines(verdict: Document) -> list[str]:
-    """Cause and culprit in a sentence, up to three lines of evidence, the fix, the victims."""
+    """Cause and culprit in a sentence, its process, up to three lines of evidence, the fix, the victims."""
     doubt = f" (confidence {verdict['confidence']:.0%})" if verdict.get("confidence", 1) < 0.9 else ""
     lines = [f"VERDICT   {verdict['message']}", f"  cause   {verdict['cause']}{doubt}"]
+    where = verdict.get("where") or {}
+    if "pid" in where:
+        gpu = f", GPU {where['gpu']}" if "gpu" in where else ""
+        lines.append(f"  culprit rank {where['rank']} on {where.get('node', '?')}, pid {where['pid']}{gpu}")
     lines += [f"  saw     {item}" for item in verdict.get("evidence", [])[:3]]
     fix = [line for line in str(verdict.get("remedy") or "").splitlines() if line.strip()]
     lines += [f"  fix     {line}" if i == 0 else f"          {line}" for i, line in enumerate(fix)]
