@@ -43,6 +43,7 @@ def for_ranks(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -
     files = {
         "TORCHELASTIC_ERROR_FILE": place.error(ANY, attempt.number),
         "ALLRANKS_STACKS_FILE": place.stacks(ANY),
+        "ALLRANKS_ASK_SOCKET": place.asked(ANY),
         "NCCL_DEBUG_FILE": place.nccl_log(ANY, attempt.number),
     }
     return {
