@@ -14,9 +14,10 @@ import pytest
 from tests.hosts.waiting import wait_until
 
 from allranks.node import witness
+from allranks.node.attempt import Attempt
 from allranks.node.witness import Witness, exit_status
 
-PROOF = "ALLRANKS_REPORT_SOCKET=/n/report.sock"
+SOCKET = "/n/report.sock"
 # A launcher that reaps late, with one child that waits for a line and then runs the words given.
 PARENT = """import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import os, sys; sys.stdin.readline(); " + sys.argv[1]], stdin=0)
@@ -25,24 +26,34 @@ time.sleep(600)
 """
 
 
+class Ends(Attempt):
+    """Only what the witness tells an attempt."""
+
+    def __init__(self, found: list[tuple[int, int]]) -> None:
+        self.found = found
+
+    def seen_end(self, rank: int, status: int) -> None:
+        self.found.append((rank, status))
+
+
 def settled(pid: int) -> int:
     """Right after exec /proc shows no environment yet; a rank that reports has had one for long."""
     assert wait_until(lambda: Path(f"/proc/{pid}/environ").read_bytes(), 30.0, "an environment")
     return pid
 
 
-def seen(words: str, proof: str = PROOF, bound: float = 30.0) -> list[tuple[int, int]]:
+def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[int, int]]:
     """What the witness says of a grandchild."""
     found: list[tuple[int, int]] = []
     selector = selectors.DefaultSelector()
-    env = {**os.environ, "ALLRANKS_REPORT_SOCKET": "/n/report.sock"}
+    env = {**os.environ, "ALLRANKS_REPORT_SOCKET": SOCKET}
     parent = subprocess.Popen([sys.executable, "-c", PARENT, words], env=env, text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
     try:
         assert parent.stdout is not None and parent.stdin is not None
         pid = settled(int(parent.stdout.readline()))
-        one = Witness(selector, lambda rank, status: found.append((rank, status)))
-        one.watch(pid, 3, proof)
+        one = Witness(selector, socket)
+        assert one.heard({"event": "launched", "pid": pid, "rank": 3}, Ends(found))
         registered = len(selector.get_map())
         parent.stdin.write("go\n")
         parent.stdin.flush()
@@ -50,7 +61,7 @@ def seen(words: str, proof: str = PROOF, bound: float = 30.0) -> list[tuple[int,
         while selector.get_map() and time.monotonic() < deadline:
             for key, _ in selector.select(1.0):
                 key.data()
-        assert registered == (proof == PROOF)
+        assert registered == (socket == SOCKET)
         assert not selector.get_map(), "it was never seen to end"
         return found
     finally:
@@ -73,7 +84,7 @@ def test_an_end_with_0_is_not_told() -> None:
 
 def test_another_process_is_not_followed() -> None:
     """A number out of a container's own counting."""
-    assert seen("os._exit(3)", proof="ALLRANKS_REPORT_SOCKET=/other/report.sock") == []
+    assert seen("os._exit(3)", socket="/other/report.sock") == []
 
 
 def test_before_python_3_9(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,9 +101,10 @@ def test_the_living_and_the_gone_have_no_status() -> None:
 
 def test_what_is_forgotten_is_closed() -> None:
     with selectors.DefaultSelector() as selector:
-        one = Witness(selector, lambda rank, status: None)
-        child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": "/n/report.sock"})
-        one.watch(settled(child.pid), 0, PROOF)
+        one = Witness(selector, SOCKET)
+        child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
+        assert not one.heard({"event": "initialised", "rank": 0}, None)
+        one.heard({"event": "launched", "pid": settled(child.pid), "rank": 0}, None)
         assert len(selector.get_map()) == 1
         one.forget()
         assert not selector.get_map()

@@ -8,32 +8,44 @@ kernel knows no pidfd (before 5.3), there is only the launcher's own word.
 import ctypes
 import os
 import selectors
-from typing import Callable, List, Optional
+from typing import Any, Dict, List, Optional
+
+from .attempt import Attempt
 
 PIDFD_OPEN = 434  # the same on every architecture
 
 
 class Witness:
-    """Follows processes through the guard's selector; `ended` gets rank and wait status of each that has failed."""
+    """Follows processes through the guard's selector. `reports` is the socket that they know, by their environment:
+    in a container of its own counting a number may be another's."""
 
-    def __init__(self, selector: selectors.BaseSelector, ended: Callable[[int, int], None]) -> None:
-        self._selector, self._ended = selector, ended
+    def __init__(self, selector: selectors.BaseSelector, reports: str) -> None:
+        self._selector, self._proof = selector, ("ALLRANKS_REPORT_SOCKET=" + reports).encode()
+        self._attempt = None  # type: Optional[Attempt]
         self._open = []  # type: List[int]
 
-    def watch(self, pid: object, rank: int, proof: str) -> None:
-        """From now on; `proof` stands in the process's environment (in a container the number may be another's)."""
-        if not isinstance(pid, int) or proof.encode() not in _environment(pid):
-            return
-        fd = _pidfd(pid)
-        if fd is not None:
-            self._open.append(fd)
-            self._selector.register(fd, selectors.EVENT_READ, lambda: self._look(fd, pid, rank))
+    def heard(self, message: Dict[str, Any], attempt: "Optional[Attempt]") -> bool:
+        """Takes the word of a process that starts; the attempt is told of its failure."""
+        if message.get("event") != "launched":
+            return False
+        if attempt is not self._attempt:
+            self.forget()
+            self._attempt = attempt
+        pid = message.get("pid")
+        fd = _pidfd(pid) if isinstance(pid, int) and self._proof in _environment(pid) else None
+        if fd is not None and isinstance(pid, int):
+            self._follow(fd, pid, int(message["rank"]))
+        return True
+
+    def _follow(self, fd: int, pid: int, rank: int) -> None:
+        self._open.append(fd)
+        self._selector.register(fd, selectors.EVENT_READ, lambda: self._look(fd, pid, rank))
 
     def _look(self, fd: int, pid: int, rank: int) -> None:
         status = exit_status(pid)
         self._close(fd)
-        if status:
-            self._ended(rank, status)
+        if status and self._attempt is not None:
+            self._attempt.seen_end(rank, status)
 
     def _close(self, fd: int) -> None:
         self._open.remove(fd)
