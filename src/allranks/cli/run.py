@@ -14,6 +14,7 @@ import typer
 
 from allranks.cluster import Cluster
 from allranks.cluster.slurm import read_allocation
+from allranks.diagnose.slurm import LIMIT
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.view import View as Watching
@@ -168,7 +169,7 @@ def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool =
         if reach is not None:
             reach.end()
     code = close(session, result, json_)
-    if reach is not None:
+    if reach is not None and (result.get("verdict") or {}).get("cause") == LIMIT:
         reach.engine.linger()
     return code
 
