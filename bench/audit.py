@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from allranks.backends.bundle import beside_the_runner
+from allranks.data import probe
 from bench.table import Report, Sample, alternate, column
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "examples" / "train_lm.py"
 BATCH, CONTEXT, WARM = 8, 96, 10
+LAYERS, WIDTH = 2, 128  # the demo's defaults
 BOUND = 600.0
 OFF, ON = "without", "audited"
 
@@ -45,6 +49,47 @@ def _train(steps: int, noted: int, workers: int) -> Sample:
         return {"during": _middle(during), "after": _middle(after), "bytes": written}
 
 
+def _noting(count: int = 200, rounds: int = 9) -> list[float]:
+    """Milliseconds of processor that it takes to note a batch of the demo's shape, whatever else the machine does."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    found = []
+    with tempfile.TemporaryDirectory(prefix="allranks-bench-") as folder:
+        loader = DataLoader(torch.zeros(count * BATCH, CONTEXT + 1, dtype=torch.long), BATCH)
+        given = list(loader)
+        for at in range(rounds):
+            epoch = probe.Epoch(probe.Notes(str(Path(folder) / f"{at}.jsonl"), count), loader, 0, 0)
+            for number in range(count):
+                epoch.took(list(range(number * BATCH, (number + 1) * BATCH)))
+            began = time.thread_time()
+            for batch in given:
+                epoch.batch(batch)
+            found.append(1e3 * (time.thread_time() - began) / count)
+    return found
+
+
+def _step(count: int = 25) -> list[float]:
+    """Milliseconds of processor of the demo's own steps, in one thread."""
+    import torch
+
+    demo = runpy.run_path(str(SCRIPT))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = demo["LanguageModel"](CONTEXT, LAYERS, WIDTH)
+    optimizer = torch.optim.AdamW(model.parameters())
+    found = []
+    for _ in range(count):
+        began = time.thread_time()
+        loss = model(torch.randint(0, 255, (BATCH, CONTEXT + 1)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(1e3 * (time.thread_time() - began))
+    torch.set_num_threads(before)
+    return found
+
+
 def _middle(values: Sequence[float]) -> float:
     return 1e3 * statistics.median(values)
 
@@ -68,5 +113,10 @@ def run(quick: bool) -> Report:
             words = "< 2 %" if part == "during" else "none (< 1 %, noise)"
             report.add(f"{workers} workers, {part}: more", more, "%", words, lambda v, aim=aim: v < aim)
         report.add(f"{workers} workers: bytes a batch", [v / (steps // 2) for v in column(audited, "bytes")], "bytes")
+    step, noting = _step(), _noting()
+    report.add("a step, processor time alone", step, "ms")
+    report.add("a batch noted, processor time alone", noting, "ms")
+    share = [100 * value / statistics.median(step) for value in noting]
+    report.add("noting of a step, processor time alone", share, "%", "< 2 %", lambda v: v < 2)
     report.remark()
     return report

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,13 @@ def test_why_a_master_is_not_there() -> None:
         assert program.try_master("127.0.0.1", server.getsockname()[1], 5.0) == ""
 
 
+def test_a_master_that_never_comes_is_no_hang(capsys: pytest.CaptureFixture[str]) -> None:
+    port = int(free_port())
+    with pytest.raises(program.StartError, match=f"master 127.0.0.1:{port} was not ready within . s: .*nobody listens"):
+        program.wait_for_master("127.0.0.1", port, time.monotonic() + 0.7, False)
+    assert capsys.readouterr().out == f"waiting for master 127.0.0.1:{port}\n"
+
+
 def test_steps_become_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +228,7 @@ def test_two_ranks_under_the_names_of_mpi() -> None:
 
 @needs_torch
 @pytest.mark.torch
+@pytest.mark.slow
 def test_who_does_not_come_is_named() -> None:
     """Three ranks are to come: one never does, and one waits for a master that is not there."""
     common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "COLOSSALAI_MASTER_READY_TIMEOUT": "15"}

@@ -7,12 +7,14 @@ import json
 import os
 import sys
 import time
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
 
 from allranks.cluster import Cluster
 from allranks.cluster.slurm import read_allocation
+from allranks.diagnose.slurm import LIMIT
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.view import View as Watching
@@ -21,8 +23,10 @@ from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from . import exits
 from .allocated import Reach, allocated
 from .dryrun import describe
+from .engines import engine_options, pods, targets
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
 
@@ -39,6 +43,7 @@ def option(names: str, panel: str, text: str, metavar: str | None = None) -> Any
 Text = str | None
 
 
+@engine_options(targets, pods)
 def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
     local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
@@ -90,6 +95,7 @@ def command(
     detach: Annotated[bool | None, option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
     dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
     json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
+    **engines: Any,
 ) -> None:
     """Start training on every node, watch it, and end all of it if any part fails.
 
@@ -102,7 +108,7 @@ def _carry_out(given: dict[str, Any]) -> int:
     """Does what the options, as they were given, say, where the target says; gives the exit code."""
     config, json_, dry_run = given.pop("config"), given.pop("json_"), given.pop("dry_run")
     given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
-    given["allow"] = split_words(given["allow"])
+    given.update(given.pop("engines"), allow=split_words(given["allow"]))
     resolved = resolve_options(given, config)
     require_command(resolved)
     spec = resolved.spec
@@ -111,6 +117,11 @@ def _carry_out(given: dict[str, Any]) -> int:
 
         say_notes(resolved, json_)
         return submit(dataclasses.replace(spec, dry_run=dry_run), json_)
+    if spec.k8s or spec.sky:
+        from .afar import run_afar
+
+        say_notes(resolved, json_)
+        return run_afar(spec, json_, dry_run)
     cluster = find_cluster(resolved, spares=spec.spares)
     say_notes(resolved, json_)
     if dry_run:
@@ -136,7 +147,7 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     if spec.end_leftovers:
         from .leftovers import end_dead_runs
 
-        end_dead_runs(spec, cluster)
+        end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
     reach = allocated(spec, cluster)
     session = sessions.create(
         spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
@@ -158,7 +169,7 @@ def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool =
         if reach is not None:
             reach.end()
     code = close(session, result, json_)
-    if reach is not None:
+    if reach is not None and (result.get("verdict") or {}).get("cause") == LIMIT:
         reach.engine.linger()
     return code
 
@@ -190,7 +201,20 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     session.view.closing(result, result.get("verdict"))
-    return int(result["exit"])
+    code = int(result["exit"])
+    leave_page(session.run_dir, code, json_)
+    return code
+
+
+def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
+    """report.html of a run that failed; allranks.pyz, which has no Jinja2, leaves none."""
+    if code in (exits.DONE, exits.CTRL_C, exits.TERMINATED) or find_spec("jinja2") is None:
+        return
+    from .report import page_at_end
+
+    page = page_at_end(run)
+    if page is not None and not json_:
+        sys.stdout.write(f"page {page}\n")
 
 
 def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
+from allranks.diagnose.rules.agents import of_rank
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
 from allranks.node.frames import METRICS, RANK_LOG
@@ -58,7 +59,11 @@ def _record(gang: Gang, run: RunDirectory, item: Exit) -> ExitRecord:
     head, tail, metrics = "", "", None
     if item.code != 0:
         path = run.log_path(node.index, node.name, RANK_LOG, item.rank, gang.attempt)
+        shared = not path.exists() and bool(node.ranks)  # another launcher's: one log for all ranks of the node
+        if shared:
+            path = run.log_path(node.index, node.name, RANK_LOG, min(node.ranks), gang.attempt)
         head, tail = read_end(path, first=True), read_end(path)
+        tail = of_rank(tail, item.rank) if shared else tail
         metrics = last_row(read_end(run.log_path(node.index, node.name, METRICS, item.rank, gang.attempt)))
     return ExitRecord(
         item.rank, item.node, item.code, item.signal, item.t, item.expected, item.attempt, item.oom_kills,

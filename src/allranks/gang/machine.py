@@ -315,7 +315,8 @@ class Gang(Groups, Gathering):
         self.attempt += 1  # logs are kept apart in either case
         self.attempt_started, self.initialised_t, self.failed_t = now, None, None
         self.init_timeout_hit, self._stacks_t, self.refused_by_check = False, None, False
-        self.exits, self.faults, self.lost, self.findings = [], [], [], []
+        self.exits, self.faults, self.lost = [], [], []
+        self.findings = [f for f in self.findings if f.id == "spare-unused"]
         self.hang, self.watch = None, None
         actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {})]
         known = all(n.facts is not None for n in self.nodes.values())
