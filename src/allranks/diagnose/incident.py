@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 
 from .hangs.attribute import Hang
 
@@ -106,7 +106,10 @@ class LostNode:
 
 @dataclass(frozen=True)
 class Incident:
-    """Everything known about one attempt. `detected_t` is when the controller began to end it."""
+    """Everything known about one attempt.
+
+    `departed` are ranks that have called destroy_process_group; `detected_t` is when the controller began to end it.
+    """
 
     attempt: int
     world_size: int
@@ -117,6 +120,7 @@ class Incident:
     findings: tuple[Finding, ...] = ()
     initialised: frozenset[int] = frozenset()
     init_entered: frozenset[int] = frozenset()
+    departed: frozenset[int] = frozenset()
     init_timeout_hit: bool = False
     hang: Hang | None = None
     stop_reason: str | None = None
@@ -149,19 +153,12 @@ class Incident:
         given["exits"] = tuple(ExitRecord(**e) for e in given.get("exits", ()))
         given["faults"] = tuple(Fault(**f) for f in given.get("faults", ()))
         given["lost"] = tuple(LostNode(**n) for n in given.get("lost", ()))
-        given["findings"] = tuple(_finding(f) for f in given.get("findings", ()))
+        given["findings"] = tuple(Finding.from_json(f) for f in given.get("findings", ()))
         if given.get("hang"):
-            hang: dict[str, Any] = dict(given["hang"])
-            hang.update({k: tuple(hang.get(k) or ()) for k in ("culprits", "victims", "evidence")})
-            given["hang"] = Hang(**hang)
-        for name in ("initialised", "init_entered"):
+            given["hang"] = Hang.from_json(given["hang"])
+        for name in ("initialised", "init_entered", "departed"):
             given[name] = frozenset(given.get(name, ()))
         return cls(**{"attempt": 0, **given})
-
-
-def _finding(data: Mapping[str, Any]) -> Finding:
-    where, evidence = Where(**data.get("where", {})), tuple(data.get("evidence", ()))
-    return Finding(data["id"], data["status"], data["message"], data.get("remedy", ""), where, evidence)
 
 
 def _int(value: object) -> int | None:

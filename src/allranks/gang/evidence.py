@@ -5,14 +5,12 @@ from __future__ import annotations
 from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
-from allranks.node.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
+from allranks.runs.incident import LOST_REASON, log_tail
 from allranks.spec import RunSpec
 
 from .machine import Gang
 from .states import Exit
-
-TAIL = 16 << 10
 
 
 def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | None:
@@ -24,10 +22,11 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         ranks_by_node={n.name: tuple(n.ranks) for n in gang.nodes.values()},
         exits=tuple(_record(gang, run, e) for e in gang.exits),
         faults=tuple(Fault(f.node, f.id, f.message, f.t) for f in gang.faults),
-        lost=tuple(LostNode(e.node, e.t, e.last_heard, "nothing was heard for the lease") for e in gang.lost),
+        lost=tuple(LostNode(e.node, e.t, e.last_heard, LOST_REASON) for e in gang.lost),
         findings=tuple(gang.findings),
         initialised=frozenset(r.rank for r in ranks if r.initialised_t is not None),
         init_entered=frozenset(r.rank for r in ranks if r.entered),
+        departed=frozenset(r.rank for r in ranks if r.departed),
         init_timeout_hit=gang.init_timeout_hit,
         hang=gang.hang,
         stop_reason=gang.stop_reason,
@@ -40,15 +39,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
 
 def _record(gang: Gang, run: RunDirectory, item: Exit) -> ExitRecord:
     node = gang.nodes[item.node]
-    tail = ""
-    if item.code != 0:
-        path = run.log_path(node.index, node.name, RANK_LOG, item.rank, gang.attempt)
-        try:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - TAIL))
-                tail = file.read(TAIL).decode("utf-8", "replace")
-        except OSError:
-            pass
+    tail = log_tail(run, node.index, node.name, item.rank, gang.attempt) if item.code != 0 else ""
     return ExitRecord(
         item.rank, item.node, item.code, item.signal, item.t, item.expected, item.attempt, item.oom_kills,
         dict(item.error) if item.error else None, tail, node.ranks[item.rank].pid if item.rank in node.ranks else None,

@@ -113,7 +113,7 @@ class Hanging(Roster):
             self.findings.append(finding)
             return [Note("finding", finding.to_json())]
         self.hang = hang
-        return [Note("hang", {"quiet": round(now - watch.since, 1), "culprits": list(hang.culprits)}), *self._fail(now)]
+        return [Note("hang", {"quiet": round(now - watch.since, 1), **vars(hang)}), *self._fail(now)]
 
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
         nodes = tuple(dict.fromkeys(names[r] for r in hang.culprits if r in names))

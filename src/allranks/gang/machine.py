@@ -39,6 +39,7 @@ from .states import (
     State,
     Stop,
     Unreachable,
+    exit_fields,
     read_exit,
 )
 
@@ -106,7 +107,7 @@ class Gang(Hanging):
             error = f"{event.files} files ({event.sha256[:12]}) are there, {tree.files} ({tree.sha256[:12]}) were sent"
         if error:
             failure = tree_failed(node.name, event.path, error, event.errno in NO_ROOM)
-            return [Note("finding", failure.to_json()), *self._refuse([failure], now)]
+            return self._refuse([failure], now)
         node.synced = True
         note = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
         if any(n.state == "unreachable" for n in self.nodes.values()):
@@ -119,9 +120,7 @@ class Gang(Hanging):
         kind = "lease-over" if "lease was over" in event.how else "guard-death"
         if any((f.node, f.id) == (node.name, kind) for f in self.faults):
             return actions
-        self.faults.append(Fault(node.name, event.t, kind, event.how))
-        actions.append(Note("finding", {"node": node.name, "message": f"the guard on {node.name} {event.how}"}))
-        return actions + self._fail(now)
+        return [*actions, self.record(Fault(node.name, event.t, kind, event.how)), *self._fail(now)]
 
     def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
         """What happened on a node while nobody listened."""
@@ -144,8 +143,8 @@ class Gang(Hanging):
             if found.get("exit") is not None and rank.exit is None:
                 actions += self.on_exit(read_exit(node.name, found["exit"], event.t), now)
         if summary.get("ending") and self.state is State.RUNNING and not event.dead:
-            self.faults.append(Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked"))
-            actions += self._fail(now)
+            fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
+            actions += [self.record(fault), *self._fail(now)]
         return actions + self._resend(node, dead=True)
 
     def _read_down(self, node: NodeState, event: Hello, now: float) -> list[Action]:
@@ -158,8 +157,7 @@ class Gang(Hanging):
         if numbers and summary["attempt"] == self.attempt:
             return []
         message = "had not started its ranks when the controller of the run was lost"
-        self.faults.append(Fault(node.name, event.t, "start-cut", message))
-        return self._fail(now)
+        return [self.record(Fault(node.name, event.t, "start-cut", message)), *self._fail(now)]
 
     def _resend(self, node: NodeState, dead: bool = False) -> list[Action]:
         """Repeats the request that may have been lost with the old channel; `dead`: only that to end."""
@@ -194,7 +192,7 @@ class Gang(Hanging):
         failures = [f for f in found if f.status == "fail"]
         checks = self.setting.checks
         actions: list[Action] = [Note("looked", {"checks": len(checks)})] if checks else []
-        actions += [Note("finding", f.to_json()) for f in found]
+        actions += [Note("finding", f.to_json()) for f in found if f.status != "fail"]
         self.findings += [f for f in found if f.status == "warn"]
         if failures:
             self.refused_by_check = True
@@ -232,7 +230,7 @@ class Gang(Hanging):
 
     def _refuse(self, failures: list[Finding], now: float) -> list[Action]:
         self.findings += failures
-        return self._fail(now)
+        return [*(Note("finding", f.to_json()) for f in failures), *self._fail(now)]
 
     # -- the gate ----------------------------------------------------------------------------------
 
@@ -245,8 +243,9 @@ class Gang(Hanging):
             node.state, node.probes, node.ended, node.drained = "ready", None, False, False
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
-        message = listen_message(self.spec, self._token())
-        return [Send(self.master.name, message)]
+        counts = {n.node.name: n.nproc for n in self.plan.nodes}
+        plan = Note("plan", {"world_size": self.plan.world_size, "ranks": counts})
+        return [plan, Send(self.master.name, listen_message(self.spec, self._token()))]
 
     def _token(self) -> str:
         return f"{self.setting.token}/{self.attempt}/{self._port_tries}"
@@ -282,7 +281,7 @@ class Gang(Hanging):
         facts = {n.name: n.facts or {} for n in self.nodes.values()}
         probes = {n.name: n.probes or () for n in self.nodes.values()}
         choice = choose_address(self.spec, self.master.name, self.master_port, facts, probes)
-        actions += [Note("finding", f.to_json()) for f in choice.findings]
+        actions += [Note("finding", f.to_json()) for f in choice.findings if f.status != "fail"]
         self.findings += [f for f in choice.findings if f.status == "warn"]
         failures = [f for f in choice.findings if f.status == "fail"]
         if failures or choice.address is None:
@@ -323,13 +322,14 @@ class Gang(Hanging):
         return [Note("rank-started", {"node": event.node, "rank": event.rank, "pid": event.pid, "t": event.t})]
 
     def on_report(self, event: Report, now: float) -> list[Action]:
-        """A rank has entered or left init_process_group."""
+        """A rank has entered or left init_process_group, or has destroyed its group."""
         rank = self.nodes[event.node].ranks.get(event.rank)
         if rank is None:
             return []
-        if event.what == "init-entered":
-            rank.entered = True
-            return []
+        if event.what in ("init-entered", "destroyed"):
+            rank.entered, rank.departed = True, event.what == "destroyed"
+            what = "rank-departed" if rank.departed else "rank-entered"
+            return [Note(what, {"node": event.node, "rank": event.rank, "t": event.t})]
         if event.what != "initialised" or rank.initialised_t is not None:
             return []
         rank.initialised_t = event.t
@@ -352,9 +352,7 @@ class Gang(Hanging):
         self.exits.append(event)
         failed = event.code != 0
         rank.state = ("killed" if event.expected else "failed") if failed else "exited"
-        fields = {"node": event.node, "rank": event.rank, "t": event.t, "expected": event.expected}
-        fields.update({"code": event.code} if event.signal is None else {"signal": event.signal})
-        actions: list[Action] = [Note("rank-exit", fields)]
+        actions: list[Action] = [Note("rank-exit", exit_fields(event, rank.pid))]
         if self.state is not State.RUNNING:
             return actions
         if failed:
@@ -365,9 +363,7 @@ class Gang(Hanging):
 
     def on_fault(self, event: Fault, now: float) -> list[Action]:
         """A guard's own trouble ends the gang."""
-        self.faults.append(event)
-        note = Note("finding", {"node": event.node, "message": f"{event.node}: {event.message}"})
-        return [note, *self._fail(now)]
+        return [self.record(event), *self._fail(now)]
 
     def on_silent(self, event: Event, now: float) -> list[Action]:
         """Several beats are missing."""
@@ -392,14 +388,15 @@ class Gang(Hanging):
         for rank in node.ranks.values():
             rank.state = "lost"
         self.lost.append(event)
-        return [Note("node-lost", {"node": event.node, "last_heard": event.last_heard}), *self._fail(now)]
+        fields = {"node": event.node, "last_heard": event.last_heard, "t": event.t}
+        return [Note("node-lost", fields), *self._fail(now)]
 
     def on_stop(self, event: Stop, now: float) -> list[Action]:
         """The user wants it to end; a second call can only be shorter."""
         if self.state is State.OVER:
             return []
         self.stop_reason = self.stop_reason or event.reason
-        return self._end(now, event.grace, event.reason)
+        return [Note("stop-asked", {"reason": event.reason}), *self._end(now, event.grace, event.reason)]
 
     def on_tick(self, event: Event, now: float) -> list[Action]:
         """Time limits."""
@@ -410,10 +407,7 @@ class Gang(Hanging):
         over = now - self.attempt_started > self.spec.init_timeout
         if not over or self.init_timeout_hit:
             return []
-        if self.state is not State.RUNNING:
-            self.init_timeout_hit = True
-            return self._fail(now)
-        return self._init_is_late(now)
+        return self._init_is_late(now) if self.state is State.RUNNING else self._init_is_over(now)
 
     def _init_is_late(self, now: float) -> list[Action]:
         """Some wait in init_process_group for others: stacks of those first, then the end."""
@@ -427,17 +421,20 @@ class Gang(Hanging):
             return [Send(name, {"type": "stacks", "ranks": ranks}) for name, ranks in asked if ranks]
         if now - self._stacks_t < STACKS_PATIENCE:
             return []
+        return self._init_is_over(now)
+
+    def _init_is_over(self, now: float) -> list[Action]:
         self.init_timeout_hit = True
-        return self._fail(now)
+        return [Note("init-timeout", {"seconds": round(now - self.attempt_started, 1)}), *self._fail(now)]
 
     # -- ending ------------------------------------------------------------------------------------
 
     def _fail(self, now: float) -> list[Action]:
-        if self.failed_t is None:
-            self.failed_t = now
+        first: list[Action] = [Note("failed", {"t": now})] if self.failed_t is None else []
+        self.failed_t = now if self.failed_t is None else self.failed_t
         if self.state is State.ENDING:
-            return self._check_ended(now)  # the time that a stop gave to save holds
-        return self._end(now, self.spec.grace, "failure")
+            return first + self._check_ended(now)  # the time that a stop gave to save holds
+        return first + self._end(now, self.spec.grace, "failure")
 
     def _end(self, now: float, grace: float, reason: str) -> list[Action]:
         """Asks every node to end its ranks; again with a shorter grace where one is running already."""
@@ -463,7 +460,8 @@ class Gang(Hanging):
         node.ended, node.left, node.state = True, event.left, "ended"
         actions: list[Action] = [Note("node-clean", {"node": event.node, "left": list(event.left), "t": event.t})]
         if event.reason == "lease":
-            self.faults.append(Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over"))
+            fault = Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over")
+            actions.append(self.record(fault))
         return actions + (self._fail(now) if self.state is State.RUNNING else self._check_ended(now))
 
     def on_drained(self, event: Drained, now: float) -> list[Action]:

@@ -13,7 +13,7 @@ from allranks.spec import RunSpec
 
 from .members import NodeState, RankState
 from .places import Setting
-from .states import Exit, Fault, Lost, State
+from .states import Exit, Fault, Lost, Note, State
 
 GATE_REPEATS = 3  # for EADDRINUSE at rank 0 on a port we chose ourselves
 
@@ -73,6 +73,11 @@ class Roster:
         self.nodes = nodes
         chosen = (dataclasses.replace(n, name=new) if n.name == old else n for n in self.cluster.nodes)
         self.cluster = Cluster(tuple(chosen), self.cluster.source)
+
+    def record(self, fault: Fault) -> Note:
+        """A fault and its event."""
+        self.faults.append(fault)
+        return Note("fault", {"node": fault.node, "id": fault.id, "message": fault.message, "t": fault.t})
 
     @property
     def master(self) -> NodeState:

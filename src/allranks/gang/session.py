@@ -100,6 +100,7 @@ class Session:
     def _judge(self, gang: Gang) -> str:
         """After an attempt: finish, retry, or repeat the gate with another port."""
         from allranks.diagnose.outcomes import retryable  # imported late: 30 ms that no start has to wait for
+        from allranks.runs.judged import complete
 
         from .evidence import judge_attempt
 
@@ -115,7 +116,7 @@ class Session:
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
             return self._judge_test(gang, verdict)
-        self.verdict = verdict
+        verdict = self.verdict = complete(verdict, self.run_dir) if verdict is not None else None
         outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
         self.attempts.append(
             {"attempt": gang.attempt, "outcome": outcome, "verdict": verdict.to_json() if verdict else None}

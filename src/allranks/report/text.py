@@ -50,6 +50,8 @@ def event_line(event: Document, nodes: int) -> str | None:
         return f"attempt {event['attempt']}"
     if kind == "finding":
         return finding_line(event)
+    if kind == "fault":
+        return f"note: {node}: {event['message']}"
     if kind == "note":
         return f"note: {event.get('message')}"
     if kind == "dropped":
