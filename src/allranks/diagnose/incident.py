@@ -7,7 +7,7 @@ that a verdict can be given again without the run; absent parts take their defau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.findings import Finding
@@ -108,7 +108,8 @@ class LostNode:
 class Incident:
     """Everything known about one attempt.
 
-    `departed` are ranks that have called destroy_process_group; `detected_t` is when the controller began to end it.
+    `addresses`: the node of an address that only one node has; `departed`: ranks that have called
+    destroy_process_group, and when; `detected_t` is when the controller began to end it.
     """
 
     attempt: int
@@ -120,13 +121,14 @@ class Incident:
     findings: tuple[Finding, ...] = ()
     initialised: frozenset[int] = frozenset()
     init_entered: frozenset[int] = frozenset()
-    departed: frozenset[int] = frozenset()
+    departed: Mapping[int, float] = field(default_factory=dict)
     init_timeout_hit: bool = False
     hang: Hang | None = None
     stop_reason: str | None = None
     started_t: float = 0.0
     detected_t: float | None = None
     master: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     def node_of(self, rank: int) -> str:
         """The node a rank lies on; empty where it is not known."""
@@ -154,9 +156,10 @@ class Incident:
         given["faults"] = tuple(Fault(**f) for f in given.get("faults", ()))
         given["lost"] = tuple(LostNode(**n) for n in given.get("lost", ()))
         given["findings"] = tuple(Finding.from_json(f) for f in given.get("findings", ()))
+        given["departed"] = {int(rank): t for rank, t in given.get("departed", {}).items()}
         if given.get("hang"):
             given["hang"] = Hang.from_json(given["hang"])
-        for name in ("initialised", "init_entered", "departed"):
+        for name in ("initialised", "init_entered"):
             given[name] = frozenset(given.get(name, ()))
         return cls(**{"attempt": 0, **given})
 

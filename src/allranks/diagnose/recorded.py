@@ -6,6 +6,7 @@ added by `runs/incident.py`. Events: docs/architecture.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,15 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
         started_t=float((_last(mine, "attempt-start") or {}).get("t") or 0.0),
         detected_t=failed["t"] if failed else None,
         master=nodes[0] if nodes else "",
+        addresses=own_addresses({e["node"]: e.get("addresses") or () for e in _all(events, "facts")}),
     )
+
+
+def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Address → node; without those that several nodes have (bridges of containers, virtual nodes)."""
+    pairs = [(address, node) for node, found in by_node.items() for address in set(found)]
+    count = Counter(address for address, _ in pairs)
+    return {address: node for address, node in pairs if count[address] == 1}
 
 
 def _all(events: Iterable[Event], name: str) -> list[Event]:
@@ -62,10 +71,10 @@ def _which(events: Iterable[Event], name: str) -> frozenset[int]:
     return frozenset(int(e["rank"]) for e in _all(events, name))
 
 
-def _departed(events: Iterable[Event]) -> frozenset[int]:
+def _departed(events: Iterable[Event]) -> dict[int, float]:
     """Ranks whose last word on their process group is that it is destroyed."""
-    last = {int(e["rank"]): e["event"] for e in events if e.get("event") in ("rank-entered", "rank-departed")}
-    return frozenset(rank for rank, event in last.items() if event == "rank-departed")
+    last = {int(e["rank"]): e for e in events if e.get("event") in ("rank-entered", "rank-departed")}
+    return {rank: e["t"] for rank, e in last.items() if e["event"] == "rank-departed"}
 
 
 def _ranks(mine: Sequence[Event], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
+from allranks.diagnose.recorded import LOST_REASON, own_addresses
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
+from allranks.plan.interfaces import addresses
 from allranks.runs.directory import RunDirectory
-from allranks.runs.incident import LOST_REASON, log_tail
+from allranks.runs.incident import log_tail
 from allranks.spec import RunSpec
 
 from .machine import Gang
@@ -26,13 +28,14 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         findings=tuple(gang.findings),
         initialised=frozenset(r.rank for r in ranks if r.initialised_t is not None),
         init_entered=frozenset(r.rank for r in ranks if r.entered),
-        departed=frozenset(r.rank for r in ranks if r.departed),
+        departed={r.rank: r.departed_t for r in ranks if r.departed_t is not None},
         init_timeout_hit=gang.init_timeout_hit,
         hang=gang.hang,
         stop_reason=gang.stop_reason,
         started_t=gang.attempt_started,
         detected_t=gang.failed_t,
         master=gang.master.name,
+        addresses=own_addresses({n.name: addresses(n.facts or {}) for n in gang.nodes.values()}),
     )
     return judge(incident)
 

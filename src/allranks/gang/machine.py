@@ -7,6 +7,7 @@ first failure ends all of them. What each event does in each state stands in `st
 from __future__ import annotations
 
 from allranks.findings import Finding
+from allranks.plan.interfaces import addresses
 from allranks.plan.network import choose_address, no_address, offered, port_taken
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
@@ -177,7 +178,7 @@ class Gang(Hanging):
         """Once every node has been looked at: judge, then open the gate."""
         node = self.nodes[event.node]
         node.facts = event.facts
-        actions: list[Action] = [Note("facts", {"node": node.name})]
+        actions: list[Action] = [Note("facts", {"node": node.name, "addresses": addresses(event.facts)})]
         if event.error:
             self.refused_by_check = True
             return actions + self._refuse([prelude_failed(node.name, event.error)], now)
@@ -327,8 +328,8 @@ class Gang(Hanging):
         if rank is None:
             return []
         if event.what in ("init-entered", "destroyed"):
-            rank.entered, rank.departed = True, event.what == "destroyed"
-            what = "rank-departed" if rank.departed else "rank-entered"
+            rank.entered, rank.departed_t = True, event.t if event.what == "destroyed" else None
+            what = "rank-entered" if rank.departed_t is None else "rank-departed"
             return [Note(what, {"node": event.node, "rank": event.rank, "t": event.t})]
         if event.what != "initialised" or rank.initialised_t is not None:
             return []

@@ -18,7 +18,7 @@ class RankState:
     state: str = "waiting"
     pid: int | None = None
     entered: bool = False
-    departed: bool = False  # has called destroy_process_group
+    departed_t: float | None = None  # destroy_process_group
     initialised_t: float | None = None
     exit: Exit | None = None
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from allranks.diagnose.incident import ExitRecord, Incident
-from allranks.diagnose.recorded import LOST_REASON, fold, last_attempt
+from allranks.diagnose.recorded import fold, last_attempt
 from allranks.node.frames import RANK_LOG
 
 from .directory import RunDirectory
 
-__all__ = ["LOST_REASON", "log_tail", "read_incident", "save_error"]
 TAIL = 16 << 10  # bytes at the end of a failed rank's log
 
 
