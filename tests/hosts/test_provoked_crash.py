@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -37,7 +38,14 @@ def crash(launch: Launch, *words: str) -> Launch:
 
 def test_an_exception_on_one_rank(bed2: Bed, launch: Launch) -> None:
     crash(launch, "raise", "1")
-    explained(bed2, launch, USER, SECOND, "rank 1 on h2 raised ValueError: bad batch 3 (p_crash.py:", victims=[0])
+    says = "rank 1 on h2 raised ValueError: bad batch 3 (p_crash.py:"
+    verdict = explained(bed2, launch, USER, SECOND, says, victims=[0])
+    (launch.run_dir / "verdict.json").unlink()
+    (launch.run_dir / "result.json").unlink()
+    again = json.loads(launch.call("diagnose", "--json").stdout)
+    assert {k: v for k, v in again.items() if k != "runners_up"} == {
+        k: v for k, v in verdict.items() if k != "runners_up"
+    }
 
 
 @pytest.mark.slow
@@ -66,6 +74,7 @@ def test_a_rank_killed_from_outside(bed2: Bed, launch: Launch) -> None:
     assert "journalctl" in verdict["remedy"]
 
 
+@pytest.mark.slow
 def test_a_segmentation_fault(bed2: Bed, launch: Launch) -> None:
     crash(launch, "segfault", "1")
     explained(bed2, launch, "segfault-native", SECOND, "crashed with SIGSEGV", victims=[0])

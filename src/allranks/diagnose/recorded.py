@@ -6,7 +6,6 @@ added by `runs/incident.py`. Events: docs/architecture.md.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,9 +53,11 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
 
 def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Address → node; without those that several nodes have (bridges of containers, virtual nodes)."""
-    pairs = [(address, node) for node, found in by_node.items() for address in set(found)]
-    count = Counter(address for address, _ in pairs)
-    return {address: node for address, node in pairs if count[address] == 1}
+    owners: dict[str, set[str]] = {}
+    for node, found in by_node.items():
+        for address in found:
+            owners.setdefault(address, set()).add(node)
+    return {address: next(iter(nodes)) for address, nodes in owners.items() if len(nodes) == 1}
 
 
 def _all(events: Iterable[Event], name: str) -> list[Event]:

@@ -60,16 +60,18 @@ def _gone(incident: Incident, first: Failure) -> Candidate:
     if early:
         message = f"{name_ranks(incident, early)} ended with code 0 while {who} was still communicating with it"
         return _candidate(incident, first, "connection-reset-peer-died", message, 0.7, EARLY, early)
-    node, ranks = _peer(incident, first)
-    peer = name_ranks(incident, ranks) if len(ranks) == 1 else node or "a peer"
+    node = _peer(incident, first)
+    ranks = frozenset(incident.ranks_by_node.get(node or "", ())) - {f.rank for f in failures(incident) if f.peer}
+    peer = "a peer" if not ranks else name_ranks(incident, ranks) if len(ranks) == 1 else node
     message = f"{who} lost the connection to {peer}, and no rank shows a failure of its own: {_said(first)}"
-    few, where = (ranks, None) if len(ranks) == 1 else (frozenset[int](), Where(node=node))
-    return _candidate(incident, first, "connection-reset-peer-died", message, 0.5 if node else 0.4, READ, few, where)
+    few, where = (ranks, None) if len(ranks) == 1 else (frozenset[int](), Where(node=node if ranks else None))
+    confidence = 0.5 if ranks else 0.4
+    return _candidate(incident, first, "connection-reset-peer-died", message, confidence, READ, few, where)
 
 
 def _mesh(incident: Incident, first: Failure) -> Candidate:
     """Gloo's ranks did not reach each other; the gate may have shown that they can't over what the user set."""
-    node, _ = _peer(incident, first)
+    node = _peer(incident, first)
     message = f"{name_ranks(incident, [first.rank])} could not connect to {node or 'its peers'}: {_said(first)}"
     where = Where(node=first.exit.node or None, peer=node)
     seen = next((f for f in incident.findings if f.id == "wrong-interface" and f.where.node == first.exit.node), None)
@@ -79,15 +81,12 @@ def _mesh(incident: Incident, first: Failure) -> Candidate:
     return _candidate(incident, first, "wrong-interface", f"{seen.message}; {message}", 0.9, seen.remedy, where=where)
 
 
-def _peer(incident: Incident, first: Failure) -> tuple[str | None, frozenset[int]]:
-    """The node that the complaint names by its address, and the ranks there that have no complaint of their own."""
+def _peer(incident: Incident, first: Failure) -> str | None:
+    """The node that the complaint names by its address."""
     words = [first.exit.tail] if first.raised is None else [first.raised.text, *(t for _, t in first.raised.chain)]
-    found = [m for text in words for m in PEER.findall(text)]
-    node = next((incident.addresses.get(a or b, a or b) for a, b in found), "")
-    if node not in incident.ranks_by_node:
-        return None, frozenset()
-    lost = {f.rank for f in failures(incident) if f.peer is not None}
-    return node, frozenset(incident.ranks_by_node[node]) - lost
+    found = [a or b for text in words for a, b in PEER.findall(text)]
+    named = [n for n in (incident.addresses.get(k, k) for k in found) if n in incident.ranks_by_node]
+    return named[0] if named else None
 
 
 def _done(incident: Incident, first: Failure, done: frozenset[int], early: frozenset[int]) -> Candidate:
