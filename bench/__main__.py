@@ -8,7 +8,7 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import bare, check, kill, localise, logs, scale, start, table, teardown
+from bench import bare, check, kill, localise, logs, scale, scan, start, table, teardown
 
 ALL = {
     "start": start.run,
@@ -19,7 +19,9 @@ ALL = {
     "localise": localise.run,
     "bare": bare.run,
     "scale": scale.run,
+    "scan": scan.run,
 }
+WITHOUT_HOSTS = ("scale", "scan")
 
 
 def main() -> int:
@@ -36,7 +38,7 @@ def main() -> int:
     about = table.machine()
     print(f"{about['cores']} cores, {about['memory_gib']} GiB, Python {about['python']}, load {about['load'][0]:.2f}\n")
     for name in options.names or ALL:
-        if reason and name != "scale":
+        if reason and name not in WITHOUT_HOSTS:
             print(f"{name} is skipped: {reason}\n")
             continue
         report = ALL[name](options.quick)
