@@ -79,7 +79,8 @@ class Verdict:
     """The finding that explains the rest: one cause, one culprit, the victims.
 
     `confidence` is 0 to 1; `victims` are ranks; `detected_after_s` is seconds from the failure to its
-    detection where both are known; `runners_up` are what else failed, the likelier first.
+    detection where both are known; `runners_up` are what else failed, the likelier first. `decision` says whether
+    the run is tried again, and why, where retries were asked for.
     """
 
     finding: Finding
@@ -89,9 +90,11 @@ class Verdict:
     attempt: int = 0
     detected_after_s: float | None = None
     runners_up: tuple[Finding, ...] = ()
+    decision: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form fixed by the design: a Finding plus the verdict's own fields."""
+        decided = {"decision": self.decision} if self.decision else {}
         return {
             "schema": 1,
             **self.finding.to_json(),
@@ -101,6 +104,7 @@ class Verdict:
             "attempt": self.attempt,
             "detected_after_s": self.detected_after_s,
             "runners_up": [f.to_json() for f in self.runners_up],
+            **decided,
         }
 
     @classmethod
@@ -109,5 +113,5 @@ class Verdict:
         return cls(
             Finding.from_json(data), str(data["cause"]), float(data["confidence"]), tuple(data.get("victims") or ()),
             int(data.get("attempt") or 0), data.get("detected_after_s"),
-            tuple(Finding.from_json(f) for f in data.get("runners_up") or ()),
+            tuple(Finding.from_json(f) for f in data.get("runners_up") or ()), str(data.get("decision") or ""),
         )  # fmt: skip

@@ -114,10 +114,10 @@ class Launch:
         wait_until(lambda: len(list(self.work.glob("up-*"))) >= ranks, BOUND, f"{ranks} programs up")
         return self
 
-    def result(self) -> dict[str, Any]:
+    def result(self, bound: float = BOUND) -> dict[str, Any]:
         """Waits for the end and gives the JSON document."""
         assert self.process is not None
-        code = self.process.wait(BOUND)
+        code = self.process.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
         if document["verdict"] is not None:
@@ -132,6 +132,14 @@ class Launch:
         again = judge_run(RunDirectory(kept))
         same = ("cause", "where", "victims", "message")
         assert {k: again[k] for k in same} == {k: verdict[k] for k in same}
+
+    def end(self) -> dict[str, Any]:
+        """Waits for the end of a run in words or in JSON, and gives result.json."""
+        assert self.process is not None
+        code = self.process.wait(BOUND)
+        document: dict[str, Any] = json.loads((self.run_dir / "result.json").read_text())
+        assert document["exit"] == code
+        return document
 
     def log(self, rank: int, attempt: int = 0) -> str:
         """A rank's whole log."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import Launch, program
+from tests.hosts.launching import BOUND, Launch, program
 
 
 @pytest.fixture
@@ -120,13 +120,65 @@ def test_a_fixed_port_that_was_taken_is_a_failure(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("who", ["guard", "watcher"])
-def test_no_retry_without_guard_and_watcher_on_every_node(launch: Launch, who: str) -> None:
-    """Nothing would watch over the ranks of that node."""
-    launch.start(program("v_retry.py", "9", "wait"), "--retries", "3").until_running(2)
+def test_a_new_guard_where_guard_or_watcher_was_killed(launch: Launch, who: str) -> None:
+    """Nothing would watch over the ranks of that node, and no spare is there: it is reached again."""
+    launch.start(program("v_retry.py", "1", "wait"), "--retries", "3").until_running(2)
     guard = launch.guard_pid(1)
     watcher = int(Path(f"/proc/{guard}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(guard if who == "guard" else watcher, signal.SIGKILL)
     result = launch.result()
-    assert result["exit"] == 4 and result["verdict"]["where"]["node"] == "h2"
-    assert outcomes(result) == [(0, "failed")]
+    assert (result["exit"], result["verdict"]) == (0, None), result
+    assert outcomes(result) == [(0, "failed"), (1, "done")]
+    first = result["attempts"][0]
+    assert first["culprit"] == {"node": "h2"} and "no spare is there for h2, which is reached again" in first["reason"]
+    assert launch.log(1, 1).endswith("done\n")
+    metrics = (launch.run_dir / "outputs" / "rank_01_metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["attempt"] for line in metrics] == [0, 1], "one file, whichever guard sent it"
+    assert launch.alive() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "seen", "says"),
+    [
+        ("bug", [(0, "failed")], "the program's own fault comes again at the same place"),
+        ("stuck", [(0, "failed"), (1, "failed")], "the same cause, unknown, at step 10 again"),
+        ("code", [(0, "failed"), (1, "failed"), (2, "failed")], "the 2 retries are used up"),
+    ],
+)
+def test_by_cause(launch: Launch, how: str, seen: list[tuple[int, str]], says: str) -> None:
+    result = launch.start(program("v_retry.py", "9", how), "--retries", "2", json_=how != "bug").end()
+    assert (result["exit"], outcomes(result)) == (1, seen), result["attempts"]
+    assert says in result["attempts"][-1]["reason"] and says in result["verdict"]["decision"]
+    assert [a["step"] for a in result["attempts"]] == ([10, 10] if how == "stuck" else [10, 20, 30][: len(seen)])
+    assert result["verdict"]["cause"] == ("unknown" if how == "stuck" else "user-code-exception-one-rank")
+    if how == "bug":
+        assert "  next    not tried again: the program's own fault" in launch.stdout
+    assert launch.alive() == []
+
+
+HANGS = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(6):
+    if step == 3 and dist.get_rank() == 1 and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[1]):
+        time.sleep(600)
+    dist.all_reduce(torch.ones(10))
+    print("step", step, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(("times", "code", "seen"), [("1", 0, ["failed", "done"]), ("9", 5, ["failed", "failed"])])
+def test_a_hang_is_restarted_where_that_was_asked_for(launch: Launch, times: str, code: int, seen: list[str]) -> None:
+    pytest.importorskip("torch")
+    (launch.work / "hangs.py").write_text(HANGS)
+    options = ("--retries", "3", "--on-hang", "restart", "--hang-timeout", "6s", "--step-pattern", r"step (\d+)")
+    result = launch.start(["hangs.py", times], *options).result(4 * BOUND)
+    assert (result["exit"], [a["outcome"] for a in result["attempts"]]) == (code, seen), result
+    assert "--on-hang restart is set" in result["attempts"][0]["reason"]
+    if code:
+        assert "at step 2 again" in result["attempts"][1]["reason"]
     assert launch.alive() == []

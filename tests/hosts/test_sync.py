@@ -31,7 +31,7 @@ if "write" in sys.argv and os.environ["RANK"] == "1":
         file.write("attempt %d\\n" % attempt)
 if "fail" in sys.argv and attempt == 0:
     if os.environ["RANK"] == "1":
-        raise ValueError("fails once")
+        raise ConnectionError("fails once")
     time.sleep(600)
 """
 

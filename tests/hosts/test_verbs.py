@@ -418,6 +418,7 @@ def test_ctrl_c_in_a_terminal_reaches_only_the_launcher(terminal: Terminal) -> N
 
 def test_without_a_terminal_a_stop_signal_is_not_heeded(bed2: Bed, tmp_path: Path) -> None:
     launch = Launch(bed2, tmp_path).start(program("v_steps.py"), nproc=2, json_=False).until_running(RANKS)
+    wait_until(lambda: any(launch.run_dir.glob("logs/node_*/rank_000.log")), BOUND, "the first output")
     launch.signal(signal.SIGTSTP)
     before = len(launch.log(0))
     wait_until(lambda: len(launch.log(0)) > before, BOUND, "it goes on")

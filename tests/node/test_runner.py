@@ -47,7 +47,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = place / "work"
     shutil.copytree(HERE / "programs", work, ignore=shutil.ignore_patterns("__pycache__"))
     (place / "node").mkdir()
-    shutil.copy(RUNNER, place / "node" / "runner.py")
+    for path in RUNNER.parent.glob("runner*.py"):
+        shutil.copy(path, place / "node" / path.name)
     with zipfile.ZipFile(work / "app.zip", "w") as archive:
         archive.write(work / "app/__main__.py", "__main__.py")
     (work / "empty").mkdir()

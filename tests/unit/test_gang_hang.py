@@ -6,9 +6,10 @@ from typing import Any
 
 from tests.unit.test_gang_machine import Drive
 from tests.unit.test_hang_attribution import at, in_collective
+from tests.unit.test_hang_recorder import recorder
 
 from allranks.gang.hanging import ENDED_GRACE, GAP, PATIENCE
-from allranks.gang.states import Quiet, Stacks, State
+from allranks.gang.states import Counters, Quiet, Stacks, State
 
 WAITS = {"text": in_collective(), "state": "S", "cpu": 1.0}
 LOADS = {"text": at(41), "state": "S", "cpu": 1.0, "wchan": "hrtimer_nanosleep"}
@@ -22,11 +23,18 @@ class Hang(Drive):
         self.running()
         for rank in ("0", "1", "2"):
             self.initialised(rank)
-        self.since = self.now
+        self.since, self.asked = self.now, 0
 
     def quiet(self, seconds: float) -> list[str]:
+        """Without the questions for counters, which `asked` counts."""
         self.now += seconds
-        return self.feed(Quiet("", self.now, self.since))
+        actions = self.feed(Quiet("", self.now, self.since))
+        self.asked += any(a.startswith("counters>") for a in actions)
+        return [a for a in actions if not a.startswith("counters>")]
+
+    def counters(self, **ranks: dict[str, Any]) -> None:
+        for name, counted in ranks.items():
+            self.feed(Counters(name, self.now, {next(iter(self.gang.nodes[name].ranks)): counted}))
 
     def answer(self, **ranks: dict[str, Any]) -> None:
         for name, found in ranks.items():
@@ -138,3 +146,100 @@ def test_the_next_attempt_begins_without_it() -> None:
     drive.through_the_end()
     drive.retry()
     assert drive.gang.hang is None and drive.gang.watch is None
+
+
+# -- counters of collectives ---------------------------------------------------------------------------
+
+
+def test_counters_are_asked_for_a_few_times_in_silence_and_never_while_ranks_print() -> None:
+    drive = Hang()
+    for _ in range(59):
+        drive.quiet(1)
+    assert drive.asked == 3
+    printing = Hang()
+    for _ in range(100):
+        printing.since = printing.now
+        printing.quiet(10)
+    assert printing.asked == 0
+
+
+def test_what_moves_is_alive() -> None:
+    drive = Hang()
+    for number in range(40):
+        assert drive.quiet(15) == [], number
+        drive.counters(h0={"0": number}, h1={"0": 0}, h2={})
+    assert drive.asked == 40
+    assert drive.quiet(59) == [], "the time begins at the last that moved"
+    assert drive.quiet(1)[0] == "hang-suspected"
+
+
+def test_numbers_of_an_earlier_silence_do_not_count() -> None:
+    drive = Hang()
+    drive.quiet(15)
+    drive.counters(h0={"0": 5})
+    drive.now += 1000
+    drive.since = drive.now
+    drive.quiet(15)
+    drive.counters(h0={"0": 500})
+    assert drive.quiet(45)[0] == "hang-suspected", "500 and not 5: but that was before it printed"
+
+
+def test_collectives_that_go_on_between_the_looks() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
+    assert drive.quiet(0.2) == ["note"] and "collectives go on" in drive.said("note")[-1]["message"]
+    assert drive.gang.watch is None and drive.quiet(59) == []
+
+
+def test_a_rank_that_cannot_say_its_numbers_has_not_moved() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0={**WAITS, "counted": {}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
+    assert drive.quiet(0.2)[0] == "hang"
+
+
+def test_with_a_pattern_counters_are_no_sign_of_life_and_are_told_of() -> None:
+    drive = Hang(hang_pattern="step")
+    drive.quiet(60)
+    assert drive.asked == 0
+    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1=LOADS, h2=WAITS)
+    assert drive.quiet(0.2) == ["finding"]
+    assert drive.said("finding")[0]["message"].startswith("no log line has matched --hang-pattern step for 64 s")
+    assert drive.gang.state is State.RUNNING
+
+
+# -- what the second look brings -----------------------------------------------------------------------
+
+
+def test_the_second_look_asks_for_the_recorders() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    assert drive.last("stacks")["ask"] == "counters"
+    drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    assert drive.last("stacks")["ask"] == "dump"
+
+
+def test_recorders_and_ras_are_evidence() -> None:
+    drive = Hang()
+    pid = next(iter(drive.gang.nodes["h1"].ranks.values())).pid
+    text = f"Warnings\n========\n\n#0-0 (ab) MISMATCH\n  Rank 1 -- GPU 0 managed by process {pid} on node h1\n"
+    drive.quiet(60)
+    drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    for name in ("h0", "h1", "h2"):
+        rank = next(iter(drive.gang.nodes[name].ranks))
+        entries = [(1, True), (2, False)] if name != "h1" else [(1, True)]
+        found = {**(LOADS if name == "h1" else WAITS), "recorder": recorder((0, 1, 2), *entries)}
+        drive.feed(Stacks(name, drive.now, {rank: found}, text))
+    assert drive.quiet(0.2)[0] == "hang"
+    assert drive.gang.hang is not None
+    assert [line.partition(":")[0] for line in drive.gang.hang.evidence] == ["flight recorder", "rank 1", "NCCL RAS"]
+    assert "rank 1 has not called it" in drive.gang.hang.evidence[0]

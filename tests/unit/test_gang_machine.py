@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from allranks.cluster import Cluster, Node
 from allranks.findings import Finding, Where
-from allranks.gang.machine import END_PATIENCE, GATHER_PATIENCE, Gang
+from allranks.gang.gathering import GATHER_PATIENCE
+from allranks.gang.machine import END_PATIENCE, Gang
 from allranks.gang.places import Setting
 from allranks.gang.roster import GATE_REPEATS
 from allranks.gang.states import (
@@ -36,6 +37,7 @@ from allranks.gang.states import (
     Lost,
     Note,
     Probed,
+    Reach,
     Report,
     Send,
     Silent,
@@ -75,12 +77,14 @@ EVIDENCE = ("plan", "failed", "stop-asked", "init-timeout", "rank-entered", "ran
 class Drive:
     """A gang with its clock; every step gives the actions as words and keeps what was sent."""
 
-    def __init__(self, count: int = 3, nproc: int | None = 1, expected: int | None = None, **spec: Any) -> None:
+    def __init__(
+        self, count: int = 3, nproc: int | None = 1, expected: int | None = None, spares: int = 0, **spec: Any
+    ) -> None:
         self.spec = RunSpec(command=("train.py",), nproc=nproc, **spec)
-        nodes = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count))
+        every = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count + spares))
         setting = Setting("run-1", "uid-1", "token", "/work", "/runs/run-1/outputs", expected_world_size=expected)
         self.now = BEGIN
-        self.gang = Gang(self.spec, Cluster(nodes, "test"), setting, self.now)
+        self.gang = Gang(self.spec, Cluster(every[:count], "test", every[count:]), setting, self.now)
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.notes: list[Note] = []
         self.overs: list[int] = []
@@ -94,11 +98,14 @@ class Drive:
         words = []
         for action in actions:
             if isinstance(action, Send):
+                assert self.gang.everyone[action.node].node_dir, "a message is for a guard that has spoken"
                 self.sent.append((action.node, dict(action.message)))
                 words.append(f"{action.message['type']}>{action.node}")
             elif isinstance(action, Note):
                 self.notes.append(action)
                 words += [action.event] if action.event not in EVIDENCE else []
+            elif isinstance(action, Reach):
+                words.append(f"reach>{action.node}")
             else:
                 assert isinstance(action, AttemptOver)
                 self.overs.append(action.attempt)
@@ -180,8 +187,8 @@ class Drive:
         self.now += float(seconds)
         return self.feed(Tick("", self.now))
 
-    def retry(self, kind: str = "retry") -> list[str]:
-        return self._perform(self.gang.retry(self.now, kind))
+    def retry(self, kind: str = "retry", **replace: str) -> list[str]:
+        return self._perform(self.gang.retry(self.now, kind, replace))
 
     # -- shortcuts -----------------------------------------------------------------------------------
 
@@ -1027,17 +1034,18 @@ def test_what_stands_in_no_row_is_noted_and_changes_nothing(state: State) -> Non
 
 # -- any order at all --------------------------------------------------------------------------------
 
-NODES = st.sampled_from(["h0", "h1", "h2"])
+NODES = st.sampled_from(["h0", "h1", "h2", "h3"])  # h3 stands by at first
 RANKS = st.integers(0, 3)
 CODES = st.sampled_from(["code=0", "code=0", "code=1", "signal=9"])
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Three nodes that say anything at any time: the gang never raises, keeps its promises, and can be ended."""
+    """Three nodes and a spare that say anything at any time: the gang never raises, keeps its promises, and can be
+    ended."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.drive = Drive(init_timeout=60.0, lease=10.0)
+        self.drive = Drive(spares=1, retries=9, init_timeout=60.0, lease=10.0)
         self.stopped = False
         self.without: set[str] = set()  # nodes whose last word was that they run no attempt of ours
         self.checked = 0
@@ -1045,7 +1053,7 @@ class AnyOrder(RuleBasedStateMachine):
     def summaries(self, number: int | None, code: int | None, ending: bool, node: str) -> dict[str, Any] | None:
         if number is None:
             return None
-        ranks = {f"r{r}": code for r in self.drive.gang.nodes[node].ranks}
+        ranks = {f"r{r}": code for r in self.drive.gang.everyone[node].ranks}
         return summary(number, ending, **ranks)
 
     @rule(node=NODES, number=st.sampled_from([None, 0, 1, 2]), code=st.sampled_from([None, 0, 1]), ending=st.booleans())
@@ -1063,7 +1071,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(node=NODES)
     def facts(self, node: str) -> None:
-        if self.drive.gang.nodes[node].node_dir:  # nobody asks a guard that has not spoken
+        if self.drive.gang.everyone[node].node_dir:  # nobody asks a guard that has not spoken
             self.drive.facts(node)
 
     @rule()
@@ -1125,8 +1133,14 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.drive.gang.state is State.OVER and not self.stopped)
     @rule(kind=st.sampled_from(["retry", "repeat"]))
     def retry(self, kind: str) -> None:
-        if self.drive.gang.can_retry:
+        gang = self.drive.gang
+        if gang.can_retry:
             self.drive.retry(kind)
+        elif gang.plan is not None:
+            free = list(gang.ready_spares)
+            self.drive.retry(**{node: free.pop() if free else node for node in gang.lame})
+            assert not set(gang.nodes) & (set(gang.spares) | set(gang.retired)) and len(gang.nodes) == 3
+            assert sorted(r.rank for r in gang.ranks()) == [0, 1, 2] or gang.state is State.GATHERING
 
     def check_starts(self) -> None:
         """`start` goes to a node once an attempt, and again only to one that has just said that it has none."""
@@ -1158,8 +1172,10 @@ class AnyOrder(RuleBasedStateMachine):
         assert all(m["type"] != "release" for _, m in self.drive.sent)
 
     @invariant()
-    def every_message_is_for_a_guard_that_has_spoken(self) -> None:
-        assert all(self.drive.gang.nodes[n].node_dir for n, _ in self.drive.sent)
+    def a_spare_gets_no_ranks(self) -> None:
+        assert not any(node.ranks for node in self.drive.gang.spares.values())
+        asked = {m["type"] for name, m in self.drive.sent if name in self.drive.gang.spares}
+        assert asked <= {"setup", "ship"}
 
     @invariant()
     def after_its_end_an_attempt_gets_no_further_start(self) -> None:

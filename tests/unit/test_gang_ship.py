@@ -9,7 +9,7 @@ import pytest
 from tests.unit.test_gang_machine import Drive, play
 
 from allranks.gang.clocks import Clock
-from allranks.gang.machine import GATHER_PATIENCE
+from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.places import ship_message, workdir_on
 from allranks.gang.states import Shipped, State
 from allranks.gang.translate import translate

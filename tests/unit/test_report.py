@@ -115,12 +115,25 @@ def test_ranges(ranks, text):
     assert ranges(ranks) == text
 
 
+ATTEMPTS = [
+    {"attempt": 0, "outcome": "failed", "cause": "node-network-down", "culprit": {"node": "h3"}, "step": 12,
+     "seconds": 35.24, "decision": "retry", "reason": "h3 was replaced by h5 in attempt 1"},
+    {"attempt": 1, "outcome": "failed", "cause": "unknown", "culprit": {"rank": 3, "node": "h2"}, "step": None,
+     "seconds": 2.0, "decision": "finish", "reason": "the retry is used up"},
+]  # fmt: skip
+
+
 def test_verdict_first_with_three_lines_of_evidence():
-    lines = closing_lines({"exit": 1, "directory": "runs/x", "timing": {"total": 3.0}, "attempts": [1, 2]}, VERDICT)
+    lines = closing_lines({"exit": 1, "directory": "runs/x", "timing": {"total": 3.0}, "attempts": ATTEMPTS}, VERDICT)
     assert lines[1] == "VERDICT   rank 3 on h2 raised ValueError: bad"
     assert [line for line in lines if "saw" in line] == ["  saw     a", "  saw     b", "  saw     c"]
     assert "          then that" in lines
     assert "  victims ranks 0-2,4-5,7 ended because of it" in lines
+    assert lines[-3:-1] == [
+        "attempt 0  failed after 35.2 s at step 12: node-network-down, h3; tried again: h3 was replaced by h5 in "
+        "attempt 1",
+        "attempt 1  failed after 2.0 s: unknown, rank 3 on h2; not tried again: the retry is used up",
+    ]
     assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1); logs in runs/x/logs"
     assert "(confidence 40%)" in verdict_lines({**VERDICT, "confidence": 0.4})[1]
 

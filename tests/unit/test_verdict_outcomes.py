@@ -1,4 +1,4 @@
-"""Exit codes of the design, and which failures are tried again."""
+"""Exit codes of the design."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from allranks.diagnose import outcomes
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.outcomes import exit_code, passing, retryable
+from allranks.diagnose.outcomes import exit_code
 from allranks.findings import Finding, Verdict
 
 
@@ -52,15 +52,6 @@ def test_a_mismatch_that_raised_is_no_hang() -> None:
     assert exit_code(on("nccl-timeout-collective-mismatch", "rank 1 on h1 is in another collective"), None, True) == 5
 
 
-def test_with_retries_all_but_wrong_settings_are_tried_again() -> None:
-    assert retryable(on("user-code-exception-one-rank")) and retryable(on("node-network-down"))
-    assert not retryable(on("bad-launch-arguments")) and not retryable(on("remote-path-missing"))
-
-
-def test_by_cause_only_infrastructure_is() -> None:
-    assert passing(on("node-network-down")) and not passing(on("user-code-exception-one-rank"))
-
-
 def test_only_labels_of_the_reference() -> None:
-    for name in ("SERVICE_CAUSES", "HANG_CAUSES", "NODE_CAUSES", "USAGE_CAUSES", "PASSING_CAUSES"):
+    for name in ("SERVICE_CAUSES", "HANG_CAUSES", "NODE_CAUSES"):
         assert getattr(outcomes, name) <= set(CAUSES), name

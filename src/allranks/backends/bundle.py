@@ -93,7 +93,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     """What ships, by the name its code has there; packages by the name of their __init__."""
     found = {}
     for path in sorted((HOME / "node").glob("*.py")):
-        if path.name != "runner.py":
+        if not path.name.startswith("runner"):
             found[f"allranks.node.{path.stem}"] = path
     found["allranks.findings"] = HOME / "findings.py"
     for stem in ("__init__", "host", "check", "compare", "smi", "checks/__init__"):
@@ -126,7 +126,7 @@ def _byte_code(name: str, path: Path) -> bytes:
 @cache
 def beside_the_runner(tests: bool) -> dict[str, bytes]:
     """Files of their own in the node directory, by name: they run under the training interpreter."""
-    files = {"runner.py": (HOME / "node" / "runner.py").read_bytes()}
+    files = {path.name: path.read_bytes() for path in sorted((HOME / "node").glob("runner*.py"))}
     if tests:
         files["collectives.zip"] = collectives_zip()
     return files

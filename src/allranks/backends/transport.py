@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from allranks.cluster import Node
 from allranks.findings import Finding, Where
+from allranks.node.processes import PR_SET_PDEATHSIG, prctl
 
 from .bundle import BOOT, NO_PYTHON, boot_script
 from .ssh_errors import explain, silent, worth_another_try
@@ -23,12 +29,71 @@ FIXED_OPTIONS = (
 )
 
 
+def _die_with_the_controller() -> None:
+    """On a dead link a client would wait for hours to tell the other side that it ends."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Client:
+    """This side's end of a channel: descriptors to write to and to read from. `boots`: the marker comes first."""
+
+    def __init__(self, stdin: int, stdout: int, stderr: int | None, process: subprocess.Popen[bytes] | None) -> None:
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self.boots = process is not None
+        self._process = process
+        for fd in (stdin, stdout, *(() if stderr is None else (stderr,))):
+            os.set_blocking(fd, False)
+
+    @classmethod
+    def of_process(cls, argv: Sequence[str]) -> Client:
+        """A client process, such as ssh; raises OSError."""
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, bufsize=0, preexec_fn=_die_with_the_controller,
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        return cls(process.stdin.fileno(), process.stdout.fileno(), process.stderr.fileno(), process)
+
+    @classmethod
+    def of_socket(cls, sock: socket.socket) -> Client:
+        """A connected socket whose other side has booted; it is taken over."""
+        fd = sock.detach()
+        return cls(os.dup(fd), fd, None, None)
+
+    def code(self, seconds: float = 0.0) -> int | None:
+        """The process's exit code, waited for; None while it runs, or where there is none."""
+        if self._process is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=seconds)
+        return self._process.returncode
+
+    def end(self) -> None:
+        """Closes everything and ends the process (never anything on the node but the relay)."""
+        process = self._process
+        if process is None:
+            os.close(self.stdin)
+            os.close(self.stdout)
+            return
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 class Transport:
     """Starts node processes: directly for this machine, through the system's ssh for all others."""
 
     def __init__(self, ssh_options: Sequence[str], guard_python: str | None, python: str | None) -> None:
         self._options = tuple(ssh_options)
         self._guard_python, self._python = guard_python, python
+
+    async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
+        """Starts what carries the channel; None where the node can't be had within `seconds`. Raises OSError."""
+        return Client.of_process(self.argv(node))
 
     def argv(self, node: Node) -> list[str]:
         """The command whose standard input and output are the channel."""

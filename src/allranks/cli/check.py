@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from allranks.backends.plugins import all_checks
+from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.errors import UsageError
 from allranks.findings import Finding
@@ -94,14 +95,17 @@ def choose(spec: RunSpec) -> list[Check]:
     return [c for c in chosen if c.name in spec.only or not (spec.sync and c.group == "code")]
 
 
-def look(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], verbose: bool, json_: bool) -> int:
+def look(
+    spec: RunSpec, cluster: Cluster, checks: Sequence[Check], verbose: bool, json_: bool,
+    transport: Transport | None = None,
+) -> int:  # fmt: skip
     """Asks the nodes, and says what was found."""
     run = RunDirectory.create(Path(spec.runs_dir), "check", time.time())
     if not json_:
         sys.stdout.write(f"check     {spec.level}: {len(checks)} checks on {len(cluster.nodes)} nodes "
                          f"(from {cluster.source})\n")  # fmt: skip
     progress = Progress(json_)
-    seen = checking.look(spec, cluster, run, checks, progress.told)
+    seen = checking.look(spec, cluster, run, checks, progress.told, transport)
     progress.end()
     return close(seen, checks, spec, run, verbose, json_)
 

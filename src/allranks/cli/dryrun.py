@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from allranks.backends.transport import Transport
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
 from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for
 from allranks.plan.environment import forwarded
@@ -26,7 +26,8 @@ SYNCED = "<node dir>/tree"
 
 def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     """What `run` would do. Words in <> are known only once a node has answered."""
-    inherit = all(n.is_local for n in cluster.nodes)
+    everyone = (*cluster.nodes, *cluster.spares)
+    inherit = all(n.is_local for n in everyone)
     tree = _listed(spec) if spec.sync else None
     setting = Setting(
         run=f"{spec.name}-<time>",
@@ -34,7 +35,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         token="",
         workdir=os.getcwd(),
         run_outputs=os.path.join(os.path.abspath(spec.runs_dir), f"{spec.name}-<time>", "outputs"),
-        local_nodes=frozenset(n.index for n in cluster.nodes if n.is_local),
+        local_nodes=frozenset(n.index for n in everyone if n.is_local),
         forwarded={} if inherit else forwarded(dict(os.environ), spec.forward),
         tree=tree,
     )
@@ -47,13 +48,20 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         state = NodeState(planned.node.name, planned.node.index, node_dir="<node dir>")
         place = place_for(spec, setting, state, {})
         message = orders(spec, plan, planned, place, attempt, {})
-        argv = ["(this machine, no ssh)"] if planned.node.is_local else transport.argv(planned.node)
-        nodes.append({"name": planned.node.name, "reached_by": argv, "nproc": planned.nproc, **message})
+        nodes.append({"name": planned.node.name, "reached_by": _way(transport, planned.node), "nproc": planned.nproc,
+                      **message})  # fmt: skip
+    spares = [{"name": n.name, "reached_by": _way(transport, n)} for n in cluster.spares]
     if json_:
         sync = {"sync": {**vars(tree), "to": SYNCED}} if tree is not None else {}
         document = {"schema": 1, "world_size": plan.world_size, **sync, "nodes": [_redacted(n) for n in nodes]}
-        return json.dumps(document)
-    return "\n".join([*_lines(spec, plan.world_size, [_redacted(n) for n in nodes]), *_sync_lines(tree, len(nodes))])
+        return json.dumps({**document, "spares": spares} if spares else document)
+    lines = _lines(spec, plan.world_size, [_redacted(n) for n in nodes])
+    lines += [f"spare {n['name']}: {shlex.join(n['reached_by'])}   (no ranks: stands by)" for n in spares]
+    return "\n".join([*lines, *_sync_lines(tree, len(nodes) + len(spares))])
+
+
+def _way(transport: Transport, node: Node) -> list[str]:
+    return ["(this machine, no ssh)"] if node.is_local else transport.argv(node)
 
 
 def _listed(spec: RunSpec) -> Tree:
@@ -72,10 +80,7 @@ def _sync_lines(tree: Tree | None, nodes: int) -> list[str]:
 def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], json_: bool) -> str:
     """What `check` would do: how each node is reached, and what would be looked at there."""
     transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
-    nodes = [
-        {"name": n.name, "reached_by": ["(this machine, no ssh)"] if n.is_local else transport.argv(n)}
-        for n in cluster.nodes
-    ]
+    nodes = [{"name": n.name, "reached_by": _way(transport, n)} for n in cluster.nodes]
     listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
     if json_:
         return json.dumps({"schema": 1, "nodes": nodes, "checks": listed})

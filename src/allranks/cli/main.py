@@ -23,8 +23,10 @@ VERBS = {
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
     "data": "plan: steps and time of an epoch; audit: is the data really split?",
+    "render": "the files and commands for torchrun, Slurm, Kubernetes, …, from the same settings",
     "overlap": "how much communication hides behind computation, from profiler traces",
     "clean": "remove old run directories, or what runs left on the nodes",
+    "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "init": "write a commented allranks.toml",
 }
 USAGE = """usage: allranks VERB [options]          allranks VERB --help

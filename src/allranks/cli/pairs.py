@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.backends.plugins import all_checks
+from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.gang import checking
@@ -25,13 +26,13 @@ from .together import run_together
 LOOK = "ports"  # the check that tries every pair by TCP
 
 
-def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool) -> int:
+def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
     """A process group needs a master that all reach: so dead links are found before, and the master chosen so."""
     if spec.local or len(cluster.nodes) < 2:
-        return run_together(spec, cluster, json_)
+        return run_together(spec, cluster, json_, transport=transport)
     run = RunDirectory.create(Path(spec.runs_dir), "check", time.time())
     progress = Progress(json_)
-    seen = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.told)
+    seen = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.told, transport)
     progress.end()
     found = [f for f in checking.judge_evidence(seen, [all_checks()[LOOK]], spec.allow) if f.status == "fail"]
     for finding in found if not json_ else []:
@@ -41,7 +42,8 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool) -> int:
     if len(rest.nodes) < 2:
         return _nothing_left(found, json_)
     names = {n.name for n in rest.nodes}
-    return run_together(spec, rest, json_, found, tuple(sorted(p for p in dead if names >= set(p))))
+    dead_ones = tuple(sorted(p for p in dead if names >= set(p)))
+    return run_together(spec, rest, json_, found, dead_ones, transport)
 
 
 def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:

@@ -71,8 +71,10 @@ def command(
     node_dir: Annotated[Text, option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
     output_dir: Annotated[Text, option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
     config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
-    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
-    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), or report and go on", "WHAT")] = None,
+    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "again after what may pass (0)")] = None,
+    spares: Annotated[int | None, option("--spares", BEHAVIOUR, "the last K hosts stand by", "K")] = None,
+    hang_pattern: Annotated[Text, option("--hang-pattern", TIMES, "logs must say it again within that time")] = None,
+    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), report, or restart", "WHAT")] = None,
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
     step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
     no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
@@ -87,15 +89,18 @@ def command(
     """
     given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
     given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
-    resolved = resolve_options(given, config)
+    raise typer.Exit(_carry_out(resolve_options(given, config), dry_run, json_))
+
+
+def _carry_out(resolved: Resolved, dry_run: bool, json_: bool) -> int:
+    """Starts it, or says what would be done; gives the exit code."""
     require_command(resolved)
-    cluster = find_cluster(resolved)
-    spec = resolved.spec
+    cluster = find_cluster(resolved, spares=resolved.spec.spares)
     say_notes(resolved, json_)
     if dry_run:
-        typer.echo(describe(spec, cluster, json_))
-        raise typer.Exit(0)
-    raise typer.Exit(launch(resolved, cluster, json_))
+        typer.echo(describe(resolved.spec, cluster, json_))
+        return 0
+    return launch(resolved, cluster, json_)
 
 
 def say_notes(resolved: Resolved, json_: bool) -> None:
@@ -140,6 +145,7 @@ def opening(session: sessions.Session) -> dict[str, Any]:
         "launcher": session.spec.launcher,
         "source": session.cluster.source,
         "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.nodes],
+        "spares": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.spares],
     }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.gang import session as sessions
 from allranks.gang.staging import run_round
@@ -27,10 +28,10 @@ Document = dict[str, Any]
 STOPPED = (exits.CTRL_C, exits.TERMINATED)
 
 
-def run_staged(spec: RunSpec, cluster: Cluster, json_: bool) -> int:
+def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
     """Gives the exit code: that of the first group that failed."""
     run = RunDirectory.create(Path(spec.runs_dir), "test", time.time())
-    staged = Staged(spec, cluster, run, json_)
+    staged = Staged(spec, cluster, run, json_, transport)
     code, meaning = exits.DONE, ALL_PASSED
     for stage in stages([n.name for n in cluster.nodes]):
         failed = staged.stage(stage)
@@ -44,7 +45,10 @@ def run_staged(spec: RunSpec, cluster: Cluster, json_: bool) -> int:
 class Staged:
     """The stages of one test, what was found in each, and what is said of it."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster, run: RunDirectory, json_: bool) -> None:
+    def __init__(
+        self, spec: RunSpec, cluster: Cluster, run: RunDirectory, json_: bool, transport: Transport | None
+    ) -> None:
+        self._transport = transport
         self._spec, self._cluster, self._run, self._json = spec, cluster, run, json_
         self._stages: list[Document] = []
         self._findings: list[Document] = []
@@ -94,7 +98,7 @@ class Staged:
         spec = dataclasses.replace(self._spec, suite="sync", runs_dir=str(self._run.path / "stages"), name=name,
                                    nodes=None, size=min(self._spec.size, STAGED_SIZE))  # fmt: skip
         view = JsonView() if self._json else TestView(quiet=True)
-        return sessions.create(spec, part, os.environ, os.getcwd(), lambda: view)
+        return sessions.create(spec, part, os.environ, os.getcwd(), lambda: view, transport=self._transport)
 
     def close(self, code: int, meaning: str) -> int:
         """Says what it means, and saves it."""

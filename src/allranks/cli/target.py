@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from allranks.cluster import Cluster
-from allranks.cluster.build import make_cluster, virtual_cluster
+from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.errors import ConfigError, HostfileError, UsageError
+from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved, resolve
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CONFIG_NAME = "allranks.toml"
 FILE_LIMIT = 1 << 20
@@ -31,6 +27,10 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[dict[str,
     file = Path(wanted or CONFIG_NAME)
     if not wanted and not file.is_file():
         return {}, CONFIG_NAME
+    if sys.version_info >= (3, 11):  # here: allranks.pyz has no tomli for Python 3.10
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         with file.open("rb") as stream:
             data = stream.read(FILE_LIMIT + 1)
@@ -49,12 +49,18 @@ def resolve_options(options: Mapping[str, Any], config: str | None) -> Resolved:
     return resolve(options, os.environ, document, config_source=source)
 
 
-def find_cluster(resolved: Resolved) -> Cluster:
-    """The nodes of the target; without one, one virtual node."""
+def find_cluster(resolved: Resolved, spares: int = 0) -> Cluster:
+    """The nodes of the target; without one, one virtual node. The last `spares` of them stand by."""
+    if not spares:
+        return _whole_cluster(resolved.spec, resolved.spec.nodes)
     spec = resolved.spec
+    return set_aside(_whole_cluster(spec, None), spares, spec.nodes, spec.nproc)
+
+
+def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
     if spec.hosts is None:
         virtual = virtual_cluster(spec.local or 1)
-        return make_cluster(virtual.nodes, source=virtual.source, first=spec.nodes, is_local=lambda host: True)
+        return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)
     path = Path(spec.hosts)
     if path.is_file():
         nodes, source = parse_hostfile(_read_hostfile(path), spec.hosts), spec.hosts
@@ -62,7 +68,7 @@ def find_cluster(resolved: Resolved) -> Cluster:
         raise HostfileError(f"{spec.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
     else:
         nodes, source = parse_host_argument(spec.hosts), "--hosts"
-    return make_cluster(nodes, source=source, first=spec.nodes, is_local=this_machine(), caller=getpass.getuser())
+    return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
 
 
 def _read_hostfile(path: Path) -> str:
@@ -102,7 +108,7 @@ def _is_own(family: int, address: Any) -> bool:
         return False
 
 
-def require_command(resolved: Resolved) -> None:
+def require_command(resolved: Resolved, verb: str = "allranks run") -> None:
     """The words after `--`."""
     if not resolved.spec.command:
-        raise UsageError("no training command: put it after --, as in `allranks run --local 2 -- train.py`")
+        raise UsageError(f"no training command: put it after --, as in `{verb} --local 2 -- train.py`")

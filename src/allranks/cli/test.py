@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from allranks.backends.transport import Transport
+from allranks.cluster import Cluster
 from allranks.errors import UsageError
+from allranks.spec import RunSpec
 
 from .dryrun import describe
 from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, option, say_notes, split_words
@@ -63,14 +66,19 @@ def command(
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
         raise typer.Exit(0)
+    raise typer.Exit(run_suite(spec, cluster, json_))
+
+
+def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
+    """The suite that was asked for; gives the exit code."""
     if spec.suite == "staged":
         from .staged import run_staged
 
-        raise typer.Exit(run_staged(spec, cluster, json_))
+        return run_staged(spec, cluster, json_, transport)
     if spec.suite == "pairs":
         if len(cluster.nodes) < 2:
             raise UsageError("--suite pairs measures links between nodes: name two or more")
         from .pairs import run_pairs
 
-        raise typer.Exit(run_pairs(spec, cluster, json_))
-    raise typer.Exit(run_together(spec, cluster, json_))
+        return run_pairs(spec, cluster, json_, transport)
+    return run_together(spec, cluster, json_, transport=transport)

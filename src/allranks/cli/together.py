@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.gang import session as sessions
@@ -22,11 +23,11 @@ from .run import opening
 
 def run_together(
     spec: RunSpec, cluster: Cluster, json_: bool,
-    before: Sequence[Finding] = (), dead: tuple[tuple[str, str], ...] = (),
+    before: Sequence[Finding] = (), dead: tuple[tuple[str, str], ...] = (), transport: Transport | None = None,
 ) -> int:  # fmt: skip
     """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
     view = JsonView() if json_ else TestView()
-    session = sessions.create(spec, cluster, os.environ, os.getcwd(), lambda: view, dead=dead)
+    session = sessions.create(spec, cluster, os.environ, os.getcwd(), lambda: view, dead=dead, transport=transport)
     session.view.opening(opening(session))
     result = session.run(None)
     result["findings"] = [f.to_json() for f in before] + list(result.get("findings") or [])

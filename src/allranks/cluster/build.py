@@ -49,6 +49,32 @@ def virtual_cluster(count: int) -> Cluster:
     )
 
 
+def set_aside(cluster: Cluster, spares: int, nodes: int | None, nproc: int | None) -> Cluster:
+    """The last `spares` nodes of a whole list stand by; of the others the first `nodes` (all where None) work."""
+    total = len(cluster)
+    working = nodes or total - spares
+    if spares and (working < 1 or working + spares > total):
+        wanted = f"--nodes {nodes} --spares {spares}" if nodes else f"--spares {spares}"
+        raise UsageError(f"{wanted}: {cluster.source} has {_count(total)}; add hosts, or set fewer spares")
+    standing_by = cluster.nodes[total - spares :] if spares else ()
+    chosen = Cluster(cluster.nodes[:working], cluster.source, standing_by)
+    for spare in chosen.spares:
+        _require_room(spare, chosen, nproc)
+    return chosen
+
+
+def _require_room(spare: Node, cluster: Cluster, nproc: int | None) -> None:
+    """A spare must be able to stand in for one of the nodes at least, as far as the list says."""
+    needs = [nproc or node.slots for node in cluster.nodes]
+    if spare.slots is None or any(need is None or need <= spare.slots for need in needs):
+        return
+    least = min(need for need in needs if need is not None)
+    raise UsageError(
+        f"--spares: {spare.name} has slots={spare.slots} in {cluster.source}, and every node runs {least} ranks or "
+        "more: it could take the place of none; put another host at the end of the list, or correct its slots"
+    )
+
+
 def _starts_here(node: Node, is_local: Callable[[str], bool], caller: str | None) -> bool:
     if node.port not in (None, 22) or (node.user is not None and node.user != caller):
         return False

@@ -25,10 +25,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ordered nodes; `nodes[0]` is the master. `source` says where the list came from, for messages."""
+    """Ordered nodes; `nodes[0]` is the master. `source` says where the list came from, for messages.
+
+    A node's place in `nodes` is its node rank; its `index` is its place in the user's list, and stays when it takes
+    the place of another. `spares` stand by without ranks.
+    """
 
     nodes: tuple[Node, ...]
     source: str
+    spares: tuple[Node, ...] = ()
 
     @property
     def master(self) -> Node:

@@ -1,4 +1,4 @@
-"""What follows from a verdict: the command's exit code, and whether another attempt makes sense (pure)."""
+"""What follows from a verdict: the command's exit code (pure). Whether it is tried again: `gang/policy.py`."""
 
 from __future__ import annotations
 
@@ -25,20 +25,6 @@ NODE_CAUSES = frozenset({"unknown", "remote-path-missing", "python-version-or-en
                          "connection-reset-peer-died"})  # fmt: skip
 """The node's affair where no program has failed: a guard was killed, an interpreter is absent."""
 
-USAGE_CAUSES = frozenset({"bad-launch-arguments", "ssh-auth", "ssh-hostkey", "remote-path-missing",
-                          "world-size-mismatch", "rank-duplicate-or-missing", "deepspeed-config", "accelerate-config",
-                          "slurm-config", "k8s-image"})  # fmt: skip
-"""Set wrongly: the next attempt fails the same way."""
-
-PASSING_CAUSES = frozenset({
-    "connection-reset-peer-died", "rendezvous-timeout", "master-unreachable", "node-network-down", "port-in-use",
-    "nccl-timeout-straggler-or-slow-rank", "nccl-ib-error", "nccl-gdr-or-p2p-error", "nvlink-error", "fabric-manager",
-    "xid-hardware-error", "ecc-error", "gpu-fell-off-bus", "cuda-device-unavailable", "host-oom-killed",
-    "k8s-oomkilled", "dataloader-worker-killed", "ssh-unreachable", "name-resolution", "mtu-or-packet-loss",
-    "slurm-preempt-or-timelimit", "k8s-scheduling", "stale-process", "segfault-native", "unknown",
-})  # fmt: skip
-"""Infrastructure: another attempt, or another node, may succeed."""
-
 
 def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: bool) -> int:
     """The design's codes. `program_failed`: a rank ended with something else than 0."""
@@ -59,13 +45,3 @@ def _explained_by_program(verdict: Verdict) -> bool:
     """A mismatch that torch reported as an exception, or ranks that lost one that was done: nothing hung."""
     said = {"nccl-timeout-collective-mismatch": " raised ", "uneven-data-hang": "destroy_process_group"}
     return said.get(verdict.cause, "\n") in verdict.finding.message
-
-
-def retryable(verdict: Verdict) -> bool:
-    """Where the user asked for retries: all but what is set wrongly."""
-    return verdict.cause not in USAGE_CAUSES
-
-
-def passing(verdict: Verdict) -> bool:
-    """By cause, for a policy that decides by itself: infrastructure, not the program's own exception."""
-    return verdict.cause in PASSING_CAUSES

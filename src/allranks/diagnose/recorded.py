@@ -25,7 +25,8 @@ def last_attempt(events: Iterable[Event]) -> int:
 
 
 def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
-    """`nodes` in the order of the list, the master first; exits are without error files and logs."""
+    """`nodes` are those of the attempt by node rank, the master first; exits are without error files and logs."""
+    events = [e for e in events if int(e.get("attempt") or 0) <= attempt]
     mine = [e for e in events if e.get("attempt") == attempt]
     plan = _last(events, "plan")
     pids = {int(e["rank"]): int(e["pid"]) for e in _all(mine, "rank-started")}
@@ -81,14 +82,15 @@ def _departed(events: Iterable[Event]) -> dict[int, float]:
 def _ranks(mine: Sequence[Event], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
     """The plan's ranks by node; of a `command` launcher one a node stands for all, once it is started."""
     plan = _last(mine, "plan")
-    counts: Mapping[str, int] = plan["ranks"] if plan else {}
+    if plan is None:
+        return dict.fromkeys(nodes, ())
     one = launcher == "command" and _last(mine, "gate-proved") is not None
     found, first = {}, 0
-    for node in [*(n for n in nodes if n in counts), *(n for n in counts if n not in nodes)]:
-        ranks = tuple(range(first, first + counts[node]))
+    for node, count in plan["ranks"].items():
+        ranks = tuple(range(first, first + count))
         found[node] = ranks[:1] if one else ranks
-        first += counts[node]
-    return {**dict.fromkeys(nodes, ()), **found}
+        first += count
+    return found
 
 
 def _exit(event: Event, pids: Mapping[int, int]) -> ExitRecord:

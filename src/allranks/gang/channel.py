@@ -8,27 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from allranks.backends.bundle import MARKER, node_zip, payload
-from allranks.backends.transport import Transport
+from allranks.backends.transport import Client, Transport
 from allranks.cluster import Node
 from allranks.findings import Finding
 from allranks.node.frames import Decoder, Frame, FrameError, pack_json
-from allranks.node.processes import PR_SET_PDEATHSIG, prctl
 
 READ = 256 << 10
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
 MAX_TRIES = 6
-
-
-def _die_with_the_controller() -> None:
-    """On a dead link a client would wait for hours to tell the other side that it ends."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class ChannelFailed(Exception):
@@ -52,7 +44,7 @@ class Channel:
         self.node = node
         self._transport = transport
         self._on_frames, self._on_closed = on_frames, on_closed
-        self._process: subprocess.Popen[bytes] | None = None
+        self._client: Client | None = None
         self._decoder = Decoder()
         self._out = bytearray()
         self._banner = bytearray()
@@ -88,12 +80,14 @@ class Channel:
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
         self._header, self._first = dict(header), dict(first)
-        self._process = subprocess.Popen(
-            self._transport.argv(self.node),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, bufsize=0, preexec_fn=_die_with_the_controller,
-        )  # fmt: skip
-        self._watch()
+        self._client = await self._transport.connect(self.node, header, max(0.1, deadline - loop.time()))
+        if self._client is None:
+            raise ChannelFailed(self._transport.silence(self.node, seconds))
+        self._watch(self._client)
+        if not self._client.boots:
+            self._booted.set_result(None)
+            self._write(pack_json(self._first))
+            return
         self._write(self._transport.opening(self.node))
         node_zip(tuple(header.get("checks") or ()))  # made while the first connection is being set up
         try:
@@ -102,25 +96,18 @@ class Channel:
             self.close()
             raise ChannelFailed(self._transport.silence(self.node, seconds)) from None
 
-    def _watch(self) -> None:
-        assert self._process is not None
+    def _watch(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
-        for pipe, callback in (
-            (self._process.stdout, self._on_stdout),
-            (self._process.stderr, self._on_stderr),
-        ):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-            self._open_fds.add(pipe.fileno())
-            loop.add_reader(pipe.fileno(), callback)
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
+        for fd, callback in ((client.stdout, self._on_stdout), (client.stderr, self._on_stderr)):
+            if fd is not None:
+                self._open_fds.add(fd)
+                loop.add_reader(fd, callback)
 
     # -- reading -----------------------------------------------------------------------------------
 
     def _on_stderr(self) -> None:
-        assert self._process is not None and self._process.stderr is not None
-        fd = self._process.stderr.fileno()
+        assert self._client is not None and self._client.stderr is not None
+        fd = self._client.stderr
         try:
             data = os.read(fd, 65536)
         except BlockingIOError:
@@ -131,11 +118,13 @@ class Channel:
             self._stderr += data
 
     def _on_stdout(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._client is not None
         try:
-            data = os.read(self._process.stdout.fileno(), READ)
+            data = os.read(self._client.stdout, READ)
         except BlockingIOError:
             return
+        except ConnectionResetError:
+            data = b""
         if not data:
             self._ended()
         elif self._booted is not None and not self._booted.done():
@@ -169,13 +158,10 @@ class Channel:
 
     def _ended(self) -> None:
         """End of the client's output: its exit code and its last words say why."""
-        assert self._process is not None
-        process, self._process_code = self._process, None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.5)
-        self._read_last_words()
+        assert self._client is not None
+        code = self._client.code(0.5)
+        self._read_last_words(self._client)
         stderr = self._stderr.decode("utf-8", "replace")
-        code = process.poll()
         booting = self._booted is not None and not self._booted.done()
         stdout = bytes(self._banner)
         self.close()
@@ -185,11 +171,10 @@ class Channel:
             last = stderr.strip().splitlines()
             self._on_closed(last[-1] if last else "the connection ended")
 
-    def _read_last_words(self) -> None:
-        assert self._process is not None and self._process.stderr is not None
+    def _read_last_words(self, client: Client) -> None:
         with contextlib.suppress(OSError):
-            while len(self._stderr) < STDERR_LIMIT:
-                data = os.read(self._process.stderr.fileno(), 65536)
+            while client.stderr is not None and len(self._stderr) < STDERR_LIMIT:
+                data = os.read(client.stderr, 65536)
                 if not data:
                     break
                 self._stderr += data
@@ -198,7 +183,7 @@ class Channel:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Queues a message; nothing happens on a closed channel."""
-        if self._process is not None and self._booted is not None and self._booted.done():
+        if self.is_open:
             self._write(pack_json(dict(message)))
 
     def send_bytes(self, frames: bytes) -> None:
@@ -213,9 +198,9 @@ class Channel:
             self._flush()
 
     def _flush(self) -> None:
-        if self._process is None or self._process.stdin is None:
+        if self._client is None:
             return
-        fd = self._process.stdin.fileno()
+        fd = self._client.stdin
         try:
             while self._out:
                 del self._out[: os.write(fd, memoryview(self._out)[:READ])]
@@ -241,20 +226,14 @@ class Channel:
 
     def close(self) -> None:
         """Ends the client process (never anything on the node but the relay)."""
-        process, self._process = self._process, None
-        if process is None:
+        client, self._client = self._client, None
+        if client is None:
             return
         for fd in list(self._open_fds):
             self._forget(fd)
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        client.end()
 
     @property
     def is_open(self) -> bool:
         """True between the marker and the end."""
-        return self._process is not None and self._booted is not None and self._booted.done()
+        return self._client is not None and self._booted is not None and self._booted.done()

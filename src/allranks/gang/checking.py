@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.findings import Finding, Where
 from allranks.preflight.check import Check
@@ -23,12 +24,13 @@ from .session import make_setting
 
 
 def look(
-    spec: RunSpec, cluster: Cluster, run: RunDirectory, checks: Sequence[Check], told: Callable[[str, int, int], None]
-) -> Document:
+    spec: RunSpec, cluster: Cluster, run: RunDirectory, checks: Sequence[Check], told: Callable[[str, int, int], None],
+    transport: Transport | None = None,
+) -> Document:  # fmt: skip
     """Looks at the cluster and saves evidence/preflight.json in the run directory."""
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), run, tuple(checks))
     pairs = not spec.local and any(c.needs in ("pairs", "peer_names") for c in checks)
-    found = asyncio.run(Inspection(spec, cluster, setting, told, pairs).run())
+    found = asyncio.run(Inspection(spec, cluster, setting, told, pairs, transport).run())
     request = {**judge_request(spec, setting, cluster), "gate": found.gate}
     tried = covered(len(found.nodes)) if any("pairs" in facts for facts in found.nodes.values()) else ""
     seen = document(request, found.nodes, [c.name for c in checks], time.time(), found.unreachable, tried)

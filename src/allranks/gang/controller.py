@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from allranks.backends.transport import Transport
-from allranks.cluster import Cluster, Node
+from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
-from allranks.node.frames import METRICS, PROTOCOL, Frame, Output, Stream
+from allranks.node.frames import METRICS, PROTOCOL, Frame, Output
 from allranks.runs.directory import RunDirectory
 from allranks.runs.incident import save_error
 from allranks.runs.logs import LogWriter
@@ -24,13 +24,29 @@ from allranks.runs.preflight import document, save
 from allranks.spec import RunSpec
 
 from .channel import Channel, ChannelFailed
-from .clocks import Clock
+from .contact import Member
 from .machine import Gang
 from .places import Setting, collectors, judge_request, mark, node_label
+from .policy import Decision
 from .progress import Progress
 from .remarks import run_disk_full
 from .shipping import Shipper
-from .states import Action, AttemptOver, Back, Event, Lost, Note, Quiet, Send, Silent, State, Stop, Tick, Unreachable
+from .states import (
+    Action,
+    AttemptOver,
+    Back,
+    Event,
+    Lost,
+    Note,
+    Quiet,
+    Reach,
+    Send,
+    Silent,
+    State,
+    Stop,
+    Tick,
+    Unreachable,
+)
 from .translate import translate
 
 OPENING_AT_ONCE = 64
@@ -64,47 +80,19 @@ def has_room(path: str) -> bool:
     return found.f_bavail * found.f_frsize >= ROOM
 
 
-class Member:
-    """The controller's side of a node: channel, clock, when it was last heard."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.channel: Channel | None = None
-        self.clock = Clock()
-        self.heard = time.monotonic()
-        self.silent = False
-        self.lost = False
-        self.known = False  # its guard has said hello once
-        self.opening: asyncio.Task[None] | None = None
-        self.waiting: list[Mapping[str, Any]] = []
-        self.behind = False  # its output has found no room in the run directory since its last hello
-        self.ends: Mapping[str, int] = {}  # where its streams end, once its ranks have
-        self.shown: dict[Stream, int] = {}  # how far each stream has been displayed
-
-    @property
-    def open(self) -> bool:
-        """Its guard can be spoken to."""
-        return self.channel is not None and self.channel.is_open
-
-    @property
-    def is_coming(self) -> bool:
-        """Its first channel is on its way."""
-        return not self.known and self.opening is not None and not self.opening.done()
-
-
 class Controller:
-    """One run. `judge` decides after each attempt: (retry, repeat, train or finish)."""
+    """One run. `judge` decides after each attempt."""
 
     def __init__(
         self, spec: RunSpec, cluster: Cluster, setting: Setting, transport: Transport, run: RunDirectory, view: View,
-        judge: Callable[[Gang], str], attach: bool = False, shipper: Shipper | None = None,
+        judge: Callable[[Gang], Decision], attach: bool = False, shipper: Shipper | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.setting, self.run_dir, self.view = spec, setting, run, view
         self.cluster = cluster
         self.gang = Gang(spec, cluster, setting, time.time())
-        self.members = {n.name: Member(n) for n in cluster.nodes}
+        self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
         self.logs = LogWriter(run)
-        self.progress = Progress(spec.step_pattern)
+        self.progress = Progress(spec.step_pattern, spec.hang_pattern)
         self._transport, self._judge, self._attach = transport, judge, attach
         self._shipper = shipper
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
@@ -172,15 +160,50 @@ class Controller:
                 self._send(self.members[action.node], action.message)
             elif isinstance(action, Note):
                 self._note(action)
+            elif isinstance(action, Reach):
+                self._reach_anew(self.members[action.node])
             elif isinstance(action, AttemptOver):
                 self._attempt_over()
 
     def _attempt_over(self) -> None:
         decision = self._judge(self.gang)
-        if decision == "finish":
+        if decision.kind == "finish":
             self._over.set()
-        else:
-            self._act(self.gang.retry(time.time(), decision))
+            return
+        self.progress.begin_attempt()
+        for old, new in decision.replace.items():
+            self.logs.continue_on(self.members[new].node.index, new, anew=new == old)
+            if new != old:
+                self._let_go(self.members[old])
+        self._act(self.gang.retry(time.time(), decision.kind, decision.replace))
+        if decision.replace:
+            self._write_places()
+
+    def _let_go(self, member: Member) -> None:
+        """Another node has its place: its guard goes at once, if it lives and all its output is here."""
+        if member.open and self._may_go(member):
+            self._send(member, {"type": "release"})
+        self.released.add(member.node.name)
+
+    def _reach_anew(self, member: Member) -> None:
+        """A new guard on the same node. What is left of the old one is let go, or ends with its lease."""
+        if member.open and self._may_go(member):
+            self._send(member, {"type": "release"})
+        elif member.channel is not None:
+            member.channel.close()
+        member.lost = True  # nothing of the old channel is renewed or heard any more
+        fresh = self.members[member.node.name] = Member(member.node)
+        self._open(fresh)
+
+    def _write_places(self) -> None:
+        """run.json: who has which place now, for a controller that takes over."""
+        document = self.run_dir.read_document("run.json")
+        if document is not None:
+            ranks = {name: rank for rank, name in enumerate(self.gang.nodes)}
+            for entry in document["nodes"]:
+                entry["node_rank"] = ranks.get(entry["name"])
+                entry["life"] = self.gang.everyone[entry["name"]].life
+            self.run_dir.write_document("run.json", document)
 
     def _note(self, note: Note) -> None:
         event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.gang.attempt, **note.fields}
@@ -237,11 +260,13 @@ class Controller:
         return min(self.spec.connect_timeout, max(2.0, self.spec.lease / 3)) if renewing else self.spec.connect_timeout
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
+        life = self.gang.everyone[member.node.name].life
         return {
             "mode": "attach" if renewing else "guard",
             "uid": self.setting.uid,
-            "node": node_label(member.node.index),
-            "mark": mark(self.setting, member.node.index),
+            "node": node_label(member.node.index, life),
+            "mark": mark(self.setting, member.node.index, life),
+            "ends": [mark(self.setting, member.node.index, before) for before in range(life)],
             "lease": self.spec.lease,
             "grace": self.spec.grace,
             "node_dir": self.spec.node_dir,
@@ -255,7 +280,7 @@ class Controller:
 
     def _closed(self, member: Member, why: str) -> None:
         """The channel ended: a guard that is being released does that; any other is looked for again."""
-        if self._over.is_set() or member.node.name in self.released:
+        if self._over.is_set() or member.lost or member.node.name in self.released:
             return
         if not member.known:
             self.feed(Unreachable(member.node.name, time.time(), self._transport.failure(member.node, b"", why, None)))
@@ -263,6 +288,8 @@ class Controller:
         self._open(member)
 
     def _frames(self, member: Member, frames: list[Frame]) -> None:
+        if self.members.get(member.node.name) is not member:
+            return  # of a guard that has a successor
         member.heard = time.monotonic()
         if member.silent:
             member.silent = False
@@ -279,7 +306,7 @@ class Controller:
             member.clock.sample(float(message.get("sent") or 0), float(message["t"]), time.time())
             return
         if kind == "got":
-            if self._shipper is not None and member.channel is not None and self.gang.state is State.GATHERING:
+            if self._shipper is not None and member.channel is not None and self._is_gathered(member):
                 self._shipper.go_on(member.node.index, message, member.channel)
             return
         if kind == "hello":
@@ -300,6 +327,10 @@ class Controller:
         event = translate(member.node.name, message, member.clock)
         if event is not None:
             self.feed(event)
+
+    def _is_gathered(self, member: Member) -> bool:
+        """Its tree is still wanted: before the start, or for a place it may have to take."""
+        return self.gang.state is State.GATHERING or member.node.name in self.gang.spares
 
     def _rename(self, member: Member, hostname: str) -> None:
         """Where the list has an address, outputs show the host's own name with the address beside it."""
@@ -346,7 +377,8 @@ class Controller:
         have = self.logs.sizes(member.node.index, member.node.name)
         in_place = f"{METRICS}/" if member.node.index in self.setting.local_nodes else "-"
         late = any(have.get(key, 0) < end for key, end in member.ends.items() if not key.startswith(in_place))
-        return late or bool(self.gang.nodes[name].ranks and not self.gang.nodes[name].drained)
+        node = self.gang.everyone[name]
+        return late or bool(node.ranks and not node.drained)
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -420,7 +452,10 @@ class Controller:
             "attempt": gang.attempt,
             "master": {"address": gang.master_addr, "port": gang.master_port},
             "world_size": gang.plan.world_size if gang.plan is not None else len(gang.ranks()) or None,
-            "nodes": [n.to_json(live) for n in gang.nodes.values()],
+            "nodes": [
+                *(n.to_json(live) for n in gang.nodes.values()),
+                *(n.to_json({}) for n in (*gang.spares.values(), *gang.retired.values())),
+            ],
         }
 
     def _write_status(self) -> None:
@@ -452,7 +487,7 @@ class Controller:
 
     def _may_go(self, member: Member) -> bool:
         """Its ranks have ended and their output is here, or it never had any: it was late when another failed."""
-        node = self.gang.nodes[member.node.name]
+        node = self.gang.everyone[member.node.name]
         return not node.ranks or (node.ended and not self.unfetched(node.name))
 
     def _close(self) -> None:

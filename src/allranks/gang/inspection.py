@@ -85,10 +85,11 @@ class Inspection:
     """One look at a cluster. `told` is called with (what, done, of) while it goes on."""
 
     def __init__(
-        self, spec: RunSpec, cluster: Cluster, setting: Setting, told: Callable[[str, int, int], None], pairs: bool
-    ) -> None:
+        self, spec: RunSpec, cluster: Cluster, setting: Setting, told: Callable[[str, int, int], None], pairs: bool,
+        transport: Transport | None = None,
+    ) -> None:  # fmt: skip
         self._spec, self._setting, self._told, self._pairs = spec, setting, told, pairs
-        self._transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+        self._transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
         self._peers = {n.name: Peer(n) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._found = Evidence()

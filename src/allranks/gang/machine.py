@@ -6,18 +6,17 @@ first failure ends all of them. What each event does in each state stands in `st
 
 from __future__ import annotations
 
-from allranks.findings import Finding
-from allranks.plan.interfaces import addresses
+from collections.abc import Mapping
+
 from allranks.plan.network import choose_address, no_address, offered, port_taken
-from allranks.plan.plan import make_plan, orders
+from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
 from allranks.plan.testing import arguments
-from allranks.preflight.judge import judge
 
-from .hanging import Hanging
-from .members import NodeState, RankState
-from .places import judge_request, listen_message, place_for, probe_message, setup_message, ship_message
-from .remarks import not_shared, prelude_failed, tree_failed, world_size_differs
+from .gathering import Gathering
+from .members import RankState
+from .places import listen_message, place_for, probe_message
+from .remarks import not_shared
 from .states import (
     TABLE,
     Action,
@@ -26,32 +25,26 @@ from .states import (
     Ended,
     Event,
     Exit,
-    Facts,
     Fault,
-    Hello,
     Listening,
     Lost,
     Note,
     Probed,
     Report,
     Send,
-    Shipped,
     Started,
     State,
     Stop,
-    Unreachable,
     exit_fields,
-    read_exit,
 )
 
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
-GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
 DRAIN_PATIENCE = 60.0
-NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
+FENCE = 2.0  # seconds beyond the grace in which a lost node's own guard, if it lives, ends its ranks: lease and beat
 
 
-class Gang(Hanging):
+class Gang(Gathering):
     """Decides; the controller acts. Read `state`, `nodes`, `findings`, `exits` after each event."""
 
     # -- driving -----------------------------------------------------------------------------------
@@ -66,172 +59,20 @@ class Gang(Hanging):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What to do about an event; `now` is unix seconds on the controller's clock."""
+        if event.node in self.retired:
+            return []
+        if event.node in self.spares:
+            return self._remember(self.hear_spare(event, now))
         name = TABLE[self.state].get(type(event))
         if name is None:
             return [Note("note", {"message": f"{type(event).__name__} of {event.node} came out of order"})]
         if name == "ignore":
             return []
-        actions: list[Action] = getattr(self, name)(event, now)
+        return self._remember(getattr(self, name)(event, now))
+
+    def _remember(self, actions: list[Action]) -> list[Action]:
         self._asked.update((a.node, a.message) for a in actions if isinstance(a, Send))
         return actions
-
-    # -- gathering ---------------------------------------------------------------------------------
-
-    def on_hello(self, event: Hello, now: float) -> list[Action]:
-        """First word of a guard, or the word of one that was away."""
-        node = self.nodes[event.node]
-        first = not node.node_dir
-        node.node_dir, node.hostname = event.node_dir, event.hostname
-        if event.dead:
-            return self._guard_found_dead(event, now)
-        if not first:
-            return self._catch_up(node, event, now)
-        node.state = "ready"
-        ready = Note("node-ready", {"node": node.name, "hostname": event.hostname})
-        if self.state is not State.GATHERING:
-            return [ready, *self._resend(node)]
-        if any(n.state == "unreachable" for n in self.nodes.values()):
-            return [ready, *self._check_gathered(now)]
-        tree = self.setting.tree
-        return [ready, Send(node.name, ship_message(tree)) if tree is not None else self._setup(node)]
-
-    def _setup(self, node: NodeState) -> Send:
-        return Send(node.name, setup_message(self.spec, self.setting, node.node_dir))
-
-    def on_shipped(self, event: Shipped, now: float) -> list[Action]:
-        """The tree is on a node, as it was sent: now the node is looked at."""
-        node, tree = self.nodes[event.node], self.setting.tree
-        if tree is None or node.synced:
-            return []
-        error = event.error
-        if not error and (event.sha256, event.files) != (tree.sha256, tree.files):
-            error = f"{event.files} files ({event.sha256[:12]}) are there, {tree.files} ({tree.sha256[:12]}) were sent"
-        if error:
-            failure = tree_failed(node.name, event.path, error, event.errno in NO_ROOM)
-            return self._refuse([failure], now)
-        node.synced = True
-        note = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
-        if any(n.state == "unreachable" for n in self.nodes.values()):
-            return [note]
-        return [note, self._setup(node)]
-
-    def _guard_found_dead(self, event: Hello, now: float) -> list[Action]:
-        node = self.nodes[event.node]
-        actions = self._catch_up(node, event, now)
-        kind = "lease-over" if "lease was over" in event.how else "guard-death"
-        if any((f.node, f.id) == (node.name, kind) for f in self.faults):
-            return actions
-        return [*actions, self.record(Fault(node.name, event.t, kind, event.how)), *self._fail(now)]
-
-    def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
-        """What happened on a node while nobody listened."""
-        actions: list[Action] = []
-        if node.state == "silent":
-            actions += self.on_back(event, now)
-        summary = event.attempt or {}
-        if self._adopted and not event.dead and self.state is State.RUNNING:
-            actions += self._read_down(node, event, now)
-        if summary.get("attempt") != self.attempt:
-            return actions + self._resend(node, event.dead)
-        for key, found in (summary.get("ranks") or {}).items():
-            rank = node.ranks.get(int(key))
-            if rank is None:
-                continue
-            if rank.pid is None and self._adopted and rank.state != "waiting":
-                rank.pid = found["pid"]  # told by the controller before us
-            elif rank.pid is None:
-                actions += self.on_started(Started(node.name, event.t, rank.rank, found["pid"], self.attempt), now)
-            if found.get("exit") is not None and rank.exit is None:
-                actions += self.on_exit(read_exit(node.name, found["exit"], event.t), now)
-        if summary.get("ending") and self.state is State.RUNNING and not event.dead:
-            fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
-            actions += [self.record(fault), *self._fail(now)]
-        return actions + self._resend(node, dead=True)
-
-    def _read_down(self, node: NodeState, event: Hello, now: float) -> list[Action]:
-        """What the controller before us had not written down any more: a later attempt, ranks, or no start at all."""
-        summary = event.attempt or {}
-        self.attempt = max(self.attempt, int(summary.get("attempt", 0)))
-        numbers = sorted(int(key) for key in summary.get("ranks") or {})
-        for rank in numbers:
-            node.ranks.setdefault(rank, RankState(rank, rank - numbers[0]))
-        if numbers and summary["attempt"] == self.attempt:
-            return []
-        message = "had not started its ranks when the controller of the run was lost"
-        return [self.record(Fault(node.name, event.t, "start-cut", message)), *self._fail(now)]
-
-    def _resend(self, node: NodeState, dead: bool = False) -> list[Action]:
-        """Repeats the request that may have been lost with the old channel; `dead`: only that to end."""
-        if self.state is State.ENDING and not (node.ended and node.drained):
-            return [Send(node.name, {"type": "end", "grace": self._end_grace, "reason": "again"})]
-        asked = self._asked.get(node.name, {})
-        unanswered = {
-            "ship": self.state is State.GATHERING and not node.synced,
-            "setup": self.state is State.GATHERING and node.facts is None,
-            "listen": self.state is State.LISTENING,
-            "probe": self.state is State.PROVING and node.probes is None,
-            "start": self.state is State.RUNNING,
-        }
-        return [Send(node.name, asked)] if not dead and unanswered.get(str(asked.get("type"))) else []
-
-    def on_facts(self, event: Facts, now: float) -> list[Action]:
-        """Once every node has been looked at: judge, then open the gate."""
-        node = self.nodes[event.node]
-        node.facts = event.facts
-        actions: list[Action] = [Note("facts", {"node": node.name, "addresses": addresses(event.facts)})]
-        if event.error:
-            self.refused_by_check = True
-            return actions + self._refuse([prelude_failed(node.name, event.error)], now)
-        if any(n.facts is None for n in self.nodes.values()):
-            return actions
-        return actions + self._judge(now)
-
-    def _judge(self, now: float) -> list[Action]:
-        facts = {n.name: dict(n.facts or {}) for n in self.nodes.values()}
-        request = judge_request(self.spec, self.setting, self.cluster)
-        found = judge(request, facts, self.setting.checks, self.spec.allow)
-        failures = [f for f in found if f.status == "fail"]
-        checks = self.setting.checks
-        actions: list[Action] = [Note("looked", {"checks": len(checks)})] if checks else []
-        actions += [Note("finding", f.to_json()) for f in found if f.status != "fail"]
-        self.findings += [f for f in found if f.status == "warn"]
-        if failures:
-            self.refused_by_check = True
-            return actions + self._refuse(failures, now)
-        self.plan = make_plan(self.spec, self.cluster, facts)
-        expected = self.setting.expected_world_size
-        if expected is not None and expected != self.plan.world_size:
-            actions += self._warn(world_size_differs(expected, self.plan))
-        return actions + self._open_gate(now)
-
-    def _warn(self, finding: Finding) -> list[Action]:
-        self.findings.append(finding)
-        return [Note("finding", finding.to_json())]
-
-    def on_unreachable(self, event: Unreachable, now: float) -> list[Action]:
-        """A node that can't be reached ends the start for all; the others are looked at no further."""
-        self.nodes[event.node].state = "unreachable"
-        self.findings.append(event.finding)
-        self.findings.sort(key=self._place)
-        self._gather_deadline = min(self._gather_deadline, now + GATHER_PATIENCE)
-        return [Note("finding", event.finding.to_json()), *self._check_gathered(now)]
-
-    def _place(self, finding: Finding) -> int:
-        """Findings come in the order of the host list, whichever node failed first."""
-        node = self.nodes.get(finding.where.node or "")
-        return node.index if node is not None else -1
-
-    def _check_gathered(self, now: float) -> list[Action]:
-        """With a node that can't be reached, the others get a moment to fail too: all are named at once."""
-        failed = any(n.state == "unreachable" for n in self.nodes.values())
-        open_ends = any(n.state == "connecting" for n in self.nodes.values())
-        if failed and self.state is State.GATHERING and (not open_ends or now >= self._gather_deadline):
-            return self._fail(now)
-        return []
-
-    def _refuse(self, failures: list[Finding], now: float) -> list[Action]:
-        self.findings += failures
-        return [*(Note("finding", f.to_json()) for f in failures), *self._fail(now)]
 
     # -- the gate ----------------------------------------------------------------------------------
 
@@ -472,6 +313,8 @@ class Gang(Hanging):
         return self._check_ended(now)
 
     def _check_ended(self, now: float) -> list[Action]:
+        if self.spec.retries and not self.stop_reason and any(now < e.t + self.spec.grace + FENCE for e in self.lost):
+            return []
         waiting = [n for n in self.nodes.values() if n.node_dir and not n.gone]
         if any(not n.ended for n in waiting) and now < self._end_deadline:
             return []
@@ -482,14 +325,27 @@ class Gang(Hanging):
 
     # -- the next attempt --------------------------------------------------------------------------
 
-    def retry(self, now: float, why: str) -> list[Action]:
-        """Starts the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test."""
+    def retry(self, now: float, why: str, replace: Mapping[str, str] | None = None) -> list[Action]:
+        """Starts the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test.
+
+        `replace` maps nodes to the spares that take their places, or to themselves: those are reached anew.
+        """
         self._port_tries = self._port_tries + 1 if why == "repeat" else 0
         self._repeats += why != "retry"
         self.testing = self.testing and why != "train"
         self.attempt += 1  # logs are kept apart in either case
         self.attempt_started, self.initialised_t, self.failed_t = now, None, None
-        self.init_timeout_hit, self._stacks_t = False, None
+        self.init_timeout_hit, self._stacks_t, self.refused_by_check = False, None, False
         self.exits, self.faults, self.lost, self.findings = [], [], [], []
         self.hang, self.watch = None, None
-        return [Note("attempt-start", {"attempt": self.attempt}), *self._open_gate(now)]
+        actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {})]
+        known = all(n.facts is not None for n in self.nodes.values())
+        if known and self.plan is not None:
+            return [*actions, *self._open_gate(now)]
+        self.state, self._gather_deadline = State.GATHERING, float("inf")
+        for node in self.nodes.values():
+            node.ended, node.drained, node.ranks = False, False, {}
+            if node.node_dir:  # what it answered while the start was given up was not heard
+                node.state = "ready"
+                actions += [self._first_order(node)] if node.facts is None else []
+        return actions + (self._judge(now) if known else [])

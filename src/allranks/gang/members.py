@@ -25,7 +25,7 @@ class RankState:
 
 @dataclass
 class NodeState:
-    """One node: how far it is, what it said."""
+    """One node: how far it is, what it said. `life` counts the guards it has had before this one."""
 
     name: str
     index: int
@@ -41,6 +41,7 @@ class NodeState:
     drained: bool = False
     outputs: str | None = None  # where the program's files stay on the node
     left: tuple[Mapping[str, Any], ...] = ()
+    life: int = 0
     end_asked_t: float | None = None
 
     @property

@@ -46,14 +46,15 @@ class Setting:
     dead: tuple[tuple[str, str], ...] = ()
 
 
-def mark(setting: Setting, index: int) -> str:
+def mark(setting: Setting, index: int, life: int = 0) -> str:
     """The run mark of a node's processes: uid/node."""
-    return f"{setting.uid}/{node_label(index)}"
+    return f"{setting.uid}/{node_label(index, life)}"
 
 
-def node_label(index: int) -> str:
-    """The node's directory name; virtual nodes share a machine, so it carries the index."""
-    return f"node_{index:02d}"
+def node_label(index: int, life: int = 0) -> str:
+    """The node's directory name; virtual nodes share a machine, so it carries the index. A further guard on the same
+    node has a directory of its own."""
+    return f"node_{index:02d}" + (f"_{life}" if life else "")
 
 
 def collectors(checks: tuple[Check, ...]) -> list[str]:
@@ -115,7 +116,7 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str
     return {
         **setup_message(spec, setting),
         "virtual": bool(spec.local),
-        "slots": {n.name: n.slots for n in cluster.nodes},
+        "slots": {n.name: n.slots for n in (*cluster.nodes, *cluster.spares)},
         "wrap": spec.wrap,
         "launcher": spec.launcher,
         "spec": to_document(spec),
@@ -151,8 +152,9 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         workdir=workdir_on(spec, setting, node.node_dir),
         output_dir=outputs,
         outputs_here=here,
-        mark=mark(setting, node.index),
+        mark=mark(setting, node.index, node.life),
         run=setting.run,
         forwarded=setting.forwarded,
         interfaces=interfaces,
+        torch=str(((node.facts or {}).get("interpreter") or {}).get("torch") or ""),
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from allranks.node.frames import METRICS, RANK_LOG, Stream
-from allranks.report.steps import StepReader
+from allranks.report.steps import Recurrence, StepReader
 
 
 class Progress:
-    """One StepReader a rank; activity is any output, a carriage return too."""
+    """One StepReader a rank; activity is any output, a carriage return too, or only what matches `recurring`."""
 
-    def __init__(self, pattern: str | None) -> None:
+    def __init__(self, pattern: str | None, recurring: str | None = None) -> None:
         self._pattern = pattern
+        self._recurring = Recurrence(recurring) if recurring else None
         self._readers: dict[int, StepReader] = {}
         self._last_output: dict[int, float] = {}
         self._changed = False
@@ -20,11 +21,18 @@ class Progress:
         self.first_step_t: float | None = None
         self.first_step_told = False
 
+    def begin_attempt(self) -> None:
+        """Steps are those of an attempt."""
+        self._readers.clear()
+        self._last_output.clear()
+
     def output(self, stream: Stream, data: bytes, now: float) -> None:
         """Bytes of a rank's log or metrics went by."""
         if stream.kind not in (RANK_LOG, METRICS):
             return
-        self._last_output[stream.rank] = self.last_activity = now
+        self._last_output[stream.rank] = now
+        if self._recurring is None or (stream.kind == RANK_LOG and self._recurring.seen(stream.rank, data)):
+            self.last_activity = now
         self._changed = True
         reader = self._readers.get(stream.rank)
         if reader is None:

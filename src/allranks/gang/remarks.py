@@ -29,6 +29,27 @@ def world_size_differs(expected: int, plan: Plan) -> Finding:
     )  # fmt: skip
 
 
+def spare_unused(name: str, why: str, remedy: str = "") -> Finding:
+    """A node that stands by can't take a place."""
+    return Finding("spare-unused", "warn", f"spare {name} is not used: {why}", remedy, Where(node=name))
+
+
+def logs_cut(name: str, node_dir: str, attempt: int) -> Finding:
+    """A node gets a new guard; what its old one had not sent stays there."""
+    return Finding(
+        "logs-cut", "warn", f"{name}'s logs of attempt {attempt} end where the node was lost",
+        f"the rest, if it lives, is in {node_dir} on {name}", Where(node=name),
+    )  # fmt: skip
+
+
+def too_small(name: str, room: int, need: int) -> Finding:
+    """A node is back with fewer GPUs than its ranks had."""
+    return Finding(
+        "world-size-mismatch", "fail", f"{name} has room for {room} ranks now, and had {need}",
+        f"look at its GPUs: ssh {name} nvidia-smi", Where(node=name),
+    )  # fmt: skip
+
+
 def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
     """The caller's tree could not be put on a node."""
     remedy = "free some space there, name another place with --node-dir, or list what is no code in .gitignore"

@@ -15,6 +15,7 @@ from .members import NodeState, RankState
 from .places import Setting
 from .states import Exit, Fault, Lost, Note, State
 
+LAMING = ("guard-death", "watcher-lost", "lease-over")  # faults after which nothing would watch over ranks there
 GATE_REPEATS = 3  # for EADDRINUSE at rank 0 on a port we chose ourselves
 
 
@@ -24,7 +25,9 @@ class Roster:
     def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, started: float) -> None:
         self.spec, self.cluster, self.setting = spec, cluster, setting
         self.state = State.GATHERING
-        self.nodes = {n.name: NodeState(n.name, n.index) for n in cluster.nodes}
+        self.nodes = {n.name: NodeState(n.name, n.index) for n in cluster.nodes}  # in the order of their ranks
+        self.spares = {n.name: NodeState(n.name, n.index) for n in cluster.spares}
+        self.retired: dict[str, NodeState] = {}  # others have taken their places
         self.plan: Plan | None = None
         self.attempt = 0
         self.started, self.attempt_started = started, started
@@ -65,14 +68,17 @@ class Roster:
 
     def rename(self, old: str, new: str) -> None:
         """A node that the list knows by address gets its own name, in every output from now on."""
-        nodes = {}
-        for name, node in self.nodes.items():
-            if name == old:
-                node.name, node.address = new, old
-            nodes[node.name] = node
-        self.nodes = nodes
-        chosen = (dataclasses.replace(n, name=new) if n.name == old else n for n in self.cluster.nodes)
-        self.cluster = Cluster(tuple(chosen), self.cluster.source)
+        self.nodes, self.spares = _renamed(self.nodes, old, new), _renamed(self.spares, old, new)
+        nodes, spares = (
+            tuple(dataclasses.replace(n, name=new) if n.name == old else n for n in group)
+            for group in (self.cluster.nodes, self.cluster.spares)
+        )
+        self.cluster = Cluster(nodes, self.cluster.source, spares)
+
+    @property
+    def everyone(self) -> dict[str, NodeState]:
+        """The nodes with those that stand by and those that were replaced."""
+        return {**self.retired, **self.nodes, **self.spares}
 
     def record(self, fault: Fault) -> Note:
         """A fault and its event."""
@@ -110,7 +116,20 @@ class Roster:
         return taken and wanted and self._port_tries < GATE_REPEATS
 
     @property
+    def lame(self) -> tuple[str, ...]:
+        """Nodes on which no rank can be started as they are: lost, not reached, or without guard or watcher."""
+        gone = [n.name for n in self.nodes.values() if n.gone]
+        faulty = [f.node for f in self.faults if f.id in LAMING]
+        return tuple(dict.fromkeys([*gone, *(name for name in faulty if name in self.nodes)]))
+
+    @property
     def can_retry(self) -> bool:
-        """False where a node has lost guard or watcher: nothing would watch over its ranks."""
-        lame = self.lost or any(f.id in ("guard-death", "watcher-lost", "lease-over") for f in self.faults)
-        return self.plan is not None and not lame
+        """Whether the same nodes can go on as they are."""
+        return self.plan is not None and not self.lame
+
+
+def _renamed(nodes: Mapping[str, NodeState], old: str, new: str) -> dict[str, NodeState]:
+    for name, node in nodes.items():
+        if name == old:
+            node.name, node.address = new, old
+    return {node.name: node for node in nodes.values()}

@@ -33,8 +33,10 @@ from allranks.spec.document import from_document, to_document
 from allranks.spec.secrets import redact_argv
 
 from .controller import Controller, View
+from .history import History
 from .machine import Gang
 from .places import Setting
+from .policy import Decision
 from .shipping import Shipper
 
 if TYPE_CHECKING:
@@ -55,18 +57,20 @@ class Session:
         view: View,
         adopted: bool = False,
         archive: Archive | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.spec, self.cluster, self.setting, self.run_dir = spec, cluster, setting, run
         self.adopted = adopted
         self.verdict: Verdict | None = None
         self.tested: Tested | None = None
-        self.attempts: list[dict[str, Any]] = []
+        self.history = History()
         self.started = time.time()
         self.view = view
-        transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+        transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
         shipper = Shipper(archive) if archive is not None else None
         self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, adopted, shipper)
         self._signals = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def take_view(self, view: View) -> None:
         """Another view from now on (after the fork of --detach)."""
@@ -79,8 +83,13 @@ class Session:
         asyncio.run(self._main(on_stop_key, stop_first))
         return self.finish()
 
+    def stop_from_afar(self, reason: str) -> None:
+        """As `interrupt`, from any thread; before the run has begun it ends it at once."""
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self.interrupt, reason)
+
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self.interrupt, "ctrl-c")
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.interrupt, "sigterm")
@@ -97,39 +106,27 @@ class Session:
 
     # -- judging -----------------------------------------------------------------------------------
 
-    def _judge(self, gang: Gang) -> str:
+    def _judge(self, gang: Gang) -> Decision:
         """After an attempt: finish, retry, or repeat the gate with another port."""
-        from allranks.diagnose.outcomes import retryable  # imported late: 30 ms that no start has to wait for
-        from allranks.runs.judged import complete
+        from allranks.runs.judged import complete  # imported late: 30 ms that no start has to wait for
 
         from .evidence import judge_attempt
 
         if gang.port_was_taken:
-            self.controller.run_dir.append_event(
-                {
-                    "t": time.time(),
-                    "event": "note",
-                    "message": f"port {gang.master_port} was taken: trying another",
-                }
-            )
-            return "repeat"
+            message = f"port {gang.master_port} was taken: trying another"
+            self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
+            return Decision("repeat")
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
-            return self._judge_test(gang, verdict)
-        verdict = self.verdict = complete(verdict, self.run_dir) if verdict is not None else None
-        outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
-        self.attempts.append(
-            {"attempt": gang.attempt, "outcome": outcome, "verdict": verdict.to_json() if verdict else None}
-        )
-        self.run_dir.append_event(
-            {"t": time.time(), "event": "attempt-end", "attempt": gang.attempt, "outcome": outcome}
-        )
-        failures = sum(1 for a in self.attempts if a["outcome"] == "failed")
-        again = verdict is not None and not gang.stop_reason and failures <= self.spec.retries and not self.adopted
-        if again and verdict is not None and retryable(verdict) and gang.can_retry:
-            self.view.event({"t": time.time(), "event": "retry", "attempt": gang.attempt, "verdict": verdict.to_json()})
-            return "retry"
-        return "finish"
+            return Decision(self._judge_test(gang, verdict))
+        verdict = complete(verdict, self.run_dir) if verdict is not None else None
+        steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
+        decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self.adopted)
+        self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
+        if decision.kind == "retry" and self.verdict is not None:
+            self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
+                       "verdict": self.verdict.to_json()})  # fmt: skip
+        return decision
 
     def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""
@@ -171,9 +168,9 @@ class Session:
             "program_exit": self._program_exit(gang),
             "verdict": self.verdict.to_json() if self.verdict else None,
             "findings": [f.to_json() for f in gang.findings],
-            "attempts": self.attempts,
+            "attempts": self.history.attempts,
             "timing": self._timing(gang),
-            "left": {n.name: list(n.left) for n in gang.nodes.values() if n.left},
+            "left": {n.name: list(n.left) for n in gang.everyone.values() if n.left},
             "unfetched": self._unfetched(gang),
             "outputs": self._outputs(gang),
         }
@@ -206,7 +203,7 @@ class Session:
     def _unfetched(self, gang: Gang) -> dict[str, Any]:
         """Nodes whose logs end before their ranks did, with how far each log goes."""
         found = {}
-        for node in gang.nodes.values():
+        for node in gang.everyone.values():
             if node.ranks and node.node_dir and self.controller.unfetched(node.name):
                 sizes = self.controller.logs.sizes(node.index, node.name)
                 found[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
@@ -215,9 +212,9 @@ class Session:
     def _outputs(self, gang: Gang) -> dict[str, str]:
         """Where the program's own files lie, by node; nodes without any are left out."""
         if self.spec.output_dir is not None:
-            return {n.name: n.outputs or self.spec.output_dir for n in gang.nodes.values()}
-        here = {n.name: self.setting.run_outputs for n in gang.nodes.values() if n.index in self.setting.local_nodes}
-        return {**here, **{n.name: n.outputs for n in gang.nodes.values() if n.outputs is not None}}
+            return {n.name: n.outputs or self.spec.output_dir for n in gang.everyone.values()}
+        here = {n.name: self.setting.run_outputs for n in gang.everyone.values() if n.index in self.setting.local_nodes}
+        return {**here, **{n.name: n.outputs for n in gang.everyone.values() if n.outputs is not None}}
 
 
 # -- making sessions -----------------------------------------------------------------------------------
@@ -226,9 +223,10 @@ class Session:
 def create(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View],
     expected_world_size: int | None = None, dead: tuple[tuple[str, str], ...] = (),
+    transport: Transport | None = None,
 ) -> Session:  # fmt: skip
     """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
-    are pairs of nodes that --suite pairs leaves out."""
+    are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh."""
     archive = _pack(spec, cwd) if spec.sync else None
     try:
         run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
@@ -242,7 +240,7 @@ def create(
     setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
     run.write_document("run.json", run_document(spec, cluster, setting))
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
-    return Session(spec, cluster, setting, run, view_for(), archive=archive)
+    return Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport)
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
@@ -255,14 +253,14 @@ def make_setting(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, run: RunDirectory, checks: tuple[Check, ...]
 ) -> Setting:
     """What this machine and this moment add to a spec: names, secrets of the run, the caller's environment."""
-    inherit = all(n.is_local for n in cluster.nodes)
+    inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
     return Setting(
         run=run.name,
         uid=f"{run.name}-{secrets.token_hex(3)}",
         token=secrets.token_hex(16),
         workdir=cwd,
         run_outputs=str(run.path.absolute() / "outputs"),
-        local_nodes=frozenset(n.index for n in cluster.nodes if n.is_local),
+        local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
         forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
@@ -306,8 +304,9 @@ def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str,
                 "port": n.port,
                 "slots": n.slots,
                 "is_local": n.is_local,
+                "node_rank": rank if rank < len(cluster) else None,
             }
-            for n in cluster.nodes
+            for rank, n in enumerate((*cluster.nodes, *cluster.spares))
         ],  # fmt: skip
         "source": cluster.source,
         "workdir": setting.workdir,
@@ -320,9 +319,10 @@ def adopt(run: RunDirectory, view: View) -> Session:
     """A session for a run whose controller is gone: its guards are looked for and taken over."""
     document = run.read_document("run.json") or {}
     status = run.read_document("status.json") or {}
+    entries = [n for n in document["nodes"] if n.get("node_rank", n["index"]) is not None]  # spares end by themselves
+    entries.sort(key=lambda n: int(n.get("node_rank", n["index"])))
     nodes = tuple(
-        Node(n["index"], n["name"], n["host"], n["user"], n["port"], n["slots"], n["is_local"])
-        for n in document["nodes"]
+        Node(n["index"], n["name"], n["host"], n["user"], n["port"], n["slots"], n["is_local"]) for n in entries
     )
     cluster = Cluster(nodes, document.get("source", "run.json"))
     spec = from_document(document["spec"])
@@ -342,8 +342,9 @@ def adopt(run: RunDirectory, view: View) -> Session:
         {n.name: ranks.get(n.name, {}) for n in nodes},
         (str(master.get("address") or ""), int(master.get("port") or 0)),
     )
-    for entry in document["nodes"]:
-        session.controller.gang.nodes[entry["name"]].address = entry.get("address")
+    for entry in entries:
+        state = session.controller.gang.nodes[entry["name"]]
+        state.address, state.life = entry.get("address"), int(entry.get("life") or 0)
     _remember(session, run, float(document.get("started") or session.started))
     run.write_document("run.json", {**document, "controller": controller_identity()})
     run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
@@ -354,8 +355,12 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     """Times that the controller before us has told already."""
     gang, progress = session.controller.gang, session.controller.progress
     session.started = gang.started = started
-    for event in run.read_events()[0]:
-        if event.get("event") == "first-step":
+    events = run.read_events()[0]
+    session.controller.logs.resume(events)
+    for event in events:
+        if event.get("event") == "attempt-end" and "decision" in event:
+            session.history.attempts.append({k: v for k, v in event.items() if k not in ("t", "event")})
+        elif event.get("event") == "first-step":
             progress.first_step_t, progress.first_step_told = started + event["seconds"], True
         elif event.get("event") == "all-initialised" and event.get("attempt") == gang.attempt:
             gang.initialised_t = started + event["seconds"]

@@ -194,7 +194,15 @@ class Quiet(Event):
 
 @dataclass(frozen=True)
 class Stacks(Event):
-    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_look`."""
+    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_look`; `ras`: NCCL's word."""
+
+    ranks: Mapping[int, Mapping[str, Any]]
+    ras: str = ""
+
+
+@dataclass(frozen=True)
+class Counters(Event):
+    """How many collectives a node's ranks have begun and done, by rank, in numbers that only grow."""
 
     ranks: Mapping[int, Mapping[str, Any]]
 
@@ -230,7 +238,14 @@ class AttemptOver:
     attempt: int
 
 
-Action = Send | Note | AttemptOver
+@dataclass(frozen=True)
+class Reach:
+    """A node is reached anew, with a guard of its own: its old one is lost or has died."""
+
+    node: str
+
+
+Action = Send | Note | AttemptOver | Reach
 
 # -- the table -----------------------------------------------------------------------------------------
 
@@ -242,6 +257,18 @@ _ALWAYS: dict[type[Event], str] = {
     Lost: "on_lost",
     Fault: "on_fault",
     Hello: "on_hello",
+}
+
+# A node that stands by, in any state of the gang: whatever happens to it ends nothing.
+SPARE_TABLE: dict[type[Event], str] = {
+    Hello: "on_spare_hello",
+    Shipped: "on_spare_shipped",
+    Facts: "on_spare_facts",
+    Unreachable: "on_spare_unreachable",
+    Fault: "on_spare_fault",
+    Silent: "on_spare_silent",
+    Back: "on_spare_back",
+    Lost: "on_spare_lost",
 }
 
 TABLE: dict[State, dict[type[Event], str]] = {
@@ -256,6 +283,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Ended: "on_ended",
         Quiet: "on_quiet",
         Stacks: "on_stacks",
+        Counters: "on_counters",
     },
     State.ENDING: {
         **_ALWAYS,
@@ -271,10 +299,12 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Probed: "ignore",
         Unreachable: "on_unreachable",
         Stacks: "ignore",
+        Counters: "ignore",
         Quiet: "ignore",
     },
     State.OVER: {
         Stacks: "ignore",
+        Counters: "ignore",
         Quiet: "ignore",
         Tick: "ignore",
         Hello: "ignore",

@@ -7,6 +7,7 @@ from typing import Any
 
 from .clocks import Clock
 from .states import (
+    Counters,
     Drained,
     Ended,
     Event,
@@ -64,7 +65,15 @@ def _drained(node: str, m: Message, t: float) -> Event:
 
 
 def _stacks(node: str, m: Message, t: float) -> Event:
-    return Stacks(node, t, {int(rank): found for rank, found in (m.get("ranks") or {}).items()})
+    return Stacks(node, t, _by_rank(m), str(m.get("ras") or ""))
+
+
+def _counters(node: str, m: Message, t: float) -> Event:
+    return Counters(node, t, _by_rank(m))
+
+
+def _by_rank(m: Message) -> dict[int, Message]:
+    return {int(rank): found for rank, found in (m.get("ranks") or {}).items()}
 
 
 def _fault(node: str, m: Message, t: float) -> Event:
@@ -74,6 +83,7 @@ def _fault(node: str, m: Message, t: float) -> Event:
 _KINDS: dict[str, Callable[[str, Message, float], Event]] = {
     "hello": _hello,
     "stacks": _stacks,
+    "counters": _counters,
     "shipped": _shipped,
     "facts": _facts,
     "listening": _listening,

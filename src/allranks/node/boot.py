@@ -1,7 +1,8 @@
 """The process that ssh starts: it makes the node directory, leaves watcher and guard, and relays bytes.
 
 It dies with the ssh session and nothing else does. Modes: `guard` starts a run on this node, `attach`
-connects to one that is there, `sweep` lists or ends what earlier runs left.
+connects to one that is there, `sweep` lists or ends what earlier runs left, `dial` opens the channel itself
+(srun starts it on every node of a step) and starts the others as it is told.
 """
 
 import json
@@ -17,12 +18,13 @@ import traceback
 from typing import Any, Dict, List, Optional
 
 from . import facts, nodedir
+from .dial import Dialler, Rules
 from .frames import NODE_LOG, Stream, pack_json
 from .link import Link, read_journal
 from .outlet import Outlet
-from .processes import PR_SET_CHILD_SUBREAPER, prctl
+from .processes import PR_SET_CHILD_SUBREAPER, end_all, marked, prctl, reap_children, snapshot
 from .sweep import sweep
-from .watcher import Keeper, Watcher
+from .watcher import END_SECONDS, Keeper, Watcher
 
 BUFFER = 1 << 20
 
@@ -35,6 +37,8 @@ def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
             _say({"type": "swept", **sweep(header)})
         elif header["mode"] == "attach":
             _attach(header)
+        elif header["mode"] == "dial":
+            _dial(header, files)
         else:
             _start(header, files)
     except nodedir.NoNodeDir as error:
@@ -51,6 +55,7 @@ def _say(message: Dict[str, Any]) -> None:
 
 
 def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
+    _end_marked(header.get("ends", []))
     directory = nodedir.make(header.get("node_dir"), header["uid"], header["node"])
     for name, content in files.items():
         if content:
@@ -67,6 +72,48 @@ def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
         os.waitpid(daemon, 0)
     listener.close()
     _relay(path)
+
+
+def _end_marked(marks: List[str]) -> None:
+    """A second guard of a run on this node: ranks of the first, which is lost or dead, must not live beside it."""
+    for mark in marks:
+        end_all(lambda mark=mark: marked(mark, snapshot()), reap_children, END_SECONDS)  # type: ignore[misc]
+
+
+def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
+    """Dials header["places"] as the node whose number stands in the variable header["rank_from"]; exits."""
+    rank = int(os.environ[header["rank_from"]])
+    hello = {**header.get("hello", {}), "rank": rank, "hostname": socket.gethostname()}
+    hello["instance"] = "%d-%d" % (os.getpid(), time.time_ns())
+    archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
+
+    def spawn(order: Dict[str, Any]) -> "subprocess.Popen[bytes]":
+        return _start_relay(archive, order, files)
+
+    def say(text: str) -> None:
+        os.write(2, ("allranks: node %d (%s): %s\n" % (rank, hello["hostname"], text)).encode("utf-8", "replace"))
+
+    places = [(str(host), int(port)) for host, port in header["places"]]
+    secret = bytes.fromhex(header["secret"])
+    outcome = Dialler(places, secret, hello, spawn, Rules(), header["patience"], header["lease"], say).run()
+    if outcome.exit:
+        say(outcome.message)
+    sys.exit(outcome.exit)
+
+
+def _start_relay(archive: int, header: Dict[str, Any], files: Dict[str, bytes]) -> "subprocess.Popen[bytes]":
+    """A relay of this very program, with its header and files."""
+    line = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.node import boot; boot.enter()"
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", line % archive], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        pass_fds=(archive,), start_new_session=True, bufsize=0,
+    )  # fmt: skip
+    assert child.stdin is not None
+    for part in (json.dumps({**header, "files": list(files)}).encode(), *files.values()):
+        data = memoryview(len(part).to_bytes(4, "big") + part)
+        while data:
+            data = data[child.stdin.write(data) or 0 :]
+    return child
 
 
 def needs_scope(logind: Optional[Dict[str, Any]]) -> bool:

@@ -14,15 +14,16 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from . import peers
+from .asking import counters
 from .attempt import Attempt
 from .cgroups import join_own
-from .frames import METRICS, NCCL_LOG, NODE_LOG, PROTOCOL, STACKS, TREE, FrameError, Output, Stream
+from .frames import FOLLOWED, NCCL_LOG, NODE_LOG, PROTOCOL, TREE, FrameError, Output, Stream
 from .gate import Gate, Nonce, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
-from .look import look, stacks
+from .look import look, looks
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
-from .processes import machine, read_process, reap_children, send_signal
+from .processes import Process, machine, read_process, reap_children, send_signal
 from .ranks import Rank
 from .tasks import Task
 from .tree import Landing
@@ -67,8 +68,8 @@ class Guard:
         self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
             "hello": self._on_hello, "ship": self._landing.ship, "setup": self._on_setup, "listen": self._on_listen,
             "probe": self._on_probe, "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack,
-            "end": self._on_end, "stacks": self._on_stacks, "serve": self._on_serve, "reach": self._on_reach,
-            "release": self._on_release,
+            "end": self._on_end, "stacks": self._on_stacks, "counters": self._on_counters, "serve": self._on_serve,
+            "reach": self._on_reach, "release": self._on_release,
         }  # fmt: skip
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -411,8 +412,8 @@ class Guard:
         number = int(message["attempt"])
         self._attempt = Attempt(number, self._mark, self._group, self._outlet, self._tell)
         for entry in message.get("follow", []):
-            # Metrics and stacks are appended to one file over all attempts; NCCL's log is one an attempt.
-            kind = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS}[entry["kind"]]
+            # All but NCCL's log are appended to one file over all attempts.
+            kind = FOLLOWED[entry["kind"]]
             stream = Stream(kind, entry["rank"], number if kind == NCCL_LOG else 0)
             self._outlet.add_file(stream, entry["path"])
         if self._make_directories(message):
@@ -450,18 +451,16 @@ class Guard:
         self._attempt.begin_end(float(message["grace"]), message.get("reason", ""))
 
     def _on_stacks(self, message: Dict[str, Any]) -> None:
-        attempt = self._attempt
-        if attempt is None:
-            self._tell({"type": "stacks", "ranks": {}})
-            return
-        wanted = {r.rank: r.process for r in attempt.running() if r.rank in message.get("ranks", [])}
-        directory = self._dir
-        self._run_task(
-            "taking stacks",
-            lambda: {"ranks": stacks(wanted, directory)},
-            20.0,
-            lambda result: self._tell({"type": "stacks", **result}),
-        )
+        self._look_at_ranks(message, lambda ranks: looks(ranks, self._dir, message.get("ask") or ""))
+
+    def _on_counters(self, message: Dict[str, Any]) -> None:
+        self._look_at_ranks(message, lambda ranks: counters(ranks, self._dir))
+
+    def _look_at_ranks(self, message: Dict[str, Any], look_at: Callable[[Dict[int, Process]], Dict[str, Any]]) -> None:
+        running = self._attempt.running() if self._attempt is not None else []
+        wanted = {r.rank: r.process for r in running if r.rank in message.get("ranks", [])}
+        self._run_task(message["type"], lambda: look_at(wanted), 20.0,
+                       lambda result: self._tell({"type": message["type"], **result}))  # fmt: skip
 
     def _on_serve(self, message: Dict[str, Any]) -> None:
         """Opens two ports for the peers' tries; a task answers there for as long as the controller said."""

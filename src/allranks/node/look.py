@@ -10,7 +10,9 @@ import time
 from typing import Any, Dict, Optional
 
 from . import facts
+from .asking import Asking, counted
 from .processes import Process, read_process
+from .ras import ask_ras
 
 PRELUDE_SECONDS = 25.0
 STACK_SECONDS = 2.0
@@ -70,6 +72,17 @@ def _after_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[
     for name in dump:
         found.pop(name, None)
     return {"environment": found, "said": said}
+
+
+def looks(ranks: Dict[int, Process], node_dir: str, word: str) -> Dict[str, Any]:
+    """Stacks of ranks, /proc's word on them, and (`word`: counters or dump) which collective they are at.
+
+    With a dump, NCCL's word on the whole job too, where it has one."""
+    asking = Asking(ranks, node_dir, word) if word else None
+    found = stacks(ranks, node_dir)
+    for rank, answer in asking.answers().items() if asking is not None else ():
+        found[str(rank)].update({"recorder": answer, "counted": counted(answer)})
+    return {"ranks": found, "ras": ask_ras(ranks, node_dir) if word == "dump" else None}
 
 
 def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, Any]]:

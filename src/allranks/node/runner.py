@@ -7,12 +7,14 @@ The program must not notice. What this file adds is switched on by variables tha
     TORCHELASTIC_ERROR_FILE   an uncaught exception is written there as JSON
     ALLRANKS_STACKS_FILE      SIGRTMIN+7 appends the Python stacks of all threads
     ALLRANKS_REPORT_SOCKET    datagrams: init-entered, initialised, destroyed
+    ALLRANKS_ASK_SOCKET       where the guard asks which collective the rank is at
     ALLRANKS_PG_TIMEOUT       default timeout of process groups, in seconds
     ALLRANKS_PG_TIMEOUT_FORCED=1    … also where the program names a timeout
 
-It ships as this one file, needs the standard library alone and runs under Python 3.8 and later. Before the
-program starts only built-in modules are imported: a `queue.py` beside the program must shadow the library's
-own exactly as without the runner. tests/node/test_runner.py runs many programs both ways and compares.
+It ships with the runner_*.py beside it, which it runs when they are needed (see `beside`), needs the standard
+library alone and runs under Python 3.8 and later. Before the program starts only built-in modules are imported:
+a `queue.py` beside the program must shadow the library's own exactly as without the runner.
+tests/node/test_runner.py runs many programs both ways and compares.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import time
 
 TYPE_CHECKING = False  # `typing` is not built in
 if TYPE_CHECKING:
-    from types import CodeType, ModuleType, TracebackType
+    from types import CodeType, TracebackType
     from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple
 
 NAME = "<allranks importlib._bootstrap>"  # what the runner's frames are called, see the last lines
@@ -34,6 +36,7 @@ PID = os.getpid()  # forked children have all of this too and must not act for t
 ERROR_FILE = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
 STACKS_FILE = os.environ.get("ALLRANKS_STACKS_FILE", "")
 REPORT_SOCKET = os.environ.get("ALLRANKS_REPORT_SOCKET", "")
+ASK_SOCKET = os.environ.get("ALLRANKS_ASK_SOCKET", "")
 PG_TIMEOUT = os.environ.get("ALLRANKS_PG_TIMEOUT", "")
 FORCED = os.environ.get("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
 RANK = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdigit() else None
@@ -53,7 +56,7 @@ def prepare() -> Tuple[Optional[CodeType], str, bool]:
     if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv == ["-m"] or sys.argv[0].endswith(".pyc"):
         become_plain(plain)
     register_stacks()
-    if REPORT_SOCKET or PG_TIMEOUT:
+    if REPORT_SOCKET or ASK_SOCKET or PG_TIMEOUT:
         sys.meta_path.insert(0, TorchFinder())
     if sys.argv[0] == "-m":
         name = sys.argv.pop(1)
@@ -379,7 +382,7 @@ def register_stacks() -> None:
         pass
 
 
-# ---- torch: reports and timeouts
+# ---- torch: what runner_torch.py adds
 
 
 class TorchFinder:
@@ -393,104 +396,37 @@ class TorchFinder:
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                attend(spec.loader)
+                self.attend(spec.loader)
                 return spec
         return None
 
-
-def attend(loader: Any) -> None:
-    """Patches at the end of exec_module: before `from .distributed_c10d import *` copies the names."""
-    try:
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the class's own is back
-            limit = set_timeout()
-            execute(module)
-            try:
-                watch(module, limit if FORCED else None)
-            except Exception:  # a torch that is built otherwise: the program runs, without reports
-                pass
-
-        if os.getpid() == PID:
-            loader.exec_module = exec_module
-    except Exception:
-        pass
+    def attend(self, loader: Any) -> None:
+        """In the rank itself, with the values that the guard gave: the program may have changed its environment."""
+        try:
+            if os.getpid() == PID:
+                beside("runner_torch.py")["attend"](loader, Known())
+        except Exception:  # the program runs, without reports
+            pass
 
 
-def set_timeout() -> Any:
-    """Before distributed_c10d runs: what it copies, also into default arguments (torch 2.1), is then ours."""
-    try:
-        import datetime
+class Known:
+    """What the files beside the runner need to know."""
 
-        import torch.distributed.constants as constants
+    pid, rank, reports, ask, limit, forced = PID, RANK, REPORT_SOCKET, ASK_SOCKET, PG_TIMEOUT, FORCED
 
-        limit = datetime.timedelta(seconds=float(PG_TIMEOUT))
-        for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
-            if getattr(constants, name, None) is not None:  # None: this torch has no NCCL
-                setattr(constants, name, limit)
-        return limit
-    except Exception:
-        return None
+    @staticmethod
+    def beside(name: str) -> Dict[str, Any]:
+        return beside(name)
 
 
-def watch(module: Any, forced: Any) -> None:
-    """Wraps what starts and ends process groups."""
-    from functools import wraps
-    from inspect import signature
+def beside(name: str) -> Dict[str, Any]:
+    """Runs a file that lies beside the runner, under the runner's name: strip() finds its frames too.
 
-    def limited(function: Any) -> Any:
-        """Overrides a timeout that the program names, by position or by name."""
-        at = list(signature(function).parameters).index("timeout")
-
-        @wraps(function)
-        def call(*given: Any, **named: Any) -> Any:
-            if len(given) > at:
-                return function(*given[:at], forced, *given[at + 1 :], **named)
-            return function(*given, **{**named, "timeout": forced})
-
-        return call
-
-    for name in ("init_process_group", "new_group", "split_group") if forced is not None else ():
-        if hasattr(module, name):
-            setattr(module, name, limited(getattr(module, name)))
-    start, stop = module.init_process_group, module.destroy_process_group
-
-    @wraps(start)
-    def init_process_group(*given: Any, **named: Any) -> Any:
-        backend = named.get("backend", given[0] if given else None)
-        report("init-entered", named.get("world_size"), backend)
-        result = start(*given, **named)
-        report("initialised", module.get_world_size(), module.get_backend())
-        return result
-
-    @wraps(stop)
-    def destroy_process_group(*given: Any, **named: Any) -> Any:
-        facts = (module.get_world_size(), module.get_backend()) if module.is_initialized() else (None, None)
-        result = stop(*given, **named)
-        if not module.is_initialized():
-            report("destroyed", *facts)
-        return result
-
-    module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
-
-
-def report(event: str, size: Any, backend: Any) -> None:
-    """One datagram to the guard; it never blocks, and one that cannot be sent is lost."""
-    if not REPORT_SOCKET or os.getpid() != PID:
-        return
-    try:
-        import json
-        import socket
-
-        size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-        message = {"event": event, "rank": RANK, "pid": PID, "t": time.time()}
-        message.update(world_size=size or None, backend=str(backend or ""))
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-            channel.setblocking(False)
-            channel.sendto(json.dumps(message).encode(), REPORT_SOCKET)
-    except Exception:
-        pass
+    Nothing is imported: no name of the program's can be shadowed, and sys.modules and sys.path stay as they are."""
+    names: Dict[str, Any] = {"__name__": "__main__"}
+    with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
+        exec(compile(file.read(), NAME, "exec", dont_inherit=True), names)
+    return names
 
 
 if __name__ == "__main__":

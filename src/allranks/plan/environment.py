@@ -13,18 +13,25 @@ from dataclasses import dataclass, field
 from allranks.spec import RunSpec
 
 from .ranks import Attempt, NodePlan
+from .versions import older_than
 
 FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_")
 FORWARDED_NAMES = ("OMP_NUM_THREADS",)
 # Set unless the node's own session, the prelude or the user says otherwise.
-WEAK = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+RECORDER, OLD_RECORDER = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+WEAK = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        RECORDER, OLD_RECORDER)  # fmt: skip
 # Read by allranks itself (they set --pg-timeout) and by no library.
 NOT_FORWARDED = ("NCCL_TIMEOUT",)
+RECORDED = "2000"  # collectives that torch's flight recorder keeps a rank
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node's ranks live. `outputs_here`: outputs are written straight into the run directory."""
+    """Where a node's ranks live. `outputs_here`: outputs are written straight into the run directory.
+
+    `torch` is the version in the training interpreter, where it is known.
+    """
 
     node_dir: str
     workdir: str
@@ -34,7 +41,7 @@ class Place:
     run: str
     forwarded: Mapping[str, str] = field(default_factory=dict)
     interfaces: Mapping[str, str] = field(default_factory=dict)
-    has_cuda: bool = False
+    torch: str = ""
 
     def nccl_log(self, rank: int, attempt: int) -> str:
         """NCCL's own log of a rank."""
@@ -43,6 +50,18 @@ class Place:
     def stacks(self, rank: int) -> str:
         """Where a rank's runner writes stacks on SIGRTMIN+7 (node/look.py has the same name)."""
         return f"{self.node_dir}/stacks_rank_{rank:03d}.txt"
+
+    def asked(self, rank: int) -> str:
+        """The socket at which a rank's runner says which collective it is at (node/asking.py has the same name)."""
+        return f"{self.node_dir}/ask_{rank:03d}"
+
+    def flight(self, rank: int) -> str:
+        """Where the guard keeps a rank's flight-recorder dumps (node/asking.py has the same name)."""
+        return f"{self.node_dir}/flight_rank_{rank:03d}.jsonl"
+
+    def ras(self) -> str:
+        """Where the guard keeps what NCCL's RAS says (node/ras.py has the same name)."""
+        return f"{self.node_dir}/ras.txt"
 
 
 @dataclass(frozen=True)
@@ -74,6 +93,7 @@ def rank_environment(
     if process.per_rank:
         environment.update(_contract(spec, world_size, node, process, attempt, place))
     environment.update(_debug(spec, place, process, attempt, environment))
+    environment.update(_recorder(spec, place))
     environment.update(place.interfaces)
     environment.update(spec.env)
     return environment
@@ -94,14 +114,14 @@ def _contract(
         "LOCAL_RANK": process.local_rank,
         "WORLD_SIZE": world_size,
         "LOCAL_WORLD_SIZE": node.nproc,
-        "GROUP_RANK": node.node.index,
+        "GROUP_RANK": node.rank,
         "GROUP_WORLD_SIZE": node.of,
         "ROLE_RANK": process.rank,
         "ROLE_WORLD_SIZE": world_size,
         "ROLE_NAME": "default",
         "MASTER_ADDR": attempt.master_addr,
         "MASTER_PORT": attempt.master_port,
-        "NODE_RANK": node.node.index,
+        "NODE_RANK": node.rank,
         "TORCHELASTIC_RESTART_COUNT": attempt.number - attempt.repeats,
         "TORCHELASTIC_MAX_RESTARTS": spec.retries,
         "TORCHELASTIC_RUN_ID": place.run,
@@ -109,6 +129,7 @@ def _contract(
         "TORCHELASTIC_ERROR_FILE": f"{place.node_dir}/error_a{attempt.number}_rank_{process.rank:03d}.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
         "ALLRANKS_STACKS_FILE": place.stacks(process.rank),
+        "ALLRANKS_ASK_SOCKET": place.asked(process.rank),
     }
     if node.nproc > 1:
         found["OMP_NUM_THREADS"] = 1  # as torchrun does
@@ -130,6 +151,14 @@ def _own(spec: RunSpec, process: Process, place: Place, attempt: Attempt) -> dic
         if spec.pg_timeout_forced:
             found["ALLRANKS_PG_TIMEOUT_FORCED"] = "1"
     return found
+
+
+def _recorder(spec: RunSpec, place: Place) -> dict[str, str]:
+    """Switches torch's flight recorder on. Under its old name torch 2.9 and later would warn, earlier ones know no
+    other; what the user set under either stays."""
+    if {RECORDER, OLD_RECORDER} & {*spec.env, *place.forwarded}:
+        return {}
+    return {OLD_RECORDER if older_than(place.torch, (2, 9)) else RECORDER: RECORDED}
 
 
 def _debug(

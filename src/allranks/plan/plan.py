@@ -21,9 +21,9 @@ from .ranks import Attempt, NodePlan, Plan
 def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, Mapping[str, Any]]) -> Plan:
     """Fixes the number of ranks a node: --nproc, slots, visible devices, GPUs listed, else 1."""
     nodes, first = [], 0
-    for node in cluster.nodes:
+    for rank, node in enumerate(cluster.nodes):
         count, reason = _nproc(spec, node, facts.get(node.name, {}), len(cluster) if spec.local else 1)
-        nodes.append(NodePlan(node, count, first, len(cluster), reason))
+        nodes.append(NodePlan(node, count, first, len(cluster), reason, rank))
         first += count
     return Plan(tuple(nodes))
 
@@ -38,6 +38,13 @@ def _nproc(spec: RunSpec, node: Node, facts: Mapping[str, Any], shared_by: int) 
     if count:
         return count, str(gpus.get("source") or "GPUs found")
     return (2 if spec.test == "full" and spec.suite != "pairs" else 1), "no GPU found"
+
+
+def room_on(node: Node, facts: Mapping[str, Any], shared_by: int = 1) -> int | None:
+    """How many ranks a node can take, by its slots, else its GPUs; None where nothing says so."""
+    if node.slots is not None:
+        return node.slots
+    return int((facts.get("gpus") or {}).get("count") or 0) // shared_by or None
 
 
 def orders(
@@ -64,7 +71,19 @@ def orders(
         "ranks": ranks,
         "make": [place.output_dir],
         "follow": _followed(spec, node, place, attempt),
+        "terms": terms(plan.world_size, node, place, attempt),
     }
+
+
+def terms(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, Any]:
+    """What a node needs to make its own `start` message from its own spec: see `plan.pinned`."""
+    return {
+        "world_size": world_size, "index": node.node.index, "of": node.of,
+        "first_rank": node.first_rank, "nproc": node.nproc,
+        "attempt": attempt.number, "repeats": attempt.repeats, "tests": list(attempt.tests),
+        "master_addr": attempt.master_addr, "master_port": attempt.master_port,
+        "run": place.run, "mark": place.mark, "node_dir": place.node_dir, "interfaces": dict(place.interfaces),
+    }  # fmt: skip
 
 
 def _wrapped(spec: RunSpec, argv: tuple[str, ...]) -> list[str]:
@@ -73,10 +92,11 @@ def _wrapped(spec: RunSpec, argv: tuple[str, ...]) -> list[str]:
 
 def _followed(spec: RunSpec, node: NodePlan, place: Place, attempt: Attempt) -> list[dict[str, Any]]:
     """Files that others write and that travel to the run directory."""
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = [{"kind": "ras", "rank": 0, "path": place.ras()}]
     for rank in range(node.first_rank, node.first_rank + node.nproc):
         metrics = f"{place.output_dir}/rank_{rank:02d}_metrics.jsonl"
         found.append({"kind": "metrics", "rank": rank, "path": metrics})
         found.append({"kind": "nccl", "rank": rank, "path": place.nccl_log(rank, attempt.number)})
         found.append({"kind": "stacks", "rank": rank, "path": place.stacks(rank)})
+        found.append({"kind": "flight", "rank": rank, "path": place.flight(rank)})
     return found

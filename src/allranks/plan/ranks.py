@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allranks.cluster import Node
 
 
 @dataclass(frozen=True)
 class NodePlan:
-    """The ranks of one node: `first_rank` … `first_rank + nproc - 1`."""
+    """The ranks of one node: `first_rank` … `first_rank + nproc - 1`. `rank` is the node's own, from 0."""
 
     node: Node
     nproc: int
     first_rank: int
     of: int  # number of nodes
     reason: str  # where nproc comes from, for messages
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Plan:
     def world_size(self) -> int:
         """Number of ranks in all."""
         return sum(n.nproc for n in self.nodes)
+
+    def with_node(self, old: str, new: Node) -> Plan:
+        """The same ranks, with another node in the place of one."""
+        return Plan(tuple(replace(n, node=new) if n.node.name == old else n for n in self.nodes))
 
     def node_of(self, rank: int) -> NodePlan:
         """The node that holds a rank."""

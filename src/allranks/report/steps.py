@@ -62,6 +62,25 @@ class StepReader:
         self._seen.append((t, step))
 
     def _lines(self, source: str, data: bytes) -> list[bytes]:
-        parts = re.split(rb"[\r\n]", self._rest[source] + data)
-        self._rest[source] = parts.pop()[-LINE_LIMIT:]
-        return parts
+        lines, self._rest[source] = whole_lines(self._rest[source], data)
+        return lines
+
+
+class Recurrence:
+    """Whether what ranks print matches a pattern, line by line."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern.encode())
+        self._rest: dict[int, bytes] = {}
+
+    def seen(self, rank: int, data: bytes) -> bool:
+        """More of a rank's log."""
+        lines, self._rest[rank] = whole_lines(self._rest.get(rank, b""), data)
+        return any(self._pattern.search(line) for line in lines)
+
+
+def whole_lines(rest: bytes, data: bytes) -> tuple[list[bytes], bytes]:
+    """The lines that end in `data`, with what was left of an earlier one before it; and what is left now."""
+    parts = re.split(rb"[\r\n]", rest + data)
+    left = parts.pop()[-LINE_LIMIT:]
+    return parts, left

@@ -7,18 +7,25 @@ import shlex
 from typing import Any
 
 Document = dict[str, Any]
+_SPARES = {
+    "spare-ready": "spare     {node} is ready",
+    "node-replaced": "{by} takes the place of {node}",
+    "node-anew": "reaching {node} again",
+}
 
 
 def opening_lines(info: Document) -> list[str]:
     """What `run` opens with."""
     nodes = info["nodes"]
     names = ", ".join(_node(n) for n in nodes[:8]) + (f", … {len(nodes)} in all" if len(nodes) > 8 else "")
+    spares = ", ".join(_node(n) for n in info.get("spares") or [])
     return [
         f"run       {info['run']}",
         f"directory {info['directory']}",
         f"command   {shlex.join(info['command'])}"
         + ("" if info["launcher"] == "direct" else f"   ({info['launcher']})"),
         f"nodes     {names}   (from {info['source']})",
+        *([f"spares    {spares}"] if spares else []),
     ]
 
 
@@ -83,6 +90,10 @@ def counts_text(ranks: Document) -> str:
 
 def _ending_line(event: Document) -> str | None:
     kind = event.get("event")
+    if kind == "retry":
+        return "\n".join([*verdict_lines(event["verdict"]), f"attempt {event['attempt'] + 1} follows"])
+    if kind in _SPARES:
+        return _SPARES[kind].format(**event)
     if kind == "ending" and event["reason"] not in ("done", "failure"):
         return f"{event['reason']}: ending {event.get('ranks', 'all')} ranks, they have {event['grace']:g} s to save"
     if kind == "ending" and event["reason"] == "failure" and event.get("ranks"):
@@ -93,8 +104,6 @@ def _ending_line(event: Document) -> str | None:
     if kind == "node-clean" and event.get("left"):
         left = ", ".join(f"pid {p['pid']} in state {p['state']} ({p['command']})" for p in event["left"])
         return f"{event.get('node')}: could not be ended: {left}"
-    if kind == "retry":
-        return "\n".join(verdict_lines(event["verdict"])) + "\nstarting again"
     return None
 
 
@@ -115,7 +124,7 @@ def verdict_lines(verdict: Document) -> list[str]:
     victims = verdict.get("victims") or []
     if victims:
         lines.append(f"  victims {ranges(victims)} ended because of it")
-    return lines
+    return lines + ([f"  next    {verdict['decision']}"] if verdict.get("decision") else [])
 
 
 def ranges(ranks: list[int]) -> str:
@@ -149,11 +158,28 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
     if elsewhere:
         lines.append("outputs   " + ", ".join(f"{n}:{p}" for n, p in list(elsewhere.items())[:4])
                      + (" …" if len(elsewhere) > 4 else ""))  # fmt: skip
+    lines += attempt_lines(result.get("attempts") or [])
     words = {0: "done", 130: "stopped by Ctrl-C", 143: "stopped"}.get(result["exit"], "failed")
     seconds = (result.get("timing") or {}).get("total", 0.0)
     tries = len(result.get("attempts") or [])
     note = f", {tries} attempts" if tries > 1 else ""
     lines.append(f"{words} after {seconds:.1f} s{note} (exit {result['exit']}); logs in {result.get('directory')}/logs")
+    return lines
+
+
+def attempt_lines(attempts: list[Document]) -> list[str]:
+    """A line an attempt, where there were several."""
+    lines = []
+    for one in attempts if len(attempts) > 1 else []:
+        culprit = one.get("culprit") or {}
+        rank = f"rank {culprit['rank']}" if culprit.get("rank") is not None else ""
+        place = culprit.get("node") or ", ".join(culprit.get("nodes") or [])
+        who = " on ".join(word for word in (rank, place) if word)
+        step = f" at step {one['step']}" if one.get("step") is not None else ""
+        line = f"attempt {one['attempt']}  {one['outcome']} after {one['seconds']:.1f} s{step}"
+        line += f": {one['cause']}" + (f", {who}" if who else "") if one.get("cause") else ""
+        again = {"retry": "tried again: ", "finish": "not tried again: "}.get(str(one.get("decision")), "")
+        lines.append(line + (f"; {again}{one['reason']}" if one.get("reason") else ""))
     return lines
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import RunNotFound, UsageError
-from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, STACKS
+from allranks.node.frames import FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.node.processes import read_process
 
 DOCUMENT_LIMIT = 64 << 20
@@ -148,6 +148,10 @@ class RunDirectory:
             return self.path / "outputs" / f"rank_{rank:02d}_metrics.jsonl"
         if kind == STACKS:
             return self.path / "evidence" / "stacks" / f"rank_{rank:03d}.txt"
+        if kind == FLIGHT:
+            return self.path / "evidence" / "flight" / f"rank_{rank:03d}.jsonl"
+        if kind == RAS:
+            return self.path / "evidence" / "ras" / f"node_{node_index:02d}_{safe_name(node_name)}.txt"
         folder = self.path / "logs" / (f"attempt_{attempt}" if attempt else "")
         names = {NODE_LOG: "node.log", NCCL_LOG: f"nccl_rank_{rank:03d}.log"}
         return folder / f"node_{node_index:02d}_{safe_name(node_name)}" / names.get(kind, f"rank_{rank:03d}.log")

@@ -20,13 +20,15 @@ TAIL = 16 << 10  # bytes at the end of a failed rank's log
 def read_incident(run: RunDirectory) -> Incident | None:
     """None where the events do not tell of an attempt: an empty or foreign directory, a disk that was full."""
     document = run.read_document("run.json") or {}
-    nodes = {str(n["name"]): int(n["index"]) for n in document.get("nodes") or ()}
+    entries = document.get("nodes") or ()
+    nodes = {str(n["name"]): int(n["index"]) for n in entries}
+    ranked = {int(n.get("node_rank", n["index"])): str(n["name"]) for n in entries if n.get("node_rank", 0) is not None}
     launcher = str((document.get("spec") or {}).get("launcher") or "direct")
     events, _ = run.read_events()
     if not any(e.get("event") == "attempt-start" for e in events):
         return None
     try:
-        incident = fold(events, last_attempt(events), list(nodes), launcher)
+        incident = fold(events, last_attempt(events), [ranked[k] for k in sorted(ranked)], launcher)
     except (KeyError, TypeError, ValueError):  # written by another version, or damaged
         return None
     return replace(incident, exits=tuple(_complete(run, e, nodes) for e in incident.exits))

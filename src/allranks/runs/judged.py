@@ -57,7 +57,7 @@ def log_files(run: RunDirectory, attempt: int) -> list[Path]:
     ]
     evidence = run.path / "evidence"
     texts = [p for p in find_logs([str(evidence)]) if p.suffix in (".log", ".txt")] if evidence.is_dir() else []
-    return found + [p for p in texts if "stacks" not in p.parts]
+    return found + [p for p in texts if not {"stacks", "ras"} & set(p.relative_to(evidence).parts)]
 
 
 def _from_files(run: RunDirectory) -> Verdict | None:
@@ -67,7 +67,7 @@ def _from_files(run: RunDirectory) -> Verdict | None:
     anew = judge(incident) if incident is not None else None
     if anew is None or (kept is not None and anew.confidence < SURE <= kept.confidence):
         return kept
-    return anew
+    return replace(anew, decision=kept.decision) if kept is not None else anew
 
 
 def _kept(run: RunDirectory) -> Verdict | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, STACKS, Stream
+from allranks.node.frames import FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, RAS, STACKS, Stream
 from allranks.node.outlet import stream_key
 
 from .directory import RunDirectory, safe_name
 from .index import EVERY, note
 
 OPEN_FILES = 256
+SHARED = (METRICS, STACKS)  # one file a rank over all attempts, whichever node the rank is on
 
 
 class _Log:
@@ -32,6 +35,8 @@ class LogWriter:
         self._ends: dict[tuple[int, Stream], int] = {}
         self._fresh: dict[int, dict[str, int]] = {}
         self._indexed: dict[tuple[int, Stream], float] = {}
+        self._bases: dict[tuple[int, Stream], int] = {}  # where in its file a stream begins, if not at 0
+        self._newcomers: set[int] = set()
         self.bytes_written = 0
         self.gaps = 0
         self.failure = ""  # why the last write that failed did
@@ -46,6 +51,7 @@ class LogWriter:
 
     def _write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: memoryview) -> bool:
         log = self._log(node_index, node_name, stream)
+        offset += self._bases.get((node_index, stream), 0)
         skip = max(0, log.end - offset)
         if skip >= len(data) and data:
             return True
@@ -65,7 +71,8 @@ class LogWriter:
                 rest = rest[written:]
         finally:
             self._ends[(node_index, stream)] = log.end
-            self._fresh.setdefault(node_index, {})[stream_key(stream)] = log.end
+            base = self._bases.get((node_index, stream), 0)
+            self._fresh.setdefault(node_index, {})[stream_key(stream)] = log.end - base
 
     def _log(self, node_index: int, node_name: str, stream: Stream) -> _Log:
         key = (node_index, stream)
@@ -77,6 +84,8 @@ class LogWriter:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         log = _Log(fd, self._ends.get(key, os.fstat(fd).st_size))
+        if node_index in self._newcomers and stream.kind in SHARED and key not in self._bases:
+            self._begin_at(node_index, stream, log.end)
         self._open[key] = log
         if len(self._open) > OPEN_FILES:
             os.close(self._open.popitem(last=False)[1].fd)
@@ -92,6 +101,36 @@ class LogWriter:
         self._indexed[key] = now
         note(self._run.log_path(node_index, node_name, *stream), now, offset)
 
+    def continue_on(self, node_index: int, node_name: str, anew: bool) -> None:
+        """Ranks of another node, or of another guard (`anew`), go on here: what it sends of a file that is there
+        already comes after what is in it."""
+        self._newcomers.add(node_index)
+        kinds = (*SHARED, NODE_LOG) if anew else SHARED
+        for key in [k for k in self._ends if k[0] == node_index and k[1].kind in kinds]:
+            del self._ends[key]
+            self._bases.pop(key, None)
+            if key in self._open:
+                os.close(self._open.pop(key).fd)
+        if anew:
+            stream = Stream(NODE_LOG, 0, 0)
+            path = self._run.log_path(node_index, node_name, *stream)
+            self._begin_at(node_index, stream, path.stat().st_size if path.exists() else 0)
+
+    def _begin_at(self, node_index: int, stream: Stream, base: int) -> None:
+        """Noted for a controller that takes over."""
+        self._bases[(node_index, stream)] = base
+        key = stream_key(stream)
+        event = {"t": time.time(), "event": "log-continued", "index": node_index, "stream": key, "at": base}
+        self._run.append_event(event)
+
+    def resume(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """What the controller before us has noted."""
+        for event in events:
+            if event.get("event") == "log-continued":
+                stream = Stream(*(int(part) for part in str(event["stream"]).split("/")))
+                self._bases[(int(event["index"]), stream)] = int(event["at"])
+                self._newcomers.add(int(event["index"]))
+
     def sizes(self, node_index: int, node_name: str) -> dict[str, int]:
         """How much of each of a node's streams is here, as its files say."""
         found: dict[str, int] = {}
@@ -101,10 +140,10 @@ class LogWriter:
             for path in (base / folder).glob("*.log"):
                 stream = _stream_of(path.name, attempt)
                 if stream is not None:
-                    found[stream_key(stream)] = path.stat().st_size
+                    found[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
         for key, end in self._ends.items():
-            if key[0] == node_index and key[1].kind in (METRICS, STACKS):
-                found[stream_key(key[1])] = end
+            if key[0] == node_index and key[1].kind in (METRICS, STACKS, FLIGHT, RAS):
+                found[stream_key(key[1])] = end - self._bases.get(key, 0)
         return found
 
     def fresh_sizes(self, node_index: int) -> dict[str, int]:

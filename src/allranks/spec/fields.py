@@ -176,6 +176,9 @@ READERS: dict[str, Reader] = {
     "hosts": _hosts,
     "nodes": _whole(1, MAX_HOSTS),
     "nproc": _whole(1, 1024, auto=("auto", "gpu")),
+    "node_rank": _whole(0, MAX_HOSTS - 1),
+    "join_port": _whole(1, 65535),
+    "secret_file": _path("the path of a file"),
     "launcher": _matching(re.compile("|".join(LAUNCHERS)), "one of " + ", ".join(LAUNCHERS)),
     "python": _path("the name or path of a Python interpreter"),
     "guard_python": _path("the name or path of a Python interpreter"),
@@ -206,12 +209,14 @@ READERS: dict[str, Reader] = {
     "connect_timeout": _seconds(0, above=True),
     "init_timeout": _seconds(0, above=True),
     "hang_timeout": _seconds(0),
-    "on_hang": _matching(re.compile("stop|report"), "stop or report"),
+    "hang_pattern": _pattern,
+    "on_hang": _matching(re.compile("stop|report|restart"), "stop, report or restart"),
     "pg_timeout": _seconds(0, above=True),
     "runs_dir": _path("the path of a directory"),
     "node_dir": _path("the path of a directory on the nodes"),
     "output_dir": _path("the path of a directory"),
     "retries": _whole(0, 10_000),
+    "spares": _whole(0, MAX_HOSTS),
     "debug": flag,
     "step_pattern": _pattern,
     "fold": flag,
@@ -220,10 +225,10 @@ READERS: dict[str, Reader] = {
     "dry_run": flag,
     "json": flag,
 }
-OPTION_ONLY = ("dry_run", "json")
+OPTION_ONLY = ("dry_run", "json", "node_rank")
 _OPTION_NAMES = {
     "ssh_options": "--ssh-option", "fold": "--no-fold", "check": "--no-check", "data_paths": "--data-path",
-    "command": "the command after --",
+    "command": "the command after --", "join_port": "--port",
 }  # fmt: skip
 
 

@@ -231,11 +231,15 @@ def _env_items(options: Mapping[str, object]) -> list[object]:
 def _remarks(values: Mapping[str, object], environ: Mapping[str, str]) -> Iterator[str]:
     """What is set and worth a sentence, though nothing overrides it."""
     rank = environ.get("NODE_RANK", "").strip()
-    if rank:
+    if rank and "node_rank" not in values:
         yield f"NODE_RANK={rank} is ignored: node ranks follow the order of the host list"
     port = values.get("master_port")
     if isinstance(port, int) and 0 < port < 1024:
         yield f"master port {port} is below 1024: only root can listen on it"
+    if not values.get("retries") and values.get("spares"):
+        yield f"--spares {values['spares']} without --retries: no attempt would use them; set --retries 1 or more"
+    if not values.get("retries") and values.get("on_hang") == "restart":
+        yield "--on-hang restart without --retries only stops; set --retries 1 or more"
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:

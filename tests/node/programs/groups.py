@@ -47,6 +47,72 @@ def life():
     say("destroyed")
 
 
+def stuck():
+    """Rank 1 stays away from the fourth collective."""
+    dist.init_process_group("gloo")
+    sub = dist.new_group([0, 1])
+    for _ in range(3):
+        dist.all_reduce(torch.zeros(1000))
+    dist.all_reduce(torch.zeros(5), group=sub)
+    say("three")
+    if dist.get_rank() == 1:
+        sys.stdin.read()
+        return
+    dist.all_reduce(torch.zeros(1000))
+
+
+def quiet_helper():
+    """What a program can see of the thread that answers the guard."""
+    import multiprocessing
+    import threading
+    import warnings
+
+    def files():
+        return sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) < 900)
+
+    def child(pipe):
+        pipe.send(([t.name for t in threading.enumerate()], threading.active_count()))
+
+    dist.init_process_group("gloo")
+    say([t.name for t in threading.enumerate()], threading.active_count())
+    say(files())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        here, there = multiprocessing.Pipe()
+        worker = multiprocessing.get_context("fork").Process(target=child, args=(there,))
+        worker.start()
+        say(here.recv(), worker.join(), worker.exitcode)
+        loader = torch.utils.data.DataLoader(range(4), num_workers=2)
+        say([int(x) for x in loader])
+    say("asked:", asked())
+    dist.barrier()
+    dist.destroy_process_group()
+    say("asked:", asked())
+    say([t.name for t in threading.enumerate()], len(os.listdir("/proc/self/task")), files())
+    dist.init_process_group("gloo", init_method="file://" + sys.argv[2])
+    dist.barrier()
+    say("asked:", asked())
+    dist.destroy_process_group()
+
+
+def asked():
+    """Whether the helper answers, where there is to be one."""
+    import json
+    import socket
+
+    path = os.environ.get("ALLRANKS_ASK_SOCKET")
+    if path is None:
+        return "nobody"
+    channel = socket.socket(socket.AF_UNIX)
+    channel.settimeout(60)
+    try:
+        channel.connect(path)
+    except OSError:
+        return "refused"
+    channel.sendall(b"counters")
+    return sorted(json.loads(channel.makefile().read()))
+
+
 def wrong():
     dist.init_process_group("no-such-backend")
 

@@ -1,17 +1,20 @@
 """From what every rank is doing to the rank that keeps the others waiting (pure).
 
 Rule of thumb: who is not in the collective is at fault, who is in it is a victim. Where all are in one, those at
-another place than most are.
+another place than most are. Stacks say where a rank is; flight recorders say which collective it is that everything
+waits for, who has not called it or has called another, and what a program waits for that queues its collectives and
+goes on (NCCL).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..naming import listed, numbers
 from .doing import Doing, Kind
+from .recorder import Account, Case, Recording, account
 
 STRAGGLER = "nccl-timeout-straggler-or-slow-rank"
 MISMATCH = "nccl-timeout-collective-mismatch"
@@ -41,21 +44,65 @@ class Hang:
         return cls(**given)
 
 
-def attribute(found: Mapping[int, Doing], ended: Sequence[int], names: Names) -> Hang | None:
+def attribute(
+    found: Mapping[int, Doing], ended: Sequence[int], names: Names, recordings: Sequence[Recording] = ()
+) -> Hang | None:
     """None where nobody waits for others: then it is no hang that allranks could speak of.
 
     `ended` are ranks that ended with 0; `names` are nodes by rank.
     """
+    told = account(recordings)
+    found = {**found, **_queued(found, recordings)}
     waiting = {r: d for r, d in found.items() if d.kind in (Kind.WAITING, Kind.STARTING)}
     if not waiting:
         return None
+    hang = _by_stacks(found, waiting, ended, names, told)
+    if told is None:
+        return hang
+    return replace(hang, evidence=(*told.lines[:1], *hang.evidence, *told.lines[1:]))
+
+
+def _queued(found: Mapping[int, Doing], recordings: Sequence[Recording]) -> dict[int, Doing]:
+    """With NCCL a rank waits for the GPU anywhere, and spins: that it waits for a collective, its recorder says."""
+    waits = {r.rank: e for r in recordings if (e := r.waiting) is not None and e.what.startswith("nccl")}
+    return {
+        rank: replace(found[rank], kind=Kind.WAITING, call=entry.name.partition(" ")[0])
+        for rank, entry in waits.items()
+        if rank in found and found[rank].kind in (Kind.ELSEWHERE, Kind.BUSY)
+    }
+
+
+def _by_stacks(
+    found: Mapping[int, Doing], waiting: Mapping[int, Doing], ended: Sequence[int], names: Names, told: Account | None
+) -> Hang:
+    different = told is not None and told.case is Case.DIFFERENT
     for kind in (Kind.STOPPED, Kind.GONE, Kind.BLOCKED, Kind.ELSEWHERE, Kind.BUSY):
         culprits = sorted(r for r, d in found.items() if d.kind is kind)
-        if culprits:
-            return _outside(kind, culprits, found, waiting, names)
+        if culprits and not (different and kind in (Kind.ELSEWHERE, Kind.BUSY)):
+            missing = told.culprits if told is not None and told.case is Case.MISSING else ()
+            return _outside(kind, [r for r in culprits if r in missing] or culprits, found, waiting, names)
+    if told is not None and told.case is Case.DIFFERENT:
+        return _recorded(told, waiting, names, 0.9)
     if ended:
         return _ended(sorted(ended), waiting, names)
+    blind = any(d.kind is Kind.UNKNOWN for d in found.values())
+    if told is not None and (told.case is Case.ORDER or (told.case is Case.MISSING and not blind)):
+        return _recorded(told, waiting, names, 0.8)
     return _apart(found, waiting, names)
+
+
+def _recorded(told: Account, waiting: Mapping[int, Doing], names: Names, confidence: float) -> Hang:
+    """The recorders tell the ranks apart that the stacks show to wait alike."""
+    who = {
+        Case.DIFFERENT: "ranks call different collectives",
+        Case.ORDER: "ranks wait for each other in different groups",
+    }.get(told.case, "ranks have called a different number of collectives")
+    culprits = f" ({_named(told.culprits, names)} unlike most)" if told.culprits and len(told.culprits) < 4 else ""
+    remedy = "all ranks of a group must call the same collectives with the same shapes in the same order: look for a "
+    remedy += "condition on rank or data there"
+    victims = tuple(r for r in waiting if r not in told.culprits)
+    return Hang(MISMATCH, f"{who}: {told.message}{culprits}", remedy, confidence if told.culprits else 0.7,
+                told.culprits, victims)  # fmt: skip
 
 
 def _outside(

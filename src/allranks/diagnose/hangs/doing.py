@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .stacks import Frame, Stack, main_stack
@@ -52,7 +52,10 @@ class Kind(enum.Enum):
 @dataclass(frozen=True)
 class Look:
     """One look at one rank. `cpu`, `io`: seconds used, bytes read and written so far; `state` as /proc has it; `file`
-    is what it reads, if known."""
+    is what it reads, if known.
+
+    `counted` are numbers that grow with every collective; `recorder` is what `recorder.read_recording` reads.
+    """
 
     rank: int
     text: str = ""
@@ -61,6 +64,8 @@ class Look:
     cpu: float = 0.0
     wchan: str = ""
     file: str = ""
+    counted: Mapping[str, Any] = field(default_factory=dict)
+    recorder: Mapping[str, Any] = field(default_factory=dict)
     io: int = 0
 
 
@@ -82,8 +87,8 @@ class Doing:
 def read_look(rank: int, found: Mapping[str, Any]) -> Look:
     """From what a node tells of a rank; absent parts are unknown."""
     text, error, state, wchan, file = (str(found.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
-    cpu, moved = float(found.get("cpu") or 0.0), int(found.get("io") or 0)
-    return Look(rank, text, error, state, cpu, wchan, file, moved)
+    cpu, counted, recorder = float(found.get("cpu") or 0.0), found.get("counted") or {}, found.get("recorder") or {}
+    return Look(rank, text, error, state, cpu, wchan, file, counted, recorder, int(found.get("io") or 0))
 
 
 def doing(before: Look, after: Look, seconds: float) -> Doing:

@@ -25,7 +25,7 @@ def node_environment(world_size: int, node: NodePlan, attempt: Attempt) -> dict[
     return {
         "MASTER_ADDR": attempt.master_addr,
         "MASTER_PORT": str(attempt.master_port),
-        "NODE_RANK": str(node.node.index),
+        "NODE_RANK": str(node.rank),
         "NNODES": str(node.of),
         "NPROC_PER_NODE": str(node.nproc),
         "WORLD_SIZE": str(world_size),

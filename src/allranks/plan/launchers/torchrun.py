@@ -15,6 +15,7 @@ from allranks.spec import RunSpec
 
 from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan
+from ..versions import older_than
 from .command import node_environment
 from .words import Words, read_command
 
@@ -28,13 +29,13 @@ def torchrun(
     arguments = {
         "nnodes": node.of,
         "nproc-per-node": node.nproc,
-        "node-rank": node.node.index,
+        "node-rank": node.rank,
         "rdzv-backend": "static",
         "master-addr": attempt.master_addr,
         "master-port": attempt.master_port,
         "max-restarts": 0,
     }
-    old = _older_than(str((facts.get("interpreter") or {}).get("torch") or ""), (1, 9))
+    old = older_than(str((facts.get("interpreter") or {}).get("torch") or ""), (1, 9))
     head = [f"--{k.replace('-', '_') if old else k}={v}" for k, v in arguments.items()]
     module = "torch.distributed.launch" if old else "torch.distributed.run"
     argv = (python, *words.flags, "-m", module, *head, *_program(words, place))
@@ -46,10 +47,3 @@ def _program(words: Words, place: Place) -> tuple[str, ...]:
     if words.kind in ("python-script", "python-module"):
         return (f"{place.node_dir}/runner.py", *words.program)
     return ("--no-python", *words.program) if words.kind == "program" else words.program
-
-
-def _older_than(version: str, limit: tuple[int, int]) -> bool:
-    parts = version.split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        return False
-    return (int(parts[0]), int(parts[1])) < limit

@@ -1,0 +1,369 @@
+"""Nodes that dial in: a listener that admits them, and a transport whose channels are their connections (IO).
+
+The listener lives in a thread with a loop of its own, from before the first node is there until the last one
+has been told how the run ended. Nothing of a connection is looked at before its handshake is over, and each
+peer that fails it is reported once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from allranks.cluster import Node
+from allranks.errors import UsageError
+from allranks.findings import Finding, Where
+from allranks.node.secure import Handshake, Records, SecureError
+
+from .transport import Client, Transport
+
+HANDSHAKE_SECONDS = 10.0
+HELLO_LIMIT = 1 << 20
+STRANGERS_AT_ONCE = 256  # connections that have not proved themselves yet
+PEERS_REPORTED = 1000
+BEAT_SECONDS = 5.0
+READ = 256 << 10
+Message = dict[str, Any]
+Result = TypeVar("Result")
+
+
+class Refuse(Exception):
+    """A node is not admitted; the text is told to it and to the person at the coordinator."""
+
+
+@dataclass
+class Seat:
+    """A node rank: who sits there, and its present connection."""
+
+    rank: int
+    hello: Message = field(default_factory=dict)
+    address: str = ""
+    line: Line | None = None
+    taken: bool = False
+
+
+class Line:
+    """An authenticated connection of a node, in the listener's loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, records: Records) -> None:
+        self._reader, self._writer, self._records = reader, writer, records
+        self._inner: asyncio.StreamWriter | None = None
+        self._number = 0
+        self._pump: asyncio.Task[None] | None = None
+        self.closed = False
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """A control message; nothing happens on a broken connection."""
+        if not self.closed:
+            self._writer.write(self._records.pack(b"C" + json.dumps(message).encode()))
+
+    async def flush(self) -> None:
+        """Waits until what was said has been handed to the kernel, as far as the node takes it."""
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._writer.drain(), 2.0)
+
+    async def next(self) -> list[bytes]:
+        """The records that have come; raises EOFError, OSError, SecureError."""
+        found = self._records.feed(b"")
+        while not found:
+            data = await self._reader.read(READ)
+            if not data:
+                raise EOFError
+            found = self._records.feed(data)
+        return found
+
+    async def open(self, header: Mapping[str, Any]) -> socket.socket:
+        """A new channel: the node starts a relay; the other end of the channel is returned."""
+        await self.shut()
+        mine, theirs = socket.socketpair()
+        reader, self._inner = await asyncio.open_connection(sock=mine, limit=1 << 20)
+        self._number += 1
+        self.tell({"type": "open", "number": self._number, "header": dict(header)})
+        self._pump = asyncio.get_running_loop().create_task(self._carry(reader, self._number))
+        return theirs
+
+    async def _carry(self, reader: asyncio.StreamReader, number: int) -> None:
+        """Bytes of the controller to the node, until it closes the channel."""
+        with contextlib.suppress(OSError):
+            while data := await reader.read(READ):
+                self._writer.write(self._records.pack(b"D" + struct.pack(">I", number) + data))
+                await self._writer.drain()
+        if number == self._number:
+            self.tell({"type": "close", "number": number})
+
+    async def deliver(self, record: bytes) -> None:
+        """Bytes of the node to the controller; those of an older channel are dropped."""
+        if self._inner is not None and struct.unpack_from(">I", record, 1)[0] == self._number:
+            with contextlib.suppress(OSError):
+                self._inner.write(record[5:])
+                await self._inner.drain()
+
+    async def shut(self, number: int | None = None) -> None:
+        """Ends the channel (with this number), not the connection."""
+        if number is not None and number != self._number:
+            return
+        inner, self._inner = self._inner, None
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+        if inner is not None:
+            inner.close()
+
+    async def end(self) -> None:
+        """Ends everything."""
+        self.closed = True
+        await self.shut()
+        self._writer.close()
+
+
+class Listener:
+    """Admits `count - 1` nodes (rank 0 is this one). `admit(seats, hello, address)` gives the rank or raises Refuse.
+
+    `told` is called, from the listener's thread, with what a person should know; `stopped` with the reason when a
+    node asks for the run to end.
+    """
+
+    def __init__(
+        self, count: int, secret: bytes, admit: Callable[[dict[int, Seat], Message, str], int],
+        told: Callable[[str], None], first: int = 1,
+    ) -> None:  # fmt: skip
+        self.seats = {rank: Seat(rank) for rank in range(first, count)}
+        self.stopped: Callable[[str], None] = lambda reason: None
+        self._secret, self._admit, self._told = secret, admit, told
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
+        self._servers: list[asyncio.Server] = []
+        self._strangers = 0
+        self._reported: set[str] = set()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._over: Message | None = None
+
+    # -- from the caller's thread ------------------------------------------------------------------
+
+    def start(self, hosts: list[str | None], port: int) -> int:
+        """Listens at these addresses (None: all) and gives the port; raises UsageError where it can't."""
+        self._thread.start()
+        try:
+            return self._call(self._listen(hosts, port))
+        except OSError as error:
+            raise UsageError(f"port {port} can't be listened on: {error.strerror}; set --port") from None
+
+    def wait(
+        self, deadline: float, told: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
+    ) -> list[int]:
+        """Until every seat is taken, `deadline` (monotonic) has come or it is given up; gives the missing ranks."""
+        missing = self.missing()
+        told(missing)
+        while missing and not given_up() and time.monotonic() < deadline:
+            self._call(self._wait_change(min(1.0, max(0.0, deadline - time.monotonic()))))
+            now = self.missing()
+            if now != missing:
+                told(now)
+            missing = now
+        return missing
+
+    def missing(self) -> list[int]:
+        """Ranks nobody sits at."""
+        return [s.rank for s in self.seats.values() if s.line is None]
+
+    def say(self, text: str) -> None:
+        """A line to every node that is there."""
+        self._call(self._broadcast({"type": "wait", "say": text}))
+
+    def finish(self, exit_code: int, message: str) -> None:
+        """Tells every node how it ended, waits a moment for them to go, and stops listening."""
+        if self._thread.is_alive():
+            self._call(self._finish({"type": "over", "exit": exit_code, "message": message}))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5.0)
+
+    async def connect(self, rank: int, header: Mapping[str, Any], seconds: float) -> socket.socket | None:
+        """A channel to a node, once it is there; None where it does not come in time. For any loop."""
+        future = asyncio.run_coroutine_threadsafe(self._connect(rank, header, seconds), self._loop)
+        return await asyncio.wrap_future(future)
+
+    def _call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    # -- in the listener's loop --------------------------------------------------------------------
+
+    async def _listen(self, hosts: list[str | None], port: int) -> int:
+        for host in hosts:
+            server = await asyncio.start_server(self._accept, host, port, backlog=512, limit=1 << 20)
+            self._servers.append(server)
+            port = port or int(server.sockets[0].getsockname()[1])
+        self._keep(self._loop.create_task(self._beat()))
+        return port
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            await self._broadcast({"type": "wait"})
+
+    async def _broadcast(self, message: Message) -> None:
+        for seat in self.seats.values():
+            if seat.line is not None:
+                seat.line.tell(message)
+
+    async def _wait_change(self, seconds: float) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        self._changed.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._keep(task)
+        peer = (writer.get_extra_info("peername") or ("?",))[0]
+        if self._strangers >= STRANGERS_AT_ONCE:
+            writer.close()
+            return
+        self._strangers += 1
+        try:
+            records = await asyncio.wait_for(self._shake(reader, writer), HANDSHAKE_SECONDS)
+            line = Line(reader, writer, records)
+            first, *rest = await asyncio.wait_for(line.next(), HANDSHAKE_SECONDS)
+            hello = json.loads(first[1:].decode()) if first[:1] == b"C" and len(first) < HELLO_LIMIT else None
+            if not isinstance(hello, dict):
+                raise SecureError("its first word is no hello")
+        except (SecureError, EOFError, OSError, ValueError, asyncio.TimeoutError) as error:
+            self._report(peer, error)
+            writer.close()
+            return
+        finally:
+            self._strangers -= 1
+        await self._serve(line, hello, peer, rest)
+
+    async def _shake(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Records:
+        shake = Handshake(self._secret, listens=True)
+        while not shake.done:
+            data = await reader.read(512)
+            if not data:
+                raise EOFError
+            writer.write(shake.feed(data))
+        return shake.channel()
+
+    def _report(self, peer: str, error: BaseException) -> None:
+        if peer in self._reported or len(self._reported) >= PEERS_REPORTED:
+            return
+        self._reported.add(peer)
+        why = str(error) or ("it hung up" if isinstance(error, EOFError) else "it did not prove itself in time")
+        self._told(f"a connection from {peer} was refused: {why}")
+
+    async def _serve(self, line: Line, hello: Message, peer: str, rest: list[bytes]) -> None:
+        """Gives a node its seat, and carries what it says until the connection ends."""
+        seat = None
+        try:
+            seat = await self._seat(line, hello, peer)
+            while seat is not None and seat.line is line:
+                for record in rest:
+                    await self._take(seat, line, record)
+                rest = await line.next()
+        except (SecureError, EOFError, OSError, ValueError, KeyError, struct.error):
+            pass
+        finally:
+            await line.end()
+            if seat is not None and seat.line is line:
+                seat.line = None
+                self._changed.set()
+
+    async def _seat(self, line: Line, hello: Message, peer: str) -> Seat | None:
+        try:
+            seat = self.seats[self._admit(self.seats, hello, peer)]
+        except Refuse as error:
+            line.tell({"type": "refused", "exit": 2, "message": str(error)})
+            await line.flush()
+            self._told(str(error))
+            return None
+        if self._over is not None:
+            line.tell(self._over)
+            await line.flush()
+            return None
+        if seat.line is not None:
+            await seat.line.end()
+        seat.hello, seat.address, seat.line, seat.taken = hello, peer, line, True
+        self._changed.set()
+        return seat
+
+    async def _take(self, seat: Seat, line: Line, record: bytes) -> None:
+        if record[:1] == b"D":
+            await line.deliver(record)
+            return
+        message = json.loads(record[1:].decode())
+        if message["type"] == "closed":
+            await line.shut(int(message["number"]))
+        elif message["type"] == "stop":
+            self.stopped(str(message.get("reason")))
+
+    async def _connect(self, rank: int, header: Mapping[str, Any], seconds: float) -> socket.socket | None:
+        deadline = self._loop.time() + seconds
+        while self._loop.time() < deadline:
+            line = self.seats[rank].line
+            if line is not None and not line.closed:
+                return await line.open(header)
+            await asyncio.sleep(0.05)
+        return None
+
+    async def _finish(self, over: Message) -> None:
+        self._over = over
+        await self._broadcast(over)
+        for seat in self.seats.values():
+            if seat.line is not None:
+                await seat.line.flush()
+        deadline = self._loop.time() + 5.0
+        while self._loop.time() < deadline and any(s.line is not None for s in self.seats.values()):
+            await asyncio.sleep(0.05)
+        for server in self._servers:
+            server.close()
+        mine = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in mine:
+            task.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)
+
+
+class DialledTransport(Transport):
+    """Nodes that have dialled in; those of this machine start as ever."""
+
+    def __init__(
+        self, listener: Listener, ranks: Mapping[str, int], guard_python: str | None = None, python: str | None = None
+    ) -> None:
+        super().__init__((), guard_python, python)
+        self._listener, self._ranks = listener, ranks  # node name → seat; all others are this machine
+
+    async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
+        """The node's present connection, or the next one it makes within `seconds`."""
+        if node.name not in self._ranks:
+            return await super().connect(node, header, seconds)
+        sock = await self._listener.connect(self._ranks[node.name], header, seconds)
+        return Client.of_socket(sock) if sock is not None else None
+
+    def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
+        """A node that had joined has gone."""
+        if node.name not in self._ranks:
+            return super().failure(node, stdout, stderr, code)
+        text = f"{node.name} joined and then hung up"
+        return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
+
+    def silence(self, node: Node, seconds: float) -> Finding:
+        """It is not there any more."""
+        if node.name not in self._ranks:
+            return super().silence(node, seconds)
+        text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
+        return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
+
+    def retry(self, node: Node, stderr: str) -> bool:
+        """A connection that has gone comes back by itself."""
+        return False

@@ -1,0 +1,244 @@
+"""join: every node runs the same command, and node 0 coordinates over TCP (IO).
+
+Here are both sides of the meeting: what a node says of itself, who is admitted, and the node that follows.
+The coordinator's run is an ordinary one, over `dialled.DialledTransport`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import allranks
+from allranks.errors import UsageError
+from allranks.node.dial import Dialler, Outcome, Refused, Rules
+from allranks.node.frames import PROTOCOL, Decoder, Frame, Output, pack_json
+from allranks.node.secure import LEAST_SECRET
+from allranks.plan.launchers.words import read_command
+from allranks.plan.pinned import NotPinned, Own, pinned_header, pinned_message
+from allranks.spec import RunSpec
+from allranks.spec.secrets import redact_argv
+
+from .bundle import BOOT, MARKER, payload
+from .dialled import Refuse, Seat
+
+SECRET = "ALLRANKS_JOIN_SECRET"
+SCRIPT_LIMIT = 16 << 20
+BOOT_SECONDS = 30.0
+Message = dict[str, Any]
+
+
+# -- the secret ----------------------------------------------------------------------------------------
+
+
+def take_secret(path: str | None, environ: dict[str, str] | os._Environ[str]) -> bytes:
+    """The shared secret, removed from the environment that ranks will inherit; empty where there is none."""
+    given = environ.pop(SECRET, "").strip()
+    if path is not None:
+        try:
+            given = Path(path).read_text(errors="replace").strip()
+        except OSError as error:
+            raise UsageError(f"--secret-file {path}: {error.strerror}") from None
+    secret = given.encode()
+    if secret and len(secret) < LEAST_SECRET:
+        raise UsageError(
+            f"the join secret has {len(secret)} bytes, which can be guessed; set at least {LEAST_SECRET}: "
+            f"{SECRET}=$(openssl rand -hex 32)"
+        )
+    if path is not None and not secret:
+        raise UsageError(f"--secret-file {path}: it is empty")
+    return secret
+
+
+def require_loopback(host: str, port: int) -> None:
+    """Without a secret all of it stays on this machine; raises UsageError."""
+    try:
+        found = {str(item[4][0]) for item in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    except OSError as error:
+        raise UsageError(f"--master-addr {host}: {error.strerror}") from None
+    outside = [a for a in sorted(found) if not ipaddress.ip_address(a.split("%")[0]).is_loopback]
+    if outside:
+        raise UsageError(
+            f"no join secret, and {host} is no loopback address{'' if host == outside[0] else f' ({outside[0]})'}: "
+            "anybody who reaches it could take part. Set the same "
+            f"{SECRET} (or --secret-file) on all nodes: openssl rand -hex 32"
+        )
+
+
+# -- who is admitted -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all nodes must have alike."""
+
+    nnodes: int
+    command: str
+    script: str
+    version: str
+
+    def to_json(self) -> Message:
+        """As it travels in the hello."""
+        return {"nnodes": self.nnodes, "command": self.command, "script": self.script, "version": self.version}
+
+
+def agreed(spec: RunSpec, workdir: str) -> Agreed:
+    """The command (secrets hidden) with all that decides what runs, and the script's own bytes."""
+    what = [spec.launcher, spec.test, spec.suite if spec.test == "full" else "", spec.wrap or ""]
+    words = " ".join(redact_argv(spec.command))
+    digest = hashlib.sha256(repr((what, spec.command)).encode()).hexdigest()[:12]
+    shown = f"{words or spec.test or 'check'} [{digest}]"
+    return Agreed(spec.nodes or 1, shown, _script_digest(spec, workdir), f"{allranks.__version__}/{PROTOCOL}")
+
+
+def _script_digest(spec: RunSpec, workdir: str) -> str:
+    """sha256 of the script; empty where the command has none or it can't be read (the ranks will say so)."""
+    words = read_command(spec.command) if spec.command else None
+    if words is None or words.kind != "python-script":
+        return ""
+    try:
+        with open(os.path.join(spec.workdir or workdir, words.program[0]), "rb") as file:
+            return hashlib.sha256(file.read(SCRIPT_LIMIT)).hexdigest()[:12]
+    except OSError:
+        return ""
+
+
+def hello_of(spec: RunSpec, rank: int, mine: Agreed) -> Message:
+    """A node's first word."""
+    return {
+        "rank": rank,
+        "hostname": socket.gethostname(),
+        "instance": secrets.token_hex(8),
+        "nproc": spec.nproc,
+        **mine.to_json(),
+    }
+
+
+class Admission:
+    """Decides who gets a seat. A contradiction before the start is `failure`: nobody waits for it to go away."""
+
+    def __init__(self, mine: Agreed, hostname: str) -> None:
+        self._mine, self._hostname = mine, hostname
+        self.started = False
+        self.failure = ""
+
+    def __call__(self, seats: dict[int, Seat], hello: Message, address: str) -> int:
+        """The rank of a node that is admitted; raises Refuse."""
+        rank, who = hello.get("rank"), f"{str(hello.get('hostname'))[:64]} ({address})"
+        if isinstance(rank, bool) or not isinstance(rank, int):
+            raise Refuse(f"{who} gave no node rank")
+        self._compare(hello, f"node {rank}, {who},", rank)
+        if rank not in seats:
+            most = self._mine.nnodes - 1
+            self._contradict(f"{who} came as node {rank}; there are node ranks 0 to {most}, and 0 is {self._hostname}")
+        seat = seats[rank]
+        if seat.taken and seat.hello.get("instance") != hello.get("instance"):
+            self._same_rank(seat, rank, who)
+        if hello.get("begun") and not seat.taken:
+            raise Refuse(f"node {rank}, {who}, belongs to a run whose coordinator has gone: its ranks are ended")
+        return rank
+
+    def _same_rank(self, seat: Seat, rank: int, who: str) -> None:
+        other = f"{seat.hello.get('hostname')} ({seat.address})"
+        if self.started:
+            raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
+        if seat.line is not None:
+            self._contradict(
+                f"two nodes came as node {rank}: {other} and {who}; set another --node-rank on one of them"
+            )
+
+    def _compare(self, hello: Message, who: str, rank: int) -> None:
+        mine, theirs = self._mine.to_json(), {k: hello.get(k) for k in self._mine.to_json()}
+        names = {
+            "version": "runs allranks {theirs}, {host} {mine}: install the same on all",
+            "nnodes": "was started with --nnodes {theirs}, {host} with {mine}",
+            "command": "was started with `{theirs}`, {host} with `{mine}`: all nodes run the same command",
+            "script": "has another script (sha256 {theirs}) than {host} ({mine}): bring the same code to all nodes",
+        }
+        for key, text in names.items():
+            if mine[key] != theirs[key] and mine[key] and theirs[key]:
+                said = text.format(theirs=str(theirs[key])[:300], mine=mine[key], host=self._hostname)
+                self._contradict(f"{who} {said}")
+
+    def _contradict(self, text: str) -> None:
+        if not self.started:
+            self.failure = self.failure or text
+        raise Refuse(text)
+
+
+# -- a node that follows -------------------------------------------------------------------------------
+
+
+class PinnedRules(Rules):
+    """What this node lets the coordinator's messages do: see `plan.pinned`."""
+
+    def __init__(self, own: Own) -> None:
+        self._own = own
+        self._down, self._up = Decoder(), Decoder()
+        self._node_dir, self._facts = "", dict[str, Any]()
+
+    def header(self, header: Message) -> Message:
+        """A relay of this node's own."""
+        self._down, self._up = Decoder(), Decoder()
+        try:
+            return pinned_header(self._own, header)
+        except NotPinned as error:
+            raise Refused(str(error)) from None
+
+    def down(self, data: bytes) -> bytes:
+        """Orders, made harmless."""
+        return b"".join(self._order(frame) for frame in self._down.feed(data))
+
+    def _order(self, frame: Frame) -> bytes:
+        if isinstance(frame, Output):
+            raise Refused("bytes of a file")
+        try:
+            return pack_json(pinned_message(self._own, frame, self._node_dir, self._facts))
+        except NotPinned as error:
+            raise Refused(str(error)) from None
+
+    def up(self, data: bytes) -> None:
+        """Remembers what the guard says of itself."""
+        for frame in self._up.feed(data):
+            if isinstance(frame, dict) and frame["type"] == "hello":
+                self._node_dir = str(frame.get("node_dir") or "")
+            elif isinstance(frame, dict) and frame["type"] == "facts":
+                self._facts = dict(frame.get("facts") or {})
+
+
+def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    """Starts a relay on this machine and sends it its header; raises OSError."""
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True, bufsize=0,
+    )  # fmt: skip
+    assert child.stdin is not None and child.stdout is not None
+    banner = b""
+    deadline = time.monotonic() + BOOT_SECONDS
+    while MARKER not in banner and time.monotonic() < deadline:
+        part = child.stdout.read(len(MARKER) + 1 - len(banner))
+        if not part:
+            raise OSError(f"the guard could not start: {sys.executable} ended with code {child.wait()}")
+        banner += part
+    data = memoryview(payload(dict(header)))
+    while data:
+        data = data[child.stdin.write(data) or 0 :]
+    return child
+
+
+def follow(
+    spec: RunSpec, own: Own, secret: bytes, hello: Message, places: list[tuple[str, int]], say: Callable[[str], None]
+) -> Outcome:
+    """Joins as a node that is not the first, and stays until the run is over."""
+    dialler = Dialler(places, secret, hello, spawn, PinnedRules(own), spec.init_timeout, spec.lease, say)
+    return dialler.run()

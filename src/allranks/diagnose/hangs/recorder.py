@@ -1,0 +1,227 @@
+"""What torch's flight recorders of all ranks say: the earliest unfinished collective, and who is not in it (pure).
+
+A recorder has the last collectives of each process group of its rank, numbered in the order they were called. Ranks
+of one group that are at the same number must call the same operation with the same shapes (torch's own analyser,
+torch/distributed/flight_recorder, compares alike).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..naming import listed, numbers
+
+BYTES = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Byte": 1, "Char": 1,
+         "Bool": 1}  # fmt: skip
+# Operations whose inputs are of one size on all ranks; lists may be uneven with NCCL, so its all_gather is not here.
+EVEN = ("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base")
+DEFAULT = "default_pg"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group; `ranks` are global."""
+
+    name: str
+    ranks: tuple[int, ...]
+    desc: str = ""
+
+    def __str__(self) -> str:
+        """Nothing for the default group."""
+        if self.desc == DEFAULT or self.name == "0":
+            return ""
+        named = f" {self.desc}" if self.desc and self.desc != "undefined" else ""
+        return f" of group{named} (ranks {numbers(self.ranks)})"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One collective of one rank. `what` is the backend's name of it, such as gloo:all_reduce."""
+
+    seq: int
+    what: str
+    elements: int
+    dtype: str
+    done: bool
+
+    @property
+    def name(self) -> str:
+        """all_reduce #17."""
+        return f"{self.what.partition(':')[2] or self.what} #{self.seq}"
+
+    @property
+    def kind(self) -> tuple[str, int, str]:
+        """What has to be the same on all ranks."""
+        even = self.what == "gloo:all_gather" or self.what.partition(":")[2] in EVEN
+        return (self.what, self.elements, self.dtype) if even else (self.what, 0, "")
+
+    def __str__(self) -> str:
+        size = self.elements * BYTES.get(self.dtype, 0)
+        return f"{self.name} of {_size(size)}" if size else self.name
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one rank's recorder has; `error` says why there is nothing."""
+
+    rank: int
+    entries: Mapping[Group, tuple[Entry, ...]] = field(default_factory=dict)
+    error: str = ""
+
+    def waits(self, group: Group) -> Entry | None:
+        """The first collective of the group that is not done."""
+        return next((e for e in self.entries.get(group, ()) if not e.done), None)
+
+    def at(self, group: Group, seq: int) -> Entry | None:
+        """Its collective of that number."""
+        return next((e for e in self.entries.get(group, ()) if e.seq == seq), None)
+
+    @property
+    def waiting(self) -> Entry | None:
+        """The first that is not done, in any group."""
+        return next((e for group in self.entries if (e := self.waits(group)) is not None), None)
+
+
+class Case(enum.Enum):
+    """What is wrong with a collective."""
+
+    DIFFERENT = "ranks have called different operations or shapes at one number"
+    MISSING = "ranks have not called it, and wait nowhere"
+    ORDER = "ranks wait for each other in different groups"
+    TOGETHER = "all ranks are in it alike"
+
+
+@dataclass(frozen=True)
+class Account:
+    """The collective that everything waits for. `culprits` are not in it, or in another one of that number."""
+
+    case: Case
+    culprits: tuple[int, ...]
+    message: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stall:
+    """An unfinished collective: who waits in it, who has not come, who is elsewhere, of whom nothing is known."""
+
+    group: Group
+    seq: int
+    inside: Mapping[int, Entry]
+    absent: tuple[int, ...]
+    silent: tuple[int, ...]
+
+    @property
+    def kinds(self) -> list[list[int]]:
+        """Ranks by what they call at this number, the most first."""
+        found: dict[tuple[str, int, str], list[int]] = {}
+        for rank, entry in sorted(self.inside.items()):
+            found.setdefault(entry.kind, []).append(rank)
+        return sorted(found.values(), key=lambda ranks: (-len(ranks), ranks))
+
+    def says(self) -> str:
+        """ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 in all_reduce #17 of 4 MB."""
+        parts = [f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {self.inside[ranks[0]]}"
+                 for ranks in self.kinds]  # fmt: skip
+        text = listed(parts) + str(self.group)
+        return text + (f", {_ranks(self.absent)} {'has' if len(self.absent) == 1 else 'have'} not called it"
+                       if self.absent else "")  # fmt: skip
+
+
+# -- reading -------------------------------------------------------------------------------------------
+
+
+def read_recording(rank: int, found: Mapping[str, Any]) -> Recording:
+    """From the answer of a rank's helper (node/runner_recorder.py)."""
+    if found.get("error") or not found.get("recorders"):
+        return Recording(rank, error=str(found.get("error") or "its torch has no flight recorder"))
+    groups = {str(g.get("name")): Group(str(g.get("name")), tuple(g.get("ranks") or ()), str(g.get("desc") or ""))
+              for g in found.get("groups") or ()}  # fmt: skip
+    entries: dict[Group, list[Entry]] = {group: [] for group in groups.values()}
+    for recorder in found["recorders"].values():
+        for item in recorder.get("entries") or ():
+            name = str((item.get("process_group") or [""])[0])
+            if name in groups and not item.get("is_p2p"):
+                entries[groups[name]].append(_entry(item))
+    return Recording(rank, {g: tuple(sorted(mine, key=lambda e: e.seq)) for g, mine in entries.items()})
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    """NCCL retires what has timed out too; Gloo's state never says completed, there retired is done."""
+    what, sizes = str(item.get("profiling_name") or ""), item.get("input_sizes") or ()
+    done = item.get("state") == "completed" or (bool(item.get("retired")) and not what.startswith("nccl"))
+    dtypes = item.get("input_dtypes") or ("",)
+    return Entry(int(item.get("collective_seq_id") or 0), what, sum(_product(s) for s in sizes), str(dtypes[0]), done)
+
+
+def _product(shape: Iterable[int]) -> int:
+    found = 1
+    for length in shape:
+        found *= length
+    return found
+
+
+# -- judging -------------------------------------------------------------------------------------------
+
+
+def account(recordings: Sequence[Recording]) -> Account | None:
+    """None where no recorder knows of anything unfinished."""
+    by_rank = {r.rank: r for r in recordings if not r.error}
+    stalls = [stall for group in _groups(by_rank.values()) if (stall := _stall(group, by_rank)) is not None]
+    if not stalls:
+        return None
+    unheard = [f"rank {r.rank}: {r.error}" for r in recordings if r.error]
+    different = next((s for s in stalls if len(s.kinds) > 1), None)
+    if different is not None:
+        return Account(Case.DIFFERENT, _odd(different.kinds), different.says(), (_line(different), *unheard))
+    free = {r for s in stalls for r in (*s.absent, *s.silent) if r not in by_rank or by_rank[r].waiting is None}
+    for stall in stalls:
+        mine = tuple(sorted(free & {*stall.absent, *stall.silent}))
+        if mine:
+            return Account(Case.MISSING, mine, stall.says(), (_line(stall), *unheard))
+    crossed = [s for s in stalls if s.absent]
+    if crossed:
+        return Account(Case.ORDER, (), "; ".join(s.says() for s in crossed[:2]), tuple(map(_line, crossed[:3])))
+    return Account(Case.TOGETHER, (), stalls[0].says(), (_line(stalls[0]), *unheard))
+
+
+def _groups(recordings: Iterable[Recording]) -> list[Group]:
+    """All groups, the default one first."""
+    found = {group for r in recordings for group in r.entries}
+    return sorted(found, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
+
+
+def _stall(group: Group, by_rank: Mapping[int, Recording]) -> Stall | None:
+    """The earliest collective of a group that somebody waits in."""
+    heard = {r: by_rank[r] for r in group.ranks if r in by_rank}
+    waits = [entry for r in heard.values() if (entry := r.waits(group)) is not None]
+    if not waits:
+        return None
+    seq = min(entry.seq for entry in waits)
+    inside = {rank: entry for rank, r in heard.items() if (entry := r.at(group, seq)) is not None}
+    behind = tuple(rank for rank, r in heard.items() if max((e.seq for e in r.entries.get(group, ())), default=0) < seq)
+    return Stall(group, seq, inside, behind, tuple(r for r in group.ranks if r not in by_rank))
+
+
+def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """All but the largest company, where one is."""
+    rest = [rank for ranks in kinds[1:] for rank in ranks]
+    return tuple(sorted(rest)) if len(kinds[0]) > len(kinds[1]) else ()
+
+
+def _line(stall: Stall) -> str:
+    return f"flight recorder: {stall.says()}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {numbers(ranks)}"
+
+
+def _size(size: int) -> str:
+    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} bytes"

@@ -1,0 +1,71 @@
+"""What each attempt of a run came to: for the decision on the next one, and for result.json. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.findings import Verdict
+
+from .machine import Gang
+from .policy import Decision, Means, Tried, decide
+
+
+class History:
+    """The attempts of one run, in order; tests before the program are none."""
+
+    def __init__(self) -> None:
+        self.attempts: list[dict[str, Any]] = []
+        self._failed: list[Tried] = []
+
+    def add(
+        self, gang: Gang, verdict: Verdict | None, steps: Mapping[int, int | None], now: float, adopted: bool
+    ) -> tuple[Decision, Verdict | None]:
+        """An attempt that is over: what follows, and its verdict with that in it. `steps` are those by rank."""
+        outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
+        decision, step = Decision("finish"), _step(verdict, steps)
+        seconds = round((gang.failed_t or now) - gang.attempt_started, 1)
+        if verdict is not None and not gang.stop_reason:
+            self._failed.append(_tried(gang, verdict, step, seconds))
+            decision = self._decide(gang, adopted)
+            if gang.spec.retries:
+                again = "tried again" if decision.kind == "retry" else "not tried again"
+                verdict = dataclasses.replace(verdict, decision=f"{again}: {decision.reason}")
+        self.attempts.append(
+            {
+                "attempt": gang.attempt,
+                "outcome": outcome,
+                "cause": verdict.cause if verdict is not None else None,
+                "culprit": verdict.finding.where.to_json() if verdict is not None else None,
+                "step": step,
+                "seconds": seconds,
+                "decision": decision.kind,
+                "reason": decision.reason,
+                "replaced": [{"node": old, "by": new} for old, new in decision.replace.items() if new != old],
+                "verdict": verdict.to_json() if verdict is not None else None,
+            }
+        )
+        return decision, verdict
+
+    def _decide(self, gang: Gang, adopted: bool) -> Decision:
+        if adopted:
+            return Decision("finish", "this allranks took the run over: it has not what the ranks were started with")
+        ranks = {p.node.name: p.nproc for p in gang.plan.nodes} if gang.plan is not None else {}
+        spec = gang.spec
+        return decide(self._failed, Means(spec.retries, spec.on_hang, gang.ready_spares, ranks))
+
+
+def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tried:
+    return Tried(
+        verdict, step, seconds, initialised=gang.initialised_t is not None,
+        ran=any(r.pid is not None for r in gang.ranks()), hung=gang.hang is not None, lame=gang.lame,
+    )  # fmt: skip
+
+
+def _step(verdict: Verdict | None, steps: Mapping[int, int | None]) -> int | None:
+    """Of the rank at fault, else the furthest."""
+    rank = verdict.finding.where.rank if verdict is not None else None
+    own = steps.get(rank) if rank is not None else None
+    known = [step for step in steps.values() if step is not None]
+    return own if own is not None else max(known, default=None)

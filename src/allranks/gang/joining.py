@@ -1,0 +1,198 @@
+"""The coordinator of `allranks join`: meets the other nodes, gives the cluster they make, tells them the end (IO)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from allranks.backends.dialled import DialledTransport, Listener
+from allranks.backends.join import Admission, Agreed, require_loopback
+from allranks.cluster import Cluster, Node
+from allranks.findings import Finding, Verdict, Where
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+from allranks.spec.document import to_document
+from allranks.spec.units import format_duration
+
+NODE_FAILED, USAGE = 4, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class NoStart:
+    """Why it did not begin."""
+
+    exit: int
+    finding: Finding
+
+    @property
+    def verdict(self) -> Verdict:
+        """The finding is the cause."""
+        return Verdict(self.finding, self.finding.id, 0.9)
+
+
+class Meeting:
+    """Waits for the other nodes. `say` shows a line here; the same goes to every node that has come."""
+
+    def __init__(
+        self, spec: RunSpec, mine: Agreed, secret: bytes, names: Sequence[str], say: Callable[[str], None]
+    ) -> None:
+        self._spec, self._mine, self._names, self._say = spec, mine, names, say
+        self._count = spec.nodes or 1
+        self._admission = Admission(mine, socket.gethostname())
+        self._listener = Listener(self._count, secret, self._admission, say)
+        self._secret = secret
+        self._started = time.monotonic()
+        self._stop = ""
+
+    def open(self) -> None:
+        """Begins to listen; raises UsageError where the port can't be had."""
+        hosts: list[str | None] = [None]
+        if not self._secret:
+            require_loopback(self._spec.master_addr or "127.0.0.1", self._spec.join_port)
+            hosts = ["127.0.0.1", "::1"] if socket.has_ipv6 else ["127.0.0.1"]
+        self._listener.stopped = self._stopped_early
+        port = self._listener.start(hosts, self._spec.join_port)
+        self._say(f"node 0 of {self._count} ({self._mine_name()}) listens on port {port}")
+
+    def gather(self) -> Cluster | NoStart:
+        """The cluster once all are here; else why not."""
+        deadline = self._started + self._spec.init_timeout
+        missing = self._listener.wait(deadline, self._tell, lambda: bool(self._admission.failure or self._stop))
+        if self._admission.failure:
+            finding = Finding(_cause_of(self._admission.failure), "fail", self._admission.failure)
+            return NoStart(USAGE, finding)
+        if self._stop:
+            code = 130 if self._stop == "ctrl-c" else 143
+            return NoStart(code, Finding("unknown", "fail", f"a node was ended ({self._stop}) before all had come"))
+        if missing:
+            return NoStart(NODE_FAILED, self._never_came(missing))
+        self._admission.started = True
+        return self._cluster()
+
+    def transport(self) -> DialledTransport:
+        """How the nodes of `gather`'s cluster are reached."""
+        return DialledTransport(self._listener, self._ranks, self._spec.guard_python, self._spec.python)
+
+    def on_stop(self, stop: Callable[[str], None]) -> None:
+        """What to do when a node asks for the end."""
+        self._listener.stopped = stop
+
+    def finish(self, exit_code: int, message: str) -> None:
+        """Every node hears how it ended."""
+        self._listener.finish(exit_code, message)
+
+    def no_start(self, ended: NoStart) -> RunDirectory:
+        """The run directory of a run that did not begin: its verdict, and what was asked."""
+        run = RunDirectory.create(Path(self._spec.runs_dir), self._spec.name, time.time())
+        verdict = ended.verdict.to_json()
+        nodes = [{"name": name, "index": rank, "host": name} for rank, name in self._known().items()]
+        run.write_document("run.json", {"run": run.name, "spec": to_document(self._spec), "nodes": nodes,
+                                        "started": time.time(), "source": "join"})  # fmt: skip
+        run.append_event({"t": time.time(), "event": "run-start", "run": run.name})
+        run.append_event({"t": time.time(), "event": "finding", **ended.finding.to_json()})
+        run.write_document("verdict.json", verdict)
+        result = {"run": run.name, "directory": str(run.path), "exit": ended.exit, "verdict": verdict,
+                  "program_exit": {"rank": None, "code": None, "signal": None},
+                  "findings": [ended.finding.to_json()], "attempts": [], "timing": {}}  # fmt: skip
+        run.write_document("result.json", result)
+        run.append_event({"t": time.time(), "event": "run-end", "exit": ended.exit})
+        run.write_document("status.json", {"run": run.name, "state": "failed", "t": time.time(), "nodes": []})
+        return run
+
+    # -- words -------------------------------------------------------------------------------------
+
+    def _stopped_early(self, reason: str) -> None:
+        self._stop = self._stop or reason
+
+    def _mine_name(self) -> str:
+        return socket.gethostname()
+
+    def _called(self, rank: int) -> str:
+        """A node rank that nobody has come for, with the name that the scheduler gives it."""
+        return f"{rank} ({self._names[rank]})" if rank < len(self._names) else str(rank)
+
+    def _known(self) -> dict[int, str]:
+        here = {0: self._mine_name()}
+        for rank, seat in self._listener.seats.items():
+            if seat.line is not None:
+                here[rank] = str(seat.hello.get("hostname") or seat.address)
+        return here
+
+    def _tell(self, missing: list[int]) -> None:
+        here = self._known()
+        names = ", ".join(here[rank] for rank in sorted(here)[:16]) + (", …" if len(here) > 16 else "")
+        text = f"{len(here)} of {self._count} nodes are here ({names})"
+        if missing:
+            left = self._spec.init_timeout - (time.monotonic() - self._started)
+            text += f"; waiting up to {format_duration(max(0.0, round(left)))} for node {self._listed(missing)}"
+        self._say(text)
+        self._listener.say(text)
+
+    def _listed(self, ranks: list[int]) -> str:
+        return ", ".join(self._called(r) for r in ranks[:16]) + (f" and {len(ranks) - 16} more" if ranks[16:] else "")
+
+    def _never_came(self, missing: list[int]) -> Finding:
+        waited = format_duration(self._spec.init_timeout)
+        here = self._known()
+        names = [self._names[r] if r < len(self._names) else f"node {r}" for r in missing]
+        one = len(missing) == 1
+        return Finding(
+            "rendezvous-timeout", "fail",
+            f"node {self._listed(missing)} never joined within {waited}; {len(here)} of {self._count} were here: "
+            f"{', '.join(here[r] for r in sorted(here))}",
+            f"look at what {'it' if one else 'they'} printed: not started at all, another --master-addr or --port, or "
+            f"port {self._spec.join_port} of {self._mine_name()} is filtered (try there: "
+            f"nc -vz {self._spec.master_addr or self._mine_name()} {self._spec.join_port})",
+            Where(node=names[0], nodes=tuple(names) if not one else ()),
+        )  # fmt: skip
+
+    def _cluster(self) -> Cluster:
+        names = _unique(self._known())
+        self._ranks = {names[rank]: rank for rank in self._listener.seats}
+        nodes = [Node(0, names[0], names[0], slots=self._spec.nproc, is_local=True)]
+        for rank, seat in sorted(self._listener.seats.items()):
+            nproc = seat.hello.get("nproc")
+            slots = nproc if isinstance(nproc, int) and 0 < nproc <= 1024 else None
+            nodes.append(Node(rank, names[rank], seat.address, slots=slots))
+        return Cluster(tuple(nodes), "join")
+
+
+def _unique(names: Mapping[int, str]) -> dict[int, str]:
+    """Names by rank; where several nodes have one name (one machine, many terminals) with the rank behind."""
+    shown = list(names.values())
+    return {rank: name if shown.count(name) == 1 else f"{name}-{rank}" for rank, name in names.items()}
+
+
+def _cause_of(text: str) -> str:
+    """The label of a contradiction."""
+    if "two nodes came as" in text or "there are node ranks" in text:
+        return "rank-duplicate-or-missing"
+    if "--nnodes" in text:
+        return "world-size-mismatch"
+    return "bad-launch-arguments" if "all nodes run the same command" in text else "python-version-or-env-mismatch"
+
+
+def end_sentence(result: Mapping[str, Any]) -> str:
+    """What the other nodes are told: how it ended, in one sentence."""
+    verdict = result.get("verdict") or {}
+    if verdict.get("message"):
+        return str(verdict["message"])
+    code = int(result.get("exit") or 0)
+    return "done" if code == 0 else f"ended with code {code}"
+
+
+def write_termination(path: str, verdict: Mapping[str, Any] | None, message: str) -> None:
+    """Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
+    import json
+
+    short = {k: v for k, v in (verdict or {}).items() if k in ("cause", "message", "remedy", "where", "victims")}
+    text = json.dumps(short or {"message": message})
+    if len(text.encode()) > 4096:
+        text = json.dumps({"cause": short.get("cause"), "message": str(short.get("message") or message)[:1500]})
+    with contextlib.suppress(OSError), open(path, "w") as file:
+        file.write(text)

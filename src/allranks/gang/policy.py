@@ -1,0 +1,220 @@
+"""Whether a failed run is tried again: a table by cause, then what the attempts before say. Pure.
+
+`TABLE` has a row a class of causes; every label of `allranks.diagnose.causes` stands in one of them. `decide` reads
+it, stops where the same thing happens at the same step again, and chooses which node takes whose place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from allranks.diagnose.naming import listed
+from allranks.findings import Verdict
+
+LIVED = 300.0  # seconds that count as progress where a program shows no step
+
+
+class Row(NamedTuple):
+    """One class of causes. `again`: always, never, or a condition that `decide` knows by name."""
+
+    name: str
+    again: str
+    replace: bool  # the node that the verdict names gives its place to a spare, where there is one
+    why: str
+    causes: frozenset[str] = frozenset()
+
+
+def _row(name: str, again: str, replace: bool, why: str, causes: str = "") -> Row:
+    return Row(name, again, replace, why, frozenset(causes.split()))
+
+
+# name, tried again?, is the node replaced?, why, causes
+TABLE = (
+    _row("settings", "never", False, "what is set wrongly fails the same way again",
+         "bad-launch-arguments ssh-auth ssh-hostkey remote-path-missing world-size-mismatch rank-duplicate-or-missing "
+         "deepspeed-config accelerate-config slurm-config k8s-image no-interface wrong-interface port-blocked "
+         "hostname-resolves-to-loopback proxy-env ipv6-problem duplicate-gpu invalid-device-ordinal clock-skew "
+         "python-version-or-env-mismatch nccl-version-mismatch driver-version-mismatch missing-module "
+         "missing-file-or-data-path permission-denied"),
+    _row("program", "never", False, "the program's own fault comes again at the same place",
+         "user-code-exception-one-rank unused-parameters-ddp collective-shape-mismatch checkpoint-corrupt-or-mismatch "
+         "cuda-illegal-access-or-device-assert"),
+    _row("memory", "never", False, "the program needs more memory than it has, and would need it again",
+         "cuda-oom host-oom-killed k8s-oomkilled"),
+    _row("limits", "never", False, "a limit of the system stays until somebody raises it",
+         "disk-full too-many-open-files memlock-limit nccl-shm-too-small"),
+    _row("stopped", "never", False, "somebody wanted it to end", "slurm-cancelled"),
+    _row("hang", "hang", False, "--on-hang restart is set",
+         "nccl-timeout-collective-mismatch nccl-timeout-straggler-or-slow-rank uneven-data-hang"),
+    _row("node", "always", True, "the node is at fault, not the program",
+         "node-network-down ssh-unreachable xid-hardware-error ecc-error gpu-fell-off-bus nvlink-error fabric-manager "
+         "cuda-device-unavailable nccl-ib-error nccl-gdr-or-p2p-error stale-process"),
+    _row("network", "always", False, "a link or a service failed, not the program",
+         "master-unreachable name-resolution connection-reset-peer-died rendezvous-timeout port-in-use "
+         "mtu-or-packet-loss"),
+    _row("preempted", "always", True, "the scheduler took the machine away, the program did nothing wrong",
+         "slurm-preempt-or-timelimit k8s-scheduling"),
+    _row("crash", "always", False, "a crash may be the machine's, and need not come again",
+         "segfault-native dataloader-worker-killed"),
+    _row("unknown", "progress", False, "nothing says why it failed, and it had come forward", "unknown"),
+)  # fmt: skip
+BY_CAUSE = {cause: row for row in TABLE for cause in row.causes}
+
+# What the label alone does not tell; a verdict's sentence does. Read before the table, in this order.
+OUTSIDE = _row("outside", "always", False, "the exception speaks of something outside the program, which may be back")
+EXIT = _row("exit", "always", False, "an exit code without an exception does not say that it comes again")
+RAISED = re.compile(r" raised (?:\w+\.)*(\w+)(?:: (.*))?")
+OUTSIDE_TYPES = re.compile(
+    r"\A(?:Connection(?:Reset|Refused|Aborted)?Error|BrokenPipeError|TimeoutError|(?:Read|Connect|Connection)Timeout"
+    r"(?:Error)?|(?:New|Max)\w*(?:Connection|Retry)Error|ChunkedEncodingError|IncompleteRead|ProtocolError|URLError|"
+    r"RemoteDisconnected|gaierror|SSLError|EndpointConnectionError|ServiceUnavailable|SlowDown)\Z"
+)
+OUTSIDE_WORDS = re.compile(
+    r"Input/output error|Stale (?:NFS )?file handle|Connection (?:timed out|reset|refused)|Remote I/O error|"
+    r"Transport endpoint is not connected|Host is down|\b50[234] (?:Server Error|Service|Bad|Gateway)"
+)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An attempt that failed, as far as the decision needs it.
+
+    `step` is how far the rank at fault was, else the furthest of all; None where the program shows none. `lame` are
+    nodes on which no rank can be started any more: lost, or without guard or watcher. `ran`: ranks were started.
+    """
+
+    verdict: Verdict
+    step: int | None = None
+    seconds: float = 0.0
+    initialised: bool = False
+    ran: bool = True
+    hung: bool = False
+    lame: tuple[str, ...] = ()
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The nodes that the verdict names."""
+        where = self.verdict.finding.where
+        return (where.node,) if where.node else where.nodes
+
+
+@dataclass(frozen=True)
+class Means:
+    """What there is: retries, spares with the ranks each can take (None: any number), ranks a node has."""
+
+    retries: int
+    on_hang: str = "stop"
+    spares: Mapping[str, int | None] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows on an attempt: finish, retry, repeat (another port) or train (after the tests), and why.
+
+    `replace` maps nodes to those that take their place; a node to itself: it is reached again, with a new guard.
+    """
+
+    kind: str
+    reason: str = ""
+    replace: Mapping[str, str] = field(default_factory=dict)
+
+
+def row_of(tried: Tried) -> Row:
+    """The row of an attempt: by what the gang saw, by the verdict's sentence, by its label."""
+    cause, message = tried.verdict.cause, tried.verdict.finding.message
+    raised = RAISED.search(message)
+    if tried.hung:
+        return next(r for r in TABLE if r.name == "hang")
+    if raised is not None and cause in ("user-code-exception-one-rank", "unknown"):
+        outside = OUTSIDE_TYPES.match(raised[1]) or OUTSIDE_WORDS.search(raised[2] or "")
+        return OUTSIDE if outside else BY_CAUSE["user-code-exception-one-rank"]
+    if cause == "user-code-exception-one-rank":
+        return EXIT
+    if raised is not None and cause == "nccl-timeout-collective-mismatch":
+        return BY_CAUSE["user-code-exception-one-rank"]  # torch saw it and raised: nothing hung
+    if tried.lame and cause == "unknown":
+        return BY_CAUSE["node-network-down"]  # a guard was killed: the program did not fail
+    return BY_CAUSE.get(cause, BY_CAUSE["unknown"])
+
+
+def decide(history: Sequence[Tried], means: Means) -> Decision:
+    """On the last of the attempts that failed; the others came before it, in order."""
+    last, number = history[-1], len(history)
+    row = row_of(last)
+    replace = _replace(last, row, means)
+    against = _against(history, row, means, replace)
+    if means.retries == 0:
+        return Decision("finish", "no retry was asked for (--retries)")
+    if against:
+        return Decision("finish", against)
+    if number > means.retries:
+        return Decision("finish", f"{_count(means.retries)} used up; else it would be tried again: {row.why}")
+    return Decision("retry", "; ".join([row.why, *_said(replace, last.verdict.attempt + 1)]), replace)
+
+
+def _against(history: Sequence[Tried], row: Row, means: Means, replace: Mapping[str, str]) -> str:
+    """Why there is no further attempt; empty where nothing speaks against one."""
+    last = history[-1]
+    if not last.ran:
+        if len(history) == 1 and not (last.lame and row.name == "node"):
+            return "it failed before any rank was started: that is not tried again"
+        return "" if _is_replaced(last, replace) else "the nodes could not be brought together again"
+    if row.again == "never":
+        return row.why
+    if row.again == "hang" and means.on_hang != "restart":
+        return "a hang is tried again with --on-hang restart only"
+    if row.again == "progress" and not _moved(last):
+        return "nothing says why it failed, and it had not come forward (--step-pattern shows allranks the steps)"
+    if any(_same(before, last, row) for before in history[:-1]):
+        at = f"at step {last.step} again" if last.step is not None else "again, and no step was seen in between"
+        return f"the same cause, {last.verdict.cause}, {at}: another attempt would end there too"
+    return ""
+
+
+def _is_replaced(last: Tried, replace: Mapping[str, str]) -> bool:
+    """All that are named or can't go on give their places to others. At a further attempt ranks ran with these
+    settings before, so the node is at fault, whatever the label says."""
+    named = {*last.blamed, *last.lame}
+    return bool(named) and all(replace.get(node, node) != node for node in named)
+
+
+def _moved(tried: Tried) -> bool:
+    return tried.step is not None or tried.initialised or tried.seconds >= LIVED
+
+
+def _same(before: Tried, last: Tried, row: Row) -> bool:
+    """The same cause at the same step. Of nodes that fail one after the other each is a fault of its own."""
+    if before.verdict.cause != last.verdict.cause or before.step != last.step:
+        return False
+    if row.replace and before.blamed != last.blamed:
+        return False
+    return last.step is not None or last.seconds < LIVED
+
+
+def _replace(last: Tried, row: Row, means: Means) -> dict[str, str]:
+    """Who takes whose place: nodes that can't go on are replaced or reached again, one that is blamed where it can."""
+    may = last.blamed if row.replace or not last.ran else ()
+    wanted = [*last.lame, *(n for n in may if n not in last.lame)]
+    free, found = dict(means.spares), dict[str, str]()
+    for node in wanted:
+        fitting = [name for name, room in free.items() if room is None or room >= means.ranks.get(node, 0)]
+        if fitting:
+            found[node] = fitting[0]
+            del free[fitting[0]]
+        elif node in last.lame:
+            found[node] = node
+    return found
+
+
+def _said(replace: Mapping[str, str], attempt: int) -> list[str]:
+    taken = [f"{old} was replaced by {new} in attempt {attempt}" for old, new in replace.items() if new != old]
+    same = [old for old, new in replace.items() if new == old]
+    return taken + ([f"no spare is there for {listed(same)}, which is reached again"] if same else [])
+
+
+def _count(retries: int) -> str:
+    return "the retry is" if retries == 1 else f"the {retries} retries are"

@@ -1,0 +1,104 @@
+"""Asks NCCL's own service for reliability (RAS, NCCL >= 2.24) what it knows of the whole job.
+
+A thread of every NCCL process answers at localhost:28028 (NCCL_RAS_ADDR) in lines of text; the words are those of
+NCCL's own client, ncclras (src/ras/client.cc). It is asked only where a rank has libnccl in its memory.
+"""
+
+import os
+import socket
+import time
+from typing import Dict, Optional, Tuple
+
+from .processes import Process
+
+ADDRESS = "localhost:28028"
+LEG = 3  # seconds NCCL may wait for its other processes
+SECONDS = 8.0  # for everything
+ANSWER = 1.5  # seconds for a first word: a stopped process accepts too, another try reaches another one
+LIMIT = 256 << 10
+
+
+def ras_file(node_dir: str) -> str:
+    """Where the answers of this node are kept (plan/environment.py has the same name)."""
+    return os.path.join(node_dir, "ras.txt")
+
+
+def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
+    """The service's text, None where there is no NCCL, or none that answers."""
+    pid = next((p.pid for p in ranks.values() if _has_nccl(p.pid)), None)
+    if pid is None:
+        return None
+    deadline = time.monotonic() + SECONDS
+    text = None
+    for _ in range(3):
+        text = _try(_address(pid), deadline) if time.monotonic() < deadline - ANSWER else None
+        if text is not None:
+            break
+    if text is not None:
+        try:
+            with open(ras_file(node_dir), "a") as file:
+                file.write(text)
+        except OSError:
+            pass
+    return text
+
+
+def _has_nccl(pid: int) -> bool:
+    try:
+        with open("/proc/%d/maps" % pid) as file:
+            return any("libnccl" in line for line in file)
+    except OSError:
+        return False
+
+
+def _address(pid: int) -> Tuple[str, int]:
+    """NCCL_RAS_ADDR of the rank, else the default."""
+    given = ADDRESS
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            for entry in file.read().split(b"\0"):
+                if entry.startswith(b"NCCL_RAS_ADDR="):
+                    given = entry.partition(b"=")[2].decode("utf-8", "replace")
+    except OSError:
+        pass
+    host, _, port = given.rpartition(":")
+    return (host.strip("[]") or "localhost", int(port)) if port.isdigit() else ("localhost", 28028)
+
+
+def _try(address: Tuple[str, int], deadline: float) -> Optional[str]:
+    try:
+        with socket.create_connection(address, timeout=ANSWER) as channel:
+            for word, wanted in (("CLIENT PROTOCOL 2", b"SERVER PROTOCOL"), ("TIMEOUT %d" % LEG, b"OK")):
+                channel.sendall(word.encode() + b"\n")
+                if not _line(channel).upper().startswith(wanted):
+                    return None
+            channel.sendall(b"VERBOSE STATUS\n")
+            return _rest(channel, deadline)
+    except OSError:
+        return None
+
+
+def _line(channel: socket.socket) -> bytes:
+    """One answer; the service says nothing more until it is spoken to."""
+    data = b""
+    while not data.endswith(b"\n") and len(data) < 1024:
+        part = channel.recv(1024)
+        if not part:
+            break
+        data += part
+    return data
+
+
+def _rest(channel: socket.socket, deadline: float) -> Optional[str]:
+    """Until the service closes the connection; what has come when the time is over counts too."""
+    data = b""
+    while len(data) < LIMIT and time.monotonic() < deadline:
+        channel.settimeout(max(0.05, deadline - time.monotonic()))
+        try:
+            part = channel.recv(1 << 16)
+        except OSError:
+            break
+        if not part:
+            break
+        data += part
+    return data.decode("utf-8", "replace") or None

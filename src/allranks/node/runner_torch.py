@@ -1,0 +1,134 @@
+"""The part of the runner that wakes up when torch.distributed is imported: reports to the guard, and timeouts.
+
+Lies beside runner.py and is run by it (`beside`), never imported: its frames bear the runner's name. `known` is
+what the runner knew at the start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False  # as in runner.py
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from .runner import Known
+
+
+def attend(loader: Any, known: Known) -> None:
+    """Patches at the end of exec_module: before `from .distributed_c10d import *` copies the names."""
+    try:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the class's own is back
+            limit = set_timeout(known)
+            execute(module)
+            try:
+                watch(module, limit if known.forced else None, known)
+            except Exception:  # a torch that is built otherwise: the program runs, without reports
+                pass
+
+        if os.getpid() == known.pid:
+            loader.exec_module = exec_module
+    except Exception:
+        pass
+
+
+def set_timeout(known: Known) -> Any:
+    """Before distributed_c10d runs: what it copies, also into default arguments (torch 2.1), is then ours."""
+    try:
+        import datetime
+
+        import torch.distributed.constants as constants
+
+        limit = datetime.timedelta(seconds=float(known.limit))
+        for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+            if getattr(constants, name, None) is not None:  # None: this torch has no NCCL
+                setattr(constants, name, limit)
+        return limit
+    except Exception:
+        return None
+
+
+def watch(module: Any, forced: Any, known: Known) -> None:
+    """Wraps what starts and ends process groups."""
+    from functools import wraps
+    from inspect import signature
+
+    def limited(function: Any) -> Any:
+        """Overrides a timeout that the program names, by position or by name."""
+        at = list(signature(function).parameters).index("timeout")
+
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            if len(given) > at:
+                return function(*given[:at], forced, *given[at + 1 :], **named)
+            return function(*given, **{**named, "timeout": forced})
+
+        return call
+
+    for name in ("init_process_group", "new_group", "split_group") if forced is not None else ():
+        if hasattr(module, name):
+            setattr(module, name, limited(getattr(module, name)))
+    start, stop, recorder = module.init_process_group, module.destroy_process_group, Recorder(module, known)
+
+    @wraps(start)
+    def init_process_group(*given: Any, **named: Any) -> Any:
+        backend = named.get("backend", given[0] if given else None)
+        report(known, "init-entered", named.get("world_size"), backend)
+        result = start(*given, **named)
+        report(known, "initialised", module.get_world_size(), module.get_backend())
+        recorder.start()
+        return result
+
+    @wraps(stop)
+    def destroy_process_group(*given: Any, **named: Any) -> Any:
+        facts = (module.get_world_size(), module.get_backend()) if module.is_initialized() else (None, None)
+        result = stop(*given, **named)
+        if not module.is_initialized():
+            recorder.stop()
+            report(known, "destroyed", *facts)
+        return result
+
+    module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
+
+
+class Recorder:
+    """Answers the guard's questions (runner_recorder.py) while there are process groups."""
+
+    def __init__(self, module: Any, known: Known) -> None:
+        self.module, self.known, self.end = module, known, None
+
+    def start(self) -> None:
+        """After the first group; never fails, and never in a forked child."""
+        if self.known.ask and self.end is None and os.getpid() == self.known.pid:
+            try:
+                self.end = self.known.beside("runner_recorder.py")["start"](self.module, self.known)
+            except Exception:
+                pass
+
+    def stop(self) -> None:
+        if self.end is not None:
+            end, self.end = self.end, None
+            end()
+
+
+def report(known: Known, event: str, size: Any, backend: Any) -> None:
+    """One datagram to the guard; it never blocks, and one that cannot be sent is lost."""
+    if not known.reports or os.getpid() != known.pid:
+        return
+    try:
+        import json
+        import socket
+
+        size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
+        message = {"event": event, "rank": known.rank, "pid": known.pid, "t": time.time()}
+        message.update(world_size=size or None, backend=str(backend or ""))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.setblocking(False)
+            channel.sendto(json.dumps(message).encode(), known.reports)
+    except Exception:
+        pass

@@ -1,0 +1,29 @@
+"""What a person would run without allranks, as files: one renderer a file, named here.
+
+Pure: a renderer is a function of a Request that gives {file name: text}; the same request gives the same text.
+A new one is a module of this package, an entry in RENDERERS, and its options as fields of RunSpec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .request import Rendered, Request
+from .torchrun import torchrun
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """`title` is one line for the help. `hosts`: it needs names and addresses of nodes, not just their number."""
+
+    render: Callable[[Request], Rendered]
+    title: str
+    hosts: bool = True
+
+
+RENDERERS = {
+    "torchrun": Renderer(torchrun, "a script for each node that starts torchrun"),
+}
+
+__all__ = ["RENDERERS", "Rendered", "Renderer", "Request"]

@@ -1,0 +1,54 @@
+"""What a renderer gets, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from allranks.errors import UsageError
+from allranks.spec import RunSpec
+
+from ..ranks import NodePlan, Plan
+
+Rendered = dict[str, str]  # file name (no directories): text
+DEFAULT_PORT = 29500  # torch's own; nothing is proved here, so that a fixed one is as good as any
+
+
+@dataclass(frozen=True)
+class Request:
+    """The spec, the ranks of each node, the directory that the command was given in.
+
+    `texts`: files of the user's that the command names, by the name used there.
+    """
+
+    spec: RunSpec
+    plan: Plan
+    workdir: str
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def master_addr(self) -> str:
+        """--master-addr, else the first node as the list has it."""
+        return self.spec.master_addr or self.plan.nodes[0].node.host
+
+    @property
+    def master_port(self) -> int:
+        """--master-port, else torch's default."""
+        return self.spec.master_port or DEFAULT_PORT
+
+    def same_nproc(self) -> int:
+        """Ranks a node, for what knows one number only; UsageError names two nodes that differ."""
+        first = self.plan.nodes[0]
+        for node in self.plan.nodes:
+            if node.nproc != first.nproc:
+                raise UsageError(
+                    f"{node.node.name} has {node.nproc} ranks, {first.node.name} has {first.nproc}: this needs the same"
+                    " number on every node; set --nproc"
+                )
+        return first.nproc
+
+
+def script_name(node: NodePlan) -> str:
+    """A node's script: the order of nodes, then the name."""
+    width = max(2, len(str(node.of - 1)))
+    return f"node_{node.node.index:0{width}}_{node.node.name}.sh"

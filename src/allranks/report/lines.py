@@ -1,0 +1,64 @@
+"""A run as JSON lines on standard output: events, output and states as they come, the result last."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from typing import Any, TextIO
+
+Document = dict[str, Any]
+
+
+class LinesView:
+    """`join --json`: whoever reads it can rebuild the run directory (`run --k8s` does)."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._status = ""
+
+    def _write(self, document: Document) -> None:
+        self._stream.write(json.dumps(document, separators=(",", ":")) + "\n")
+
+    def say(self, text: str) -> None:
+        """A line for a person."""
+        self._write({"say": text})
+        self._stream.flush()
+
+    def opening(self, info: Document) -> None:
+        """The first document: run, nodes, command."""
+        self._write({"opening": info})
+
+    def event(self, event: Document) -> None:
+        """An event of events.jsonl."""
+        self._write({"event": event})
+
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
+        """Bytes of a rank's log, in order; as text where they are whole UTF-8."""
+        try:
+            content = {"data": data.decode()}
+        except UnicodeDecodeError:
+            content = {"base64": base64.b64encode(data).decode()}
+        self._write({"output": {"node": node_name, "rank": rank, **content}})
+
+    def status(self, document: Document, now: float) -> None:
+        """The status.json document, where it says something new."""
+        text = json.dumps({k: v for k, v in document.items() if k != "t"})
+        if text != self._status:
+            self._status = text
+            self._write({"status": document})
+
+    def tick(self, now: float) -> None:
+        """What is written goes out."""
+        self._stream.flush()
+
+    def pause(self) -> None:
+        """Nobody is asked anything."""
+
+    def resume(self) -> None:
+        """Nobody was asked anything."""
+
+    def closing(self, result: Document, verdict: Document | None) -> None:
+        """The last line: what `run --json` would print."""
+        self._write({"schema": 1, **result})
+        self._stream.flush()

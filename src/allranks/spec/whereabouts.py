@@ -1,0 +1,86 @@
+"""Which node this is, from what a scheduler tells a process (pure): node rank, number of nodes, master, slots.
+
+One process a node: a scheduler that starts several on a host is told how to start one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..cluster.hostlist import expand
+from ..errors import UsageError
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """The names one scheduler uses; `local_size` counts processes on this host, `once` says how to have one."""
+
+    name: str
+    rank: str
+    size: str = ""
+    local_size: str = ""
+    once: str = ""
+
+
+# NODE_RANK stands first: who sets it means it.
+SCHEDULERS = (
+    Scheduler("the environment", "NODE_RANK", "NNODES"),
+    Scheduler("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
+    Scheduler("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+              "mpirun --map-by ppr:1:node"),
+    Scheduler("MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "mpirun -ppn 1"),
+    Scheduler("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_TASKS_PER_NODE", "srun --ntasks-per-node=1"),
+    Scheduler("Kubernetes", "JOB_COMPLETION_INDEX"),
+)  # fmt: skip
+
+
+def whereabouts(environ: Mapping[str, str]) -> dict[str, object]:
+    """Settings by field name (node_rank, nodes, master_addr, nproc) as far as the environment tells them."""
+    found: dict[str, object] = {}
+    for scheduler in SCHEDULERS:
+        if environ.get(scheduler.rank, "").strip():
+            _one_a_node(scheduler, environ)
+            found["node_rank"] = environ[scheduler.rank].strip()
+            if environ.get(scheduler.size, "").strip():
+                found["nodes"] = environ[scheduler.size].strip()
+            break
+    master = _master(environ)
+    if master:
+        found["master_addr"] = master
+    gpus = environ.get("SKYPILOT_NUM_GPUS_PER_NODE", "").strip()
+    if gpus.isdigit() and int(gpus) > 0:
+        found["nproc"] = gpus
+    return found
+
+
+def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
+    text = environ.get(scheduler.local_size, "").split("(")[0].split(",")[0]
+    if text.isdigit() and int(text) > 1:
+        raise UsageError(
+            f"{scheduler.local_size}={text}: {scheduler.name} started {text} of these on this host; "
+            f"allranks starts the ranks itself, so start one a node: {scheduler.once} allranks join …"
+        )
+
+
+def _master(environ: Mapping[str, str]) -> str:
+    """The first node of the scheduler's list."""
+    listed = environ.get("SKYPILOT_NODE_IPS", "").split()
+    if listed:
+        return listed[0]
+    nodes = environ.get("SLURM_STEP_NODELIST") if environ.get("SLURM_PROCID") else None
+    return next(iter(expand(nodes)), "") if nodes else ""
+
+
+def node_names(environ: Mapping[str, str], master: str, count: int) -> list[str]:
+    """What the scheduler calls its nodes, in the order of their ranks; empty where it does not say."""
+    listed = environ.get("SKYPILOT_NODE_IPS", "").split()
+    if listed:
+        return listed
+    nodes = environ.get("SLURM_STEP_NODELIST") if environ.get("SLURM_PROCID") else None
+    if nodes:
+        return expand(nodes)
+    pod, dot, rest = master.partition(".")
+    if environ.get("JOB_COMPLETION_INDEX") and pod.endswith("-0"):
+        return [f"{pod[:-1]}{rank}" for rank in range(count)]
+    return []

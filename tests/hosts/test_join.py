@@ -1,0 +1,216 @@
+"""join: four hosts, no ssh; any order, any fault, one verdict, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.joining import SECRET, Joined
+from tests.hosts.launching import BOUND, program
+from tests.hosts.waiting import wait_until
+
+STEPS = program("v_steps.py")
+SHORT = ["--lease", "4s", "--init-timeout", "60s"]
+
+
+def begun(joined: Joined) -> Joined:
+    """All four ranks step."""
+    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 4, BOUND, "four ranks are up")
+    return joined
+
+
+@pytest.fixture
+def joined(bed4: Bed, tmp_path: Path) -> Joined:
+    return Joined(bed4, tmp_path)
+
+
+def test_four_nodes_in_any_order_train_together(joined: Joined) -> None:
+    joined.all(program("v_gloo.py", "sum"))
+    assert joined.codes() == {"h1": 0, "h2": 0, "h3": 0, "h4": 0}, joined.said("h1")
+    assert "node 0 of 4 (h1) listens on port 29400" in joined.said("h1")
+    assert "4 of 4 nodes are here (h1, h2, h3, h4)" in joined.said("h1")
+    assert joined.said("h3").splitlines()[-1] == "join      done"
+    names = sorted(p.name for p in joined.run_dir.iterdir())
+    assert {"run.json", "events.jsonl", "logs", "result.json", "status.json", "evidence"} <= set(names)
+    assert sorted(p.name for p in (joined.run_dir / "logs").iterdir())[0] == "node_00_h1"
+    joined.nothing_left()
+
+
+def test_an_exception_on_one_rank_ends_all_with_the_verdict_everywhere(joined: Joined) -> None:
+    code = "import os, time\nif os.environ['RANK'] == '2': raise ValueError('out of tune')\ntime.sleep(999)\n"
+    (joined.place / "work").mkdir()
+    (joined.place / "work" / "odd.py").write_text(code)
+    joined.all(["odd.py"])
+    assert set(joined.codes().values()) == {1}
+    verdict = joined.document("verdict.json")
+    assert (verdict["cause"], verdict["where"]["node"], verdict["where"]["rank"]) == (
+        "user-code-exception-one-rank", "h3", 2,
+    )  # fmt: skip
+    for host in ("h1", "h2", "h3", "h4"):
+        assert "out of tune" in joined.said(host)
+    joined.nothing_left()
+
+
+def test_a_node_that_never_comes_is_named_on_all_others(joined: Joined) -> None:
+    joined.all(STEPS, "--init-timeout", "4s", order=(0, 1, 3))
+    assert set(joined.codes().values()) == {4}
+    for host in ("h1", "h2", "h4"):
+        assert "node 2 never joined within 4s; 3 of 4 were here: h1, h2, h4" in joined.said(host)
+    assert joined.document("verdict.json")["cause"] == "rendezvous-timeout"
+    assert joined.document("result.json")["exit"] == 4
+    joined.nothing_left()
+
+
+@pytest.mark.slow
+def test_a_scheduler_names_the_node_that_never_comes(joined: Joined) -> None:
+    ips = "\n".join(h.address for h in joined.bed.hosts)
+    for rank in (0, 1, 3):
+        env = {"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NUM_NODES": "4", "SKYPILOT_NODE_IPS": ips}
+        joined.start(joined.bed.hosts[rank], rank, STEPS, "--init-timeout", "4s", env=env, bare=True)
+    assert set(joined.codes().values()) == {4}
+    assert f"node 2 ({joined.bed.hosts[2].address}) never joined" in joined.said("h4")
+    assert joined.document("verdict.json")["where"]["node"] == joined.bed.hosts[2].address
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "cause"),
+    [
+        pytest.param(
+            {"nnodes": 3}, "was started with --nnodes 3, h1 with 4", "world-size-mismatch", marks=pytest.mark.slow
+        ),
+        ({"program": ["python", "other.py"]}, "all nodes run the same command", "bad-launch-arguments"),
+        pytest.param({"rank": 1}, "two nodes came as node 1", "rank-duplicate-or-missing", marks=pytest.mark.slow),
+    ],
+    ids=["nnodes", "command", "rank"],
+)
+def test_a_contradiction_is_refused_naming_the_nodes(joined: Joined, change: dict, said: str, cause: str) -> None:
+    hosts = joined.bed.hosts
+    joined.start(hosts[0], 0, STEPS).start(hosts[1], 1, STEPS)
+    joined.until("h1", "2 of 4 nodes are here")
+    joined.start(hosts[2], change.get("rank", 2), change.get("program", STEPS), nnodes=change.get("nnodes", 4))
+    assert set(joined.codes().values()) == {2}
+    for host in ("h1", "h2", "h3"):
+        assert said in joined.said(host), joined.said(host)
+    assert "h3 (" in joined.said("h1")
+    assert joined.document("verdict.json")["cause"] == cause
+    joined.nothing_left()
+
+
+def test_other_code_on_one_node_is_refused(joined: Joined, tmp_path: Path) -> None:
+    for host in joined.bed.hosts[:2]:
+        (tmp_path / host.name).mkdir()
+        (tmp_path / host.name / "train.py").write_text(f"print({host.name!r})\n")
+        joined.start(host, host.index - 1, ["train.py"], "--workdir", str(tmp_path / host.name), nnodes=2)
+    assert set(joined.codes().values()) == {2}
+    assert "node 1, h2 (" in joined.said("h1") and "has another script" in joined.said("h2")
+
+
+def test_a_wrong_secret_is_refused_logged_once_and_harmless(joined: Joined) -> None:
+    hosts = joined.bed.hosts
+    for rank in (0, 1, 2):
+        joined.start(hosts[rank], rank, STEPS)
+    joined.until("h1", "3 of 4 nodes are here")
+    joined.start(hosts[3], 3, STEPS, secret="another secret, long enough")
+    assert joined.codes("h4") == {"h4": 2}
+    assert "set the same ALLRANKS_JOIN_SECRET everywhere" in joined.said("h4")
+    joined.start(hosts[3], 3, STEPS, secret="another secret, long enough")
+    assert joined.codes("h4") == {"h4": 2}
+    joined.start(hosts[3], 3, STEPS)
+    begun(joined)
+    (joined.place / "work" / "done").touch()
+    assert set(joined.codes().values()) == {0}
+    assert joined.said("h1").count("was refused") == 1
+
+
+def test_without_a_secret_only_loopback_will_do(joined: Joined) -> None:
+    joined.start(joined.bed.hosts[1], 1, STEPS, secret=None)
+    assert joined.codes() == {"h2": 2}
+    assert "ALLRANKS_JOIN_SECRET" in joined.said("h2")
+
+
+def test_a_host_that_loses_its_power_ends_all(joined: Joined) -> None:
+    begun(joined.all(STEPS, *SHORT))
+    joined.bed.hosts[2].power_off()
+    assert set(joined.codes("h1", "h2", "h4").values()) == {4}
+    assert joined.document("verdict.json")["where"]["node"] == "h3"
+    assert "h3" in joined.said("h4").splitlines()[-1]
+    joined.nothing_left()
+
+
+def test_without_the_coordinator_all_end_within_the_lease(joined: Joined) -> None:
+    begun(joined.all(STEPS, *SHORT))
+    joined.bed.hosts[0].power_off()
+    assert set(joined.codes("h2", "h3", "h4").values()) == {4}
+    assert "nothing was heard from the coordinator (h1:29400) for the lease of 4 s" in joined.said("h2")
+    joined.nothing_left()
+
+
+@pytest.mark.slow
+def test_a_joined_node_that_is_killed_ends_all(joined: Joined) -> None:
+    begun(joined.all(STEPS, *SHORT))
+    joined.kill(joined.bed.hosts[1])
+    assert set(joined.codes("h1", "h3", "h4").values()) == {4}
+    assert joined.document("verdict.json")["where"]["node"] == "h2"
+    joined.nothing_left()
+
+
+def test_a_link_that_breaks_for_less_than_the_lease_costs_nothing(joined: Joined) -> None:
+    begun(joined.all(STEPS, "--lease", "60s"))
+    host = joined.bed.hosts[3]
+    host.link_down()
+    wait_until(lambda: _events(joined, "node-silent"), BOUND, "h4 is silent")
+    host.link_up()
+    wait_until(lambda: _events(joined, "node-back"), BOUND, "h4 is back")
+    (joined.place / "work" / "done").touch()
+    assert set(joined.codes().values()) == {0}, joined.said("h4")
+    (log,) = (joined.run_dir / "logs").glob("node_03_h4/rank_003.log")
+    lines = [line for line in log.read_text().splitlines() if " step " in line]
+    assert [int(line.split()[-1]) for line in lines] == list(range(1, len(lines) + 1))
+
+
+def _events(joined: Joined, name: str) -> list[dict]:
+    lines = (joined.run_dir / "events.jsonl").read_text().splitlines()
+    return [e for e in map(json.loads, lines) if e["event"] == name]
+
+
+def test_sigterm_on_any_node_gives_every_rank_time_to_save(joined: Joined) -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n    open('saved-' + os.environ['RANK'], 'w').close(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nopen('up-' + os.environ['RANK'], 'w').close()\ntime.sleep(999)\n"
+    )
+    work = joined.place / "work"
+    work.mkdir()
+    (work / "saves.py").write_text(code)
+    begun(joined.all(["saves.py"]))
+    joined.kill(joined.bed.hosts[2], signal.SIGTERM)
+    assert set(joined.codes().values()) == {143}
+    assert sorted(p.name for p in work.glob("saved-*")) == [f"saved-{r}" for r in range(4)]
+    joined.nothing_left()
+
+
+@pytest.mark.slow
+def test_check_and_tests_need_no_ssh(joined: Joined) -> None:
+    joined.all([], "--check", "--level", "quick")
+    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    assert "on 4 nodes" in joined.said("h1")
+    joined.all([], "--test", "sync", "--size", "64KB")
+    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    assert "PASS" in joined.said("h1") and joined.said("h2").splitlines()[-1] == "join      all tests passed"
+    joined.nothing_left()
+
+
+def test_the_secret_is_seen_nowhere(joined: Joined) -> None:
+    begun(joined.all(STEPS))
+    for host in joined.bed.hosts:
+        for process in host.pids():
+            assert SECRET not in process.command
+            if "join" not in process.command:
+                assert SECRET not in str(process.environ), process.command
+    (joined.place / "work" / "done").touch()
+    assert set(joined.codes().values()) == {0}
+    texts = [p.read_text(errors="replace") for p in joined.place.rglob("*") if p.is_file()]
+    assert len(texts) > 10 and not any(SECRET in text for text in texts)

@@ -1,0 +1,123 @@
+"""Ranks say which collective they are at while they wait in it, and the program does not notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.node.test_runner_torch import PROGRAM, finish, free_port, pytestmark, start  # noqa: F401
+
+from allranks.diagnose.hangs.recorder import Case, account, read_recording
+from allranks.node.asking import Asking, ask_path, counted, flight_file
+from allranks.node.processes import Process, read_process
+
+
+def started(place: Path, *words: str, **more: str) -> list[Any]:
+    """Ranks with a socket each; all get the same variables, so RANK goes into the path by hand."""
+    ranks = []
+    port = str(free_port())
+    for rank in range(2):
+        mine = {"ALLRANKS_ASK_SOCKET": ask_path(str(place), rank), "MASTER_PORT": port, "RANK": str(rank), **more}
+        ranks += start(*words, world=1, **{**mine, "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
+    return ranks
+
+
+def processes(ranks: list[Any]) -> dict[int, Process]:
+    found = {rank: read_process(process.pid) for rank, process in enumerate(ranks)}
+    return {rank: process for rank, process in found.items() if process is not None}
+
+
+def settled(known: dict[int, Process], place: Path) -> dict[int, dict[str, Any]]:
+    """The counters once rank 0 has called its fourth and torch has noted the end of those before."""
+    deadline, seen = time.monotonic() + 60, []
+    while time.monotonic() < deadline:
+        seen.append({rank: counted(a) for rank, a in Asking(known, str(place), "counters").answers().items()})
+        if len(seen) > 5 and seen[-1] == seen[-5] and seen[-1][0]["0"] == 4:
+            break
+        time.sleep(0.2)
+    return seen[-1]
+
+
+def test_a_rank_that_waits_tells_where_and_one_that_is_stopped_cannot(tmp_path: Path) -> None:
+    ranks = started(tmp_path, "stuck")
+    try:
+        assert all(rank.stdout.readline() == "three\n" for rank in ranks)
+        known = processes(ranks)
+        before = settled(known, tmp_path)
+        assert (before[0]["0"], before[1]["0"], before[0]["1"]) == (4, 3, 1), before
+        answers = Asking(known, str(tmp_path), "dump").answers()
+        found = account([read_recording(rank, answer) for rank, answer in answers.items()])
+        assert found is not None and (found.case, found.culprits) == (Case.MISSING, (1,)), answers
+        assert found.message == "rank 0 is in all_reduce #4 of 3.91 KB, rank 1 has not called it"
+        assert counted(answers[0]) == before[0], "nothing has moved"
+        kept = json.loads(Path(flight_file(str(tmp_path), 0)).read_text())
+        assert (kept["rank"], kept["pid"]) == (0, ranks[0].pid)
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        late = Asking(known, str(tmp_path), "counters").answers()
+        assert "could not answer" in late[1]["error"] and "state T" in late[1]["error"]
+        assert counted(late[1]) == {} and counted(late[0]) == before[0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def test_a_rank_without_a_process_group_is_said_to_have_none(tmp_path: Path) -> None:
+    me = read_process(os.getpid())
+    assert me is not None
+    found = Asking({7: me}, str(tmp_path), "counters").answers()
+    assert found == {7: {"error": "its flight recorder could not be asked: it has no process group"}}
+
+
+def test_the_program_sees_nothing_of_it(tmp_path: Path) -> None:
+    """Threads, files, forked workers with warnings as errors, an end and a second beginning."""
+    outputs = {}
+    for runner in (False, True):
+        place = tmp_path / str(runner)
+        place.mkdir()
+        port = str(free_port())
+        ranks = []
+        for rank in range(2):
+            mine = {"MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2"}
+            if runner:
+                mine["ALLRANKS_ASK_SOCKET"] = ask_path(str(place), rank)
+            ranks += start("quiet_helper", str(place / "store"), world=1, runner=runner, **mine)
+        outputs[runner] = finish(ranks)
+    assert [code for code, _ in outputs[True] + outputs[False]] == [0] * 4, outputs
+    for plain, through in zip(outputs[False], outputs[True], strict=True):
+        lines = through[1].splitlines()
+        assert [x for x in lines if "asked:" not in x] == [x for x in plain[1].splitlines() if "asked:" not in x]
+        asked = [line.partition(": ")[2] for line in lines if "asked:" in line]
+        keys = "['groups', 'pid', 'rank', 'recorders', 'schema', 't', 'torch']"
+        assert asked == [keys, "refused", keys], "while there are groups, and only then"
+
+
+def test_the_helper_takes_no_signals(tmp_path: Path) -> None:
+    ranks = started(tmp_path, "stuck")
+    try:
+        assert all(rank.stdout.readline() == "three\n" for rank in ranks)
+        deaf = [task for task in Path(f"/proc/{ranks[1].pid}/task").iterdir() if blocks(task, signal.SIGUSR1)]
+        assert len(deaf) == 1
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def blocks(task: Path, number: int) -> bool:
+    mask = next(x for x in (task / "status").read_text().splitlines() if x.startswith("SigBlk:"))
+    return bool(int(mask.split()[1], 16) & (1 << (number - 1)))
+
+
+@pytest.mark.parametrize("entries", [10, 100])
+def test_the_newest_entries_go_into_the_message_and_the_oldest_that_waits(entries: int) -> None:
+    from allranks.node.asking import KEPT, newest
+
+    all_of_them = [{"process_group": ["0", ""], "collective_seq_id": i, "retired": i != 3} for i in range(entries)]
+    kept = [e["collective_seq_id"] for e in newest(all_of_them)]
+    assert kept == (list(range(10)) if entries == 10 else [3, *range(entries - KEPT, entries)])

@@ -1,0 +1,204 @@
+"""The listener of join: who gets in, who does not, and that nothing a stranger sends does harm."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from allranks.backends.dialled import Listener, Refuse
+from allranks.node.secure import HELLO, Handshake
+
+SECRET = b"0123456789abcdef0123"
+BOUND = 60.0
+
+
+class Meeting:
+    """A listener for ranks 1 and 2 on the loopback, and what it told."""
+
+    def __init__(self):
+        self.told, self.stops, self.sockets = [], [], []
+        self.listener = Listener(3, SECRET, self.admit, self.told.append)
+        self.listener.stopped = self.stops.append
+        self.port = self.listener.start(["127.0.0.1"], 0)
+
+    @staticmethod
+    def admit(seats, hello, address):
+        if hello.get("rank") not in seats:
+            raise Refuse("no such rank")
+        return hello["rank"]
+
+    def connect(self):
+        self.sockets.append(socket.create_connection(("127.0.0.1", self.port), BOUND))
+        return self.sockets[-1]
+
+    def open(self, rank, header):
+        """A channel to a node that is there."""
+        self.sockets.append(asyncio.run(self.listener.connect(rank, header, BOUND)))
+        return self.sockets[-1]
+
+    def join(self, rank, secret=SECRET):
+        """A node that behaves: its socket and records."""
+        sock = self.connect()
+        shake = Handshake(secret, listens=False)
+        sock.sendall(shake.begin())
+        while not shake.done:
+            sock.sendall(shake.feed(sock.recv(4096)))
+        records = shake.channel()
+        sock.sendall(records.pack(b"C" + json.dumps({"type": "hello", "rank": rank}).encode()))
+        return sock, records
+
+    def until(self, condition):
+        end = time.monotonic() + BOUND
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def meeting():
+    made = Meeting()
+    yield made
+    for sock in made.sockets:
+        sock.close()
+    made.listener.finish(0, "over")
+
+
+def read(sock, records, count=1):
+    found = []
+    while len(found) < count:
+        data = sock.recv(65536)
+        assert data, found
+        found += records.feed(data)
+    return found
+
+
+def gone(sock):
+    with contextlib.suppress(OSError):
+        while sock.recv(65536):
+            pass
+    return True
+
+
+def test_a_channel_carries_bytes_both_ways_and_a_new_one_replaces_it(meeting):
+    node, records = meeting.join(1)
+    meeting.until(lambda: meeting.listener.missing() == [2])
+    first = meeting.open(1, {"uid": "x"})
+    opened = json.loads(read(node, records)[0][1:])
+    assert (opened["type"], opened["header"]) == ("open", {"uid": "x"})
+    first.sendall(b"down")
+    assert read(node, records) == [b"D" + struct.pack(">I", opened["number"]) + b"down"]
+    node.sendall(records.pack(b"D" + struct.pack(">I", opened["number"]) + b"up"))
+    assert first.recv(100) == b"up"
+    second = meeting.open(1, {})
+    assert first.recv(100) == b""  # the older channel is over
+    again = json.loads(read(node, records)[0][1:])
+    node.sendall(records.pack(b"D" + struct.pack(">I", opened["number"]) + b"late"))
+    node.sendall(records.pack(b"D" + struct.pack(">I", again["number"]) + b"new"))
+    assert second.recv(100) == b"new"
+    node.close()
+    assert second.recv(100) == b""
+    meeting.until(lambda: meeting.listener.missing() == [1, 2])
+
+
+def test_a_node_can_ask_for_the_end_and_hears_of_it(meeting):
+    node, records = meeting.join(2)
+    node.sendall(records.pack(b"C" + json.dumps({"type": "stop", "reason": "sigterm"}).encode()))
+    meeting.until(lambda: meeting.stops == ["sigterm"])
+    meeting.listener.say("hello all")
+    assert b"hello all" in read(node, records)[0]
+    ending = threading.Thread(target=meeting.listener.finish, args=(3, "so it ended"))
+    ending.start()
+    over = {"type": "wait"}
+    while over["type"] == "wait":  # beats come in between
+        over = json.loads(read(node, records)[-1][1:])
+    assert (over["type"], over["exit"], over["message"]) == ("over", 3, "so it ended")
+    node.close()
+    ending.join(BOUND)
+
+
+def test_a_rank_that_is_not_admitted_is_told_why(meeting):
+    node, records = meeting.join(7)
+    refused = json.loads(read(node, records)[0][1:])
+    assert (refused["type"], refused["message"]) == ("refused", "no such rank")
+    assert gone(node) and meeting.listener.missing() == [1, 2]
+
+
+def test_a_second_handshake_from_a_recording_gets_nothing(meeting):
+    """What a node sent is sent again, byte by byte the same: the listener's nonce is another."""
+    sent = bytearray()
+    sock = meeting.connect()
+    shake = Handshake(SECRET, listens=False)
+    sent += shake.begin()
+    sock.sendall(shake.begin())
+    while not shake.done:
+        answer = shake.feed(sock.recv(4096))
+        sent += answer
+        sock.sendall(answer)
+    stop = shake.channel().pack(b"C" + json.dumps({"type": "hello", "rank": 1}).encode())
+    sock.sendall(stop)
+    sent += stop
+    meeting.until(lambda: meeting.listener.missing() == [2])
+    replayed = meeting.connect()
+    replayed.sendall(bytes(sent))
+    assert gone(replayed)
+    assert meeting.listener.missing() == [2] and meeting.stops == []
+
+
+def stranger(number, rng):
+    """One connection's bytes: noise, half a handshake, a record without one, something far too long."""
+    kind = number % 6
+    if kind == 0:
+        return rng.randbytes(rng.randrange(1, 200))
+    if kind == 1:
+        return HELLO + rng.randbytes(rng.randrange(0, 200))
+    if kind == 2:
+        return (HELLO + bytes(32))[: rng.randrange(1, 48)]
+    if kind == 3:
+        return struct.pack(">I", rng.randrange(2**32)) + rng.randbytes(40)
+    if kind == 4:
+        return HELLO + bytes(64) + rng.randbytes(4096)
+    return b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_strangers_neither_start_nor_stop_anything(meeting):
+    node, records = meeting.join(1)
+    meeting.until(lambda: meeting.listener.missing() == [2])
+    channel = meeting.open(1, {})
+    number = json.loads(read(node, records)[0][1:])["number"]
+    rng = random.Random(7)
+    for i in range(int(os.environ.get("ALLRANKS_STRANGERS", "600"))):
+        with contextlib.suppress(OSError), meeting.connect() as sock:
+            sock.sendall(stranger(i, rng))
+    assert meeting.stops == [] and meeting.listener.missing() == [2]
+    node.sendall(records.pack(b"D" + struct.pack(">I", number) + b"still here"))
+    assert channel.recv(100) == b"still here"
+    meeting.until(lambda: len(meeting.told) == 1)  # once for this peer, however often it came
+    assert meeting.told[0].startswith("a connection from 127.0.0.1 was refused: ")
+
+
+def test_a_hundred_thousand_random_frames_of_a_node_with_the_secret_harm_nobody_else(meeting):
+    """Even who knows the secret gets nothing out of nonsense: its own connection ends, the others do not."""
+    good, records = meeting.join(1)
+    meeting.until(lambda: meeting.listener.missing() == [2])
+    channel = meeting.open(1, {})
+    number = json.loads(read(good, records)[0][1:])["number"]
+    rng = random.Random(11)
+    left = 100_000
+    while left > 0:
+        sock, theirs = meeting.join(2)
+        with contextlib.suppress(OSError):
+            for _ in range(min(left, 5_000)):
+                left -= 1
+                sock.sendall(theirs.pack(rng.choice((b"D", b"X", b"D\0\0\0\7")) + rng.randbytes(rng.randrange(4, 60))))
+            sock.sendall(theirs.pack(b"C" + rng.randbytes(30)))  # no JSON: this ends it
+        assert gone(sock)
+    assert meeting.stops == []
+    good.sendall(records.pack(b"D" + struct.pack(">I", number) + b"fine"))
+    assert channel.recv(100) == b"fine"

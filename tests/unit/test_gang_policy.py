@@ -1,0 +1,206 @@
+"""Whether a failed run is tried again: the table by cause, and what the attempts before say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allranks.diagnose.causes import CAUSES
+from allranks.findings import Finding, Verdict, Where
+from allranks.gang.policy import BY_CAUSE, LIVED, TABLE, Decision, Means, Tried, decide, row_of
+
+
+def tried(
+    cause: str, message: str = "", where: Where | None = None, step: int | None = 5, attempt: int = 0, **parts: Any
+) -> Tried:
+    finding = Finding(cause, "fail", message or f"something said {cause}", "", where or Where())
+    return Tried(Verdict(finding, cause, 0.9, attempt=attempt), step, **parts)
+
+
+def on(*attempts: Tried, retries: int = 3, **means: Any) -> Decision:
+    return decide(attempts, Means(retries, **means))
+
+
+H2 = Where(node="h2")
+RAISED = "rank 1 on h2 raised {} (train.py:41 in step, pid 77)"
+
+
+def test_every_label_stands_in_one_row() -> None:
+    rows = [cause for row in TABLE for cause in row.causes]
+    assert sorted(rows) == sorted(CAUSES), "each label once"
+    assert set(BY_CAUSE) == set(CAUSES)
+    assert {row.again for row in TABLE} == {"never", "always", "hang", "progress"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("bad-launch-arguments", "finish"), ("missing-module", "finish"), ("cuda-oom", "finish"),
+        ("host-oom-killed", "finish"), ("disk-full", "finish"), ("unused-parameters-ddp", "finish"),
+        ("cuda-illegal-access-or-device-assert", "finish"), ("checkpoint-corrupt-or-mismatch", "finish"),
+        ("slurm-cancelled", "finish"), ("nccl-timeout-straggler-or-slow-rank", "finish"),
+        ("node-network-down", "retry"), ("xid-hardware-error", "retry"), ("nccl-ib-error", "retry"),
+        ("connection-reset-peer-died", "retry"), ("slurm-preempt-or-timelimit", "retry"),
+        ("segfault-native", "retry"), ("port-in-use", "retry"), ("unknown", "retry"),
+    ],
+)  # fmt: skip
+def test_by_cause(cause: str, kind: str) -> None:
+    decision = on(tried(cause))
+    assert decision.kind == kind, decision
+    assert decision.reason and "\n" not in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("message", "row"),
+    [
+        (RAISED.format("ValueError: bad batch"), "program"),
+        (RAISED.format("RuntimeError: The size of tensor a (3) must match"), "program"),
+        (RAISED.format("ConnectionError: HTTPSConnectionPool(host='hub')"), "outside"),
+        (RAISED.format("requests.exceptions.ReadTimeout: read timed out"), "outside"),
+        (RAISED.format("TimeoutError: [Errno 110] Connection timed out"), "outside"),
+        (RAISED.format("OSError: [Errno 116] Stale file handle: '/data/x'"), "outside"),
+        (RAISED.format("OSError: [Errno 5] Input/output error"), "outside"),
+        (RAISED.format("HTTPError: 503 Server Error: Service Unavailable for url"), "outside"),
+        (RAISED.format("KeyError: 'Connection'"), "program"),
+        ("rank 1 on h2 ended with code 9 (pid 77); its last line: saving", "exit"),
+    ],
+)
+def test_an_exception_is_the_programs_unless_it_speaks_of_the_outside(message: str, row: str) -> None:
+    assert row_of(tried("user-code-exception-one-rank", message)).name == row
+
+
+def test_a_mismatch_that_torch_raised_is_the_programs() -> None:
+    cause = "nccl-timeout-collective-mismatch"
+    assert row_of(tried(cause, "every rank raised RuntimeError: Detected mismatch")).name == "program"
+    assert row_of(tried(cause, "rank 1 on h1 is in another collective")).name == "hang"
+
+
+def test_a_hang_is_tried_again_only_where_that_was_asked_for() -> None:
+    hang = tried("unknown", hung=True)
+    assert on(hang).kind == "finish" and "--on-hang restart" in on(hang).reason
+    assert on(hang, on_hang="restart").kind == "retry"
+    assert on(hang, tried("unknown", hung=True, attempt=1), on_hang="restart").kind == "finish", "at the same step"
+
+
+def test_retries_are_counted() -> None:
+    attempts = [tried("segfault-native", step=10 * n, attempt=n) for n in range(3)]
+    assert on(*attempts[:2], retries=2).kind == "retry"
+    last = on(*attempts, retries=2)
+    assert last.kind == "finish" and last.reason.startswith("the 2 retries are used up")
+    assert on(attempts[0], retries=0) == Decision("finish", "no retry was asked for (--retries)")
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind"),
+    [
+        ((3, 3), "finish"),
+        ((3, 4), "retry"),
+        ((4, 3), "retry"),  # it ended elsewhere: not deterministic
+        ((3, 4, 3), "finish"),
+        ((None, None), "finish"),
+        ((None, 3), "retry"),
+    ],
+)
+def test_the_same_cause_at_the_same_step(steps: tuple[int | None, ...], kind: str) -> None:
+    attempts = [tried("segfault-native", step=s, attempt=n, seconds=20) for n, s in enumerate(steps)]
+    decision = on(*attempts)
+    assert decision.kind == kind, decision
+    if kind == "finish":
+        assert "the same cause, segfault-native" in decision.reason
+
+
+def test_without_a_step_to_see_a_long_life_is_progress() -> None:
+    long = [tried("connection-reset-peer-died", step=None, attempt=n, seconds=LIVED) for n in range(2)]
+    assert on(*long).kind == "retry"
+
+
+def test_another_cause_at_the_same_step_is_another_failure() -> None:
+    assert on(tried("segfault-native"), tried("connection-reset-peer-died", attempt=1)).kind == "retry"
+
+
+def test_nodes_that_fail_one_after_the_other_are_faults_of_their_own() -> None:
+    first = tried("xid-hardware-error", where=H2, step=None)
+    assert on(first, tried("xid-hardware-error", where=Where(node="h3"), step=None, attempt=1)).kind == "retry"
+    assert on(first, tried("xid-hardware-error", where=H2, step=None, attempt=1)).kind == "finish"
+
+
+def test_unknown_needs_some_progress() -> None:
+    stuck = tried("unknown", step=None)
+    assert on(stuck).kind == "finish" and "--step-pattern" in on(stuck).reason
+    for forward in ({"initialised": True}, {"seconds": LIVED}, {}):
+        assert on(tried("unknown", step=None if forward else 1, **forward)).kind == "retry"
+
+
+# -- who takes whose place -----------------------------------------------------------------------------
+
+
+def test_a_blamed_node_is_replaced_where_a_spare_is_there() -> None:
+    blamed = tried("xid-hardware-error", where=H2)
+    decision = on(blamed, spares={"h5": None, "h6": None})
+    assert decision.replace == {"h2": "h5"}
+    assert decision.reason == "the node is at fault, not the program; h2 was replaced by h5 in attempt 1"
+    assert on(blamed).replace == {} and on(blamed).kind == "retry", "without one it gets another chance"
+
+
+def test_a_link_or_a_crash_replaces_nobody() -> None:
+    for cause in ("connection-reset-peer-died", "segfault-native", "unknown"):
+        assert on(tried(cause, where=H2), spares={"h5": None}).replace == {}
+
+
+def test_a_lost_node_must_be_replaced_or_is_reached_again() -> None:
+    lost = tried("node-network-down", where=H2, lame=("h2",))
+    assert on(lost, spares={"h5": None}).replace == {"h2": "h5"}
+    alone = on(lost)
+    assert (alone.kind, alone.replace) == ("retry", {"h2": "h2"})
+    assert "no spare is there for h2, which is reached again" in alone.reason
+
+
+def test_a_killed_guard_is_no_failure_of_the_program() -> None:
+    dead = tried("unknown", "the allranks guard on h2 was killed by SIGKILL", H2, step=None, lame=("h2",))
+    assert on(dead).replace == {"h2": "h2"}
+
+
+def test_the_first_spare_with_room_enough() -> None:
+    lost = tried("node-network-down", lame=("h1", "h2"))
+    decision = on(lost, spares={"h5": 4, "h6": 8, "h7": None}, ranks={"h1": 8, "h2": 4})
+    assert decision.replace == {"h1": "h6", "h2": "h5"}
+    assert on(lost, spares={"h5": 1}, ranks={"h1": 8, "h2": 4}).replace == {"h1": "h1", "h2": "h2"}
+
+
+def test_a_lost_node_beside_the_programs_own_exception() -> None:
+    both = tried("user-code-exception-one-rank", RAISED.format("ValueError: x"), lame=("h3",))
+    assert on(both, spares={"h5": None}).kind == "finish"
+
+
+# -- before ranks were started -------------------------------------------------------------------------
+
+
+def test_what_fails_before_the_start_is_not_tried_again() -> None:
+    for cause in ("xid-hardware-error", "port-blocked", "disk-full", "master-unreachable"):
+        decision = on(tried(cause, where=H2, ran=False, step=None), spares={"h5": None})
+        assert decision.kind == "finish" and "before any rank was started" in decision.reason
+
+
+def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
+    dead = tried("ssh-unreachable", where=H2, ran=False, step=None, lame=("h2",))
+    assert on(dead, spares={"h5": None}).replace == {"h2": "h5"}
+    assert on(dead).kind == "finish"
+    two = tried("ssh-unreachable", where=H2, ran=False, step=None, lame=("h2", "h3"))
+    assert on(two, spares={"h5": None}).kind == "finish"
+    locked = tried("ssh-auth", where=H2, ran=False, step=None, lame=("h2",))
+    assert on(locked, spares={"h5": None}).kind == "finish", "that is set wrongly"
+
+
+def test_a_gate_that_closes_at_a_further_attempt_blames_its_node() -> None:
+    first = tried("connection-reset-peer-died")
+    gate = tried("port-blocked", where=H2, ran=False, step=None, attempt=1)
+    assert on(first, gate, spares={"h5": None}).replace == {"h2": "h5"}
+    assert on(first, gate).kind == "finish"
+
+
+def test_a_node_that_could_not_be_reached_again_ends_it() -> None:
+    first = tried("node-network-down", where=H2, lame=("h2",))
+    again = tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=1)
+    decision = on(first, again)
+    assert decision.kind == "finish" and "could not be brought together again" in decision.reason
