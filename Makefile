@@ -21,13 +21,15 @@ $(VENV)/.test: $(VENV)/.demo
 demo: $(VENV)/.demo
 	$(BIN)/allranks run --local 2 --nproc 2 --name demo -- examples/train_lm.py
 
-# Real sshd in network namespaces needs root and these; without root the host tests say that they skip.
+# Real sshd in network namespaces and a real Slurm on them need root and these; without root those tests say that
+# they skip.
 system:
 	@if [ "$$(id -u)" = 0 ]; then \
-	  for tool in /usr/sbin/sshd ip nft; do command -v $$tool >/dev/null || missing=1; done; \
+	  for tool in /usr/sbin/sshd ip nft slurmctld slurmd sbatch munged; do command -v $$tool >/dev/null || missing=1; done; \
 	  if [ -n "$$missing" ]; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	      openssh-server openssh-client iproute2 nftables iputils-ping fish tcsh faketime procps; \
+	      openssh-server openssh-client iproute2 nftables iputils-ping fish tcsh faketime procps \
+	      slurmctld slurmd slurm-client munge; \
 	  fi; \
 	fi
 

@@ -201,7 +201,7 @@ def _parent(pid: int) -> int:
 def _parent_is_guard(pid: int) -> bool:
     """A rank's main process is a child of the guard; the guard runs the boot line."""
     words = Path(f"/proc/{_parent(pid)}/cmdline").read_bytes()
-    return b"ALLRANKS-BOOT" in words
+    return b"ALLRANKS-BOOT" in words or b"allranks.node" in words
 
 
 def program(name: str, *words: str) -> list[str]:

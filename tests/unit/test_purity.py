@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("cluster", "spec", "plan", "preflight", "diagnose", "links", "overlap")
 GANG = ("machine", "roster", "states", "members", "places", "remarks", "hanging", "gathering", "spares", "policy",
-        "history")  # fmt: skip
+        "history", "groups")  # fmt: skip
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), "findings.py", "errors.py")
 
 

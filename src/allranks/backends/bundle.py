@@ -96,7 +96,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
         if not path.name.startswith("runner"):
             found[f"allranks.node.{path.stem}"] = path
     found["allranks.findings"] = HOME / "findings.py"
-    for stem in ("__init__", "host", "check", "compare", "smi", "checks/__init__"):
+    for stem in ("__init__", "host", "check", "compare", "figures", "smi", "checks/__init__"):
         found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:
         found[f"allranks.preflight.checks.{name}"] = source_of(name) or HOME / "preflight" / "checks" / f"{name}.py"

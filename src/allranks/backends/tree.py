@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from allranks.errors import UsageError
-from allranks.plan.launchers.words import read_command
+from allranks.plan.launchers.words import read_training
 from allranks.plan.tree import Tree
 from allranks.spec import RunSpec
 from allranks.spec.units import format_size
@@ -212,7 +212,7 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
 
 def _check_command(spec: RunSpec, root: str) -> None:
     """An absolute path inside the tree would run what lies there, not what was shipped."""
-    words = read_command(spec.command).program if spec.command else ()
+    words = read_training(spec).program if spec.command else ()
     script = words[0] if words else ""
     if os.path.isabs(script) and _is_inside(os.path.realpath(script), root):
         raise UsageError(f"--sync ships {root}, but the command names {script}: on the nodes that is another file, "

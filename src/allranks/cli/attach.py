@@ -36,6 +36,11 @@ def command(
             sys.stdout.write(json.dumps(result) + "\n")
         raise typer.Exit(int(result["exit"]))
     view = JsonView() if json_ else View()
+    if found.job is not None:
+        from .submitted import close as close_job
+        from .submitted import follow
+
+        raise typer.Exit(close_job(found, follow(found, found.job, view, found.read_events()[1]), view, json_))
     if found.controller_alive() and not take_over:
         raise typer.Exit(follow_run(found, view))
     view.event({"t": time.time(), "event": "note", "message": f"taking over {found.name}"})

@@ -29,6 +29,7 @@ from allranks.spec import RunSpec
 from allranks.spec.document import from_document
 
 from . import exits
+from .allocated import with_step
 from .dryrun import describe_check
 from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, Text, option, say_notes, split_words
 from .target import find_cluster, resolve_options
@@ -38,6 +39,7 @@ def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: the command a run would have")] = None,
     local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
     hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
+    slurm: Annotated[bool | None, option("--slurm", TARGET, "the Slurm allocation that we are in")] = None,
     nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
     nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node would have", "K")] = None,
     level: Annotated[Text, option("--level", CHECKS, "quick (as before a run) or full (default)", "LEVEL")] = None,
@@ -81,7 +83,7 @@ def command(
     if dry_run:
         typer.echo(describe_check(spec, cluster, checks, json_))
         raise typer.Exit(0)
-    raise typer.Exit(look(spec, cluster, checks, verbose, json_))
+    raise typer.Exit(with_step(spec, cluster, lambda reach: look(spec, cluster, checks, verbose, json_, reach)))
 
 
 def choose(spec: RunSpec) -> list[Check]:

@@ -60,8 +60,8 @@ def _verdict(words: list[str], runs_dir: str | None) -> dict[str, Any]:
         return _of_stream().to_json()
     run = _run(words, runs_dir)
     if run is not None:
-        return judge_run(run, _progress)
-    verdict = judge_logs(read_logs(find_logs(words), _progress))
+        return judge_run(run, progress)
+    verdict = judge_logs(read_logs(find_logs(words), progress))
     return verdict.to_json()
 
 
@@ -83,7 +83,7 @@ def _of_stream() -> Verdict:
     return judge_logs(read_stream(sys.stdin.buffer))
 
 
-def _progress(done: int, total: int) -> None:
+def progress(done: int, total: int) -> None:
     """One line that is written over, for large logs on a terminal."""
     if total >= SAID_FROM and sys.stderr.isatty():
         sys.stderr.write(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from allranks.backends.transport import Transport
@@ -20,6 +20,8 @@ from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
 from allranks.spec.secrets import redact_argv, redact_env
+
+from .allocated import step_argv
 
 SYNCED = "<node dir>/tree"
 
@@ -40,7 +42,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         tree=tree,
     )
     plan = make_plan(spec, cluster, {})
-    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    reach = reaching(spec, cluster)
     tests = arguments(spec, [n.name for n in cluster.nodes]) if spec.test else ()
     attempt = Attempt(0, spec.master_addr or "<proved address>", spec.master_port, tests=tests)
     nodes = []
@@ -48,9 +50,9 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
         state = NodeState(planned.node.name, planned.node.index, node_dir="<node dir>")
         place = place_for(spec, setting, state, {})
         message = orders(spec, plan, planned, place, attempt, {})
-        nodes.append({"name": planned.node.name, "reached_by": _way(transport, planned.node), "nproc": planned.nproc,
+        nodes.append({"name": planned.node.name, "reached_by": reach(planned.node), "nproc": planned.nproc,
                       **message})  # fmt: skip
-    spares = [{"name": n.name, "reached_by": _way(transport, n)} for n in cluster.spares]
+    spares = [{"name": n.name, "reached_by": reach(n)} for n in cluster.spares]
     if json_:
         sync = {"sync": {**vars(tree), "to": SYNCED}} if tree is not None else {}
         document = {"schema": 1, "world_size": plan.world_size, **sync, "nodes": [_redacted(n) for n in nodes]}
@@ -58,10 +60,6 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     lines = _lines(spec, plan.world_size, [_redacted(n) for n in nodes])
     lines += [f"spare {n['name']}: {shlex.join(n['reached_by'])}   (no ranks: stands by)" for n in spares]
     return "\n".join([*lines, *_sync_lines(tree, len(nodes) + len(spares))])
-
-
-def _way(transport: Transport, node: Node) -> list[str]:
-    return ["(this machine, no ssh)"] if node.is_local else transport.argv(node)
 
 
 def _listed(spec: RunSpec) -> Tree:
@@ -77,10 +75,19 @@ def _sync_lines(tree: Tree | None, nodes: int) -> list[str]:
     return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
 
 
+def reaching(spec: RunSpec, cluster: Cluster) -> Callable[[Node], list[str]]:
+    """The command that reaches a node; in a Slurm allocation one reaches all."""
+    if spec.slurm:
+        step = step_argv(spec, cluster)
+        return lambda node: step
+    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    return lambda node: ["(this machine, no ssh)"] if node.is_local else transport.argv(node)
+
+
 def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], json_: bool) -> str:
     """What `check` would do: how each node is reached, and what would be looked at there."""
-    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
-    nodes = [{"name": n.name, "reached_by": _way(transport, n)} for n in cluster.nodes]
+    reach = reaching(spec, cluster)
+    nodes = [{"name": n.name, "reached_by": reach(n)} for n in cluster.nodes]
     listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
     if json_:
         return json.dumps({"schema": 1, "nodes": nodes, "checks": listed})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,8 @@ def command(
     local: Annotated[int | None, option("--local", TARGET, "N nodes, all this machine", "N")] = None,
     hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
     nodes: Annotated[int | None, option("--nodes --nnodes", TARGET, "the first N hosts, or how many", "N")] = None,
+    partition: Annotated[Text, option("--partition", TARGET, "of a Slurm job", "NAME")] = None,
+    sbatch: Annotated[list[str] | None, option("--sbatch", TARGET, "further options of sbatch", "OPTIONS")] = None,
     nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node (default: slots of the hostfile)", "K")] = None,
     python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
     workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
@@ -62,10 +65,11 @@ def make_request(resolved: Resolved, what: str) -> Request:
     """What the renderer gets: the ranks of every node are known, or it is a usage error."""
     spec = resolved.spec
     cluster = render_cluster(resolved, what)
-    unknown = [n.name for n in cluster.nodes if spec.nproc is None and n.slots is None]
+    needed = RENDERERS[what].ranks
+    unknown = [n.name for n in cluster.nodes if needed and spec.nproc is None and n.slots is None]
     if unknown:
         raise UsageError(f"{unknown[0]}: how many ranks? nobody looks at the nodes here; set --nproc, or slots=K")
-    return Request(spec, make_plan(spec, cluster, {}), os.getcwd())
+    return Request(spec, make_plan(spec, cluster, {}), os.getcwd(), allranks=(sys.executable, "-m", "allranks"))
 
 
 def render_cluster(resolved: Resolved, what: str) -> Cluster:

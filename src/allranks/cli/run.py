@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from allranks.cluster import Cluster
+from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.controller import View as Watching
@@ -19,6 +21,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from .allocated import Reach, allocated
 from .dryrun import describe
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
@@ -40,9 +43,12 @@ def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
     local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
     hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
-    nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
+    slurm: Annotated[bool | None, option("--slurm", TARGET, "the allocation we are in, else submit a job")] = None,
+    partition: Annotated[Text, option("--partition", TARGET, "of the job that --slurm submits", "NAME")] = None,
+    sbatch: Annotated[list[str] | None, option("--sbatch", TARGET, "further options of sbatch", "OPTIONS")] = None,
+    nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts; of a new job: how many", "N")] = None,
     nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node, or auto: slots, else GPUs, else 1", "K")] = None,
-    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, or command (once a node)", "NAME")] = None,
+    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, accelerate, deepspeed, …", "NAME")] = None,
     python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
     guard_python: Annotated[Text, option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
     workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
@@ -93,12 +99,18 @@ def command(
 
 
 def _carry_out(resolved: Resolved, dry_run: bool, json_: bool) -> int:
-    """Starts it, or says what would be done; gives the exit code."""
+    """Starts it where the target says, or says what would be done; gives the exit code."""
     require_command(resolved)
-    cluster = find_cluster(resolved, spares=resolved.spec.spares)
+    spec = resolved.spec
+    if spec.slurm and read_allocation(os.environ) is None:
+        from .submitted import submit
+
+        say_notes(resolved, json_)
+        return submit(dataclasses.replace(spec, dry_run=dry_run), json_)
+    cluster = find_cluster(resolved, spares=spec.spares)
     say_notes(resolved, json_)
     if dry_run:
-        typer.echo(describe(resolved.spec, cluster, json_))
+        typer.echo(describe(spec, cluster, json_))
         return 0
     return launch(resolved, cluster, json_)
 
@@ -121,14 +133,30 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
         from .leftovers import end_dead_runs
 
         end_dead_runs(spec, cluster)
+    reach = allocated(spec, cluster)
     session = sessions.create(
-        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size
-    )
+        spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
+        transport=reach.transport if reach else None, engine=reach.engine if reach else None,
+    )  # fmt: skip
     session.view.opening(opening(session))
+    if reach is not None:
+        reach.begin(session)
     if spec.detach:
-        return _leave(session, json_)
-    result = session.run(None if json_ else offer)
-    return close(session, result, json_)
+        return _leave(session, json_, reach)
+    return go(session, reach, json_)
+
+
+def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool = True) -> int:
+    """Runs it to its end here; gives the exit code."""
+    try:
+        result = session.run(offer if keys and not json_ else None)
+    finally:
+        if reach is not None:
+            reach.end()
+    code = close(session, result, json_)
+    if reach is not None:
+        reach.engine.linger()
+    return code
 
 
 def make_view(spec: RunSpec, json_: bool) -> View | JsonView:
@@ -161,7 +189,7 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     return int(result["exit"])
 
 
-def _leave(session: sessions.Session, json_: bool) -> int:
+def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
     """--detach: a daemon holds the lease; this process waits until the ranks have started."""
     run = session.run_dir
     pid = os.fork()
@@ -172,7 +200,7 @@ def _leave(session: sessions.Session, json_: bool) -> int:
         run.write_document("run.json", {**document, "controller": sessions.controller_identity()})
         code = 1
         try:
-            code = close(session, session.run(), False)
+            code = go(session, reach, False, keys=False)
         finally:
             os._exit(code)
     return _watch_start(run, pid, session.view, json_)

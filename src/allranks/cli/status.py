@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from allranks.diagnose.slurm import waiting
+from allranks.errors import AllranksError
 from allranks.report.fold import clean
 from allranks.report.live import label, node_line
 from allranks.runs.directory import OVER, RunDirectory
@@ -55,6 +57,7 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
     """The document of the design: run, state, nodes, ranks."""
     state = run.state()  # first: what it says is not newer than what follows
     status = run.read_document("status.json") or {}
+    job = {"job": _job(run.job)} if run.job is not None else {}
     result = run.read_document("result.json")
     nodes = [{**n, "ranks": [_rank(r, now) for r in n.get("ranks") or []]} for n in status.get("nodes") or []]
     return {
@@ -62,12 +65,26 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
         "run": run.name,
         "directory": str(run.path),
         "state": state,
+        **job,
         "attempt": status.get("attempt", 0),
         "master": status.get("master"),
         "world_size": status.get("world_size"),
         "verdict": result.get("verdict") if result else None,
         "nodes": nodes,
     }
+
+
+def _job(job: str) -> dict[str, Any]:
+    """What Slurm says of the job that has the controller."""
+    from allranks.backends.slurm import jobs  # imported late: few runs are Slurm's
+
+    try:
+        found = jobs.look(job)
+    except AllranksError as error:
+        return {"id": job, "state": "unknown", "why": str(error)}
+    if found is None:
+        return {"id": job, "state": "gone", "why": "Slurm does not remember it"}
+    return {"id": job, "state": found.state, "why": waiting(found) if found.waits else ""}
 
 
 def _rank(rank: dict[str, Any], now: float) -> dict[str, Any]:
@@ -81,7 +98,10 @@ def lines(document: dict[str, Any]) -> list[str]:
     master = document.get("master") or {}
     at = f", master {master['address']}:{master['port']}" if master.get("address") else ""
     found = [f"{document['run']}: {document['state']}, {document['world_size'] or '?'} ranks{at}"]
-    if document["state"] == "orphaned":
+    if document.get("job"):
+        job = document["job"]
+        found.append(f"Slurm job {job['id']}: {job['state']}" + (f", {job['why']}" if job["why"] else ""))
+    elif document["state"] == "orphaned":
         found.append("its launcher is gone: `allranks attach` takes it over, `allranks stop` ends it")
     over = document["state"] in OVER
     width = max([len(label(n)) for n in document["nodes"]] + [4])

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import time
 from typing import Annotated, Any
 
@@ -55,12 +56,17 @@ def _stop(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]
     controller = _controller(run)
     if controller is not None:
         return _through_controller(run, controller, grace, json_)
+    if run.job is not None:
+        from .stopping import stop_job
+
+        return stop_job(run, run.job, _seconds(run, grace), json_)
     return _through_nodes(run, grace, json_)
 
 
 def _controller(run: RunDirectory) -> Process | None:
     document = (run.read_document("run.json") or {}).get("controller") or {}
-    process = read_process(int(document.get("pid") or 0)) if run.controller_alive() else None
+    here = document.get("host") == socket.gethostname()
+    process = read_process(int(document.get("pid") or 0)) if here and run.controller_alive() else None
     return process if process is not None and process.start == document.get("start_time") else None
 
 

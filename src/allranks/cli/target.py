@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 from allranks.cluster import Cluster
 from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
+from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step
 from allranks.errors import ConfigError, HostfileError, UsageError
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved, resolve
@@ -44,9 +46,13 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[dict[str,
 
 
 def resolve_options(options: Mapping[str, Any], config: str | None) -> Resolved:
-    """The RunSpec, with a remark for each disagreement."""
+    """The RunSpec, with a remark for each disagreement; without a target, the Slurm allocation that we are in."""
     document, source = read_config(config, os.environ)
-    return resolve(options, os.environ, document, config_source=source)
+    resolved = resolve(options, os.environ, document, config_source=source)
+    spec = resolved.spec
+    if spec.hosts is None and spec.local is None and not spec.slurm and read_allocation(os.environ) is not None:
+        return dataclasses.replace(resolved, spec=dataclasses.replace(spec, slurm=True))
+    return resolved
 
 
 def find_cluster(resolved: Resolved, spares: int = 0) -> Cluster:
@@ -58,6 +64,8 @@ def find_cluster(resolved: Resolved, spares: int = 0) -> Cluster:
 
 
 def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
+    if spec.slurm:
+        return _allocated(first)
     if spec.hosts is None:
         virtual = virtual_cluster(spec.local or 1)
         return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)
@@ -69,6 +77,14 @@ def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
     else:
         nodes, source = parse_host_argument(spec.hosts), "--hosts"
     return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
+
+
+def _allocated(first: int | None) -> Cluster:
+    allocation = read_allocation(os.environ)
+    if allocation is None:
+        raise UsageError("--slurm: this is no allocation; get one first: salloc --nodes=4 (only `run` submits a job)")
+    refuse_step(os.environ)
+    return allocation_cluster(allocation, first)
 
 
 def _read_hostfile(path: Path) -> str:

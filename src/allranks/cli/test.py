@@ -12,6 +12,7 @@ from allranks.cluster import Cluster
 from allranks.errors import UsageError
 from allranks.spec import RunSpec
 
+from .allocated import with_step
 from .dryrun import describe
 from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, option, say_notes, split_words
 from .target import find_cluster, resolve_options
@@ -23,6 +24,7 @@ TESTS = "Tests"
 def command(
     local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
     hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
+    slurm: Annotated[bool | None, option("--slurm", TARGET, "the Slurm allocation that we are in")] = None,
     nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
     nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node (auto: slots, GPUs, else 2)", "K")] = None,
     suite: Annotated[Text, option("--suite", TESTS, "sync (default), bandwidth, pairs or staged", "NAME")] = None,
@@ -66,7 +68,7 @@ def command(
     if dry_run:
         typer.echo(describe(spec, cluster, json_))
         raise typer.Exit(0)
-    raise typer.Exit(run_suite(spec, cluster, json_))
+    raise typer.Exit(with_step(spec, cluster, lambda reach: run_suite(spec, cluster, json_, reach)))
 
 
 def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:

@@ -53,7 +53,7 @@ def _time(candidate: Candidate) -> float:
 
 def _counts(incident: Incident, candidate: Candidate) -> bool:
     """A user's stop makes ranks lose each other: then only what explains itself counts."""
-    if incident.stop_reason is None or candidate.strength is Strength.ROOT:
+    if incident.stop_reason is None or candidate.strength >= Strength.ROOT:
         return True
     return incident.detected_t is not None and candidate.strength is Strength.FINDING
 

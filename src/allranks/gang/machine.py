@@ -14,6 +14,7 @@ from allranks.plan.ranks import Attempt
 from allranks.plan.testing import arguments
 
 from .gathering import Gathering
+from .groups import Groups
 from .members import RankState
 from .places import listen_message, place_for, probe_message
 from .remarks import not_shared
@@ -30,7 +31,6 @@ from .states import (
     Lost,
     Note,
     Probed,
-    Report,
     Send,
     Started,
     State,
@@ -44,14 +44,14 @@ DRAIN_PATIENCE = 60.0
 FENCE = 2.0  # seconds beyond the grace in which a lost node's own guard, if it lives, ends its ranks: lease and beat
 
 
-class Gang(Gathering):
+class Gang(Groups, Gathering):
     """Decides; the controller acts. Read `state`, `nodes`, `findings`, `exits` after each event."""
 
     # -- driving -----------------------------------------------------------------------------------
 
     def begin(self) -> list[Action]:
         """The first actions."""
-        start, tree = Note("attempt-start", {"attempt": 0}), self.setting.tree
+        start, tree = Note("attempt-start", {"attempt": self.attempt}), self.setting.tree
         if tree is None:
             return [start]
         fields = {"root": tree.root, "files": tree.files, "bytes": tree.bytes, "sha256": tree.sha256}
@@ -146,9 +146,9 @@ class Gang(Gathering):
             node.state = "running"
             place = place_for(self.spec, self.setting, node, self._interfaces.get(node.name, {}))
             actions.append(Send(node.name, orders(self.spec, self.plan, planned, place, attempt, node.facts or {})))
-        if self.spec.launcher != "direct" and not self.testing:
-            for node in self.nodes.values():  # one process a node stands for all of its ranks
-                node.ranks = dict(list(node.ranks.items())[:1]) if self.spec.launcher == "command" else node.ranks
+        if self.spec.launcher == "command" and not self.tool and not self.testing:
+            for node in self.nodes.values():  # nobody tells of the ranks: one process stands for all of them
+                node.ranks = dict(list(node.ranks.items())[:1])
         return actions
 
     # -- running -----------------------------------------------------------------------------------
@@ -162,28 +162,6 @@ class Gang(Gathering):
         if rank.state == "waiting":
             rank.state = "started"
         return [Note("rank-started", {"node": event.node, "rank": event.rank, "pid": event.pid, "t": event.t})]
-
-    def on_report(self, event: Report, now: float) -> list[Action]:
-        """A rank has entered or left init_process_group, or has destroyed its group."""
-        rank = self.nodes[event.node].ranks.get(event.rank)
-        if rank is None:
-            return []
-        if event.what in ("init-entered", "destroyed"):
-            rank.entered, rank.departed_t = True, event.t if event.what == "destroyed" else None
-            what = "rank-entered" if rank.departed_t is None else "rank-departed"
-            return [Note(what, {"node": event.node, "rank": event.rank, "t": event.t})]
-        if event.what != "initialised" or rank.initialised_t is not None:
-            return []
-        rank.initialised_t = event.t
-        if rank.exit is None:
-            rank.state = "initialised"
-        actions: list[Action] = [Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})]
-        times = [r.initialised_t for r in self.ranks()]
-        if self.initialised_t is None and all(t is not None for t in times):
-            self.initialised_t = max(t for t in times if t is not None)
-            seconds = round(self.initialised_t - self.started, 3)
-            actions.append(Note("all-initialised", {"seconds": seconds, "ranks": len(times), "t": self.initialised_t}))
-        return actions
 
     def on_exit(self, event: Exit, now: float) -> list[Action]:
         """A rank ended. 0 is no failure; anything else ends the gang."""
@@ -200,6 +178,7 @@ class Gang(Gathering):
         if failed:
             return actions + self._fail(now)
         if all(r.exit is not None for r in self.processes()):
+            actions += self._never_joined(now)
             return actions + self._end(now, self.spec.grace, "done")
         return actions
 

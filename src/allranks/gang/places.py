@@ -9,7 +9,8 @@ from typing import Any
 
 from allranks.cluster import Cluster
 from allranks.plan.environment import Place
-from allranks.plan.launchers.words import read_command
+from allranks.plan.launchers.settings import launcher_settings
+from allranks.plan.launchers.words import launched_by, read_training
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
@@ -82,8 +83,16 @@ def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
 def _kind(spec: RunSpec) -> str:
     """What the command is; tests are Python, whatever else they run beside."""
     if spec.command:
-        return read_command(spec.command).kind
+        return read_training(spec).kind
     return "python-module" if spec.test else "program"
+
+
+def _program(spec: RunSpec) -> tuple[str, ...]:
+    """The words that ranks run, with the interpreter's in front where the user wrote one."""
+    if launched_by(spec) is None:
+        return spec.command
+    words = read_training(spec)
+    return (*((words.python,) if words.python else ()), *words.program)
 
 
 def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> dict[str, Any]:
@@ -91,8 +100,9 @@ def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>")
     return {
         "type": "setup",
         "workdir": workdir_on(spec, setting, node_dir),
-        "command": list(spec.command),
+        "command": list(_program(spec)),
         "kind": _kind(spec),
+        "launching": launcher_settings(spec),
         "python": spec.python,
         "virtual_env": setting.virtual_env,
         "conda_prefix": setting.conda_prefix,

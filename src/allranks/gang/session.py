@@ -40,6 +40,7 @@ from .policy import Decision
 from .shipping import Shipper
 
 if TYPE_CHECKING:
+    from allranks.backends.slurm.inside import Inside as Engine
     from allranks.backends.tree import Archive
 
     from .tested import Tested
@@ -58,7 +59,9 @@ class Session:
         adopted: bool = False,
         archive: Archive | None = None,
         transport: Transport | None = None,
+        engine: Engine | None = None,
     ) -> None:
+        self.engine = engine
         self.spec, self.cluster, self.setting, self.run_dir = spec, cluster, setting, run
         self.adopted = adopted
         self.verdict: Verdict | None = None
@@ -93,6 +96,8 @@ class Session:
         loop.add_signal_handler(signal.SIGINT, self.interrupt, "ctrl-c")
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.interrupt, "sigterm")
+        if self.engine is not None:
+            loop.add_signal_handler(self.engine.SIGNAL, self.end_announced)
         if on_stop_key is not None:
             loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
         if stop_first is not None:
@@ -102,7 +107,32 @@ class Session:
     def interrupt(self, reason: str) -> None:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
-        self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 else 0.0)
+        ours = self.engine is not None and reason == "sigterm"  # an engine repeats its SIGTERM
+        self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 or ours else 0.0)
+        if ours and self._signals == 1:
+            self._shorten()
+
+    def say_note(self, text: str) -> None:
+        """A remark, shown and kept."""
+        self._say({"t": time.time(), "event": "note", "message": text})
+
+    def end_announced(self) -> None:
+        """The engine takes the nodes back soon: an orderly end, once."""
+        assert self.engine is not None
+        self.engine.warning()
+        self.controller.stop("engine", self.spec.stop_grace)
+
+    def _shorten(self) -> None:
+        """A SIGTERM may be the engine's own end, which leaves less time than ours; asked in a thread, it may take."""
+        loop, engine = asyncio.get_running_loop(), self.engine
+        assert engine is not None
+
+        def told(future: asyncio.Future[float | None]) -> None:
+            left = future.result() if not future.cancelled() and future.exception() is None else None
+            if left is not None and left < self.spec.stop_grace:
+                self.controller.stop("sigterm", left)
+
+        loop.run_in_executor(None, engine.time_left).add_done_callback(told)
 
     # -- judging -----------------------------------------------------------------------------------
 
@@ -116,6 +146,8 @@ class Session:
             message = f"port {gang.master_port} was taken: trying another"
             self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
             return Decision("repeat")
+        if self.engine is not None and (gang.stop_reason or any(e.code != 0 for e in gang.exits) or gang.findings):
+            gang.findings += [f for f in (self.engine.finding(bool(gang.stop_reason)),) if f is not None]
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
             return Decision(self._judge_test(gang, verdict))
@@ -223,13 +255,15 @@ class Session:
 def create(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View],
     expected_world_size: int | None = None, dead: tuple[tuple[str, str], ...] = (),
-    transport: Transport | None = None,
+    transport: Transport | None = None, engine: Engine | None = None,
 ) -> Session:  # fmt: skip
     """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
-    are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh."""
+    are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh. The `engine` we run
+    in may have a run directory for it already."""
     archive = _pack(spec, cwd) if spec.sync else None
+    again = engine.run_directory(spec.runs_dir) if engine is not None else None
     try:
-        run = RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
+        run = again or RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
         (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         reason = f"{error.filename or spec.runs_dir}: {error.strerror}"
@@ -238,9 +272,24 @@ def create(
     setting = make_setting(spec, cluster, environ, cwd, run, checks)
     tree = archive.tree if archive is not None else None
     setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
-    run.write_document("run.json", run_document(spec, cluster, setting))
+    run.write_document("run.json", {**run_document(spec, cluster, setting), **(engine.document if engine else {})})
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
-    return Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport)
+    session = Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport, engine=engine)
+    if again is not None:
+        _continue(session)
+    return session
+
+
+def _continue(session: Session) -> None:
+    """A run that an engine starts again: its attempts go on, its result is open again."""
+    run = session.run_dir
+    before = run.read_document("result.json")
+    session.history.attempts = list((before or {}).get("attempts") or [])
+    numbers = [int(a.get("attempt") or 0) for a in session.history.attempts]
+    numbers += [int(e["attempt"]) for e in run.read_events()[0] if e.get("event") == "attempt-start"]
+    session.controller.gang.attempt = max(numbers, default=-1) + 1
+    for name in ("result.json", "verdict.json"):
+        (run.path / name).unlink(missing_ok=True)
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:

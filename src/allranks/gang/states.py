@@ -93,10 +93,11 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Report(Event):
-    """The runner inside a rank says: init-entered, initialised, destroyed."""
+    """The runner says: init-entered, initialised, destroyed; node/runner_launched.py: alone. `size`: of how many."""
 
     rank: int
     what: str
+    size: int = 0
 
 
 @dataclass(frozen=True)

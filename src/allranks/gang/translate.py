@@ -53,7 +53,7 @@ def _started(node: str, m: Message, t: float) -> Event:
 
 
 def _report(node: str, m: Message, t: float) -> Event:
-    return Report(node, t, int(m["rank"]), str(m.get("event")))
+    return Report(node, t, int(m["rank"]), str(m.get("event")), int(m.get("world_size") or 0))
 
 
 def _ended(node: str, m: Message, t: float) -> Event:

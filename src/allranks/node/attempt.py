@@ -92,7 +92,7 @@ class Attempt:
                 rank.exit["code"] = os.WEXITSTATUS(status)
             rank.exit["expected"] = self.ending
             rank.exit["oom_kills"] = _oom_kills() - self._ooms
-            rank.exit["error"] = _error_file(rank.error_file)
+            rank.exit["error"] = _first_error(rank.error_files)
             self._tell(rank.exit)
 
     def begin_end(self, grace: float, reason: str) -> None:
@@ -147,10 +147,19 @@ class Attempt:
         }
 
 
-def _error_file(path: Optional[str]) -> Optional[Dict[str, Any]]:
-    """The structured error file of a rank, where it wrote one."""
-    if not path:
-        return None
+def _first_error(paths: List[str]) -> Optional[Dict[str, Any]]:
+    """The structured error file of a rank; of several ranks that which was written first."""
+    found = [error for error in map(_error_file, paths) if error is not None]
+    return min(found, key=_error_time) if found else None
+
+
+def _error_time(error: Dict[str, Any]) -> float:
+    own = error.get("allranks")
+    t = own.get("t") if isinstance(own, dict) else None
+    return float(t) if isinstance(t, (int, float)) else float("inf")
+
+
+def _error_file(path: str) -> Optional[Dict[str, Any]]:
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read(ERROR_FILE_LIMIT).decode("utf-8", "replace"))

@@ -22,7 +22,7 @@ from .dial import Dialler, Rules
 from .frames import NODE_LOG, Stream, pack_json
 from .link import Link, read_journal
 from .outlet import Outlet
-from .processes import PR_SET_CHILD_SUBREAPER, end_all, marked, prctl, reap_children, snapshot
+from .processes import PR_SET_CHILD_SUBREAPER, end_all, marked, prctl, read_process, reap_children, snapshot
 from .sweep import sweep
 from .watcher import END_SECONDS, Keeper, Watcher
 
@@ -32,6 +32,8 @@ BUFFER = 1 << 20
 def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     """Entry point, called by the boot line with the header the controller sent."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if header.get("engine"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it goes to every process of the step: ranks heed it, we stay
     try:
         if header["mode"] == "sweep":
             _say({"type": "swept", **sweep(header)})
@@ -55,6 +57,9 @@ def _say(message: Dict[str, Any]) -> None:
 
 
 def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
+    if header.get("engine"):
+        holder = read_process(os.getppid())  # the engine's own task: without it nobody can come back to us
+        header["holder"] = [holder.pid, holder.start] if holder is not None else None
     _end_marked(header.get("ends", []))
     directory = nodedir.make(header.get("node_dir"), header["uid"], header["node"])
     for name, content in files.items():
@@ -81,7 +86,10 @@ def _end_marked(marks: List[str]) -> None:
 
 
 def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
-    """Dials header["places"] as the node whose number stands in the variable header["rank_from"]; exits."""
+    """Dials header["places"] as the node whose number stands in the variable header["rank_from"]; exits.
+
+    A place may name a variable ($NAME) that has the address.
+    """
     rank = int(os.environ[header["rank_from"]])
     hello = {**header.get("hello", {}), "rank": rank, "hostname": socket.gethostname()}
     hello["instance"] = "%d-%d" % (os.getpid(), time.time_ns())
@@ -93,9 +101,12 @@ def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     def say(text: str) -> None:
         os.write(2, ("allranks: node %d (%s): %s\n" % (rank, hello["hostname"], text)).encode("utf-8", "replace"))
 
-    places = [(str(host), int(port)) for host, port in header["places"]]
+    places = [(os.path.expandvars(str(host)), int(port)) for host, port in header["places"]]
+    places = list(dict.fromkeys(place for place in places if not place[0].startswith("$")))
     secret = bytes.fromhex(header["secret"])
-    outcome = Dialler(places, secret, hello, spawn, Rules(), header["patience"], header["lease"], say).run()
+    dialler = Dialler(places, secret, hello, spawn, Rules(), header["patience"], header["lease"], say)
+    dialler.one_signal = bool(header.get("engine"))
+    outcome = dialler.run()
     if outcome.exit:
         say(outcome.message)
     sys.exit(outcome.exit)

@@ -82,6 +82,7 @@ class Dialler:
         self._over_at = 0.0
         self._signals: List[int] = []
         self._passed_on = False
+        self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
         self._said = ""
         self._wake_read, self._wake_write = os.pipe()
 
@@ -316,7 +317,7 @@ class Dialler:
 
     def _pass_signal(self) -> None:
         """The coordinator ends the run in order; a second signal does not wait for it."""
-        if len(self._signals) > 1:
+        if len(self._signals) > 1 and not self.one_signal:
             self._over = self._leave(self._signals[0])
         elif not self._passed_on:
             self._passed_on = True

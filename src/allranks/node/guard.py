@@ -47,7 +47,8 @@ class Guard:
         self._watcher_pid = os.getppid()
         self._watcher, self._listener = watcher, listener
         self._link: Optional[Link] = None
-        self._group = join_own("allranks-" + self._mark.replace("/", "-"))
+        # an engine finds its processes by a group of its own: nothing is taken out of it
+        self._group = None if header.get("engine") else join_own("allranks-" + self._mark.replace("/", "-"))
         self._journal = Journal(os.path.join(node_dir, "journal.jsonl"))
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
@@ -126,8 +127,16 @@ class Guard:
         self._watcher_beat()
         self._look_at_watcher()
         begun = self._greeted and (self._link is not None or self._attempt is not None)
-        if now - self._heard > (self._lease if begun else min(self._lease, UNGREETED)):
+        if self._holder_gone() or now - self._heard > (self._lease if begun else min(self._lease, UNGREETED)):
             self._lease_over(now)
+
+    def _holder_gone(self) -> bool:
+        """The engine has ended its task on this node: its step is over, whatever is left of it."""
+        if not self._header.get("holder"):
+            return False
+        pid, start = self._header["holder"]
+        process = read_process(pid)
+        return process is None or process.start != start or process.state in "ZX"
 
     def _lease_over(self, now: float) -> None:
         attempt = self._attempt
@@ -137,7 +146,8 @@ class Guard:
             self._journal.write({"event": "lease-over", "t": time.time()})
             self._result = LEASE_OVER
         elif not attempt.ending:
-            self._log("no word from the controller for %g s: the lease is over, ending the ranks" % self._lease)
+            why = "no word from the controller for %g s: the lease is over" % self._lease
+            self._log("%s, ending the ranks" % ("the engine has ended its step" if self._holder_gone() else why))
             attempt.begin_end(self._grace, "lease")
 
     # -- the watcher ---------------------------------------------------------------------------------

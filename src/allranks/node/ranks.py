@@ -16,12 +16,12 @@ class Rank:
     """A rank of the present attempt: its main process, its pipe, how it ended."""
 
     def __init__(
-        self, rank: int, local_rank: int, process: Process, pipe: int, error_file: Optional[str]
+        self, rank: int, local_rank: int, process: Process, pipe: int, error_files: List[str]
     ) -> None:
         self.rank, self.local_rank = rank, local_rank
         self.process = process
         self.pipe = pipe  # -1 once at its end
-        self.error_file = error_file
+        self.error_files = error_files  # of itself, or of all ranks that it starts
         self.exit: Optional[Dict[str, Any]] = None
 
 
@@ -37,6 +37,7 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
     kept = [name for name in order.get("weak", []) if name in environment]
     environment.update({k: v for k, v in order["env"].items() if k not in kept})
     environment["PWD"] = order["workdir"]  # as after cd: the session's own is the home directory
+    _write_files(order)
     read_end, write_end = os.pipe()
     _grow(read_end)
     os.set_blocking(read_end, False)
@@ -52,9 +53,17 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
         os.close(read_end)
         number, step = _unpack_failure(failure)
         raise StartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
-    return Rank(
-        order["rank"], order["local_rank"], process, read_end, order["env"].get("TORCHELASTIC_ERROR_FILE")
-    )
+    return Rank(order["rank"], order["local_rank"], process, read_end, list(order.get("error_files", [])))
+
+
+def _write_files(order: Dict[str, Any]) -> None:
+    """What a launcher reads: a hostfile, a configuration. They lie in the node directory."""
+    for path, text in order.get("files", {}).items():
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(text)
+        except OSError as error:
+            raise StartError("rank %d could not write %s: %s" % (order["rank"], path, error.strerror)) from None
 
 
 def _step_text(step: int, order: Dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import time
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any
+    from typing import Any, List
 
     from .runner import Known
 
@@ -74,9 +74,21 @@ def watch(module: Any, forced: Any, known: Known) -> None:
         if hasattr(module, name):
             setattr(module, name, limited(getattr(module, name)))
     start, stop, recorder = module.init_process_group, module.destroy_process_group, Recorder(module, known)
+    entered: List[int] = []
+
+    def parting() -> None:
+        """Said, not concluded from silence: a report can be lost."""
+        if not entered:
+            report(known, "never-joined", None, None)
+
+    if known.reports:
+        import atexit
+
+        atexit.register(parting)
 
     @wraps(start)
     def init_process_group(*given: Any, **named: Any) -> Any:
+        entered.append(1)
         backend = named.get("backend", given[0] if given else None)
         report(known, "init-entered", named.get("world_size"), backend)
         result = start(*given, **named)

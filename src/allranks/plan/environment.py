@@ -43,13 +43,17 @@ class Place:
     interfaces: Mapping[str, str] = field(default_factory=dict)
     torch: str = ""
 
-    def nccl_log(self, rank: int, attempt: int) -> str:
-        """NCCL's own log of a rank."""
-        return f"{self.node_dir}/nccl_a{attempt}_rank_{rank:03d}.log"
+    def nccl_log(self, rank: int | str, attempt: int) -> str:
+        """NCCL's own log of a rank; for all ranks with "{rank}" instead of the number (node/runner_launched.py)."""
+        return f"{self.node_dir}/nccl_a{attempt}_rank_{_digits(rank)}.log"
 
-    def stacks(self, rank: int) -> str:
+    def error(self, rank: int | str, attempt: int) -> str:
+        """Where a rank's runner writes the exception that it dies of."""
+        return f"{self.node_dir}/error_a{attempt}_rank_{_digits(rank)}.json"
+
+    def stacks(self, rank: int | str) -> str:
         """Where a rank's runner writes stacks on SIGRTMIN+7 (node/look.py has the same name)."""
-        return f"{self.node_dir}/stacks_rank_{rank:03d}.txt"
+        return f"{self.node_dir}/stacks_rank_{_digits(rank)}.txt"
 
     def asked(self, rank: int) -> str:
         """The socket at which a rank's runner says which collective it is at (node/asking.py has the same name)."""
@@ -64,15 +68,20 @@ class Place:
         return f"{self.node_dir}/ras.txt"
 
 
+def _digits(rank: int | str) -> str:
+    return rank if isinstance(rank, str) else f"{rank:03d}"
+
+
 @dataclass(frozen=True)
 class Process:
-    """A process a launcher asks for; `env` holds what only this launcher sets."""
+    """A process a launcher asks for; `env` holds what only this launcher sets, `files` what it reads: {path: text}."""
 
     rank: int
     local_rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     per_rank: bool = True
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def forwarded(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -126,7 +135,7 @@ def _contract(
         "TORCHELASTIC_MAX_RESTARTS": spec.retries,
         "TORCHELASTIC_RUN_ID": place.run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_ERROR_FILE": f"{place.node_dir}/error_a{attempt.number}_rank_{process.rank:03d}.json",
+        "TORCHELASTIC_ERROR_FILE": place.error(process.rank, attempt.number),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
         "ALLRANKS_STACKS_FILE": place.stacks(process.rank),
         "ALLRANKS_ASK_SOCKET": place.asked(process.rank),

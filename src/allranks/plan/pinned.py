@@ -83,7 +83,7 @@ def _start(own: Own, terms: Mapping[str, Any], node_dir: str, facts: Mapping[str
     world, nproc = _whole(terms, "world_size", MOST_RANKS), _whole(terms, "nproc", 4096)
     node = NodePlan(
         Node(_whole(terms, "index", MOST_RANKS), "this", "this"), nproc, _whole(terms, "first_rank", MOST_RANKS),
-        _whole(terms, "of", MOST_RANKS), "the coordinator",
+        _whole(terms, "of", MOST_RANKS), "the coordinator", _whole(terms, "index", MOST_RANKS),
     )  # fmt: skip
     tests = tuple(_text(word) for word in terms.get("tests") or ())
     attempt = Attempt(
@@ -96,6 +96,7 @@ def _start(own: Own, terms: Mapping[str, Any], node_dir: str, facts: Mapping[str
         node_dir=node_dir, workdir=str(own.setup["workdir"]), output_dir=own.spec.output_dir or f"{node_dir}/outputs",
         outputs_here=False, mark=_matching(terms, "mark", MARK), run=_matching(terms, "run", NAME),
         interfaces=_interfaces(terms.get("interfaces") or {}),
+        torch=str((facts.get("interpreter") or {}).get("torch") or ""),
     )  # fmt: skip
     others = NodePlan(Node(0, "others", "others"), world - nproc, 0, node.of, "")
     return orders(own.spec, Plan((node, others)), node, place, attempt, facts)

@@ -13,7 +13,7 @@ from typing import Any
 from allranks.cluster import Cluster, Node
 from allranks.spec import RunSpec
 
-from .environment import Place, rank_environment, weak_names
+from .environment import Place, Process, rank_environment, weak_names
 from .launchers import LAUNCHERS, collectives
 from .ranks import Attempt, NodePlan, Plan
 
@@ -63,6 +63,8 @@ def orders(
                 "env": {**environment, **process.env},
                 "weak": weak_names(spec, place),
                 "workdir": place.workdir,
+                "files": dict(process.files),
+                "error_files": _error_files(process, node, place, attempt, environment),
             }
         )
     return {
@@ -75,10 +77,19 @@ def orders(
     }
 
 
+def _error_files(
+    process: Process, node: NodePlan, place: Place, attempt: Attempt, environment: Mapping[str, str]
+) -> list[str]:
+    """Of the rank that a process is, or of those that it starts."""
+    if process.per_rank:
+        return [environment["TORCHELASTIC_ERROR_FILE"]]
+    return [place.error(node.first_rank + i, attempt.number) for i in range(node.nproc)]
+
+
 def terms(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, Any]:
     """What a node needs to make its own `start` message from its own spec: see `plan.pinned`."""
     return {
-        "world_size": world_size, "index": node.node.index, "of": node.of,
+        "world_size": world_size, "index": node.rank, "of": node.of,
         "first_rank": node.first_rank, "nproc": node.nproc,
         "attempt": attempt.number, "repeats": attempt.repeats, "tests": list(attempt.tests),
         "master_addr": attempt.master_addr, "master_port": attempt.master_port,

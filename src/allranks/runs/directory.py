@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from allranks.errors import RunNotFound, UsageError
+from allranks.errors import NodeError, RunNotFound, UsageError
 from allranks.node.frames import FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.node.processes import read_process
 
 DOCUMENT_LIMIT = 64 << 20
+ASK_SLURM_EVERY = 2.0
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -28,6 +29,7 @@ class RunDirectory:
         self.name = path.name
         self.lost_events = 0
         self._torn = False  # the last event was cut short by a full disk
+        self._lives, self._ask_again = False, 0.0
 
     # -- finding -----------------------------------------------------------------------------------
 
@@ -158,14 +160,39 @@ class RunDirectory:
 
     # -- who controls it ---------------------------------------------------------------------------
 
+    @property
+    def job(self) -> str | None:
+        """The Slurm job that its controller runs in, or will; None for any other run."""
+        inside = (self.read_document("run.json") or {}).get("slurm")
+        found = inside if isinstance(inside, dict) else self.read_document("job.json")
+        return str(found["job"]) if found is not None and str(found.get("job") or "").isdigit() else None
+
     def controller_alive(self) -> bool:
-        """True where the controller that run.json names lives, on this host."""
+        """True where the controller that run.json names lives, on this host; elsewhere where its Slurm job does."""
         found = (self.read_document("run.json") or {}).get("controller")
         if not isinstance(found, dict) or found.get("host") != socket.gethostname():
-            return False
+            return self._job_lives()
         pid = found.get("pid")
         process = read_process(pid) if isinstance(pid, int) else None
         return process is not None and process.start == found.get("start_time") and process.state not in "ZX"
+
+    def _job_lives(self) -> bool:
+        """As Slurm knows it, asked every few seconds at most; where it gives no answer nothing is said to be dead."""
+        job = self.job
+        if job is None:
+            return False
+        if time.monotonic() >= self._ask_again:
+            from allranks.backends.slurm import jobs  # imported late: few runs are Slurm's
+
+            try:
+                found = jobs.look(job)
+                self._lives = found is not None and not found.over
+            except NodeError:
+                self._lives = True
+            except UsageError:
+                self._lives = False  # no Slurm here
+            self._ask_again = time.monotonic() + ASK_SLURM_EVERY
+        return self._lives
 
     def state(self) -> str:
         """The run's state; "orphaned" where its controller died and nothing says that it is over."""

@@ -6,11 +6,12 @@ run knew: events that a full disk has swallowed, collective tests (their rows we
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from allranks.diagnose.loose.evidence import Evidence
 from allranks.diagnose.loose.judge import judge_logs
 from allranks.diagnose.verdict import judge
 from allranks.findings import Finding, Verdict
@@ -24,7 +25,10 @@ RUNNERS_UP = 3
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
 
 
-def judge_run(run: RunDirectory, progress: Progress | None = None) -> dict[str, Any]:
+Reader = Callable[[Sequence[Path], Progress | None], Evidence]
+
+
+def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> dict[str, Any]:
     """The verdict on the last attempt, completed from all of its logs.
 
     A run that is not over, or ended well, is judged from its logs too: then `unknown` says so.
@@ -32,7 +36,7 @@ def judge_run(run: RunDirectory, progress: Progress | None = None) -> dict[str, 
     verdict = _from_files(run)
     attempt = verdict.attempt if verdict is not None else 0
     logs = log_files(run, attempt)
-    found = judge_logs(read_logs(logs, progress)) if logs else None
+    found = judge_logs(read(logs, progress)) if logs else None
     if verdict is None:
         return _without(run, found, attempt).to_json()
     return (_completed(verdict, found) if found is not None else verdict).to_json()

@@ -80,6 +80,13 @@ def _is_text(path: Path) -> bool:
 
 def read_logs(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> Evidence:
     """The evidence of several logs, in the order given."""
+    return evidence(scan(files, progress, processes))
+
+
+def scan(
+    files: Sequence[Path], progress: Progress | None = None, processes: int | None = None
+) -> list[tuple[Path, list[Part]]]:
+    """What each log told, part after part."""
     spans = [
         (path, start, min(start + PART, size))
         for path in files
@@ -92,12 +99,12 @@ def read_logs(files: Sequence[Path], progress: Progress | None = None, processes
         if total > PART // 2 and len(spans) > 1
         else _here(spans, total, progress)
     )
-    return _evidence([(path, [parts[s] for s in spans if s[0] == path]) for path in files])
+    return [(path, [parts[s] for s in spans if s[0] == path]) for path in files]
 
 
 def read_stream(stream: BinaryIO, name: str = "-") -> Evidence:
     """The evidence of one log that comes through a pipe."""
-    return _evidence([(Path(name), [_filter(stream, None)])])
+    return evidence([(Path(name), [_filter(stream, None)])])
 
 
 Span = tuple[Path, int, int]
@@ -187,7 +194,8 @@ def _filter(file: BinaryIO | io.FileIO, length: int | None) -> Part:
     return Part(kept.lines, kept.kept, last_lines(end if end.endswith(rest) else end + rest))
 
 
-def _evidence(logs: Iterable[tuple[Path, list[Part]]]) -> Evidence:
+def evidence(logs: Iterable[tuple[Path, list[Part]]]) -> Evidence:
+    """The lines of all logs, in the order of time where they tell it."""
     lines: list[Line] = []
     tail: list[Line] = []
     for path, parts in logs:

@@ -47,6 +47,10 @@ class LogReader:
                 found.append(log)
         return sorted(found, key=lambda f: (f.attempt, f.rank))
 
+    def names_anew(self) -> None:
+        """The nodes were not known when it was made: a run in a queue."""
+        self._names = node_folders(self._run)
+
     def skip_to_end(self) -> None:
         """Only what comes from now on is fresh."""
         for log in self.files():

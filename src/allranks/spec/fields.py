@@ -17,13 +17,14 @@ from ..errors import UsageError
 from .units import WANT_DURATION, WANT_SIZE, duration_of, size_of
 
 Reader = Callable[[object], object]
-LAUNCHERS = ("direct", "torchrun", "command")
+LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "command")
 SUITES = ("sync", "bandwidth", "pairs", "staged")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _SSH_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=[ \t]*|[ \t]+)[^\x00-\x08\x0a-\x1f\x7f]+")
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]{0,254}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -174,6 +175,9 @@ READERS: dict[str, Reader] = {
     "name": _matching(_RUN_NAME, "at most 40 letters, digits, '.', '_', '-', a letter or digit first"),
     "local": _whole(1, 1024),
     "hosts": _hosts,
+    "slurm": flag,
+    "partition": _matching(_PARTITION, "a partition of Slurm's, or several with commas"),
+    "sbatch": _texts(_text(""), "options of sbatch such as --time=1:00:00"),
     "nodes": _whole(1, MAX_HOSTS),
     "nproc": _whole(1, 1024, auto=("auto", "gpu")),
     "node_rank": _whole(0, MAX_HOSTS - 1),

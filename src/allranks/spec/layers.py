@@ -29,6 +29,7 @@ from ..errors import ConfigError, UsageError
 from .fields import OPTION_ONLY, READERS, option_name
 from .runspec import RunSpec
 from .secrets import redact_text
+from .tools import choose_launcher
 from .variables import read_variables
 
 ENVIRONMENT = {
@@ -44,6 +45,7 @@ ENVIRONMENT = {
     "ALLRANKS_RUNS_DIR": "runs_dir",
 }
 TABLES = ("env", "forward")
+TARGETS = ("local", "hosts", "slurm")
 _ALIASES = {"ssh_option": "ssh_options"}
 
 
@@ -87,6 +89,8 @@ def resolve(
     variables = read_variables(_env_items(options), config, environ, config_source)
     notes += variables.notes
     notes += _remarks(values, environ)
+    values["launcher"], note = choose_launcher(values.get("command", ()), values.get("launcher"))
+    notes += [note] if note else []
     spec = RunSpec(**values, env=variables.env, forward=variables.forward)
     return Resolved(spec, tuple(notes), _world_size(environ))
 
@@ -175,19 +179,24 @@ def _toml(value: object) -> str:
 def _targets(given: dict[str, list[_Given]], notes: list[str]) -> dict[str, list[_Given]]:
     """One target: the strongest layer that names one. A weaker NNODES says nothing of --local."""
     chosen = dict(given)
-    local, hosts = given.get("local"), given.get("hosts")
-    if local and hosts:
-        if local[0].layer == hosts[0].layer:
-            raise local[0].error(f"{local[0].where} and {hosts[0].where} are both set; keep one of them")
-        winner, loser = ("local", "hosts") if local[0].layer < hosts[0].layer else ("hosts", "local")
-        notes.append(f"{given[winner][0].label} overrides {given[loser][0].label}")
+    targets = sorted((name for name in TARGETS if _is_target(given.get(name))), key=lambda name: given[name][0].layer)
+    for loser in targets[1:]:
+        first, other = given[targets[0]][0], given[loser][0]
+        if first.layer == other.layer:
+            raise first.error(f"{first.where} and {other.where} are both set; keep one of them")
+        notes.append(f"{first.label} overrides {other.label}")
         del chosen[loser]
-    nodes = given.get("nodes")
+    local, nodes = given.get("local"), given.get("nodes")
     if "local" in chosen and nodes and local and local[0].layer < nodes[0].layer:
         if _read("nodes", nodes[0], lenient=True) != _read("local", local[0], lenient=True):
             notes.append(f"{local[0].label} overrides {nodes[0].label}")
         del chosen["nodes"]
     return chosen
+
+
+def _is_target(items: list[_Given] | None) -> bool:
+    """Whether it names a target: `slurm = false` names none."""
+    return items is not None and items[0].value not in (None, False, "false")
 
 
 def _merge(field: str, candidates: list[_Given], notes: list[str]) -> object:

@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 class RunSpec:
     """What the user asked. Every option of `allranks run` names one of these fields.
 
-    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list); `nodes` takes the first N; for
-    `join`, this is node `node_rank` of them, node 0 listens on `join_port` of `master_addr`, and `secret_file` holds
-    what all share. `nproc` None means auto. The last `spares` nodes of the list stand by without ranks, to take the
-    place of a node that fails, at one of the `retries`. `pg_timeout_forced` is true only where --pg-timeout was an
-    option, and then overrides the script's own value. `sync` ships the caller's working tree to every node and runs
-    there. `env` is set in the ranks; `forward` names are copied from the caller's environment. `workdir` None means
-    the caller's directory. `check` False leaves out the look before ranks start; `allow` names checks or findings
-    that do not stop it; `level` and `only` say what `allranks check` looks at (`only`: which tests `allranks test`
-    makes); `expect_gpus` None means `nproc`, if set. `test` "quick" runs a few collective tests before the program,
-    "full" nothing but tests: those of `suite`, up to `size` bytes a rank, each within `timeout` seconds; a run in
-    which nothing moves for `hang_timeout` seconds (0: never) is looked at, and stopped or, with `on_hang` "report",
-    told of; with `hang_pattern` nothing else moves it than a log line that matches; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
+    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list), or `slurm`: the allocation
+    we are in, else a job that is submitted to `partition` with the further options `sbatch`. `nodes` takes the first N
+    (of a job to be submitted: how many it has); for `join`, this is node `node_rank` of them, node 0 listens on
+    `join_port` of `master_addr`, and `secret_file` holds what all share. `nproc` None means auto. The last `spares`
+    nodes of the list stand by without ranks, to take the place of a node that fails, at one of the `retries`.
+    `pg_timeout_forced` is true only where --pg-timeout was an option, and then overrides the script's own value. `sync`
+    ships the caller's working tree to every node and runs there. `env` is set in the ranks; `forward` names are copied
+    from the caller's environment. `workdir` None means the caller's directory. `check` False leaves out the look before
+    ranks start; `allow` names checks or findings that do not stop it; `level` and `only` say what `allranks check`
+    looks at (`only`: which tests `allranks test` makes); `expect_gpus` None means `nproc`, if set. `test` "quick" runs
+    a few collective tests before the program, "full" nothing but tests: those of `suite`, up to `size` bytes a rank,
+    each within `timeout` seconds; a run in which nothing moves for `hang_timeout` seconds (0: never) is looked at, and
+    stopped or, with `on_hang` "report", told of; with `hang_pattern` nothing else moves it than a log line that
+    matches; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
     """
 
     command: tuple[str, ...] = ()
@@ -28,6 +30,9 @@ class RunSpec:
     # target
     local: int | None = None
     hosts: str | None = None
+    slurm: bool = False
+    partition: str | None = None
+    sbatch: tuple[str, ...] = ()
     nodes: int | None = None
     nproc: int | None = None
     node_rank: int | None = None

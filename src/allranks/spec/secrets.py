@@ -2,7 +2,8 @@
 
 A name is split into words at `_`, `-`, `.` and capitals. It is secret if a word says password, secret or
 credential, or ends in `token` or `key`. Counts and special tokens of a vocabulary are none
-(`--max-tokens`, `--pad-token`, `TOKENIZERS_PARALLELISM`). Passwords inside URLs are hidden as well.
+(`--max-tokens`, `--pad-token`, `TOKENIZERS_PARALLELISM`), nor are keys of a model's attention or state
+(`num_key_value_heads`, `missing_keys`). Passwords inside URLs are hidden as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ANYWHERE = ("secret", "password", "passwd", "passphrase", "credential", "apikey")
 _ENDINGS = ("token", "key", "sshpass")
 _WHOLE = ("pass", "pwd", "auth")
-_VOCABULARY = {"pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "image", "per", "sort"}
+_VOCABULARY = {
+    "pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "image", "per", "sort", "num", "heads", "dim", "size",
+    "len", "length", "count", "ids", "type", "index", "idx", "missing", "unexpected", "cache", "public", "error",
+}  # fmt: skip
 _IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 _ASSIGNED = re.compile(
     r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)="

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from ..incident import Incident
 from . import (
     check_finding,
+    engine_ended,
     guard_fault,
     hung,
     init_timeout,
@@ -36,6 +37,7 @@ __all__ = ["RULES", "SOURCES", "Candidate", "Strength"]
 
 _MODULES = (
     check_finding,
+    engine_ended,
     start_failed,
     node_lost,
     guard_fault,

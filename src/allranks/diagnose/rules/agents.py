@@ -7,6 +7,7 @@ file is a copy of the failed child's, where it wrote one) and multiprocessing/ap
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..incident import ExitRecord
@@ -24,7 +25,7 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     """The end of the rank that an agent names as the first to fail; any other end as it is."""
     root = _ROOT.search(end.tail)
     if root is None:
-        return end
+        return _by_error_file(end, ranks)
     rank, code, pid = int(root[1]), int(root[2]), int(root[3])
     if rank not in ranks:
         return end
@@ -33,6 +34,15 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
         end, rank=rank, code=code if code >= 0 else None, signal=-code if code < 0 else None, pid=pid, error=error,
         tail=_of_rank(end.tail, rank),
     )  # fmt: skip
+
+
+def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
+    """A launcher that says nothing of the sort (deepspeed): the first rank that left an error file."""
+    own = (end.error or {}).get("allranks")
+    rank = own.get("rank") if isinstance(own, Mapping) else None
+    if not isinstance(rank, int) or rank == end.rank or rank not in ranks:
+        return end
+    return replace(end, rank=rank, pid=own.get("pid") if isinstance(own, Mapping) else None)
 
 
 def _of_rank(tail: str, rank: int) -> str:

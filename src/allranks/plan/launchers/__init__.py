@@ -1,13 +1,23 @@
-"""What runs once a node or once a rank: direct, torchrun, command. One file a launcher.
+"""What runs once a node or once a rank: direct, command, or another launcher. One file a launcher.
 
 Pure: each is a function that gives the processes of one node.
 """
 
+from .accelerate import accelerate
 from .collectives import collectives
+from .colossalai import colossalai
 from .command import command
+from .deepspeed import deepspeed
 from .direct import direct
 from .torchrun import torchrun
 
-LAUNCHERS = {"direct": direct, "torchrun": torchrun, "command": command}
+LAUNCHERS = {
+    "direct": direct,
+    "torchrun": torchrun,
+    "accelerate": accelerate,
+    "deepspeed": deepspeed,
+    "colossalai": colossalai,
+    "command": command,
+}
 
 __all__ = ["LAUNCHERS", "collectives"]

@@ -6,27 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.spec import RunSpec
+from allranks.spec.tools import read_tool
 
 from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan
-from .words import python_argv, read_command
+from .agent import agent, through
+from .words import behind, python_argv, read_command
 
 
 def command(
     spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
-    """One process a node. It gets what a node's script reads: NODE_RANK, NNODES, NPROC_PER_NODE, …"""
-    argv = python_argv(read_command(spec.command), facts, None)
-    return [Process(node.first_rank, 0, argv, node_environment(world_size, node, attempt), per_rank=False)]
+    """One process a node. It gets what a node's script reads: NODE_RANK, NNODES, NPROC_PER_NODE, …
 
-
-def node_environment(world_size: int, node: NodePlan, attempt: Attempt) -> dict[str, str]:
-    """The names that people's own scripts read once a node."""
-    return {
-        "MASTER_ADDR": attempt.master_addr,
-        "MASTER_PORT": str(attempt.master_port),
-        "NODE_RANK": str(node.rank),
-        "NNODES": str(node.of),
-        "NPROC_PER_NODE": str(node.nproc),
-        "WORLD_SIZE": str(world_size),
-    }
+    Where the command is a launcher that we know, its program goes through the runner: it is seen who trains alone.
+    """
+    tool = read_tool(spec.command)
+    if tool is None:
+        argv = python_argv(read_command(spec.command), facts, None)
+    else:
+        argv = (*tool.head, *(w for o in tool.options for w in o.words if o.name not in ("m", "module")),
+                *through(behind(tool), place))  # fmt: skip
+    return [agent(world_size, node, place, attempt, argv)]

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from allranks.spec import RunSpec
+from allranks.spec.tools import Tool, read_tool
+
 _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
 # Flags of python that take a value of their own (`python --help`).
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -36,6 +39,24 @@ def read_command(command: Sequence[str]) -> Words:
     if words[0] == "-m" or words[0].endswith((".py", ".pyw")):
         return Words(_kind(words), None, (), words)
     return Words("program", None, (), words)
+
+
+def read_training(spec: RunSpec) -> Words:
+    """What ranks run: the command, or what stands behind another launcher in it."""
+    tool = launched_by(spec)
+    return read_command(spec.command) if tool is None else behind(tool)
+
+
+def launched_by(spec: RunSpec) -> Tool | None:
+    """The launcher that the command begins with, where it is the one to be started."""
+    tool = read_tool(spec.command)
+    return tool if tool is not None and tool.name == spec.launcher else None
+
+
+def behind(tool: Tool) -> Words:
+    """The program behind a launcher's options; whatever it is called, the launcher gives it to python."""
+    kind = "python-module" if tool.program[:1] == ("-m",) else "python-script"
+    return Words("program" if tool.no_python or not tool.program else kind, tool.python, (), tool.program)
 
 
 def _python_flags(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

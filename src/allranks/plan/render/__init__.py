@@ -10,20 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .request import Rendered, Request
+from .slurm import slurm
 from .torchrun import torchrun
 
 
 @dataclass(frozen=True)
 class Renderer:
-    """`title` is one line for the help. `hosts`: it needs names and addresses of nodes, not just their number."""
+    """`title` is one line for the help. `hosts`: it needs names and addresses of nodes, not just their number; `ranks`:
+    it needs the number of ranks of each."""
 
     render: Callable[[Request], Rendered]
     title: str
     hosts: bool = True
+    ranks: bool = True
 
 
 RENDERERS = {
     "torchrun": Renderer(torchrun, "a script for each node that starts torchrun"),
+    "slurm": Renderer(slurm, "a batch script for sbatch", hosts=False, ranks=False),
 }
 
 __all__ = ["RENDERERS", "Rendered", "Renderer", "Request"]

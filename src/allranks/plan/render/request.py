@@ -18,13 +18,15 @@ DEFAULT_PORT = 29500  # torch's own; nothing is proved here, so that a fixed one
 class Request:
     """The spec, the ranks of each node, the directory that the command was given in.
 
-    `texts`: files of the user's that the command names, by the name used there.
+    `texts`: files of the user's that the command names, by the name used there. `allranks`: how to call allranks
+    itself with the interpreter that runs it now.
     """
 
     spec: RunSpec
     plan: Plan
     workdir: str
     texts: Mapping[str, str] = field(default_factory=dict)
+    allranks: tuple[str, ...] = ("allranks",)
 
     @property
     def master_addr(self) -> str:

@@ -23,7 +23,7 @@ def _script(request: Request, node: NodePlan) -> str:
         "torch.distributed.run",
         f"--nnodes={node.of}",
         f"--nproc-per-node={node.nproc}",
-        f"--node-rank={node.node.index}",
+        f"--node-rank={node.rank}",
         "--rdzv-backend=static",
         f"--master-addr={request.master_addr}",
         f"--master-port={request.master_port}",

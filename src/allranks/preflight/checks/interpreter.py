@@ -50,8 +50,8 @@ def _broken(request: Mapping[str, Any], looked: Nodes) -> list[Finding]:
 
 
 def _too_old(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
-    """Only the direct launcher puts its runner (Python ≥ 3.8) between python and the script."""
-    if request.get("launcher") not in (None, "direct"):
+    """Not where the command is run as it is: else the runner (Python ≥ 3.8) stands before the script."""
+    if request.get("launcher") == "command":
         return []
     old = [n for n, i in works.items() if _minor(i) < OLDEST and i.get("kind") != "python-other"]
     if not old:

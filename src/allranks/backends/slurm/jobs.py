@@ -1,0 +1,120 @@
+"""Slurm's commands: sbatch, scontrol, sacct, scancel (IO, no decisions)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from allranks.diagnose.slurm import SACCT_FORMAT, Job, read_sacct, read_scontrol
+from allranks.errors import NodeError, UsageError
+from allranks.plan.slurm import read_version
+
+SECONDS = 30.0  # for a command that asks slurmctld; it answers late while it is loaded
+_JOB = re.compile(r"[0-9]+")
+
+
+class SlurmError(NodeError):
+    """A command of Slurm's failed; the message has its words."""
+
+
+def available() -> bool:
+    """Whether this machine can submit jobs."""
+    return shutil.which("sbatch") is not None
+
+
+def require() -> None:
+    """UsageError where Slurm's commands are not here."""
+    if not available():
+        raise UsageError("--slurm: sbatch is not on PATH here; run this on a login node of the cluster")
+
+
+def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
+    """Hands a script to sbatch; gives the job's number."""
+    done = _call(["sbatch", "--parsable"], script, environ, cwd)
+    found = _JOB.match(done.stdout.strip())
+    if done.returncode != 0 or found is None:
+        raise SlurmError(f"sbatch refused the job: {words(done.stderr) or done.stdout.strip()}")
+    return found[0]
+
+
+def look(job: str) -> Job | None:
+    """What Slurm knows of a job: slurmctld while it remembers it (MinJobAge), else its accounting; None where neither
+    does. SlurmError where slurmctld does not answer."""
+    done = _call(["scontrol", "--oneliner", "show", "job", job])
+    found = read_scontrol(done.stdout) if done.returncode == 0 else None
+    if found is not None:
+        return found
+    if done.returncode != 0 and "Invalid job id" not in done.stderr:
+        raise SlurmError(f"scontrol show job {job}: {words(done.stderr)}")
+    return account(job)
+
+
+def account(job: str) -> Job | None:
+    """The job in Slurm's accounting; None where there is no accounting."""
+    if shutil.which("sacct") is None:
+        return None
+    done = _call(["sacct", "-nPX", "-j", job, "-o", SACCT_FORMAT])
+    return read_sacct(done.stdout, job) if done.returncode == 0 else None
+
+
+def tell(job: str, signal: str = "TERM") -> None:
+    """A signal to the job's batch script alone, where the controller is; SlurmError where that is not possible."""
+    _check(_call(["scancel", f"--signal={signal}", "--batch", job]), f"scancel --signal={signal} --batch {job}")
+
+
+def cancel(job: str) -> None:
+    """Slurm's own end: SIGTERM to everything of the job, KillWait later SIGKILL."""
+    _check(_call(["scancel", job]), f"scancel {job}")
+
+
+@cache
+def settings() -> Mapping[str, str]:
+    """Slurm's configuration as `scontrol show config` has it; empty where that fails."""
+    done = _call(["scontrol", "show", "config"])
+    pairs = (line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def kill_wait() -> int | None:
+    """Seconds from Slurm's SIGTERM to its SIGKILL; None where it is not known."""
+    found = re.match(r"(\d+) sec", settings().get("KillWait", ""))
+    return int(found[1]) if found else None
+
+
+@cache
+def version() -> tuple[int, int]:
+    """Of srun here."""
+    return read_version(_call(["srun", "--version"]).stdout)
+
+
+def words(stderr: str) -> str:
+    """The last words of a command of Slurm's, without its name in front."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    told = [re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in lines[-3:]]
+    return "; ".join(told)
+
+
+def _check(done: subprocess.CompletedProcess[str], what: str) -> None:
+    if done.returncode != 0:
+        raise SlurmError(f"{what}: {words(done.stderr)}")
+
+
+def _call(
+    argv: Sequence[str], stdin: str = "", environ: Mapping[str, str] | None = None, cwd: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command with its output; in a session of its own, so that Ctrl-C does not reach it."""
+    if environ is None:
+        environ = {**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            argv, input=stdin, env=environ, cwd=cwd, capture_output=True, text=True, errors="replace",
+            timeout=SECONDS, start_new_session=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise UsageError(f"--slurm: {argv[0]} is not on PATH here; run this on a node of the cluster") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{argv[0]} gave no answer within {SECONDS:g} s: is slurmctld loaded, or down?") from None

@@ -1,0 +1,207 @@
+"""One srun step for all nodes: its tasks dial back, and their connections are the channels (IO).
+
+srun's standard input carries to every task what a node gets over ssh, with the places to dial and the secret in it;
+its output goes into the run directory's srun.log, from which it is read why a node does not come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from allranks.backends.bundle import NO_PYTHON, boot_script, payload
+from allranks.backends.dialled import DialledTransport, Listener, Refuse, Seat
+from allranks.backends.transport import Client, _die_with_the_controller
+from allranks.cluster import Cluster, Node
+from allranks.diagnose.slurm import nodes_at_fault
+from allranks.findings import Finding, Where
+from allranks.node.netfacts import interfaces
+from allranks.plan.slurm import step_command, step_environment
+from allranks.spec import RunSpec
+
+from . import jobs
+
+LOOK = 0.5  # seconds between two looks at what srun says of a node that has not come
+END_PATIENCE = 10.0  # seconds for the tasks to end once they were told
+LOG_LIMIT = 1 << 20
+LAUNCHER = "$SLURM_LAUNCH_NODE_IPADDR"  # where srun is, as a node sees it: Slurm sets it in every task
+
+
+class Step:
+    """The srun process. `say` shows what a stranger's connection was refused for."""
+
+    def __init__(self, spec: RunSpec, cluster: Cluster, job: str, say: Callable[[str], None]) -> None:
+        self._spec, self._job = spec, job
+        self._secret = secrets.token_bytes(32)
+        names = [n.name for n in sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)]
+        self.ranks = {name: task for task, name in enumerate(names)}  # as Slurm numbers the nodes of the step
+        self.listener = Listener(len(names), self._secret, _admit, say, first=0)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._from = 0  # what stands before it was said to a start before ours
+
+    def transport(self) -> StepTransport:
+        """How the nodes are reached."""
+        return StepTransport(self, self._spec)
+
+    @property
+    def started(self) -> bool:
+        """Whether srun has been called."""
+        return self._process is not None
+
+    @property
+    def ended(self) -> bool:
+        """srun has come and gone."""
+        return self._process is not None and self._process.poll() is not None
+
+    def log_to(self, path: Path) -> None:
+        """Where srun's output goes; else it is gone with this process."""
+        with contextlib.suppress(OSError):
+            self._log = open(path, "ab+", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
+            self._from = os.fstat(self._log.fileno()).st_size
+
+    def argv(self) -> list[str]:
+        """The command."""
+        script = boot_script(self._spec.guard_python, self._spec.python).decode()
+        return step_command(self._job, list(self.ranks), jobs.version(), script)
+
+    def start(self, header: Mapping[str, Any]) -> None:
+        """Calls srun; what its tasks get lies in memory, as it has the secret in it."""
+        port = self.listener.start([None], 0)
+        order = {
+            "mode": "dial", "engine": "slurm", "rank_from": "SLURM_NODEID", "secret": self._secret.hex(),
+            "places": [[address, port] for address in (LAUNCHER, *own_addresses())], "lease": self._spec.lease,
+            "patience": max(60.0, 4 * self._spec.connect_timeout), "checks": header.get("checks"),
+            "tests": header.get("tests"),
+        }  # fmt: skip
+        given = os.memfd_create("allranks-step")
+        with os.fdopen(given, "wb", closefd=False) as file:
+            file.write(payload(order))
+        os.lseek(given, 0, os.SEEK_SET)
+        try:
+            self._process = subprocess.Popen(
+                self.argv(), stdin=given, stdout=self._log, stderr=self._log, env=step_environment(os.environ),
+                start_new_session=True, preexec_fn=_die_with_the_controller,
+            )  # fmt: skip
+        finally:
+            os.close(given)
+
+    def output(self) -> str:
+        """What srun and the tasks have printed."""
+        return os.pread(self._log.fileno(), LOG_LIMIT, self._from).decode("utf-8", "replace")
+
+    def at_fault(self) -> dict[str, str]:
+        """Nodes that srun complains of, with its words; nodes without a usable Python."""
+        text = self.output()
+        found = nodes_at_fault(text, self.ranks)
+        for line in text.splitlines():
+            task, marker, tried = line.partition(": " + NO_PYTHON.decode())
+            if marker and task.strip().isdigit() and int(task) < len(self.ranks):
+                found[list(self.ranks)[int(task)]] = f"no Python 3.8 or newer was found (tried {tried})"
+        return found
+
+    def finish(self, message: str) -> None:
+        """The tasks are told the end and go; then srun; what does not go is ended."""
+        if self._process is None:
+            return
+        self.listener.finish(0, message)
+        try:
+            self._process.wait(END_PATIENCE if all(seat.taken for seat in self.listener.seats.values()) else 0.5)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGTERM)  # srun ends its step
+            try:
+                self._process.wait(END_PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+class StepTransport(DialledTransport):
+    """Channels over the connections of a step's tasks; the step starts with the first that is wanted."""
+
+    def __init__(self, step: Step, spec: RunSpec) -> None:
+        super().__init__(step.listener, step.ranks, spec.guard_python, spec.python)
+        self._step = step
+
+    async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
+        """The node's connection; None as soon as srun says that it will not come."""
+        if not self._step.started:
+            self._step.start(header)
+        deadline = time.monotonic() + seconds
+        while True:
+            left = min(LOOK, deadline - time.monotonic())
+            client = await super().connect(node, {**header, "engine": "slurm"}, max(0.05, left))
+            if client is not None or self._step.ended or time.monotonic() >= deadline:
+                return client
+            if node.name in self._step.at_fault():
+                return None
+
+    def silence(self, node: Node, seconds: float) -> Finding:
+        """Why it did not come: srun's own words, where it has any."""
+        blamed = self._step.at_fault()
+        place = Where(node=node.name)
+        lines = [line.strip() for line in self._step.output().splitlines() if "error" in line]
+        if node.name in blamed:
+            return _did_not_start(node.name, blamed[node.name], tuple(lines[-3:]))
+        if self._step.ended and blamed:
+            text = f"{node.name} did not start: the step ended because of {', '.join(sorted(blamed))}"
+            return Finding("slurm-config", "skipped", text, "", place)
+        if self._step.ended:
+            said = lines[-1] if lines else "it said nothing"
+            text = f"{node.name}: srun ended before the node answered: {said[:300]}"
+            return Finding("slurm-config", "fail", text, "see srun.log in the run directory", place, tuple(lines[-3:]))
+        return Finding(
+            "master-unreachable", "fail",
+            f"{node.name}: its task in Slurm's step did not dial back within {seconds:g} s: it hangs in a prolog, or a "
+            f"firewall drops its way to {socket.gethostname()}",
+            f"try: srun --overlap --nodelist={node.name} --nodes=1 hostname; a slow start needs a longer "
+            f"--connect-timeout",
+            place,
+        )  # fmt: skip
+
+
+def _did_not_start(name: str, why: str, evidence: tuple[str, ...]) -> Finding:
+    """A node that srun or its own shell has given up."""
+    place = Where(node=name)
+    if "no Python" in why:
+        remedy = "name one with --guard-python /path/to/python3"
+        return Finding("python-version-or-env-mismatch", "fail", f"{name}: {why}", remedy, place, evidence)
+    dead = any(
+        word in why.lower() for word in ("communication", "timed out", "node failure", "not responding", "refused")
+    )
+    remedy = f"sinfo -n {name} -R; scontrol show node {name}; leave it out: --sbatch --exclude={name}"
+    cause = "node-network-down" if dead else "slurm-config"
+    return Finding(cause, "fail", f"{name}: Slurm could not start its task: {why}", remedy, place, evidence)
+
+
+def _admit(seats: dict[int, Seat], hello: dict[str, Any], address: str) -> int:
+    """Everyone who knows the step's secret; the same task again, never another in its place."""
+    rank = hello.get("rank")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank not in seats:
+        raise Refuse(f"{address} came as node {rank!r} of a step of {len(seats)}")
+    seat = seats[rank]
+    if seat.taken and seat.hello.get("instance") != hello.get("instance"):
+        raise Refuse(f"{address} came as node {rank}, which is there already")
+    return rank
+
+
+def own_addresses() -> list[str]:
+    """This machine's addresses for others, of interfaces that are up; the loopback only where there is no other."""
+    found, loopback = [], []
+    for item in interfaces():
+        usable = item.get("up") and item.get("running")
+        for address in item.get("addresses") or ():
+            if item.get("loopback"):
+                loopback.append(str(address["address"]))
+            elif usable and address.get("scope") == "global":
+                found.append(str(address["address"]))
+    return found or loopback

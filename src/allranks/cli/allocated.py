@@ -1,0 +1,70 @@
+"""The nodes of the Slurm allocation that we are in, and how they are reached, for every verb that has a gang."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from allranks.cluster import Cluster
+from allranks.spec import RunSpec
+
+if TYPE_CHECKING:
+    from allranks.backends.slurm.inside import Inside
+    from allranks.backends.slurm.step import Step
+    from allranks.backends.transport import Transport
+    from allranks.gang.session import Session
+
+
+class Reach:
+    """One step of the job, for one command of ours."""
+
+    def __init__(self, step: Step, engine: Inside) -> None:
+        self.step, self.engine = step, engine
+        self.transport: Transport = step.transport()
+        engine.told = step.output
+
+    def begin(self, session: Session) -> None:
+        """Before a run: where srun's words go, who is told of a SIGTERM, what Slurm will not give."""
+        self.step.log_to(session.run_dir.path / "srun.log")
+        self.step.listener.stopped = session.stop_from_afar
+        for text in self.engine.remarks(session.spec.stop_grace):
+            session.say_note(text)
+
+    def end(self) -> None:
+        """The step ends."""
+        self.step.finish("the run is over")
+
+
+def allocated(spec: RunSpec, cluster: Cluster) -> Reach | None:
+    """None where the target is not Slurm's."""
+    if not spec.slurm:
+        return None
+    from allranks.backends.slurm.inside import inside  # imported late: few runs are Slurm's
+    from allranks.backends.slurm.step import Step
+
+    engine = inside(os.environ)
+    assert engine is not None  # find_cluster has seen to it
+    return Reach(Step(spec, cluster, engine.allocation.job, _say), engine)
+
+
+def step_argv(spec: RunSpec, cluster: Cluster) -> list[str]:
+    """The command that starts all guards, its script left out."""
+    reach = allocated(spec, cluster)
+    assert reach is not None
+    return [*reach.step.argv()[:-1], "<boot script>"]
+
+
+def with_step(spec: RunSpec, cluster: Cluster, act: Callable[[Transport | None], int]) -> int:
+    """`act` with the transport of the target, None for ssh; the step ends after it."""
+    reach = allocated(spec, cluster)
+    try:
+        return act(reach.transport if reach is not None else None)
+    finally:
+        if reach is not None:
+            reach.end()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")

@@ -1,0 +1,90 @@
+"""The allocation that this process runs in, from Slurm's variables: nodes, ranks a node, restarts (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import ConfigError, UsageError
+from .hostlist import expand
+from .names import check_host, show
+from .nodes import Cluster, Node
+
+_TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What Slurm gave. `tasks` are tasks a node as they were asked for; empty where nobody asked.
+
+    `restarts` counts requeues of the job; `batch`: this process descends from the job's batch script.
+    """
+
+    job: str
+    nodes: tuple[str, ...]
+    tasks: tuple[int, ...] = ()
+    restarts: int = 0
+    batch: bool = False
+
+
+def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
+    """None outside of an allocation; ConfigError where the variables contradict each other."""
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    nodelist = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    if not job or not nodelist:
+        return None
+    if not job.isdigit():
+        raise ConfigError(f"SLURM_JOB_ID: found {show(job)}, which is no job of Slurm's; unset it, or start again")
+    try:
+        nodes = tuple(check_host(name) for name in expand(nodelist))
+    except UsageError as error:
+        raise ConfigError(f"SLURM_JOB_NODELIST: {error}") from None
+    asked = any(environ.get(name) for name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"))
+    tasks = tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", "")) if asked else ()
+    if tasks and len(tasks) != len(nodes):
+        raise ConfigError(
+            f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} has {len(tasks)} nodes,"
+            f" SLURM_JOB_NODELIST={nodelist} has {len(nodes)}; set --nproc"
+        )
+    restarts = environ.get("SLURM_RESTART_COUNT", "0")
+    batch = environ.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in environ
+    return Allocation(job, nodes, tasks, int(restarts) if restarts.isdigit() else 0, batch)
+
+
+def tasks_per_node(text: str) -> tuple[int, ...]:
+    """Slurm's `4(x2),3` as 4, 4, 3; ConfigError for anything else but nothing."""
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        match = _TASKS.fullmatch(part)
+        if not match or len(found) + int(match[2] or 1) > 100_000:
+            raise ConfigError(f"SLURM_TASKS_PER_NODE: found {show(text)}, set --nproc")
+        found += [int(match[1])] * int(match[2] or 1)
+    return tuple(found)
+
+
+def refuse_step(environ: Mapping[str, str]) -> None:
+    """UsageError in one of several tasks of a step: each of them would start a run of its own."""
+    count = environ.get("SLURM_STEP_NUM_TASKS", "")
+    if count.isdigit() and int(count) > 1:
+        raise UsageError(
+            f"this is task {environ.get('SLURM_PROCID', '?')} of {count} that srun has started, and each would start a "
+            "run of its own; start allranks once, without srun (it starts its own step), or let every task `allranks "
+            "join`"
+        )
+
+
+def allocation_cluster(allocation: Allocation, first: int | None) -> Cluster:
+    """The nodes of the allocation, in its order; slots where more than one task a node was asked for.
+
+    One task a node is what people ask for who start torchrun themselves: then the GPUs count, as without slots.
+    """
+    count = len(allocation.nodes)
+    if first is not None and first > count:
+        raise UsageError(f"--nodes {first}: job {allocation.job} has {count}; set --nodes from 1 to {count}")
+    tasks = allocation.tasks if any(n > 1 for n in allocation.tasks) else ()
+    nodes = [
+        Node(index, name, name, slots=tasks[index] if tasks else None)
+        for index, name in enumerate(allocation.nodes[:first])
+    ]
+    return Cluster(tuple(nodes), f"Slurm job {allocation.job}")

@@ -1,0 +1,300 @@
+"""What Slurm says of a job: why it waits, how it ended, in plain words and as findings (pure).
+
+Facts: Slurm's job_state_string and job_reason_string (slurm_protocol_defs.c), `scontrol show job`, sacct.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from allranks.findings import Finding, Where
+
+CHECK = "slurm"  # findings that are Slurm's own word carry it
+PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+ACTIVE = frozenset(
+    {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "RESIZING", "STOPPED"}
+)
+_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=(.*?)(?=\s[A-Z][A-Za-z/:]*=|\s*$)")
+
+# Slurm's reason: what it means, and what to do where waiting will not help.
+REASONS: dict[str, tuple[str, str]] = {
+    "None": ("Slurm has not looked at it yet", ""),
+    "Resources": ("it is the next in line and waits until enough nodes are free", ""),
+    "Priority": ("jobs with a higher priority come first", ""),
+    "ReqNodeNotAvail": ("a node it needs is down, drained or reserved", "sinfo -R says why nodes are away"),
+    "UnavailableNodes": ("a node it needs is down, drained or reserved", "sinfo -R says why nodes are away"),
+    "NodeDown": ("a node it needs is down", "sinfo -R says why nodes are away"),
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
+        "nodes it needs are down, drained or reserved",
+        "sinfo -R says why nodes are away",
+    ),
+    "Dependency": ("another job has to end first", ""),
+    "DependencyNeverSatisfied": ("the job it depends on failed: it will never start", "scancel it"),
+    "BeginTime": ("its begin time has not come", ""),
+    "Reservation": ("its reservation has not begun", ""),
+    "ReservationDeleted": ("its reservation is gone", "leave out --reservation"),
+    "JobHeldUser": ("you have put it on hold", "scontrol release {job}"),
+    "JobHeldAdmin": ("an administrator holds it", "ask why; only they can release it"),
+    "launch failed requeued held": (
+        "its start failed on a node; it is held",
+        "scontrol release {job}, or scancel {job}",
+    ),
+    "PartitionDown": ("the partition takes no jobs to its nodes now", "sinfo -s lists the others"),
+    "PartitionInactive": ("the partition is inactive", "sinfo -s lists the others"),
+    "PartitionNodeLimit": ("it asks for more nodes than the partition gives one job", "ask for fewer: --nodes"),
+    "PartitionTimeLimit": ("it asks for more time than the partition gives", "ask for less: --sbatch --time=…"),
+    "PartitionConfig": ("the partition has no nodes like that", "sinfo -o '%P %D %c %m %G' shows what it has"),
+    "BadConstraints": ("no node has what it asks for", "sinfo -o '%P %D %c %m %G %f' shows what there is"),
+    "Licenses": ("it waits for a licence", ""),
+    "InvalidAccount": ("the account is not valid here", "sacctmgr show assoc user=$USER"),
+    "InvalidQOS": ("the QOS is not valid here", "sacctmgr show qos"),
+    "JobArrayTaskLimit": ("the array's limit of tasks at a time is reached", ""),
+    "Cleaning": ("it is being cleaned up after an earlier start", ""),
+    "Prolog": ("the nodes' prolog is running", ""),
+    "MaxGRESPerAccount": ("the account has as many GPUs as it may", ""),
+}
+_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)?(\w*?)(Limit|PerUser|PerAccount|PerJob|PerNode|Minutes)\w*")
+_PER_JOB = re.compile(r"Per(Job|Node)|Max(Wall|Node|Cpu|Mem|GRES)\w*PerJob|MaxWallDurationPerJobLimit")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as Slurm tells it. `state` is without what stands behind it (CANCELLED by 0)."""
+
+    id: str
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    failed_node: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    start: str = ""
+    end: str = ""
+    limit: str = ""
+    restarts: int = 0
+    preempted: bool = False
+    requeues: bool = False
+    by: str = ""
+
+    def told(self, state: str, failed_node: str) -> Job:
+        """The same job with what slurmstepd and srun say of it: while it completes, slurmctld does not say why."""
+        return replace(self, state=state, failed_node=self.failed_node or failed_node)
+
+    @property
+    def waits(self) -> bool:
+        """In the queue."""
+        return self.state in PENDING
+
+    @property
+    def active(self) -> bool:
+        """Its processes may run."""
+        return self.state in ACTIVE
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it will run any more."""
+        return not self.waits and not self.active
+
+
+def read_scontrol(text: str) -> Job | None:
+    """Of `scontrol --oneliner show job JOB`; None where it knows no such job."""
+    fields: dict[str, str] = {}
+    for name, value in _FIELD.findall(text.strip()):
+        fields.setdefault(name, value)
+    if "JobId" not in fields or "JobState" not in fields:
+        return None
+    code, sign = _exit(fields.get("ExitCode", ""))
+    restarts = fields.get("Restarts", "0")
+    return Job(
+        fields["JobId"], fields["JobState"], _known(fields.get("Reason")), _known(fields.get("NodeList")),
+        exit_code=code, exit_signal=sign, start=_known(fields.get("StartTime")), end=_known(fields.get("EndTime")),
+        limit=_known(fields.get("TimeLimit")), restarts=int(restarts) if restarts.isdigit() else 0,
+        preempted=bool(_known(fields.get("PreemptTime"))), failed_node=_known(fields.get("FailedNode")),
+        requeues=fields.get("Requeue") == "1",
+    )  # fmt: skip
+
+
+SACCT_FORMAT = "JobIDRaw,State,ExitCode,NodeList,Start,End,Timelimit,Reason"
+
+
+def read_sacct(text: str, job: str) -> Job | None:
+    """Of `sacct -nPX -j JOB -o SACCT_FORMAT`."""
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) == 8 and parts[0] == job:
+            state, _, by = parts[1].partition(" by ")
+            code, sign = _exit(parts[2])
+            return Job(
+                job, state.strip(), _known(parts[7]), _known(parts[3]), exit_code=code, exit_signal=sign,
+                start=parts[4], end=parts[5], limit=parts[6], preempted=state == "PREEMPTED", by=by.strip(),
+            )  # fmt: skip
+    return None
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (None, None)
+
+
+def _known(text: str | None) -> str:
+    return "" if text in (None, "(null)", "None", "Unknown", "None assigned") else str(text)
+
+
+# -- waiting -------------------------------------------------------------------------------------------
+
+
+def waiting(job: Job) -> str:
+    """One line: why the job does not run yet."""
+    if not job.waits:
+        return {"CONFIGURING": "its nodes are being made ready"}.get(job.state, f"it is {job.state.lower()}")
+    meaning, remedy = _meaning(job.reason)
+    tail = f" ({remedy.format(job=job.id)})" if remedy else ""
+    named = f"{job.reason}: " if job.reason else ""
+    return f"{named}{meaning}{tail}" if meaning else job.reason
+
+
+def _meaning(reason: str) -> tuple[str, str]:
+    bare = re.split(r"[,(]", reason, maxsplit=1)[0].strip()
+    for key in (reason, bare):
+        if key in REASONS:
+            return REASONS[key]
+    if not reason:
+        return REASONS["None"]
+    if _PER_JOB.search(bare):
+        return (
+            "it asks for more than one job may have",
+            "ask for less; sacctmgr show qos, sacctmgr show assoc user=$USER",
+        )
+    if _LIMIT.fullmatch(bare):
+        who = "QOS" if bare.startswith("QOS") else "account or user"
+        return (
+            f"a limit of the {who} is reached: it waits until other jobs end",
+            "sacctmgr show assoc user=$USER; sshare",
+        )
+    return "", ""
+
+
+# -- the end -------------------------------------------------------------------------------------------
+
+
+def ended(job: Job, kill_wait: int | None = None, line: str = "") -> Finding | None:
+    """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
+    given = f" ({job.limit})" if job.limit else ""
+    saved = "" if kill_wait is None else f"; ranks had {kill_wait} s (KillWait)"
+    evidence = _evidence(job, line)
+    if job.state in ("TIMEOUT", "DEADLINE"):
+        what = "its time limit" if job.state == "TIMEOUT" else "its deadline"
+        message = f"Slurm ended job {job.id}: {what}{given} was up{saved}"
+        return _fail(LIMIT, message, LONGER, evidence)
+    if job.state == "PREEMPTED" or (job.preempted and job.state in ("REQUEUED", "CANCELLED", "COMPLETING", "PENDING")):
+        return _fail(
+            LIMIT, f"Slurm preempted job {job.id}: a job of a higher priority took its nodes", PREEMPTED, evidence
+        )
+    if job.state == "REQUEUED":
+        return _fail(LIMIT, f"Slurm put job {job.id} back into the queue", PREEMPTED, evidence)
+    if job.state == "NODE_FAIL" or (job.state in PENDING and job.failed_node):
+        return _node_failed(job, evidence)
+    if job.state == "OUT_OF_MEMORY":
+        message = f"Slurm ended job {job.id}: a process wanted more memory than the job has"
+        return _fail("host-oom-killed", message, "ask for more: --sbatch --mem=… (0: all of the node's)", evidence)
+    if job.state == "CANCELLED":
+        by = f" by {_user(job.by)}" if job.by else ""
+        return _fail("slurm-cancelled", f"job {job.id} was cancelled{by}", "start it again if not meant", evidence)
+    if job.state in ("BOOT_FAIL", "LAUNCH_FAILED", "REQUEUE_HOLD", "SPECIAL_EXIT") or "launch failed" in job.reason:
+        message = f"Slurm could not start job {job.id} ({job.state}{', ' + job.reason if job.reason else ''})"
+        return _fail("slurm-config", message, "the node's slurmd log says why; sinfo -R", evidence)
+    return None
+
+
+def _node_failed(job: Job, evidence: tuple[str, ...]) -> Finding:
+    node = job.failed_node or _only(job.nodes)
+    which = node or (f"a node of {job.nodes}" if job.nodes else "a node")
+    message = f"Slurm ended job {job.id}: {which} failed (it no longer answers slurmctld)"
+    remedy = "sinfo -R -l; scontrol show node NODE says since when. Leave it out: --sbatch --exclude=NODE"
+    return _fail("node-network-down", message, remedy.replace("NODE", node) if node else remedy, evidence, node)
+
+
+def warned(job: Job, at: float, now: float) -> Finding:
+    """Slurm announced the end at `at` (unix seconds): the time limit where that is near, else a preemption."""
+    left = _seconds_until(job.end, now)
+    given = f" ({job.limit})" if job.limit else ""
+    if job.preempted or left is None or left > LIMIT_NEAR:
+        message = f"Slurm preempted job {job.id} for one of a higher priority: ranks were ended in order before it"
+        return _fail(LIMIT, message, PREEMPTED, _evidence(job, ""))
+    message = f"job {job.id}'s time limit{given} was nearly up: Slurm said so, and ranks were ended in order before it"
+    return _fail(LIMIT, message, LONGER, _evidence(job, ""))
+
+
+def _seconds_until(text: str, now: float) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() - now
+    except ValueError:
+        return None
+
+
+LIMIT = "slurm-preempt-or-timelimit"
+LIMIT_NEAR = 600.0  # seconds: Slurm's warnings of a limit come up to a minute early, ours at most minutes before it
+
+
+LONGER = "ask for more time (--sbatch --time=…) and save checkpoints in time: SIGTERM comes --stop-grace before the end"
+PREEMPTED = "save checkpoints at SIGTERM; with --sbatch --requeue the job starts again by itself, as a fresh attempt"
+
+
+def _only(nodes: str) -> str:
+    """The node, where the list has one."""
+    return "" if any(character in nodes for character in "[,") else nodes
+
+
+def _user(by: str) -> str:
+    return f"user {by}" if by.isdigit() else by
+
+
+def _evidence(job: Job, line: str) -> tuple[str, ...]:
+    parts = {"JobState": job.state, "Reason": job.reason, "EndTime": job.end}
+    told = " ".join(f"{name}={value}" for name, value in parts.items() if value)
+    return (*((f"slurmstepd: {line}",) if line else ()), f"scontrol show job {job.id}: {told}")
+
+
+def _fail(cause: str, message: str, remedy: str, evidence: tuple[str, ...], node: str = "") -> Finding:
+    return Finding(cause, "fail", message, remedy, Where(node=node or None), evidence, CHECK)
+
+
+# -- what srun and slurmstepd print ----------------------------------------------------------------------
+
+_DUE = re.compile(r"\*\*\* (?:STEP|JOB) (\S+) ON (\S+) CANCELLED AT (\S+?)(?: DUE TO ([A-Z ,]+?))? ?\*\*\*")
+_DUE_STATES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "JOB REQUEUE": "REQUEUED"}
+
+
+def cancelled(text: str) -> tuple[str, str] | None:
+    """(state, line) of slurmstepd's last word: TIMEOUT, PREEMPTED, NODE_FAIL, REQUEUED, else CANCELLED."""
+    found = None
+    for match in _DUE.finditer(text):
+        due = (match[4] or "").strip()
+        state = "NODE_FAIL" if due.startswith("NODE FAIL") else _DUE_STATES.get(due, "CANCELLED")
+        if found is None or found[0] == "CANCELLED":
+            found = (state, match[0])
+    return found
+
+
+_ON_NODE = (
+    re.compile(r"Task launch for \S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)"),
+    re.compile(r"[Nn]ode failure on (?P<node>[\w.-]+)(?P<why>)"),
+    re.compile(r"[Tt]imed out waiting for (?:job )?(?:step|launch) response from (?P<node>[\w.-]+)(?P<why>)"),
+)
+_TASK = re.compile(r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: (?P<why>.+)")  # ended by itself, or with the step
+_WITH_THE_STEP = re.compile(r"Killed|Terminated|exit code 1(?:37|43)\b")
+
+
+def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[str, str]:
+    """What srun says of single nodes: name → its words. `nodes` are the ones that count."""
+    found: dict[str, str] = {}
+    ended: dict[str, str] = {}
+    for line in stderr.splitlines():
+        for pattern in (*_ON_NODE, _TASK):
+            match = pattern.search(line)
+            if match and (nodes is None or match["node"] in nodes):
+                (ended if pattern is _TASK else found).setdefault(match["node"], (match["why"] or line).strip())
+    return found or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}

@@ -1,0 +1,90 @@
+"""accelerate: `accelerate launch` once a node, the machine's figures as options (they hold over any configuration).
+
+With more than one process it must go through torch's agent: `--cpu`, and a configuration that names no multi-process
+type, start the script once a machine, each trains alone, and all end with 0 (accelerate/commands/launch.py:
+simple_launcher). So without GPUs it is --multi_gpu and ACCELERATE_USE_CPU. `--num_processes` is divided by the number
+of machines there: nodes with different numbers of ranks each say their own, times the machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.spec import RunSpec
+from allranks.spec.tools import Tool
+
+from ..environment import Place, Process
+from ..ranks import Attempt, NodePlan
+from .agent import agent, has_gpu, interpreter, through
+from .words import launched_by, read_training
+
+OURS = (
+    "num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port", "rdzv_backend",
+    "rdzv_conf", "same_network", "max_restarts", "cpu", "mpirun_hostfile", "deepspeed_hostfile",
+    "deepspeed_multinode_launcher",
+)  # fmt: skip
+MODES = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu")
+SINGLE = ("", "NO", "MULTI_CPU")  # distributed_type of a configuration that starts one process a machine
+
+
+def accelerate(
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+) -> list[Process]:
+    """One agent a node; it starts the node's ranks."""
+    words, tool = read_training(spec), launched_by(spec)
+    config = configured(facts)
+    mode = ("--multi_gpu",) if world_size > 1 and needs_mode(tool, config) else ()
+    no_python = ("--no_python",) if words.kind == "program" else ()
+    argv = (
+        interpreter(words, facts), *words.flags, "-m", "accelerate.commands.launch", *kept(tool), *mode,
+        *arguments(node, attempt), *no_python, *through(words, place),
+    )  # fmt: skip
+    on_cpu = not has_gpu(facts) and not uses_deepspeed(tool, config)
+    env = {"ACCELERATE_USE_CPU": "true"} if on_cpu or wants_cpu(tool, config) else {}
+    return [agent(world_size, node, place, attempt, argv, env)]
+
+
+def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
+    """Who the machines are."""
+    found = {
+        "num_machines": node.of,
+        "num_processes": node.nproc * node.of,
+        "machine_rank": node.rank,
+        "main_process_ip": attempt.master_addr,
+        "main_process_port": attempt.master_port,
+        "rdzv_backend": "static",
+        "max_restarts": 0,
+        "deepspeed_multinode_launcher": "standard",  # the others reach out by ssh themselves
+    }
+    return ("--same_network", *(word for name, value in found.items() for word in (f"--{name}", str(value))))
+
+
+def kept(tool: Tool | None) -> tuple[str, ...]:
+    """The user's own options."""
+    return tool.kept(OURS) if tool is not None else ()
+
+
+def configured(facts: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The configuration that accelerate will read, as the check of that name found it; None: not looked, or none."""
+    found = facts.get("accelerate_config")
+    return found if isinstance(found, Mapping) and "error" not in found else None
+
+
+def needs_mode(tool: Tool | None, config: Mapping[str, str] | None) -> bool:
+    """Whether nothing says that there are several processes."""
+    if tool is not None and tool.has(*MODES):
+        return False
+    if config is not None:
+        return str(config.get("distributed_type") or "") in SINGLE
+    return tool is None or not tool.has("config_file") or tool.has("cpu")
+
+
+def uses_deepspeed(tool: Tool | None, config: Mapping[str, str] | None) -> bool:
+    """DeepSpeed chooses its device by itself."""
+    return bool(tool and tool.has("use_deepspeed")) or (config or {}).get("distributed_type") == "DEEPSPEED"
+
+
+def wants_cpu(tool: Tool | None, config: Mapping[str, str] | None) -> bool:
+    """Said by --cpu or use_cpu."""
+    return bool(tool and tool.has("cpu")) or str((config or {}).get("use_cpu")).lower() == "true"

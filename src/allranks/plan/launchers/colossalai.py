@@ -1,0 +1,53 @@
+"""colossalai: `colossalai run` once a node, on that node alone; the others are told to torchrun, which it calls.
+
+Its command line knows several nodes only by ssh, so nnodes and node_rank go through --extra_launch_args: they come
+last there, and torchrun takes the last. It joins the words with blanks for a shell (colossalai 0.5.0,
+cli/launcher/run.py) and looks for torchrun on PATH: words are quoted, and the interpreter's directory goes first.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.spec import RunSpec
+from allranks.spec.tools import Tool
+
+from ..environment import Place, Process
+from ..ranks import Attempt, NodePlan
+from .agent import agent, interpreter, through
+from .words import launched_by, read_training
+
+OURS = (
+    "H", "host", "hostfile", "include", "exclude", "num_nodes", "nproc_per_node", "master_port", "master_addr",
+    "ssh_port", "extra_launch_args",
+)  # fmt: skip
+WITH_PATH = 'PATH="${0%/*}:$PATH" exec "$0" "$@"'
+
+
+def colossalai(
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+) -> list[Process]:
+    """One launcher a node; it starts the node's ranks."""
+    words, tool = read_training(spec), launched_by(spec)
+    argv = (
+        "/bin/sh", "-c", WITH_PATH, interpreter(words, facts), *words.flags, "-m", "colossalai.cli.cli", "run",
+        *kept(tool), *arguments(node, attempt, tool), "--", *map(shlex.quote, through(words, place)),
+    )  # fmt: skip
+    return [agent(world_size, node, place, attempt, argv)]
+
+
+def arguments(node: NodePlan, attempt: Attempt, tool: Tool | None) -> tuple[str, ...]:
+    """Who the nodes are."""
+    theirs = [tool.value("extra_launch_args") or ""] if tool is not None else []
+    ours = f"nnodes={node.of},node_rank={node.rank},rdzv_backend=static,max_restarts=0"
+    return (
+        "--nproc_per_node", str(node.nproc), "--master_addr", attempt.master_addr, "--master_port",
+        str(attempt.master_port), "--extra_launch_args", ",".join(filter(None, [*theirs, ours])),
+    )  # fmt: skip
+
+
+def kept(tool: Tool | None) -> tuple[str, ...]:
+    """The user's own options."""
+    return tool.kept(OURS) if tool is not None else ()

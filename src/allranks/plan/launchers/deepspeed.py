@@ -1,0 +1,61 @@
+"""deepspeed: its runner once a node with --no_ssh; who the nodes are stands in a hostfile that allranks writes there.
+
+`--local_rank` goes to the program as with deepspeed alone (`--no_local_rank` among the options leaves it out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.spec import RunSpec
+from allranks.spec.tools import Tool
+
+from ..environment import Place, Process
+from ..ranks import Attempt, NodePlan
+from .agent import agent, interpreter, through
+from .words import launched_by, read_training
+
+OURS = (
+    "H", "hostfile", "i", "include", "e", "exclude", "num_nodes", "num_gpus", "num_accelerators", "master_port",
+    "master_addr", "node_rank", "launcher", "launcher_args", "no_ssh", "no_ssh_check", "force_multi", "ssh_port",
+)  # fmt: skip
+
+
+def deepspeed(
+    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
+) -> list[Process]:
+    """One launcher a node; it starts the node's ranks."""
+    words = read_training(spec)
+    path = f"{place.node_dir}/deepspeed_hostfile"
+    argv = (
+        interpreter(words, facts), *words.flags, "-m", "deepspeed.launcher.runner", *kept(launched_by(spec)),
+        *arguments(node, attempt, path), *(("--no_python",) if words.kind == "program" else ()), *through(words, place),
+    )  # fmt: skip
+    return [agent(world_size, node, place, attempt, argv, files={path: hostfile(world_size, node)})]
+
+
+def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
+    """Who the nodes are."""
+    return (
+        "--hostfile", path, "--no_ssh", "--node_rank", str(node.rank), "--master_addr", attempt.master_addr,
+        "--master_port", str(attempt.master_port),
+    )  # fmt: skip
+
+
+def hostfile(world_size: int, node: NodePlan) -> str:
+    """A line a node. With --no_ssh names say nothing, and of the other nodes only the ranks before and after count: a
+    node that joined by itself knows no more."""
+    before = _shared(node.first_rank, node.rank)
+    after = _shared(world_size - node.first_rank - node.nproc, node.of - node.rank - 1)
+    return "".join(f"node{i} slots={slots}\n" for i, slots in enumerate([*before, node.nproc, *after]))
+
+
+def _shared(ranks: int, nodes: int) -> list[int]:
+    """So many ranks on so many nodes."""
+    return [ranks // nodes + (i < ranks % nodes) for i in range(nodes)]
+
+
+def kept(tool: Tool | None) -> tuple[str, ...]:
+    """The user's own options."""
+    return tool.kept(OURS) if tool is not None else ()

@@ -1,0 +1,38 @@
+"""Which launcher's options and configuration files speak of nodes, ranks and batches: for the checks (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from allranks.spec import RunSpec
+from allranks.spec.tools import read_tool
+
+_DEEPSPEED = ("deepspeed", "ds_config", "ds-config")
+
+
+def launcher_settings(spec: RunSpec) -> dict[str, Any]:
+    """{"name", "options" of the launcher; "accelerate": path of its configuration ("": the default one), or None;
+    "deepspeed": paths}. "holds": the options are used as they stand, allranks sets none."""
+    tool = read_tool(spec.command)
+    name = tool.name if tool is not None else spec.launcher
+    options = {o.name: o.value for o in tool.options} if tool is not None else {}
+    words = [*(w for o in tool.options for w in o.words), *tool.program] if tool is not None else spec.command
+    return {
+        "name": name,
+        "options": options,
+        "accelerate": (options.get("config_file") or "") if name == "accelerate" else None,
+        "deepspeed": _json_files(words),
+        "holds": tool is not None and spec.launcher != tool.name,
+    }
+
+
+def _json_files(words: Sequence[str]) -> list[str]:
+    """Values such as ds.json of options such as --deepspeed, --deepspeed_config, --ds_config."""
+    found = []
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.startswith("-") and any(part in name for part in _DEEPSPEED):
+            value = value if equals else "".join(words[index + 1 : index + 2])
+            found += [value] if value.endswith(".json") else []
+    return list(dict.fromkeys(found))

@@ -1,0 +1,95 @@
+"""slurm: a batch script whose first node runs the controller; Slurm's own gang, limits and cleanup around it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from allranks.spec.secrets import is_secret_name
+from allranks.spec.words import as_options
+
+from ..slurm import WARN_BEFORE, check_sbatch
+from .request import Rendered, Request
+from .shell import folded
+
+# Not for the controller inside: sbatch has been told, or they belong to the terminal that submitted.
+OUTSIDE = (
+    "nodes",
+    "partition",
+    "sbatch",
+    "slurm",
+    "local",
+    "hosts",
+    "detach",
+    "dry_run",
+    "json",
+    "workdir",
+    "runs_dir",
+)
+
+
+def slurm(request: Request) -> Rendered:
+    """{job.sh: text}"""
+    return {"job.sh": batch_script(request)}
+
+
+def batch_script(request: Request, run_dir: str | None = None) -> str:
+    """The script for sbatch. `run_dir`: the run directory is there already, and the job's output goes into it."""
+    spec = request.spec
+    workdir = spec.workdir or request.workdir
+    lines = ["#!/bin/sh", *_directives(request, run_dir), "# Made by allranks: the controller runs on the first node."]
+    lines += [
+        "trap '' USR1  # Slurm's warning: until the controller listens, it must not end the script",
+        "cd_failed() {",
+        '  echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2',
+        "  exit 4",
+        "}",
+        f"cd {shlex.quote(workdir)} || cd_failed {shlex.quote(workdir)}",
+    ]
+    python = request.allranks[0]
+    lines += [f"[ -x {shlex.quote(python)} ] || cd_failed {shlex.quote(python)}"] if "/" in python else []
+    if run_dir is not None:
+        lines += [f"[ -d {shlex.quote(run_dir)} ] || cd_failed {shlex.quote(run_dir)}"]
+        lines += [f"export ALLRANKS_RUN_DIR={shlex.quote(run_dir)}"]
+    if spec.pg_timeout is not None and not spec.pg_timeout_forced:
+        lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.pg_timeout:g}"]
+    lines += [
+        f': "${{{name}:?set {name} in the shell that calls sbatch}}"'
+        for name in sorted(spec.env)
+        if is_secret_name(name)
+    ]
+    words = [
+        *request.allranks,
+        "run",
+        "--slurm",
+        "--config=/dev/null",
+        f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}",
+    ]
+    without = (*OUTSIDE, *(("pg_timeout",) if not spec.pg_timeout_forced else ()))
+    words += as_options(spec, without)
+    return "\n".join([*lines, "exec " + folded(words)]) + "\n"
+
+
+def _directives(request: Request, run_dir: str | None) -> list[str]:
+    spec = request.spec
+    words = [
+        f"--job-name={spec.name}",
+        f"--nodes={(spec.nodes or 1) + spec.spares}",
+        *([f"--ntasks-per-node={spec.nproc}"] if spec.nproc is not None else []),
+        *([f"--partition={spec.partition}"] if spec.partition is not None else []),
+        *([f"--output={run_dir.replace('%', '%%')}/slurm.log"] if run_dir is not None else []),
+        "--open-mode=append",
+        f"--signal=B:USR1@{warning(spec.stop_grace)}",
+    ]
+    lines = [f"#SBATCH {shlex.quote(word)}" for word in words]
+    asked = check_sbatch(spec.sbatch)
+    return lines + ([f"#SBATCH {shlex.join(asked)}"] if asked else [])
+
+
+def warning(stop_grace: float) -> int:
+    """Seconds before the end of the job at which its script is told: time to save, and to write it all down."""
+    return min(65535, math.ceil(stop_grace) + WARN_BEFORE)
+
+
+def _absolute(path: str, base: str) -> str:
+    return path if path.startswith("/") else f"{base.rstrip('/')}/{path}"

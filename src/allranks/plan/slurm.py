@@ -1,0 +1,91 @@
+"""The commands that allranks gives to Slurm: the step of the guards, the batch script's options (pure)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from allranks.cluster.hostlist import compress
+from allranks.errors import UsageError
+
+WARN_BEFORE = 15  # seconds from the end of the grace to the job's own end: for logs and a word
+OVERLAP = (20, 11)  # the version that has srun --overlap, and without it lets a step wait for another
+
+# What srun would take for the user's wish for this step: the step has one task a node and all that the job has.
+STEP_VARIABLES = (
+    "NTASKS", "NPROCS", "NTASKS_PER_NODE", "NTASKS_PER_CORE", "NTASKS_PER_SOCKET", "NTASKS_PER_GPU", "NTASKS_PER_TRES",
+    "TASKS_PER_NODE", "CPUS_PER_TASK", "TRES_PER_TASK", "GPUS_PER_TASK", "CPU_BIND", "CPU_BIND_TYPE", "CPU_BIND_LIST",
+    "CPU_BIND_VERBOSE", "MEM_BIND", "GPU_BIND", "DISTRIBUTION", "EXACT", "EXCLUSIVE", "THREADS_PER_CORE", "HINT",
+    "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE", "KILL_BAD_EXIT", "WAIT", "LABELIO", "UNBUFFEREDIO", "STDINMODE",
+    "STDOUTMODE", "STDERRMODE", "EXPORT_ENV", "MPI_TYPE", "OPEN_MODE", "WORKING_DIR", "MULTI_PROG", "NNODES",
+)  # fmt: skip
+
+# They would make of one run several, or of the script another program.
+_REFUSED = re.compile(
+    r"(?:(--array|--wrap|--wait|--test-only|--parsable|--output|--error|--chdir|--nodes|--job-name|--open-mode|--signal|"
+    r"--input|--version|--help|--usage)(?:=.*)?|(-[aWoeDNJiVh]).*)",
+    re.DOTALL,
+)
+_INSTEAD = {
+    "-N": "set --nodes of allranks", "--nodes": "set --nodes of allranks", "-J": "set --name of allranks",
+    "--job-name": "set --name of allranks", "-D": "set --workdir of allranks", "--chdir": "set --workdir of allranks",
+    "--signal": "set --stop-grace: Slurm is asked for a signal in time for it",
+    "-a": "start one run for each", "--array": "start one run for each",
+}  # fmt: skip
+
+
+def read_version(text: str) -> tuple[int, int]:
+    """Of `srun --version`: "slurm 22.05.8", "slurm-wlm 23.11.4"; (0, 0) where it is not understood."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of srun: the caller's, without what asks for another kind of step."""
+    unwanted = {f"SLURM_{name}" for name in STEP_VARIABLES}
+    return {name: value for name, value in environ.items() if name not in unwanted}
+
+
+def step_command(job: str, nodes: Sequence[str], version: tuple[int, int], script: str) -> list[str]:
+    """One srun for all nodes: a task a node that runs `script`, fed by standard input."""
+    return [
+        "srun",
+        f"--jobid={job}",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes)}",
+        "--ntasks-per-node=1",
+        f"--nodelist={compress(nodes)}",
+        "--job-name=allranks",
+        "--input=all",
+        "--label",
+        "--unbuffered",
+        "--export=ALL",
+        "--mpi=none",
+        "--cpu-bind=none",
+        "--mem=0",
+        "--wait=0",
+        "--kill-on-bad-exit=1",
+        *(["--overlap"] if version >= OVERLAP else []),
+        "/bin/sh",
+        "-c",
+        script,
+    ]
+
+
+def check_sbatch(texts: Sequence[str]) -> list[str]:
+    """The words of --sbatch, each option as it was written; UsageError for those that allranks sets itself."""
+    words: list[str] = []
+    for text in texts:
+        try:
+            words += shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"--sbatch {text!r}: {error}; write it as on sbatch's command line") from None
+    for word in words:
+        refused = _REFUSED.fullmatch(word)
+        if refused:
+            instead = _INSTEAD.get(refused[1] or refused[2], "allranks sets it, or needs it unset")
+            raise UsageError(f"--sbatch {word}: not possible here; {instead}")
+    if words and not words[0].startswith("-"):
+        raise UsageError(f"--sbatch {words[0]!r}: options of sbatch only, such as --sbatch '--time=1:00:00 --qos=long'")
+    return words

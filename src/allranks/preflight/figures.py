@@ -1,0 +1,127 @@
+"""Shared by the checks of launchers: configuration files as flat tables, and the ranks that a run would have.
+
+Ships to the nodes: Python 3.8, standard library. YAML is read as far as `accelerate config` writes it: keys with
+values, and tables by indentation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from allranks.findings import Finding
+
+from .compare import Nodes, names, number, others, part, place, verb
+from .host import CouldNotLook, Host
+
+LIMIT = 256 << 10
+MISSING = "(missing)"  # a key that no file has
+_LINE = re.compile(r"( *)([A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*') *:(?: +(.*)|)$")
+
+
+def read_table(host: Host, path: str) -> Dict[str, str]:
+    """A YAML or JSON file as {"key": value, "table.key": value}; {MISSING: path} without it; raises CouldNotLook."""
+    whole = absolute(host, path)
+    try:
+        text = host.read(whole, LIMIT)
+    except FileNotFoundError:
+        return {MISSING: whole}
+    except OSError as error:
+        raise CouldNotLook(f"{whole}: {error.strerror or error}") from None
+    if not whole.endswith(".json"):
+        return flat_yaml(text)
+    try:
+        return flat_json(json.loads(text))
+    except ValueError as error:
+        raise CouldNotLook(f"{whole}: {error}") from None
+
+
+def absolute(host: Host, path: str) -> str:
+    """A path as the ranks will see it."""
+    home = host.env.get("HOME", "")
+    if path.startswith("~/") and home:
+        return home + path[1:]
+    return path if path.startswith("/") else f"{str(host.request.get('workdir') or '').rstrip('/')}/{path}"
+
+
+def flat_json(found: Any, before: str = "") -> Dict[str, str]:
+    """Lists are left out."""
+    table: Dict[str, str] = {}
+    for key, value in found.items() if isinstance(found, dict) else ():
+        if isinstance(value, dict):
+            table.update(flat_json(value, f"{before}{key}."))
+        elif not isinstance(value, list):
+            table[f"{before}{key}"] = (
+                "" if value is None else str(value).lower() if value in (True, False) else str(value)
+            )
+    return table
+
+
+def flat_yaml(text: str) -> Dict[str, str]:
+    """Lists and texts of several lines are left out."""
+    table: Dict[str, str] = {}
+    above: List[Tuple[int, str]] = []
+    for line in text.splitlines():
+        match = _LINE.match(_without_comment(line).rstrip())
+        if match is None:
+            continue
+        depth, key, value = len(match.group(1)), match.group(2).strip("\"'"), (match.group(3) or "").strip()
+        above = [item for item in above if item[0] < depth]
+        if value:
+            table["".join(name + "." for _, name in above) + key] = _plain(value)
+        above.append((depth, key))
+    return table
+
+
+def _without_comment(line: str) -> str:
+    return re.sub(r"(^| )#.*", "", line) if '"' not in line and "'" not in line else line
+
+
+def _plain(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return "" if value in ("null", "~", "{}", "[]") else value
+
+
+def absent(tables: Nodes, path: str) -> List[Finding]:
+    """The nodes without a configuration that the command names."""
+    nodes = [node for node, table in tables.items() if MISSING in table]
+    if not nodes:
+        return []
+    fine = [node for node, table in tables.items() if table and MISSING not in table]
+    message = f"{names(nodes)} {verb(nodes, 'has', 'have')} no {path}{others(nodes, fine, 'have it', 'has it')}"
+    remedy = f"put it there ({tables[nodes[0]][MISSING]}), or run with --sync, which ships what is here"
+    return [Finding("missing-file-or-data-path", "fail", message, remedy, place(nodes))]
+
+
+def whole(text: object) -> Optional[int]:
+    """A whole number, as YAML and options have it; None for anything else ("auto")."""
+    word = str(text).strip()
+    return int(word) if re.fullmatch(r"-?\d{1,9}", word) else None
+
+
+class Ranks:
+    """How many nodes and ranks a run would have, from the request and the facts."""
+
+    def __init__(self, request: Mapping[str, Any], facts_by_node: Nodes) -> None:
+        slots: Mapping[str, Any] = request.get("slots") or dict.fromkeys(facts_by_node)
+        shared = len(slots) if request.get("virtual") else 1
+        self.by_node = {}
+        for node, count in slots.items():
+            seen = facts_by_node.get(node) or (next(iter(facts_by_node.values()), {}) if request.get("virtual") else {})
+            gpus = int(part(seen, "gpus").get("count") or 0) // shared
+            self.by_node[node] = int(request.get("nproc") or count or gpus or 1)
+        self.nodes, self.world = len(self.by_node), sum(self.by_node.values())
+        self.first = next(iter(self.by_node), "")
+
+    @property
+    def each(self) -> Optional[int]:
+        """Ranks a node, where all have the same number."""
+        counts = set(self.by_node.values())
+        return counts.pop() if len(counts) == 1 else None
+
+    def __str__(self) -> str:
+        if self.each is not None:
+            return f"{number(self.nodes, 'node')} × {number(self.each, 'rank')}"
+        return " + ".join(f"{count} on {node}" for node, count in list(self.by_node.items())[:6])

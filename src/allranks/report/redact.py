@@ -1,0 +1,357 @@
+"""Secrets out of texts, JSON values and streams, with a list of what was hidden (pure).
+
+`Redactor` serves one page or one bundle. A `Stream` takes a file in chunks of any size and holds one line of at
+most `WINDOW` bytes: a secret that lies across two chunks is found. A longer line is cut at white space, and what
+follows is left out, so that no part of a secret is left at the cut. Escape sequences and control characters are
+removed first, as they could stand inside a token.
+
+The list says kind, file, count and lines, never the value. Not found: what is encoded (base64, compressed), and
+secrets without a known form that no name, header or command beside them gives away; `patterns` are for those.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from allranks.errors import UsageError
+from allranks.spec.secrets import REDACTED, is_secret_name
+
+from . import secretforms as forms
+
+WINDOW = 64 << 10  # bytes of a line that are looked at
+KNOWN_LENGTH = 8  # characters from which on a known value is looked for
+PEM_LINES = 400  # of a private key whose end never comes
+PLACES_LISTED = 20
+USERS, NAMED, KNOWN, KEY = "user's pattern", "named value", "known value", "private key"
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()#][A-Z0-9]|[@-Z\\^_=>78])")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff]")
+_PATHS = ("path", "file", "files", "filename", "dir", "directory", "folder", "sock", "socket", "home")
+_NO_VALUE = re.compile(r"(?i)[\s\"'\\,;)}\]]*(?:none|null|true|false|\*+|<unset>)?[\s\"'\\,;:.)}\]]*")
+_COUNT = re.compile(r"-?\d{1,7}[,;)\]]*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
+
+Note = Callable[[str], None]  # of a kind
+
+
+@dataclass
+class Hidden:
+    """What was hidden of one kind in one file: how often, and in which lines (or places of a JSON document)."""
+
+    kind: str
+    file: str
+    count: int = 0
+    places: list[int | str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without any value."""
+        return {"kind": self.kind, "file": self.file, "count": self.count, "lines": self.places}
+
+
+class Redactor:
+    """`patterns` are the user's regular expressions; `known` are values that are secret wherever they stand."""
+
+    def __init__(self, patterns: Sequence[str] = (), known: Iterable[str] = ()) -> None:
+        self._own = [_compiled(pattern) for pattern in patterns]
+        parts = {p.strip() for value in known for p in value.splitlines()}
+        longest = sorted((p for p in parts if len(p) >= KNOWN_LENGTH), key=lambda p: (-len(p), p))
+        self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
+        self._hidden: dict[tuple[str, str], Hidden] = {}
+
+    @property
+    def hidden(self) -> list[Hidden]:
+        """By file, then kind."""
+        return [self._hidden[key] for key in sorted(self._hidden)]
+
+    def text(self, text: str, file: str, place: int | str = "") -> str:
+        """A text of several lines; `place` is the number of the first, or where it stands in a document."""
+        lines = Lines(self, file, place)
+        return "\n".join(lines.line(_bounded(line)) for line in text.split("\n"))
+
+    def stream(self, file: str, silent: int = 0, from_start: bool = True) -> Stream:
+        """For a file in chunks; lines that begin in its first `silent` bytes are read but not given out."""
+        return Stream(Lines(self, file), silent, from_start)
+
+    def note(self, kind: str, file: str, place: int | str) -> None:
+        """One more was hidden."""
+        hidden = self._hidden.setdefault((file, kind), Hidden(kind, file))
+        hidden.count += 1
+        if place not in ("", *hidden.places) and len(hidden.places) < PLACES_LISTED:
+            hidden.places.append(place)
+
+    def line(self, text: str, note: Note) -> str:
+        """One line, by itself."""
+        if self._known is not None:
+            text = self._known.sub(_hide(KNOWN, 0, note), text)
+        for pattern in self._own:
+            text = pattern.sub(_hide(USERS, 0, note), text)
+        return hide_forms(text, note) if forms.TRIGGER.search(text) else text
+
+    # -- JSON --------------------------------------------------------------------------------------
+
+    def value(self, value: Any, file: str, place: int | str = "") -> Any:
+        """A JSON value: texts by the rules of text, values of secret names whole."""
+        if isinstance(value, str):
+            return self.text(value, file, place)
+        if isinstance(value, Mapping):
+            return self._mapping(value, file, place)
+        if isinstance(value, (list, tuple)):
+            return self._words(value, file, place)
+        return value
+
+    def _mapping(self, value: Mapping[Any, Any], file: str, place: int | str) -> dict[Any, Any]:
+        pair = is_secret(str(value.get("name"))) and "value" in value  # as Kubernetes writes variables
+        found = {}
+        for key, item in value.items():
+            name = self.text(key, file, place) if isinstance(key, str) else key
+            at = place if isinstance(place, int) else f"{place}.{name}".lstrip(".")
+            hide = (pair and key == "value") or (isinstance(key, str) and is_secret(key))
+            found[name] = self._whole(item, str(key), file, at) if hide else self.value(item, file, at)
+        return found
+
+    def _words(self, value: Sequence[Any], file: str, place: int | str) -> list[Any]:
+        """A list may be a command: its `--api-key` hides the next word."""
+        found: list[Any] = []
+        hide = False
+        for item in value:
+            if not isinstance(item, str):
+                found.append(self.value(item, file, place))
+                hide = False
+                continue
+            hide = hide and not item.startswith("--")
+            found.append(self._whole(item, "", file, place) if hide else self.text(item, file, place))
+            hide = item.startswith("-") and "=" not in item and is_secret(item)
+        return found
+
+    def _whole(self, value: Any, name: str, file: str, place: int | str) -> Any:
+        """The value of a secret name; of a list or an object all in it."""
+        if isinstance(value, Mapping):
+            return {self.text(str(k), file, place): self._whole(item, name, file, place) for k, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._whole(item, name, file, place) for item in value]
+        if value is None or isinstance(value, bool) or value == REDACTED or _is_none(name, str(value)):
+            return value
+        self.note(NAMED, file, place)
+        return REDACTED
+
+    def json_line(self, line: str, file: str, number: int) -> str | None:
+        """A line of a .jsonl file; None where it is no JSON."""
+        try:
+            return json.dumps(self.value(json.loads(line), file, number))
+        except (ValueError, RecursionError):
+            return None
+
+
+class Lines:
+    """Line after line of one file: what goes on over several lines is remembered."""
+
+    def __init__(self, redactor: Redactor, file: str, place: int | str = 1) -> None:
+        self._redactor, self._file, self._place = redactor, file, place
+        self._key = 0  # lines of a private key that may still come
+        self._pair = False  # the next line has the value of a secret name
+        self._block: int | None = None  # how far the name is indented whose block is secret
+
+    def line(self, raw: str) -> str:
+        """The line without secrets; the lines of a private key become empty."""
+        text = self._rest(plain(raw))
+        if text is not None:
+            text, key = _before_key(text)
+            found = self._redactor.line(self._paired(text), self._note)
+            self._begin(text)
+            if key:
+                self._key = PEM_LINES
+                self._note(KEY)
+                found += REDACTED
+        if isinstance(self._place, int):
+            self._place += 1
+        return found if text is not None else ""
+
+    def _note(self, kind: str) -> None:
+        self._redactor.note(kind, self._file, self._place)
+
+    def _rest(self, text: str) -> str | None:
+        """What is not of a key or a block that began before; None where all is."""
+        if self._key:
+            end = forms.PEM_ENDS.search(text)
+            self._key = 0 if end else self._key - 1
+            return text[end.end() :] if end else None
+        if self._block is not None:
+            if not text.strip() or len(text) - len(text.lstrip()) > self._block:
+                return None
+            self._block = None
+        return text
+
+    def _paired(self, text: str) -> str:
+        """Without the value, where the line before has named it."""
+        began, self._pair = self._pair, False
+        start = forms.PAIR_ENDS.match(text) if began else None
+        value = forms.VALUES.match(text, start.end()) if start else None
+        if value is None:
+            return text
+        self._note(NAMED)
+        return text[: value.start()] + REDACTED + text[value.end() :]
+
+    def _begin(self, text: str) -> None:
+        if "name" in text:
+            pair = forms.PAIR_BEGINS.search(text)
+            self._pair = pair is not None and is_secret(pair["name"])
+        if text[-6:].rstrip(" \t0123456789+-").endswith(("|", ">")):
+            block = forms.BLOCK_BEGINS.match(text)
+            if block is not None and is_secret(block["name"]):
+                self._block = len(block["indent"])
+                self._note(NAMED)
+
+
+class Stream:
+    """A file in chunks: `feed` gives what is ready, `finish` the rest."""
+
+    def __init__(self, lines: Lines, silent: int, from_start: bool) -> None:
+        self._lines, self._silent = lines, silent
+        self._rest = bytearray()
+        self._at = 0  # where `rest` begins in the bytes
+        self._skipping = not from_start  # to the end of a line
+        self._was_return = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Lines end with a newline or a carriage return (as progress bars write), which become newlines."""
+        if self._was_return and data.startswith(b"\n"):
+            data = data[1:]
+        self._was_return = data.endswith(b"\r")
+        self._rest += data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        found, start = [], 0
+        while (end := self._rest.find(b"\n", start)) >= 0:
+            found.append(self._line(bytes(self._rest[start:end]), self._at + start, b"\n"))
+            start = end + 1
+        self._forget(start)
+        if len(self._rest) > WINDOW:
+            if not self._skipping:
+                found.append(self._given(bytes(self._rest), self._at, b"\n"))
+            self._skipping = True
+            self._forget(len(self._rest))
+        return b"".join(found)
+
+    def finish(self, whole: bool = True) -> bytes:
+        """The last line; it is left out where the file goes on (`whole` is false), as a secret may go on, too."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return self._line(rest, self._at, b"") if rest and whole else b""
+
+    def _forget(self, count: int) -> None:
+        del self._rest[:count]
+        self._at += count
+
+    def _line(self, raw: bytes, at: int, end: bytes) -> bytes:
+        if self._skipping:
+            self._skipping = False
+            return b""
+        return self._given(raw, at, end)
+
+    def _given(self, raw: bytes, at: int, end: bytes) -> bytes:
+        text = self._lines.line(_bounded(raw.decode("utf-8", "replace")))
+        return text.encode("utf-8", "replace") + end if at >= self._silent else b""
+
+
+# -- one line --------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """Without escape sequences and control characters: they could stand within a secret."""
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    return _CONTROL.sub("", text)
+
+
+def isolated(text: str) -> str:
+    """A line without its neighbours: empty where it may be from the middle of a private key."""
+    last = text.split()[-1:]
+    is_key = last and _BASE64.fullmatch(last[0]) and not _HEXADECIMAL.fullmatch(last[0])
+    return "" if is_key else text
+
+
+def hide_forms(text: str, note: Note) -> str:
+    """What has the form of a secret, then what a name says is one."""
+    for kind, form, group in forms.FORMS:
+        text = form.sub(_hide(kind, group, note), text)
+    for pattern in (forms.PAIRED, forms.SPOKEN, forms.ASSIGNED, forms.FLAGGED, forms.SET):
+        text = _hide_named(pattern, text, note)
+    return text
+
+
+def is_secret(name: str) -> bool:
+    """As `is_secret_name`, but for names in free text: a bare `key` is one of many things there, and so is an error."""
+    bare = name.strip("-._").lower()
+    return bare not in ("key", "keys") and not bare.endswith(("error", "exception", "warning")) and is_secret_name(name)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--redact {pattern!r} is no regular expression: {error}") from None
+
+
+def _bounded(line: str) -> str:
+    """A line, or what of it lies before the last white space of its window: a secret may go on at the cut."""
+    if len(line) <= WINDOW:
+        return line
+    words = line[:WINDOW].rsplit(None, 1)
+    return f"{words[0] if len(words) > 1 else ''} … the rest of this line is left out"
+
+
+def _before_key(text: str) -> tuple[str, bool]:
+    """What stands before a private key that does not end in this line, and whether there is one."""
+    begins = list(forms.PEM_BEGINS.finditer(text)) if "-----BEGIN" in text else []
+    if not begins or forms.PEM_ENDS.search(text, begins[-1].end()):
+        return text, False
+    return text[: begins[-1].start()], True
+
+
+def _hide(kind: str, group: int | str, note: Note) -> Callable[[re.Match[str]], str]:
+    def hide(match: re.Match[str]) -> str:
+        secret = match[group]
+        if not secret or secret.strip("\"'") == REDACTED:
+            return match[0]
+        note(kind)
+        start = match.start(group) - match.start()
+        return match[0][:start] + REDACTED + match[0][start + len(secret) :]
+
+    return hide
+
+
+def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
+    """The values of names that say secret."""
+    found, at = [], 0
+    for match in pattern.finditer(text):
+        if match.end() <= at or not (pattern is forms.SPOKEN or is_secret(match["name"])):
+            continue
+        values = forms.PHRASES if forms.PHRASED.search(match["name"]) else forms.VALUES
+        value = values.match(text, match.end())
+        if value is None or _is_none(match["name"], value[0]):
+            continue
+        if REDACTED not in value[0]:
+            note(NAMED)
+        found += [text[at : match.end()], _in_quotes(value[0])]
+        at = value.end()
+    return "".join(found) + text[at:] if found else text
+
+
+def _is_none(name: str, value: str) -> bool:
+    """Nothing, a flag, a path, or a count: no secret."""
+    bare = value.lstrip("\"'\\")
+    last = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())[-1:]
+    if last and last[0] in _PATHS and bare.startswith(("/", "~/", "./", "../")):
+        return True
+    if name.lower() == "token" and _COUNT.fullmatch(bare):
+        return True
+    return _NO_VALUE.fullmatch(value) is not None
+
+
+def _in_quotes(value: str) -> str:
+    """`<redacted>`, within the quotes that the value has."""
+    quote = value[0] if value[0] in "\"'" and value.count(value[0]) > 1 else ""
+    return f"{quote}{REDACTED}{quote}"

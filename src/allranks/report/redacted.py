@@ -1,0 +1,50 @@
+"""A record without secrets (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .record import Excerpt, Piece, Record, Tested
+from .redact import Lines, Redactor, isolated, plain
+
+
+def redacted(record: Record, redactor: Redactor) -> Record:
+    """All that a page shows; the redactor has the list of what was hidden."""
+    value = redactor.value
+    names = redactor.text
+    return replace(
+        record, name=names(record.name, "names"), directory=names(record.directory, "names"),
+        run=value(record.run, "run.json"), result=value(record.result, "result.json"),
+        status=value(record.status, "status.json"), verdict=value(record.verdict, "verdict"),
+        events=tuple(value(e, "events.jsonl", i + 1) for i, e in enumerate(record.events)),
+        preflight=value(record.preflight, "evidence/preflight.json"), checks=_keys(record.checks, redactor),
+        tests=tuple(_tested(t, redactor) for t in record.tests), rows=value(record.rows, "outputs"),
+        texts={names(f, "names"): redactor.text(text, f, 1) for f, text in record.texts.items()},
+        excerpts=tuple(_excerpt(e, redactor) for e in record.excerpts),
+    )  # fmt: skip
+
+
+def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[str, dict[str, str]]:
+    """Node names may have to be hidden; statuses are ours."""
+    return {check: {redactor.text(n, "names"): s for n, s in row.items()} for check, row in checks.items()}
+
+
+def _tested(tested: Tested, redactor: Redactor) -> Tested:
+    file = f"{tested.name}/result.json"
+    links: tuple[Any, ...] = tuple(redactor.value(link, file) for link in tested.links)
+    return Tested(redactor.text(tested.name, "names"), redactor.value(tested.result, file), links)
+
+
+def _excerpt(found: Excerpt, redactor: Redactor) -> Excerpt:
+    pieces = tuple(_piece(p, found.file, redactor, i > 0 and p.context == 0) for i, p in enumerate(found.pieces))
+    file, node = redactor.text(found.file, "names"), redactor.text(found.node, "names")
+    return replace(found, file=file, node=node, pieces=pieces)
+
+
+def _piece(piece: Piece, file: str, redactor: Redactor, alone: bool) -> Piece:
+    """`alone`: from the middle of a log, where a private key may go on."""
+    lines = Lines(redactor, file, piece.first)
+    shown = [lines.line(isolated(plain(line)) if alone else line) for line in piece.lines]
+    return Piece(piece.first + piece.context, tuple(shown[piece.context :]))

@@ -1,0 +1,237 @@
+"""The zip of a run to send to somebody: reads files and tests, writes what the redactor gives out.
+
+Names in the zip are made here: letters, digits, dots, dashes, always below one folder. Links are not followed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from allranks.errors import UsageError
+from allranks.report.record import Excerpt, Record
+from allranks.report.redact import WINDOW, Lines, Redactor
+from allranks.report.redacted import redacted
+from allranks.report.runpage import run_page
+from allranks.report.summary import summary
+
+from .directory import RunDirectory
+from .excerpts import CONTEXT, logs_of
+from .gather import Checks, evidence_files, gather, related
+from .loose import Progress
+
+LOGS = 24 << 20  # bytes of all logs
+LEAST, MOST = 16 << 10, 1 << 20  # of one
+DOCUMENT = 8 << 20  # bytes of a JSON document that is taken as such
+MOST_FILES = 1024
+CHUNK = 256 << 10
+DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json", "events.jsonl", "controller.log")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass
+class Bundle:
+    """A zip that is being written."""
+
+    archive: zipfile.ZipFile
+    folder: str
+    redactor: Redactor
+    contents: list[dict[str, Any]] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+
+    def text(self, name: str, text: str) -> None:
+        """A file of ours."""
+        with self._open(name) as entry:
+            entry.write(text.encode("utf-8", "replace"))
+        self.contents.append({"file": name})
+
+    def file(self, name: str, path: Path, budget: int = MOST, telling: Iterable[str] = ()) -> None:
+        """A file of the run, without secrets, cut where it is larger than `budget`; left out if it can't be read."""
+        name = self._safe(name)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        with open(descriptor, "rb") as file:
+            size = os.fstat(descriptor).st_size
+            with self._open(name) as entry:
+                cut = self._copy(file, size, entry, name, budget, telling)
+        self.contents.append({"file": name, "bytes": size, "cut": cut})
+
+    def _safe(self, name: str) -> str:
+        """A path below the folder that no tool takes for anything else, and that no other file has."""
+        words = [_UNSAFE.sub("_", word).strip(".-")[:100] for word in self.redactor.text(name, "names").split("/")]
+        base = "/".join(word for word in words if word) or "file"
+        found, number = base, 1
+        while found.lower() in self._names:
+            number += 1
+            head, dot, end = base.rpartition(".")
+            found = f"{head}-{number}.{end}" if dot and "/" not in end else f"{base}-{number}"
+        self._names.add(found.lower())
+        return found
+
+    def _open(self, name: str) -> IO[bytes]:
+        info = zipfile.ZipInfo(f"{self.folder}/{name}", time.localtime()[:6])
+        info.compress_type = zipfile.ZIP_DEFLATED
+        info.external_attr = 0o600 << 16
+        return self.archive.open(info, "w")
+
+    def _copy(
+        self, file: IO[bytes], size: int, entry: IO[bytes], name: str, budget: int, telling: Iterable[str]
+    ) -> bool:
+        if name.endswith(".json") and size <= DOCUMENT:
+            found = _document(self.redactor, file.read(DOCUMENT + 1), name)
+            if found is not None:
+                entry.write(found.encode("utf-8", "replace"))
+                return False
+            file.seek(0)
+        if name.endswith(".jsonl"):
+            return _json_lines(self.redactor, file, entry, name, 4 * budget)
+        if b"\0" in file.read(4096):
+            entry.write(b"[no text]\n")
+            return True
+        file.seek(0)
+        return _text(self.redactor, file, size, entry, name, budget, telling)
+
+
+def _document(redactor: Redactor, data: bytes, name: str) -> str | None:
+    """A JSON document, a line for each part; None where it is none."""
+    try:
+        return json.dumps(redactor.value(json.loads(data), name), indent=1, ensure_ascii=False) + "\n"
+    except (ValueError, RecursionError):
+        return None
+
+
+def _json_lines(redactor: Redactor, file: IO[bytes], entry: IO[bytes], name: str, budget: int) -> bool:
+    """Line by line; True where the end is left out."""
+    texts = Lines(redactor, name)
+    done = number = 0
+    while raw := file.readline(16 * WINDOW):
+        number += 1
+        whole = raw.endswith(b"\n") or len(raw) < 16 * WINDOW
+        text = raw.decode("utf-8", "replace").rstrip("\n")
+        found = redactor.json_line(text, name, number) if whole else "[a line that is too long]"
+        entry.write((texts.line(text) if found is None else found).encode("utf-8", "replace") + b"\n")
+        while not whole:
+            rest = file.readline(WINDOW)
+            whole = rest.endswith(b"\n") or not rest
+        done += len(raw)
+        if done > budget:
+            return bool(file.read(1))
+    return False
+
+
+def _text(
+    redactor: Redactor, file: IO[bytes], size: int, entry: IO[bytes], name: str, budget: int, telling: Iterable[str]
+) -> bool:
+    """Whole, or beginning, telling lines and end."""
+    if size <= budget:
+        stream = redactor.stream(name)
+        for data in _chunks(file, size):
+            entry.write(stream.feed(data))
+        entry.write(stream.finish())
+        return False
+    head, tail = budget // 4, budget - budget // 4
+    stream = redactor.stream(name)
+    for data in _chunks(file, head):
+        entry.write(stream.feed(data))
+    entry.write(stream.finish(whole=False))
+    entry.write(f"\n[… about {size - budget:,} bytes are left out]\n".encode())
+    for line in telling:
+        entry.write(line.encode("utf-8", "replace") + b"\n")
+    start = max(0, size - tail - CONTEXT)
+    file.seek(start)
+    stream = redactor.stream(name, size - tail - start, from_start=start == 0)
+    for data in _chunks(file, size - start):
+        entry.write(stream.feed(data))
+    entry.write(stream.finish())
+    return True
+
+
+def _chunks(file: IO[bytes], length: int) -> Iterator[bytes]:
+    while length > 0 and (data := file.read(min(CHUNK, length))):
+        length -= len(data)
+        yield data
+
+
+# -- what goes in ----------------------------------------------------------------------------------
+
+
+def write_bundle(
+    run: RunDirectory, path: Path, judge: Checks, fresh: Callable[[], Redactor], progress: Progress | None = None
+) -> tuple[Redactor, list[str]]:
+    """Writes the zip as a whole; gives the redactor with what was hidden, and the names in it.
+
+    `fresh` makes redactors: the page has its own, so that nothing is listed twice.
+    """
+    whole = gather(run, judge, progress=progress)
+    for_page, redactor = fresh(), fresh()
+    record = redacted(whole, for_page)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with open(part, "wb", opener=_private) as file, zipfile.ZipFile(file, "w") as archive:
+            bundle = Bundle(archive, _UNSAFE.sub("_", record.name).strip(".-") or "run", redactor)
+            _fill(bundle, run, whole, record)
+            bundle.text("report.html", run_page(record, for_page.hidden))
+            hidden = redactor.hidden
+            bundle.text("redactions.json", _json({"redacted": [h.to_json() for h in hidden]}))
+            bundle.text("summary.md", summary(record, hidden, len(bundle.contents) + 2))
+            bundle.text("contents.json", _json({"files": bundle.contents}))
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"{path}: {error.strerror}; name another place with --output") from None
+    return redactor, [f"{bundle.folder}/{item['file']}" for item in bundle.contents]
+
+
+def _fill(bundle: Bundle, run: RunDirectory, whole: Record, record: Record) -> None:
+    """The run's documents, evidence, logs and metrics; results of the tests beside it."""
+    bundle.text("verdict.json", _json(dict(record.verdict)))
+    for name in DOCUMENTS:
+        if (run.path / name).is_file():
+            bundle.file(f"run/{name}", run.path / name)
+    for found in [run.path / "evidence" / "preflight.json", *evidence_files(run)][:MOST_FILES]:
+        bundle.file(f"run/{found.relative_to(run.path).as_posix()}", found)
+    logs = logs_of(run)[:MOST_FILES]
+    budget = min(MOST, max(LEAST, LOGS // max(1, len(logs))))
+    excerpts = {before.file: after for before, after in zip(whole.excerpts, record.excerpts, strict=True)}
+    for log in logs:
+        bundle.file(f"run/{log.file}", log.path, budget, _telling(excerpts.get(log.file)))
+    for found in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl"))[:8]:
+        bundle.file(f"run/outputs/{found.name}", found, LEAST)
+    for directory in related(run, whole.run):
+        _beside(bundle, directory)
+
+
+def _beside(bundle: Bundle, directory: Path) -> None:
+    """Results of tests and checks, those of each stage too."""
+    results = [directory, *sorted((directory / "stages").glob("*"))[:256]]
+    for place in results:
+        for name in ("result.json", "verdict.json", "evidence/preflight.json"):
+            found = place / name
+            if found.is_file() and not place.is_symlink():
+                bundle.file(f"tests/{directory.name}/{found.relative_to(directory).as_posix()}", found)
+
+
+def _telling(found: Excerpt | None) -> Iterator[str]:
+    """`1234: text` of the lines between beginning and end that tell something."""
+    for piece in found.pieces[1:-1] if found is not None else ():
+        yield from (f"{piece.first + i}: {line}" for i, line in enumerate(piece.lines))
+
+
+def _json(document: dict[str, Any]) -> str:
+    text = io.StringIO()
+    json.dump({"schema": 1, **document}, text, indent=1, ensure_ascii=False)
+    return text.getvalue() + "\n"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_TRUNC | os.O_NOFOLLOW, 0o600)

@@ -1,0 +1,129 @@
+"""Beginning, end and telling lines of logs of any size (reads files, in bounded memory)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from allranks.report.record import Excerpt, Piece
+
+from .directory import RunDirectory
+from .loose import Part
+from .reading import node_folders
+
+CONTEXT = 64 << 10  # bytes before the end of a log that a redactor reads: a private key may have begun there
+BLOCK = 4 << 20
+_LOG = re.compile(r"(?:nccl_)?rank_(\d+)\.log\Z|node\.log\Z")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of each log: bytes of its beginning and of its end, and telling lines between."""
+
+    head: int = 4 << 10
+    tail: int = 12 << 10
+    telling: int = 60
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log of a run: `file` is its path in the run directory."""
+
+    path: Path
+    file: str
+    node: str
+    rank: int | None
+    attempt: int
+
+
+def logs_of(run: RunDirectory) -> list[Log]:
+    """All logs, the last attempt first; in it the ranks in order, NCCL's and the nodes' own after them."""
+    names = node_folders(run)
+    found = []
+    for path in (run.path / "logs").glob("**/*.log"):
+        match = _LOG.match(path.name)
+        if match is None or path.is_symlink() or not path.is_file():
+            continue
+        top = path.parent.parent.name
+        attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdigit() else 0
+        rank = int(match[1]) if match[1] else None
+        file = path.relative_to(run.path).as_posix()
+        found.append(Log(path, file, names.get(path.parent.name, path.parent.name), rank, attempt))
+    return sorted(found, key=lambda f: (-f.attempt, f.path.name[:4] != "rank", f.rank or 0, f.file))
+
+
+def excerpt(log: Log, parts: Sequence[Part] | None, sizes: Sizes) -> Excerpt | None:
+    """None where the log can't be read; `parts` is what a scan kept of it."""
+    try:
+        size = log.path.stat().st_size
+        pieces, lines = _whole(log.path) if size <= sizes.head + sizes.tail else _pieces(log.path, size, parts, sizes)
+    except OSError:
+        return None
+    return Excerpt(log.file, log.node, log.rank, log.attempt, size, lines, tuple(pieces))
+
+
+def _whole(path: Path) -> tuple[list[Piece], int]:
+    lines = _lines(path.read_bytes())
+    return ([Piece(1, tuple(lines))] if lines else []), len(lines)
+
+
+def _pieces(path: Path, size: int, parts: Sequence[Part] | None, sizes: Sizes) -> tuple[list[Piece], int]:
+    """Beginning, telling lines, end. `Part.lines` counts a last line without newline, as `_count` does."""
+    total = sum(part.lines for part in parts) if parts is not None else _count(path)
+    start = max(0, size - sizes.tail - CONTEXT)
+    with path.open("rb") as file:
+        head = file.read(sizes.head)
+        file.seek(start)
+        end = file.read(sizes.tail + CONTEXT)
+    head = head[: head.rfind(b"\n") + 1]
+    first = _lines(head)
+    if start:
+        end = end[end.find(b"\n") + 1 :] if b"\n" in end else b""
+    last = _lines(end)
+    context = min(len(last), end.count(b"\n", 0, max(0, len(end) - sizes.tail)))
+    middle = range(len(first) + 1, total - len(last) + context + 1)
+    found = [Piece(1, tuple(first))] if first else []
+    found += _telling(_kept(parts or ()), middle, sizes.telling)
+    if len(last) > context:
+        found.append(Piece(total - len(last) + 1, tuple(last), context))
+    return found, total
+
+
+def _kept(parts: Iterable[Part]) -> Iterator[tuple[int, bytes]]:
+    before = 0
+    for part in parts:
+        yield from ((before + number + 1, line) for number, line in part.kept)
+        before += part.lines
+
+
+def _telling(lines: Iterable[tuple[int, bytes]], within: range, most: int) -> list[Piece]:
+    """The first and the last of them; those that follow one another are one piece."""
+    chosen = [(number, raw) for number, raw in lines if number in within]
+    if len(chosen) > most:
+        chosen = chosen[: most // 2] + chosen[-(most - most // 2) :]
+    if not chosen:
+        return []
+    starts = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(chosen)) if b[0] != a[0] + 1), len(chosen)]
+    return [Piece(chosen[a][0], tuple(_text(raw) for _, raw in chosen[a:b])) for a, b in pairwise(starts)]
+
+
+def _count(path: Path) -> int:
+    lines, last = 0, b"\n"
+    with path.open("rb") as file:
+        while data := file.read(BLOCK):
+            lines += data.count(b"\n")
+            last = data[-1:]
+    return lines + (last != b"\n")
+
+
+def _lines(data: bytes) -> list[str]:
+    lines = data.split(b"\n")
+    return [_text(raw) for raw in (lines[:-1] if not lines[-1] else lines)]
+
+
+def _text(raw: bytes) -> str:
+    """As a terminal would show it at its end: of a progress bar the last state."""
+    return raw.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")

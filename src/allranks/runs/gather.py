@@ -1,0 +1,145 @@
+"""Reads a run directory, and the tests and checks beside it, for a page or a bundle; everything with an end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from allranks.diagnose.loose.evidence import Evidence
+from allranks.errors import ConfigError
+from allranks.report.record import Document, Record, Tested
+
+from . import preflight
+from .directory import RunDirectory
+from .excerpts import Log, Sizes, excerpt, logs_of
+from .judged import judge_run
+from .loose import Part, Progress, evidence, scan
+from .tests import read_rows
+
+MOST_LOGS = 96
+MOST_TEXTS = 48
+TEXT = 48 << 10  # bytes of a stack, a dump, a kernel log
+MOST_EVENTS = 50_000
+RELATED_AGE = 14 * 86400.0  # seconds between a run and a test that says something of its nodes
+SUITES = ("sync", "bandwidth", "pairs", "staged", "check")
+TEXTS = (".txt", ".log", ".json", ".jsonl")
+Checks = Callable[[Document], tuple[list[Document], Mapping[str, Mapping[str, str]]]]
+
+
+def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progress: Progress | None = None) -> Record:
+    """`judge` gives findings and table of saved preflight evidence."""
+    scanned: dict[Path, list[Part]] = {}
+
+    def read(files: Any, told: Progress | None) -> Evidence:
+        found = scan(files, told)
+        scanned.update(found)
+        return evidence(found)
+
+    verdict = judge_run(run, progress, read)
+    logs = _first(logs_of(run), verdict)
+    look = _preflight(run)
+    found = [e for log in logs[:MOST_LOGS] if (e := excerpt(log, scanned.get(log.path), sizes or Sizes()))]
+    document = run.read_document("run.json") or {}
+    return Record(
+        name=run.name, directory=str(run.path.absolute()), state=run.state(), run=document,
+        result=run.read_document("result.json") or {}, status=run.read_document("status.json") or {}, verdict=verdict,
+        events=tuple(run.read_events()[0][:MOST_EVENTS]), preflight=look, checks=judge(look)[1] if look else {},
+        tests=tuple(_tested(path, judge) for path in related(run, document)), rows=read_rows(run),
+        texts=dict(_texts(run)), excerpts=tuple(found), logs_left_out=len(logs) - len(found),
+    )  # fmt: skip
+
+
+def _first(logs: list[Log], verdict: Document) -> list[Log]:
+    """The culprit's logs before the others."""
+    where = verdict.get("where") or {}
+
+    def order(log: Log) -> bool:
+        return not (log.rank is not None and log.rank == where.get("rank"))
+
+    return sorted(logs, key=order)
+
+
+def _preflight(run: RunDirectory) -> Document:
+    try:
+        return preflight.read(run.path)
+    except ConfigError:
+        return {}
+
+
+def evidence_files(run: RunDirectory) -> list[Path]:
+    """Text files of the evidence, but preflight.json: stacks, dumps, error files, kernel logs."""
+    found = sorted((run.path / "evidence").glob("**/*"))
+    return [p for p in found if p.suffix in TEXTS and p.name != preflight.NAME and p.is_file() and not p.is_symlink()]
+
+
+def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
+    """The beginning of each; of a long one the end, too."""
+    for path in evidence_files(run)[:MOST_TEXTS]:
+        try:
+            with path.open("rb") as file:
+                data = file.read(TEXT + 1)
+        except OSError:
+            continue
+        whole = len(data) <= TEXT
+        text = (data if whole else data[: data.rfind(b"\n", 0, TEXT) + 1]).decode("utf-8", "replace")
+        yield path.relative_to(run.path).as_posix(), _laid_out(path, text) if whole else f"{text}… cut here"
+
+
+def _laid_out(path: Path, text: str) -> str:
+    """A JSON document with a line for each of its parts."""
+    if path.suffix != ".json":
+        return text
+    try:
+        return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+# -- tests and checks beside the run ---------------------------------------------------------------
+
+
+def related(run: RunDirectory, document: Document) -> list[Path]:
+    """Of each suite of tests, and of checks, the newest directory beside the run that is about nodes of it."""
+    mine, started = set(_names(document)), float(document.get("started") or 0.0)
+    newest: dict[str, tuple[float, Path]] = {}
+    for path in run.path.absolute().parent.glob("*"):
+        if path.name == run.name or path.is_symlink() or not path.name.startswith(("test", "check")):
+            continue
+        suite, names, t = _about(path)
+        if suite in SUITES and mine & set(names) and abs(t - started) <= RELATED_AGE:
+            newest[suite] = max(newest.get(suite, (t, path)), (t, path))
+    return [newest[suite][1] for suite in SUITES if suite in newest]
+
+
+def _about(path: Path) -> tuple[str, list[str], float]:
+    """Suite, nodes and time of a directory; no suite where it is no test."""
+    beside = RunDirectory(path)
+    result = beside.read_document("result.json") or {}
+    if isinstance(result.get("suite"), str):
+        started = result.get("started")
+        return result["suite"], _names(result), float(started) if isinstance(started, (int, float)) else 0.0
+    look = _preflight(beside)
+    t = look.get("t")
+    return ("check" if look and not result else ""), list(look.get("nodes") or ()), float(t or 0.0)
+
+
+def _names(document: Document) -> list[str]:
+    nodes = document.get("nodes")
+    found = nodes if isinstance(nodes, list) else []
+    return [str(n.get("name") if isinstance(n, Mapping) else n) for n in found]
+
+
+def _tested(path: Path, judge: Checks) -> Tested:
+    beside = RunDirectory(path)
+    result = beside.read_document("result.json")
+    if result is None:
+        look = _preflight(beside)
+        found = judge(look)[0]
+        ok = not any(f.get("status") == "fail" for f in found)
+        return Tested(path.name, {"suite": "check", "ok": ok, "findings": found, "started": look.get("t"),
+                                  "nodes": list(look.get("nodes") or ())})  # fmt: skip
+    links = result.get("links")
+    rows = links if isinstance(links, list) else []
+    return Tested(path.name, result, tuple(row for row in rows if isinstance(row, Mapping)))

@@ -1,0 +1,146 @@
+"""Reads a command that starts with another launcher: `accelerate launch --mixed_precision bf16 train.py --lr 3`.
+
+What people have today. Its options are kept, except those that say who the nodes are; the program behind them is
+what ranks run. Which options take no value is read from each tool's parser: torch/distributed/run.py,
+accelerate/commands/launch.py, deepspeed/launcher/runner.py, colossalai/cli/launcher/__init__.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import UsageError
+
+FRAMEWORKS = ("accelerate", "deepspeed", "colossalai")  # a process group is what these are for
+
+# How each begins; the first word may have a directory before it.
+_HEADS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("accelerate", ("accelerate", "launch")),
+    ("accelerate", ("accelerate-launch",)),
+    ("accelerate", ("python", "-m", "accelerate.commands.launch")),
+    ("torchrun", ("torchrun",)),
+    ("torchrun", ("python", "-m", "torch.distributed.run")),
+    ("torchrun", ("python", "-m", "torch.distributed.launch")),
+    ("deepspeed", ("deepspeed",)),
+    ("deepspeed", ("python", "-m", "deepspeed.launcher.runner")),
+    ("colossalai", ("colossalai", "run")),
+    ("colossalai", ("python", "-m", "colossalai.cli.cli", "run")),
+)
+_FLAGS = {
+    "torchrun": "h help standalone m module no_python run_path use_env",
+    "accelerate": "h help q quiet cpu multi_gpu tpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic "
+    "dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm same_network m "
+    "module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval debug",
+    "deepspeed": "h help module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid bind_cores_to_rank q "
+    "quiet",
+    "colossalai": "help",
+}
+_MODULE = {"torchrun": ("m", "module"), "accelerate": ("m", "module"), "deepspeed": ("module",), "colossalai": ()}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the tool as it was written; `name` without dashes, with `_`; a flag has no value."""
+
+    name: str
+    value: str | None
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """`head` are the words that name the tool, `flags` Python's own, `program` a script or `-m module` …."""
+
+    name: str
+    head: tuple[str, ...]
+    options: tuple[Option, ...]
+    program: tuple[str, ...]
+    no_python: bool = False
+
+    @property
+    def python(self) -> str | None:
+        """The interpreter, where the head names one: its own word, or the neighbour of a tool with a directory."""
+        if self.head[0].rpartition("/")[2].startswith("python"):
+            return self.head[0]
+        directory, slash, _ = self.head[0].rpartition("/")
+        return f"{directory}/python" if slash else None
+
+    def value(self, *names: str) -> str | None:
+        """The last value of an option, under any of its names; "" for a flag."""
+        found = [o for o in self.options if o.name in names]
+        return (found[-1].value or "") if found else None
+
+    def has(self, *names: str) -> bool:
+        """Whether one of the options is there."""
+        return any(o.name in names for o in self.options)
+
+    def kept(self, dropped: Sequence[str]) -> tuple[str, ...]:
+        """The words of all options but those named, and but those that say what the program is."""
+        left_out = {*dropped, *_MODULE[self.name], "no_python"}
+        return tuple(word for o in self.options if o.name not in left_out for word in o.words)
+
+
+def read_tool(command: Sequence[str]) -> Tool | None:
+    """None where the command does not begin with one of the tools."""
+    for name, pattern in _HEADS:
+        if _starts(command, pattern):
+            return _read(name, tuple(command[: len(pattern)]), list(command[len(pattern) :]))
+    return None
+
+
+def choose_launcher(command: Sequence[str], given: str | None) -> tuple[str, str]:
+    """The launcher, and a note where the command itself names it; UsageError where both do and differ."""
+    tool = read_tool(command)
+    if tool is None:
+        return given or "direct", ""
+    if not tool.program:
+        raise UsageError(f"{' '.join(tool.head)} has no program; put it behind: {' '.join(tool.head)} train.py")
+    if given is None:
+        note = f"{' '.join(tool.head)} is started once a node, and told who the nodes are (--launcher {tool.name})"
+        return tool.name, note
+    if given not in ("direct", "command", tool.name):
+        raise UsageError(
+            f"--launcher {given}, but the command starts with {' '.join(tool.head)}; leave --launcher out, or give the"
+            f" program alone: {' '.join(tool.program[:2])}"
+        )
+    return given, ""
+
+
+def _starts(command: Sequence[str], pattern: tuple[str, ...]) -> bool:
+    if len(command) < len(pattern) or tuple(command[1 : len(pattern)]) != pattern[1:]:
+        return False
+    first = command[0].rpartition("/")[2]
+    return first == pattern[0] or (pattern[0] == "python" and _is_python(first))
+
+
+def _is_python(word: str) -> bool:
+    return word.startswith("python") and word[6:].replace(".", "").isdigit()
+
+
+def _read(name: str, head: tuple[str, ...], words: list[str]) -> Tool:
+    options: list[Option] = []
+    module: tuple[str, ...] = ()
+    while words and words[0].startswith("-") and words[0] not in ("-", "--") and not module:
+        option = _option(name, words)
+        del words[: len(option.words)]
+        if name == "colossalai" and option.name == "m":  # its -m takes the module itself
+            module = ("-m", option.value or "")
+        else:
+            options.append(option)
+    if words and words[0] == "--":
+        del words[0]
+    names = {o.name for o in options}
+    if names & set(_MODULE[name]):
+        module = ("-m",)
+    return Tool(name, head, tuple(options), (*module, *words), "no_python" in names)
+
+
+def _option(tool: str, words: list[str]) -> Option:
+    name, equals, value = words[0].partition("=")
+    name = name.lstrip("-").replace("-", "_")
+    if equals:
+        return Option(name, value, (words[0],))
+    if name in _FLAGS[tool].split() or len(words) == 1:
+        return Option(name, None, (words[0],))
+    return Option(name, words[1], (words[0], words[1]))

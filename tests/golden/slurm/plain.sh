@@ -1,0 +1,22 @@
+#!/bin/sh
+#SBATCH --job-name=run
+#SBATCH --nodes=4
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@45
+# Made by allranks: the controller runs on the first node.
+trap '' USR1  # Slurm's warning: until the controller listens, it must not end the script
+cd_failed() {
+  echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2
+  exit 4
+}
+cd /home/me/work || cd_failed /home/me/work
+[ -x /opt/allranks/bin/python ] || cd_failed /opt/allranks/bin/python
+exec /opt/allranks/bin/python \
+  -m \
+  allranks \
+  run \
+  --slurm \
+  --config=/dev/null \
+  --runs-dir=/home/me/work/runs \
+  -- \
+  train.py

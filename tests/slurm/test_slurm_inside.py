@@ -1,0 +1,141 @@
+"""Inside an allocation: one srun step has the guards, all else is as over ssh."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.hosts.launching import PROGRAMS, program
+from tests.hosts.waiting import wait_until
+from tests.slurm.bed import SlurmBed
+from tests.slurm.jobs import SlurmLaunch
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
+JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
+torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+@pytest.mark.torch
+@torch
+def test_the_demo_trains_on_four_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(JOB, "--nproc", "1")
+    result = launch.result()
+    assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
+    assert "step 2/2 loss" in launch.log(0)
+    assert len(launch.events("rank-initialised")) == 4
+    names = sorted(p.name for p in (launch.run_dir / "logs").iterdir())
+    assert names == ["node_00_h1", "node_01_h2", "node_02_h3", "node_03_h4"]
+    for name in ("run.json", "events.jsonl", "result.json", "status.json", "outputs", "evidence", "srun.log"):
+        assert (launch.run_dir / name).exists(), name
+    launch.nothing_left()
+
+
+def test_ranks_and_gpus_come_from_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
+    salloc = ("-N2", "--ntasks-per-node=3", "--gres=gpu:2")
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("tell.py"), salloc=salloc)
+    assert launch.result()["exit"] == 0, launch.stderr
+    assert len(launch.events("rank-started")) == 6
+    for rank in range(6):
+        told = json.loads(launch.log(rank).split("TOLD ", 1)[1])
+        assert told["env"]["CUDA_VISIBLE_DEVICES"] == "0,1", "the step has the job's GPUs, all of them"
+        assert told["env"]["SLURM_JOB_ID"] == launch.job
+    launch.nothing_left()
+
+
+def test_one_exception_ends_all_of_it(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "raise", "2")).until_running(4)
+    (launch.work / "go").touch()
+    result = launch.result()
+    assert (result["exit"], result["verdict"]["cause"]) == (1, "user-code-exception-one-rank"), launch.stderr
+    assert (result["verdict"]["where"]["node"], result["verdict"]["where"]["rank"]) == ("h3", 2)
+    assert result["verdict"]["victims"] == [0, 1, 3]
+    launch.nothing_left()
+
+
+def test_a_node_whose_service_is_dead_is_named(slurm: SlurmBed, tmp_path: Path) -> None:
+    slurm.kill_slurmd("h3")
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait"))
+    result = launch.result()
+    assert result["exit"] == 4, launch.stderr
+    assert result["verdict"]["where"]["node"] == "h3", result["verdict"]
+    assert result["verdict"]["cause"] == "node-network-down"
+    launch.nothing_left()
+
+
+def test_a_node_that_cannot_dial_back_is_named(slurm: SlurmBed, tmp_path: Path) -> None:
+    """Slurm starts its task, but a firewall drops its way to the controller: all but slurmctld's ports."""
+    slurm.refuse_dialling("h2")
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait"), "--connect-timeout", "8s")
+    result = launch.result()
+    assert result["exit"] == 4, launch.stderr
+    assert result["verdict"]["where"]["node"] == "h2", result["verdict"]
+    assert "dial" in result["verdict"]["message"]
+    launch.nothing_left()
+
+
+def test_a_guard_that_dies(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait")).until_running(4)
+    os.kill(launch.guard_pid(1), signal.SIGKILL)
+    result = launch.result()
+    assert (result["exit"], result["verdict"]["where"]["node"]) == (4, "h2")
+    launch.nothing_left()
+
+
+def test_nothing_outlives_a_controller_that_dies(slurm: SlurmBed, tmp_path: Path) -> None:
+    """The lease is ten minutes: it is the end of Slurm's step that ends the ranks, daemons and all."""
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait"), "--lease", "10m").until_running(4)
+    os.kill(controller(launch), signal.SIGKILL)
+    launch.nothing_left()
+
+
+def test_a_node_that_slurm_takes_away_is_a_verdict(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait")).until_running(4)
+    slurm.scontrol("update", "nodename=h3", "state=down", "reason=test")
+    result = launch.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"], verdict["where"].get("node")) == (4, "node-network-down", "h3"), verdict
+    launch.nothing_left()
+
+
+def controller(launch: SlurmLaunch) -> int:
+    """The pid of the controller, as run.json has it."""
+    return int(json.loads((launch.run_dir / "run.json").read_text())["controller"]["pid"])
+
+
+def test_stop_gives_ranks_time_to_save(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "save-on-term")).until_running(4)
+    done = launch.call("stop", bound=120)
+    assert done.returncode == 0, done.stderr
+    result = launch.result()
+    assert (result["exit"], result["verdict"]) == (143, None)
+    assert sorted(p.name for p in launch.work.glob("saved-*")) == [f"saved-{r}" for r in range(4)]
+    launch.nothing_left()
+
+
+def test_scancel_is_a_verdict(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "save-on-term")).until_running(4)
+    slurm.call("scancel", launch.job)
+    result = launch.result()
+    assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-cancelled"), launch.stderr
+    launch.nothing_left()
+
+
+def test_many_tasks_of_a_step_are_refused(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path)
+    words = launch.command("run", "--", str(PROGRAMS / "tell.py"))
+    done = slurm.call("srun", "-N2", "--export=ALL", *words, check=False)
+    assert done.returncode != 0 and "start allranks once, without srun" in done.stderr
+
+
+def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path)
+    words = ["salloc", "-Q", "-N2", *launch.command("check", "--slurm", "--level", "quick", "--json")]
+    done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr + done.stdout
+    launch.nothing_left()
+    wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), 30.0, "the job is over")
