@@ -22,7 +22,7 @@ from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
-from allranks.findings import Verdict
+from allranks.findings import Finding, Verdict
 from allranks.node.processes import read_process
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
@@ -147,7 +147,7 @@ class Session:
             self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
             return Decision("repeat")
         if self.engine is not None and (gang.stop_reason or any(e.code != 0 for e in gang.exits) or gang.findings):
-            gang.findings += [f for f in (self.engine.finding(bool(gang.stop_reason)),) if f is not None]
+            self._engine_says(gang, self.engine.finding(bool(gang.stop_reason)))
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
             return Decision(self._judge_test(gang, verdict))
@@ -159,6 +159,13 @@ class Session:
             self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
                        "verdict": self.verdict.to_json()})  # fmt: skip
         return decision
+
+    def _engine_says(self, gang: Gang, finding: Finding | None) -> None:
+        """What took the nodes back: written down, so that `diagnose` knows it too."""
+        if finding is not None:
+            gang.findings.append(finding)
+            event = {"t": time.time(), "event": "finding", "attempt": gang.attempt, **finding.to_json()}
+            self.run_dir.append_event(event)
 
     def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""
