@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-slow lint bench corpus setup system clean
+.PHONY: demo test test-slow lint bench corpus setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -33,11 +33,18 @@ system:
 	  fi; \
 	fi
 
+# The report's page is looked at in headless Chromium where there is one (300 MB, so `make test` does not install it).
+browser:
+	@command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    chromium-headless-shell; }
+
 test: $(VENV)/.test system
 	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist loadfile
 
-test-slow: $(VENV)/.test system
+test-slow: $(VENV)/.test system browser
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest tests/browser
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench examples

@@ -8,7 +8,7 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import bare, check, kill, localise, logs, scale, scan, start, table, teardown
+from bench import audit, bare, check, hang, kill, localise, logs, scale, scan, start, table, teardown
 
 ALL = {
     "start": start.run,
@@ -18,10 +18,12 @@ ALL = {
     "check": check.run,
     "localise": localise.run,
     "bare": bare.run,
+    "hang": hang.run,
     "scale": scale.run,
+    "audit": audit.run,
     "scan": scan.run,
 }
-WITHOUT_HOSTS = ("scale", "scan")
+WITHOUT_HOSTS = ("scale", "scan", "audit")
 
 
 def main() -> int:

@@ -8,9 +8,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from allranks.backends.bundle import beside_the_runner
 from allranks.data import probe
 from bench.table import Report, Sample, alternate, column
 
@@ -19,32 +21,50 @@ SCRIPT = ROOT / "examples" / "train_lm.py"
 BATCH, CONTEXT, WARM = 8, 96, 10
 BOUND = 600.0
 OFF, ON = "without", "audited"
-# As the runner does it: the probe goes in when torch's loader has been imported, then the script runs as itself.
-START = (
-    f"import sys; sys.path.insert(0, {str(Path(probe.__file__).parent)!r}); import probe; del sys.path[0]; "
-    "assert probe.install() or not {on}; import runpy; del sys.argv[0]; "
-    "runpy.run_path(sys.argv[0], run_name='__main__')"
-)
 
 
 def _train(steps: int, noted: int, workers: int) -> Sample:
-    """One rank of the demo; medians of its steps' seconds over the noted steps, and over those after them."""
+    """One rank of the demo under the runner; medians of its steps' seconds over the noted steps, and after them."""
     with tempfile.TemporaryDirectory(prefix="allranks-bench-") as folder:
+        for name, content in beside_the_runner(False, True).items():
+            (Path(folder) / name).write_bytes(content)
         out, rows = Path(folder) / "out", Path(folder) / "rows.jsonl"
         words = ["--steps", str(steps), "--batch", str(BATCH), "--context", str(CONTEXT), "--workers", str(workers),
                  "--out", str(out), "--resume", "never"]  # fmt: skip
         env = {k: v for k, v in os.environ.items() if k not in ("ALLRANKS_AUDIT_FILE", "ALLRANKS_AUDIT_BATCHES")}
         if noted:
             env.update(ALLRANKS_AUDIT_FILE=str(rows), ALLRANKS_AUDIT_BATCHES=str(noted))
-        argv = [sys.executable, "-c", START.replace("{on}", str(bool(noted))), str(SCRIPT), *words]
+        argv = [sys.executable, f"{folder}/runner.py", str(SCRIPT), *words]
         done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=BOUND)
         if done.returncode:
             raise RuntimeError(f"exit {done.returncode}: {done.stderr[-400:]}")
         found = [json.loads(line) for line in (out / "rank_00_metrics.jsonl").read_text().splitlines()]
         seconds = [BATCH * CONTEXT / row["tokens_per_s"] for row in found]
         written = rows.stat().st_size if rows.exists() else 0
+        if bool(written) != bool(noted):
+            raise RuntimeError(f"{written} bytes of notes where {noted} batches were to be noted")
         during, after = seconds[WARM : steps // 2], seconds[steps // 2 :]
         return {"during": _middle(during), "after": _middle(after), "bytes": written}
+
+
+def _noting(count: int = 200, rounds: int = 9) -> list[float]:
+    """Milliseconds of processor that it takes to note a batch of the demo's shape, whatever else the machine does."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    found = []
+    with tempfile.TemporaryDirectory(prefix="allranks-bench-") as folder:
+        loader = DataLoader(torch.zeros(count * BATCH, CONTEXT + 1, dtype=torch.long), BATCH)
+        given = list(loader)
+        for at in range(rounds):
+            epoch = probe.Epoch(probe.Notes(str(Path(folder) / f"{at}.jsonl"), count), loader, 0, 0)
+            for number in range(count):
+                epoch.took(list(range(number * BATCH, (number + 1) * BATCH)))
+            began = time.thread_time()
+            for batch in given:
+                epoch.batch(batch)
+            found.append(1e3 * (time.thread_time() - began) / count)
+    return found
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -53,7 +73,7 @@ def _middle(values: Sequence[float]) -> float:
 
 def run(quick: bool) -> Report:
     """One rank, so that nothing but the step itself is in a step; the first half of the steps is audited."""
-    steps, rounds = (60, 1) if quick else (400, 9)
+    steps, rounds = (60, 1) if quick else (300, 7)
     report = Report("audit", f"audit: the demo on one rank, {steps} steps, the first {steps // 2} audited")
     for workers in (0, 2):
         cases = {
@@ -70,5 +90,6 @@ def run(quick: bool) -> Report:
             words = "< 2 %" if part == "during" else "none (< 1 %, noise)"
             report.add(f"{workers} workers, {part}: more", more, "%", words, lambda v, aim=aim: v < aim)
         report.add(f"{workers} workers: bytes a batch", [v / (steps // 2) for v in column(audited, "bytes")], "bytes")
+    report.add("a batch noted, processor time alone", _noting(), "ms")
     report.remark()
     return report

@@ -15,11 +15,14 @@ Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
 
 @dataclass(frozen=True)
 class Where:
-    """The place a finding is about; every part may be absent. `nodes` are all nodes, where they are several."""
+    """The place a finding is about; every part may be absent. `nodes` are all nodes, where they are several.
+
+    `pid` is the rank's process on its node."""
 
     node: str | None = None
     peer: str | None = None
     rank: int | None = None
+    pid: int | None = None
     interface: str | None = None
     port: int | None = None
     gpu: int | None = None

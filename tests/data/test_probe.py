@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from allranks.backends.bundle import beside_the_runner
 from allranks.data import probe
 from allranks.data.auditing import conclude, read_rows
 
@@ -42,7 +43,7 @@ def test_the_program_sees_no_difference(plain: str, tmp_path: Path, batches: str
     path = tmp_path / "rows.jsonl"
     script = str(HERE / "behaviour.py")
     more = {"ALLRANKS_AUDIT_FILE": str(path), "ALLRANKS_AUDIT_BATCHES": batches}
-    assert run([sys.executable, "-c", START, script], **more) == plain
+    assert run([sys.executable, under_runner(tmp_path), script], **more) == plain
     rows = read_rows(path)
     loaders = [row for row in rows if row["kind"] == "data-loader"]
     assert len(loaders) == probe.LOADERS
@@ -51,6 +52,33 @@ def test_the_program_sees_no_difference(plain: str, tmp_path: Path, batches: str
     assert sum(row["n"] for row in of_first) == {"1": 3, "3": 9, "all": 10}[batches]
     ends = [row for row in rows if row["kind"] == "data-end" and row["epoch"] == 0]
     assert {row["loader"]: row["batches"] for row in ends} == {0: 4, 1: 2, 2: 4, 3: 5, 4: 5, 5: 5, 6: 9, 7: 3}
+
+
+def under_runner(place: Path) -> str:
+    """The runner with the probe beside it, as in a node directory."""
+    for name, content in beside_the_runner(False, True).items():
+        (place / name).write_bytes(content)
+    return str(place / "runner.py")
+
+
+def test_the_traceback_of_a_dataset_that_raises_has_no_frame_of_ours(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Bad(Dataset):\n    def __len__(self): return 4\n"
+        "    def __getitem__(self, index):\n        if index: raise KeyError(index)\n        return index\n"
+        "for batch in DataLoader(Bad(), 1): print(batch)\n"
+    )
+    more = {"ALLRANKS_AUDIT_FILE": str(tmp_path / "rows_{rank}"), "ALLRANKS_AUDIT_BATCHES": "3", "RANK": "7"}
+    plain, under = (
+        subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300, env=environment(**more))
+        for words in ([str(script)], [under_runner(tmp_path), str(script)])
+    )
+    assert plain.returncode == under.returncode == 1
+    assert (under.stdout, under.stderr) == (plain.stdout, plain.stderr)
+    assert "KeyError: 1" in under.stderr and "probe" not in under.stderr
+    rows = read_rows(tmp_path / "rows_007")
+    assert [row["kind"] for row in rows] == ["data-rank", "data-loader", "data-batch", "data-epoch"]
 
 
 def test_off_unless_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

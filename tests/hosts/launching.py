@@ -209,9 +209,16 @@ def program(name: str, *words: str) -> list[str]:
     return [str(PROGRAMS / name), *words]
 
 
+def culprit(verdict: dict[str, Any]) -> tuple[str | None, int | None]:
+    """Node and rank of a verdict; a verdict on a rank says its pid too, where it had a process."""
+    where = verdict["where"]
+    assert "pid" not in where or where["pid"] > 1
+    return where.get("node"), where.get("rank")
+
+
 def lines_of(text: str, keep: Callable[[str], bool]) -> list[str]:
     """Lines of a text that are of interest."""
     return [line for line in text.splitlines() if keep(line)]
 
 
-__all__ = ["BOUND", "PROGRAMS", "PYTHON", "Launch", "lines_of", "program", "signal"]
+__all__ = ["BOUND", "PROGRAMS", "PYTHON", "Launch", "culprit", "lines_of", "program", "signal"]

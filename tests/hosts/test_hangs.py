@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import Launch, program
+from tests.hosts.launching import Launch, culprit, program
 from tests.hosts.waiting import wait_until
 
 pytestmark = [
@@ -41,7 +41,7 @@ def test_a_rank_that_is_elsewhere(launch: Launch, what: str, says: str) -> None:
     result = hung(launch, what, "2")
     verdict = result["verdict"]
     assert (result["exit"], verdict["cause"]) == (5, "nccl-timeout-straggler-or-slow-rank"), verdict
-    assert verdict["where"] == {"node": "h2", "rank": 2}
+    assert culprit(verdict) == ("h2", 2)
     assert says in verdict["message"] and "rank 2 on h2 is at v_hang.py" in verdict["message"]
     assert "ranks 0, 1 and 3 wait in all_reduce" in verdict["message"]
     assert list((launch.run_dir / "evidence" / "stacks").glob("rank_*.txt"))
@@ -54,7 +54,7 @@ def test_a_stopped_rank(launch: Launch) -> None:
     pid = wait_until(lambda: pid_on(launch, 3), what="the pid of rank 3")
     os.kill(pid, signal.SIGSTOP)
     verdict = launch.result()["verdict"]
-    assert verdict["where"] == {"node": "h2", "rank": 3} and "rank 3 on h2 is stopped" in verdict["message"]
+    assert culprit(verdict) == ("h2", 3) and "rank 3 on h2 is stopped" in verdict["message"]
     assert launch.alive() == []
 
 
@@ -69,7 +69,7 @@ def pid_on(launch: Launch, rank: int) -> int | None:
 def test_a_rank_that_skips_a_collective(launch: Launch) -> None:
     verdict = hung(launch, "skip", "1")["verdict"]
     assert verdict["cause"] == "nccl-timeout-collective-mismatch", verdict
-    assert verdict["where"] == {"node": "h1", "rank": 1} and "rank 1 on h1 in barrier" in verdict["message"]
+    assert culprit(verdict) == ("h1", 1) and "rank 1 is in barrier #4" in verdict["message"]
 
 
 @pytest.mark.slow

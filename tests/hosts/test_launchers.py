@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import PROGRAMS, PYTHON, Launch, program
+from tests.hosts.launching import PROGRAMS, PYTHON, Launch, culprit, program
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -75,7 +75,7 @@ def test_a_script_of_the_shell(launch: Launch) -> None:
     master = launch.bed.hosts[0].address
     assert launch.log(1) == f"rank 1 of 2 at {master} x y\n"
     assert result["exit"] == 1
-    assert result["verdict"]["where"] == {"node": "h2", "rank": 1}
+    assert culprit(result["verdict"]) == ("h2", 1)
     assert result["program_exit"] == {"rank": 1, "code": 7, "signal": None}
 
 
@@ -138,7 +138,7 @@ def test_the_init_timeout_names_the_rank_that_never_came(launch: Launch) -> None
     assert result["exit"] == 5
     verdict = result["verdict"]
     assert verdict["cause"] == "rendezvous-timeout"
-    assert verdict["where"] == {"node": "h2", "rank": 1}
+    assert culprit(verdict) == ("h2", 1)
     assert "never entered init_process_group" in verdict["message"]
     assert launch.alive() == []
     assert "wait_for_nothing" in "".join(p.read_text() for p in launch.run_dir.glob("evidence/**/*") if p.is_file())

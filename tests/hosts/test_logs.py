@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.launching import BOUND, Launch, culprit, program
 from tests.hosts.programs import v_odd
 from tests.hosts.test_lease import RANKS, begun, check_logs, log_bytes, until_logs_grow
 from tests.hosts.waiting import wait_until
@@ -21,7 +21,7 @@ def test_full_speed_and_a_rank_killed_in_the_middle(bed2: Bed, tmp_path: Path) -
     until_logs_grow(launch)
     os.kill(launch.rank_pid(1), signal.SIGKILL)
     result = launch.result()
-    assert result["verdict"]["where"] == {"node": "h1", "rank": 1}
+    assert culprit(result["verdict"]) == ("h1", 1)
     check_logs(launch)
     assert result["unfetched"] == {} and not launch.events("dropped")
     assert launch.alive() == []

@@ -119,7 +119,7 @@ def test_a_fixed_port_that_was_taken_is_a_failure(launch: Launch) -> None:
     assert outcomes(result) == [(0, "failed")]
 
 
-@pytest.mark.parametrize("who", ["guard", "watcher"])
+@pytest.mark.parametrize("who", ["guard", pytest.param("watcher", marks=pytest.mark.slow)])
 def test_a_new_guard_where_guard_or_watcher_was_killed(launch: Launch, who: str) -> None:
     """Nothing would watch over the ranks of that node, and no spare is there: it is reached again."""
     launch.start(program("v_retry.py", "1", "wait"), "--retries", "3").until_running(2)
@@ -142,7 +142,9 @@ def test_a_new_guard_where_guard_or_watcher_was_killed(launch: Launch, who: str)
     [
         ("bug", [(0, "failed")], "the program's own fault comes again at the same place"),
         ("stuck", [(0, "failed"), (1, "failed")], "the same cause, unknown, at step 10 again"),
-        ("code", [(0, "failed"), (1, "failed"), (2, "failed")], "the 2 retries are used up"),
+        pytest.param(
+            "code", [(0, "failed"), (1, "failed"), (2, "failed")], "the 2 retries are used up", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_by_cause(launch: Launch, how: str, seen: list[tuple[int, str]], says: str) -> None:

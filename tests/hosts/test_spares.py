@@ -38,9 +38,11 @@ def states(launch: Launch) -> dict[str, str]:
 
 
 def ready(launch: Launch, ranks: int = 3) -> None:
-    """All ranks up, the spare looked at."""
+    """All ranks up, their metrics here, the spare looked at."""
     launch.until_running(ranks)
     launch.until("spare-ready")
+    outputs = launch.run_dir / "outputs"
+    wait_until(lambda: len([p for p in outputs.glob("*.jsonl") if p.stat().st_size]) == ranks, what="metrics")
 
 
 def test_a_host_without_power_gives_its_place_to_the_spare(bed4: Bed, launch: Launch) -> None:
@@ -70,6 +72,7 @@ def test_a_host_without_power_gives_its_place_to_the_spare(bed4: Bed, launch: La
     assert launch.all_gone()
 
 
+@pytest.mark.slow
 def test_the_masters_place_too_and_the_old_one_does_not_come_back(bed4: Bed, launch: Launch) -> None:
     """h1 loses its link: its guard ends its ranks by itself, and once the link is back nothing of it takes part."""
     launch.start(program("v_retry.py", "1", "wait"), "--spares", "1", "--retries", "1", *LEASE)
@@ -112,6 +115,7 @@ def test_a_host_that_is_dead_at_the_start_gives_its_place(bed4: Bed, launch: Lau
     assert launch.all_gone()
 
 
+@pytest.mark.slow
 def test_a_lost_host_without_a_spare_is_named(bed4: Bed, launch: Launch) -> None:
     launch.start(program("v_retry.py", "9", "wait"), "--retries", "2", *LEASE).until_running(4)
     bed4.host("h2").power_off()
@@ -123,6 +127,7 @@ def test_a_lost_host_without_a_spare_is_named(bed4: Bed, launch: Launch) -> None
     assert launch.all_gone()
 
 
+@pytest.mark.slow
 def test_a_lost_host_that_is_back_in_time_goes_on(bed4: Bed, launch: Launch) -> None:
     launch.start(program("v_retry.py", "1", "wait"), "--retries", "1", *LEASE).until_running(4)
     bed4.host("h2").link_down()
@@ -141,7 +146,8 @@ def test_a_second_failure_takes_the_second_spare(bed4: Bed, launch: Launch) -> N
     launch.until("spare-ready", 2)
     bed4.host("h2").power_off()
     launch.until("rank-started", 4)
-    wait_until(lambda: len(list(launch.work.glob("up-*"))) >= 4, what="the ranks of attempt 1")
+    tries = [launch.work / "tried-0", launch.work / "tried-1"]
+    wait_until(lambda: all(t.read_text() == "xx" for t in tries), what="the ranks of attempt 1")
     bed4.host("h3").power_off()
     result = launch.result()
     assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "failed"), (2, "done")]), result

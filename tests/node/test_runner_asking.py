@@ -13,7 +13,9 @@ import pytest
 from tests.node.test_runner_torch import PROGRAM, finish, free_port, pytestmark, start  # noqa: F401
 
 from allranks.diagnose.hangs.recorder import Case, account, read_recording
-from allranks.node.asking import Asking, ask_path, counted, flight_file
+from allranks.diagnose.hangs.stacks import main_stack
+from allranks.node.asking import KEPT, Asking, ask_path, counted, flight_file, newest
+from allranks.node.look import looks
 from allranks.node.processes import Process, read_process
 
 
@@ -57,6 +59,10 @@ def test_a_rank_that_waits_tells_where_and_one_that_is_stopped_cannot(tmp_path: 
         assert counted(answers[0]) == before[0], "nothing has moved"
         kept = json.loads(Path(flight_file(str(tmp_path), 0)).read_text())
         assert (kept["rank"], kept["pid"]) == (0, ranks[0].pid)
+        seen = looks(known, str(tmp_path), "look")["ranks"]
+        assert {s["how"] for s in seen.values()} == {"asked"}
+        assert [f.function for f in main_stack(seen["0"]["text"])][:1] == ["all_reduce"]
+        assert "stuck" in [f.function for f in main_stack(seen["1"]["text"])]
         os.kill(ranks[1].pid, signal.SIGSTOP)
         late = Asking(known, str(tmp_path), "counters").answers()
         assert "could not answer" in late[1]["error"] and "state T" in late[1]["error"]
@@ -116,8 +122,6 @@ def blocks(task: Path, number: int) -> bool:
 
 @pytest.mark.parametrize("entries", [10, 100])
 def test_the_newest_entries_go_into_the_message_and_the_oldest_that_waits(entries: int) -> None:
-    from allranks.node.asking import KEPT, newest
-
     all_of_them = [{"process_group": ["0", ""], "collective_seq_id": i, "retired": i != 3} for i in range(entries)]
     kept = [e["collective_seq_id"] for e in newest(all_of_them)]
     assert kept == (list(range(10)) if entries == 10 else [3, *range(entries - KEPT, entries)])

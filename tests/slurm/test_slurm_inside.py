@@ -17,6 +17,7 @@ from tests.slurm.jobs import SlurmLaunch
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
+LONG = 300.0  # torch on four nodes of one shared machine
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -24,7 +25,7 @@ torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="to
 @torch
 def test_the_demo_trains_on_four_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(JOB, "--nproc", "1")
-    result = launch.result()
+    result = launch.result(LONG)
     assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
     assert "step 2/2 loss" in launch.log(0)
     assert len(launch.events("rank-initialised")) == 4
@@ -78,6 +79,7 @@ def test_a_node_that_cannot_dial_back_is_named(slurm: SlurmBed, tmp_path: Path) 
     launch.nothing_left()
 
 
+@pytest.mark.slow
 def test_a_guard_that_dies(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait")).until_running(4)
     os.kill(launch.guard_pid(1), signal.SIGKILL)
@@ -93,6 +95,7 @@ def test_nothing_outlives_a_controller_that_dies(slurm: SlurmBed, tmp_path: Path
     launch.nothing_left()
 
 
+@pytest.mark.slow
 def test_a_node_that_slurm_takes_away_is_a_verdict(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait")).until_running(4)
     slurm.scontrol("update", "nodename=h3", "state=down", "reason=test")
@@ -107,6 +110,7 @@ def controller(launch: SlurmLaunch) -> int:
     return int(json.loads((launch.run_dir / "run.json").read_text())["controller"]["pid"])
 
 
+@pytest.mark.slow
 def test_stop_gives_ranks_time_to_save(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "save-on-term")).until_running(4)
     done = launch.call("stop", bound=120)
@@ -125,6 +129,7 @@ def test_scancel_is_a_verdict(slurm: SlurmBed, tmp_path: Path) -> None:
     launch.nothing_left()
 
 
+@pytest.mark.slow
 def test_many_tasks_of_a_step_are_refused(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     words = launch.command("run", "--", str(PROGRAMS / "tell.py"))
@@ -132,6 +137,7 @@ def test_many_tasks_of_a_step_are_refused(slurm: SlurmBed, tmp_path: Path) -> No
     assert done.returncode != 0 and "start allranks once, without srun" in done.stderr
 
 
+@pytest.mark.slow
 def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     words = ["salloc", "-Q", "-N2", *launch.command("check", "--slurm", "--level", "quick", "--json")]

@@ -15,14 +15,16 @@ from tests.slurm.jobs import SlurmLaunch
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
+LONG = 300.0  # torch on four nodes of one shared machine
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @torch
 def test_the_demo_is_submitted_and_trains_on_four_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).outside(JOB, "--nproc", "1", "--name", "demo")
-    result = launch.result()
+    result = launch.result(LONG)
     assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
     assert "step 2/2 loss" in launch.log(0) and "step 2/2 loss" in launch.stderr, "followed, too"
     assert sorted(p.name for p in (launch.run_dir / "logs").iterdir())[3] == "node_03_h4"
@@ -85,6 +87,7 @@ def test_detached_then_status_logs_attach_and_stop(slurm: SlurmBed, tmp_path: Pa
     launch.nothing_left()
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_job(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).outside(program("nasty.py", "save-on-term"), nodes=2).until_running(2)
     launch.signal(2)
@@ -103,6 +106,7 @@ def test_what_sbatch_refuses_leaves_nothing(slurm: SlurmBed, tmp_path: Path) -> 
     assert refused.returncode == 2 and "--array" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_directory_that_nodes_do_not_see_is_named(slurm: SlurmBed, tmp_path: Path) -> None:
     """/root is the hosts' own: what the script needs there is not there."""
     home = Path("/root") / f"slurm-test-{tmp_path.name}"
@@ -118,6 +122,7 @@ def test_a_directory_that_nodes_do_not_see_is_named(slurm: SlurmBed, tmp_path: P
         home.rmdir()
 
 
+@pytest.mark.slow
 def test_secrets_are_in_no_script(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     launch.outside(program("tell.py"), "--env", "MY_API_KEY=sesame-1234", "--env", "PLAIN=x y", nodes=1)

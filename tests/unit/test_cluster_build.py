@@ -2,7 +2,8 @@
 
 import pytest
 
-from allranks.cluster import make_cluster, parse_hostfile, virtual_cluster
+from allranks.cluster import Cluster, make_cluster, parse_hostfile, virtual_cluster
+from allranks.cluster.build import set_aside
 from allranks.errors import UsageError
 
 NODES = parse_hostfile("me@h1\nh2 slots=4\nh3:2222\nh4\n", "hosts.txt")
@@ -55,3 +56,43 @@ def test_virtual_nodes() -> None:
 def test_virtual_nodes_are_bounded(count: int) -> None:
     with pytest.raises(UsageError, match="from 1 to 1024"):
         virtual_cluster(count)
+
+
+# -- spares ----------------------------------------------------------------------------------------
+
+
+def whole(text: str) -> Cluster:
+    return make_cluster(parse_hostfile(text, "hosts.txt"), source="hosts.txt", first=None, is_local=lambda host: False)
+
+
+FOUR = "h1 slots=4\nh2 slots=4\nh3 slots=2\nh4 slots=2\n"
+
+
+@pytest.mark.parametrize(
+    ("spares", "nodes", "working", "standing_by"),
+    [
+        (1, None, ["h1", "h2", "h3"], ["h4"]),
+        (2, 1, ["h1"], ["h3", "h4"]),
+        (1, 2, ["h1", "h2"], ["h4"]),
+        (0, 2, ["h1", "h2"], []),
+    ],
+)
+def test_the_last_hosts_stand_by(spares: int, nodes: int | None, working: list[str], standing_by: list[str]) -> None:
+    cluster = set_aside(whole(FOUR), spares, nodes, 1)
+    assert ([n.name for n in cluster.nodes], [n.name for n in cluster.spares]) == (working, standing_by)
+    assert [n.index for n in cluster.spares] == [3 - i for i in range(len(standing_by))][::-1]
+
+
+@pytest.mark.parametrize(("spares", "nodes"), [(4, None), (9, None), (2, 3), (1, 4)])
+def test_there_must_be_hosts_enough(spares: int, nodes: int | None) -> None:
+    with pytest.raises(UsageError, match=rf"--spares {spares}: hosts.txt has 4 hosts; add hosts, or set fewer spares"):
+        set_aside(whole(FOUR), spares, nodes, 1)
+
+
+def test_a_spare_that_fits_nowhere_is_refused() -> None:
+    assert set_aside(whole(FOUR), 1, None, None).spares[0].name == "h4", "it fits in the place of h3"
+    with pytest.raises(UsageError, match="h4 has slots=2 in hosts.txt, and every node runs 4 ranks or more"):
+        set_aside(whole(FOUR), 1, 2, None)
+    with pytest.raises(UsageError, match="every node runs 3 ranks or more"):
+        set_aside(whole(FOUR), 1, None, 3)
+    assert set_aside(whole("h1\nh2\n"), 1, None, 8).spares, "nothing says how many it can take"

@@ -97,7 +97,9 @@ def test_report_goes_on() -> None:
     drive = Hang(on_hang="report")
     assert drive.looked(h0=WAITS, h1=LOADS, h2=WAITS) == ["finding"]
     (finding,) = drive.said("finding")
-    assert finding["where"] == {"node": "h1", "rank": 1} and "nothing has moved for 64 s" in finding["message"]
+    pid = next(iter(drive.gang.nodes["h1"].ranks.values())).pid
+    assert finding["where"] == {"node": "h1", "rank": 1, "pid": pid}
+    assert "nothing has moved for 64 s" in finding["message"]
     assert drive.gang.state is State.RUNNING
 
 
@@ -221,7 +223,7 @@ def test_with_a_pattern_counters_are_no_sign_of_life_and_are_told_of() -> None:
 def test_the_second_look_asks_for_the_recorders() -> None:
     drive = Hang()
     drive.quiet(60)
-    assert drive.last("stacks")["ask"] == "counters"
+    assert drive.last("stacks")["ask"] == "look"
     drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
     drive.quiet(GAP)
     assert drive.last("stacks")["ask"] == "dump"

@@ -51,7 +51,7 @@ def failed(run: RunDirectory, attempt: int = 0) -> None:
 def test_the_verdict_comes_from_events_and_error_files(run: RunDirectory) -> None:
     failed(run)
     verdict = judge_run(run)
-    assert (verdict["cause"], verdict["where"]) == ("user-code-exception-one-rank", {"node": "h2", "rank": 1})
+    assert (verdict["cause"], verdict["where"]) == ("user-code-exception-one-rank", {"node": "h2", "rank": 1, "pid": 71})
     assert (verdict["victims"], verdict["detected_after_s"]) == ([0], 0.1)
     assert "rank 1 on h2 raised ValueError: bad batch (train.py:7, pid 71)" in verdict["message"]
 
@@ -60,7 +60,7 @@ def test_only_the_last_attempt_counts(run: RunDirectory) -> None:
     failed(run)
     tell(run, START, PLAN, exited(0, T + 50, signal=9), ("failed", {"t": T + 51}), attempt=1)
     verdict = judge_run(run)
-    assert (verdict["attempt"], verdict["where"]) == (1, {"node": "h1", "rank": 0})
+    assert (verdict["attempt"], verdict["where"]) == (1, {"node": "h1", "rank": 0, "pid": 70})
     assert "SIGKILL" in verdict["message"] and verdict["victims"] == []
 
 
@@ -123,8 +123,8 @@ def test_every_part_of_the_evidence_is_read() -> None:
             "victims": [0], "evidence": ["e"], "slow": False, "quiet": 60.0, "of_a_later_version": 1}  # fmt: skip
     events = [
         event("attempt-start"),
-        event("facts", node="h1", addresses=["10.0.0.1", "172.17.0.1"]),
-        event("facts", node="h2", addresses=["10.0.0.2", "172.17.0.1"]),
+        event("facts", node="h1", addresses=["10.0.0.1", "172.17.0.1"], memory=1 << 34, gpus=1),
+        event("facts", node="h2", addresses=["10.0.0.2", "172.17.0.1"], memory=0, gpus=1),
         event("finding", **Finding("clock-skew", "warn", "h2", where=Where(nodes=("h1", "h2"))).to_json()),
         event("finding", **Finding("mtu", "ok", "fine").to_json()),
         event("plan", world_size=3, ranks={"h1": 1, "h2": 2}),
@@ -142,6 +142,7 @@ def test_every_part_of_the_evidence_is_read() -> None:
     ]
     found = fold(json.loads(json.dumps(events)), 0, ["h1", "h2"])
     assert (found.world_size, found.ranks_by_node) == (3, {"h1": (0,), "h2": (1, 2)})
+    assert (found.memory, found.gpus, found.pids) == ({"h1": 1 << 34}, {0: 0}, {0: 7})
     assert found.addresses == {"10.0.0.1": "h1", "10.0.0.2": "h2"}
     assert [(f.id, f.where.nodes) for f in found.findings] == [("clock-skew", ("h1", "h2"))]
     assert (found.initialised, found.init_entered, found.departed) == ({0}, {0, 1}, {1: T + 9})

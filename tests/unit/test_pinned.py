@@ -90,7 +90,12 @@ def test_the_header_keeps_this_nodes_directory():
     header = {"mode": "guard", "uid": "run-1-a", "node": "node_01", "mark": "run-1-a/node_01", "lease": 60.0,
               "grace": 1.0, "node_dir": "/etc", "checks": ["memory", "evil"], "tests": False}  # fmt: skip
     spec = dataclasses.replace(SPEC, node_dir="/scratch")
-    assert pinned_header(own(spec), header) == {**header, "node_dir": "/scratch", "checks": ["memory"]}
+    assert pinned_header(own(spec), header) == {
+        **header,
+        "node_dir": "/scratch",
+        "checks": ["memory"],
+        "audit": False,
+    }
     for name, value in (("mode", "sweep"), ("mode", "dial"), ("uid", "../../etc"), ("node", "a/b"), ("lease", 0),
                         ("lease", "60"), ("mark", "x"), ("grace", -1)):  # fmt: skip
         with pytest.raises(NotPinned):

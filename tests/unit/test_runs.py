@@ -103,6 +103,37 @@ def test_writes_go_to_their_offset_and_sizes_acknowledge(run):
     assert again.gaps == 8
 
 
+def test_what_another_node_sends_of_a_shared_file_comes_after_what_is_there(run):
+    metrics, log = Stream(METRICS, 1, 0), Stream(RANK_LOG, 1, 1)
+    writer = LogWriter(run)
+    writer.write(1, "h2", metrics, 0, b"first\n")
+    assert writer.fresh_sizes(1) == {"3/1/0": 6}
+    writer.continue_on(4, "h5", anew=False)
+    assert writer.sizes(4, "h5") == {}, "h5 has sent nothing yet"
+    writer.write(4, "h5", metrics, 0, b"second\n")
+    writer.write(4, "h5", metrics, 3, b"ond\nthird\n")
+    writer.write(4, "h5", log, 0, b"rank\n")
+    assert writer.fresh_sizes(4) == {"3/1/0": 13, "0/1/1": 5} == writer.sizes(4, "h5")
+    assert run.log_path(1, "h2", *metrics).read_bytes() == b"first\nsecond\nthird\n"
+    again = LogWriter(run)  # of a controller that takes over
+    again.resume(run.read_events()[0])
+    again.write(4, "h5", metrics, 0, b"second\nthird\nfourth\n")
+    assert run.log_path(1, "h2", *metrics).read_bytes() == b"first\nsecond\nthird\nfourth\n"
+
+
+def test_a_second_guard_of_a_node_goes_on_in_its_log(run):
+    node_log, metrics = Stream(NODE_LOG, 0, 0), Stream(METRICS, 0, 0)
+    writer = LogWriter(run)
+    writer.write(0, "h1", node_log, 0, b"old guard\n")
+    writer.write(0, "h1", metrics, 0, b"one\n")
+    writer.continue_on(0, "h1", anew=True)
+    assert writer.sizes(0, "h1") == {"1/0/0": 0}
+    writer.write(0, "h1", node_log, 0, b"new guard\n")
+    writer.write(0, "h1", metrics, 0, b"two\n")
+    assert run.log_path(0, "h1", *node_log).read_bytes() == b"old guard\nnew guard\n"
+    assert run.log_path(0, "h1", *metrics).read_bytes() == b"one\ntwo\n"
+
+
 def test_many_open_logs_stay_within_the_limit(run, monkeypatch):
     monkeypatch.setattr("allranks.runs.logs.OPEN_FILES", 4)
     writer = LogWriter(run)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from allranks.errors import ConfigError
 from allranks.spec import RunSpec, from_document, to_document
-from allranks.spec.fields import LAUNCHERS, SUITES
+from allranks.spec.fields import KINDS, LAUNCHERS, SUITES
 
 _WORDS = st.lists(st.sampled_from(["train.py", "--lr", "3", "", "ü", "a b", "x=y"]), max_size=4).map(tuple)
 _SECONDS = st.floats(2, 10**6)
@@ -31,6 +31,16 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "sbatch": st.lists(st.sampled_from(["--time=1:00:00", "--gres=gpu:8 --qos=x"])).map(tuple),
     "nodes": _maybe(st.integers(1, 4096)),
     "nproc": _maybe(st.integers(1, 1024)),
+    "kind": st.sampled_from(KINDS),
+    "namespace": _maybe(st.just("training")),
+    "context": _maybe(st.just("admin@cluster")),
+    "image": _maybe(st.just("registry:5000/a/b:1")),
+    "gpus": _maybe(st.sampled_from(["8", "amd.com/gpu:8"])),
+    "shm": _maybe(st.integers(1 << 20, 1 << 40)),
+    "pod": _maybe(_PATHS),
+    "deadline": _maybe(_SECONDS),
+    "infra": _maybe(st.just("k8s/a")),
+    "autostop": _maybe(st.floats(60, 10**6)),
     "launcher": st.sampled_from(LAUNCHERS),
     "python": _maybe(_PATHS),
     "guard_python": _maybe(_PATHS),
@@ -51,6 +61,8 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "hang_timeout": _SECONDS,
     "hang_pattern": _maybe(st.just("step [0-9]+")),
     "on_hang": st.sampled_from(["stop", "report", "restart"]),
+    "audit_data": st.integers(0, 10_000),
+    "on_audit": st.sampled_from(["report", "stop"]),
     "pg_timeout": _maybe(_SECONDS),
     "runs_dir": _PATHS,
     "node_dir": _maybe(_PATHS),
@@ -75,7 +87,19 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "step_pattern": _maybe(st.just(r"step (\d+)")),
 } | {
     name: st.booleans()
-    for name in ("pg_timeout_forced", "sync", "check", "debug", "fold", "end_leftovers", "detach", "dry_run", "json")
+    for name in (
+        "pg_timeout_forced",
+        "sync",
+        "check",
+        "debug",
+        "fold",
+        "end_leftovers",
+        "detach",
+        "dry_run",
+        "json",
+        "k8s",
+        "sky",
+    )
 }
 _SPECS = st.builds(RunSpec, **_STRATEGIES)
 

@@ -307,6 +307,12 @@ def test_a_privileged_port_is_remarked() -> None:
     assert run({"master_port": 0}).notes == ()
 
 
+def test_what_only_a_retry_would_use_is_remarked() -> None:
+    assert "--spares 1 without --retries" in run({"spares": 1}).notes[0]
+    assert "--on-hang restart without --retries" in run({"on_hang": "restart"}).notes[0]
+    assert run({"spares": 1, "on_hang": "restart", "retries": 1}).notes == ()
+
+
 _VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.lists(
     st.text(max_size=5), max_size=3
 )  # fmt: skip

@@ -48,7 +48,7 @@ def test_all_fields_and_no_others_are_there() -> None:
     keys = SETTING.findall(commented_config({}))
     assert len(keys) == len(set(keys))
     fields = {key.replace("-", "_") for key in keys}
-    assert fields == field_names() - set(OPTION_ONLY) - {"env", "local"}
+    assert fields == field_names() - set(OPTION_ONLY) - {"env", "local", "k8s", "sky"}
     assert "#[env]" in commented_config({})
 
 
@@ -62,7 +62,7 @@ def test_what_was_found_is_active() -> None:
 
 @pytest.mark.parametrize(
     "found",
-    [{"gpus": "8"}, {"nproc": "many"}, {"command": "x"}, {"hosts": "a", "local": "2"}, {"workdir": "\ud800"}],
+    [{"cards": "8"}, {"nproc": "many"}, {"command": "x"}, {"hosts": "a", "local": "2"}, {"workdir": "\ud800"}],
 )
 def test_what_cannot_be_written_is_refused(found: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="^init: "):

@@ -89,6 +89,12 @@ def test_a_consequence_never_wins_by_being_earlier(ahead: float) -> None:
     assert found.victims == (0, 1)
 
 
+def test_the_culprits_process_and_gpu_are_named_where_they_are_known() -> None:
+    failed = raised(3, 5, "ValueError", "bad batch")
+    assert verdict(failed, pids={3: 4242}, gpus={3: 1}).finding.where == Where("h2", rank=3, pid=4242, gpu=1)
+    assert verdict(replace(failed, pid=77)).finding.where == Where("h2", rank=3, pid=77)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -124,9 +124,11 @@ def _byte_code(name: str, path: Path) -> bytes:
 
 
 @cache
-def beside_the_runner(tests: bool) -> dict[str, bytes]:
+def beside_the_runner(tests: bool, audit: bool = False) -> dict[str, bytes]:
     """Files of their own in the node directory, by name: they run under the training interpreter."""
     files = {path.name: path.read_bytes() for path in sorted((HOME / "node").glob("runner*.py"))}
+    if audit:
+        files["probe.py"] = (HOME / "data" / "probe.py").read_bytes()
     if tests:
         files["collectives.zip"] = collectives_zip()
     return files
@@ -134,7 +136,7 @@ def beside_the_runner(tests: bool) -> dict[str, bytes]:
 
 def payload(header: dict[str, Any]) -> bytes:
     """Everything after the marker: zip, header (which names the files), the files, each with its length before it."""
-    files = beside_the_runner(bool(header.get("tests")))
+    files = beside_the_runner(bool(header.get("tests")), bool(header.get("audit")))
     named = json.dumps({**header, "files": list(files)}).encode()
     parts = (node_zip(tuple(header.get("checks") or ())), named, *files.values())
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

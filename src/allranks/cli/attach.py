@@ -12,6 +12,9 @@ import typer
 from allranks.gang import session as sessions
 from allranks.report.live import JsonView, View
 
+from .afar import adopt as adopt_afar
+from .afar import engine_of
+from .afar import follow as follow_afar
 from .follow import follow_run
 from .keys import offer
 from .places import find_run
@@ -41,6 +44,8 @@ def command(
         from .submitted import follow
 
         raise typer.Exit(close_job(found, follow(found, found.job, view, found.read_events()[1]), view, json_))
+    if engine_of(found) and not found.controller_alive():
+        raise typer.Exit(follow_afar(found, adopt_afar(found, view), view, json_))
     if found.controller_alive() and not take_over:
         raise typer.Exit(follow_run(found, view))
     view.event({"t": time.time(), "event": "note", "message": f"taking over {found.name}"})

@@ -6,23 +6,28 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from allranks.backends import zipapp
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.plan.plan import make_plan
+from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, Request
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from .engines import engine_options, pods
+from .podfile import read_texts
 from .run import HOW, NETWORK, PLACES, TARGET, Text, option, say_notes
 from .target import find_cluster, require_command, resolve_options
 
 WHAT = "; ".join(f"{name}: {renderer.title}" for name, renderer in RENDERERS.items())
 
 
+@engine_options(pods)
 def command(
     what: Annotated[str, typer.Argument(metavar="|".join(RENDERERS), help=WHAT)],
     command: Annotated[list[str] | None, typer.Argument(help="after --: the training command")] = None,
@@ -40,16 +45,19 @@ def command(
     master_addr: Annotated[Text, option("--master-addr", NETWORK, "default: the first host")] = None,
     master_port: Annotated[int | None, option("--master-port", NETWORK, "default: 29500")] = None,
     name: Annotated[Text, option("--name", PLACES, "of the run")] = None,
+    retries: Annotated[int | None, option("--retries", HOW, "further attempts after a failure (0)")] = None,
     config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
     output: Annotated[Text, option("--output", PLACES, "write the files here (default: show them)", "DIR")] = None,
     force: Annotated[bool, option("--force", PLACES, "replace files that are there")] = False,
     json_: Annotated[bool, option("--json", PLACES, "one JSON document on stdout: {files: {name: text}}")] = False,
+    **engines: Any,
 ) -> None:
     """Write what one would run on each node without allranks: scripts, configurations, manifests.
 
     Example: allranks render torchrun --hosts hosts.txt --nproc 8 --output launch -- train.py --epochs 3
     """
-    given = {k: v for k, v in locals().items() if k not in ("what", "config", "output", "force", "json_")}
+    given = {k: v for k, v in locals().items() if k not in ("what", "config", "output", "force", "json_", "engines")}
+    given.update(engines)
     if what not in RENDERERS:
         raise UsageError(f"render {what}: there is no such renderer; there are {', '.join(RENDERERS)}")
     resolved = resolve_options(given, config)
@@ -58,12 +66,14 @@ def command(
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:
         write(files, Path(output), force)
-    typer.echo(json.dumps({"schema": 1, "files": files, "written": output}) if json_ else said(files, output))
+    typer.echo(json.dumps(as_document(files, output)) if json_ else said(files, output))
 
 
 def make_request(resolved: Resolved, what: str) -> Request:
     """What the renderer gets: the ranks of every node are known, or it is a usage error."""
     spec = resolved.spec
+    if RENDERERS[what].joins:
+        return Request(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build())
     cluster = render_cluster(resolved, what)
     needed = RENDERERS[what].ranks
     unknown = [n.name for n in cluster.nodes if needed and spec.nproc is None and n.slots is None]
@@ -92,8 +102,8 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = directory / name
-            path.write_text(text, encoding="utf-8")
-            if text.startswith("#!"):
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+            if isinstance(text, str) and text.startswith("#!"):
                 path.chmod(path.stat().st_mode | 0o111)
     except OSError as error:
         raise UsageError(f"--output {directory}: {error.strerror}; set a directory that you may write to") from None
@@ -103,4 +113,15 @@ def said(files: Rendered, output: str | None) -> str:
     """The files' names where they are written, else all of their text."""
     if output is not None:
         return "\n".join(f"wrote {Path(output) / name}" for name in files)
-    return "\n".join(f"==> {name} <==\n{text}" for name, text in files.items()).rstrip("\n")
+    return "\n".join(f"==> {name} <==\n{_shown(text)}" for name, text in files.items()).rstrip("\n")
+
+
+def _shown(text: str | bytes) -> str:
+    return text if isinstance(text, str) else f"({len(text):,} bytes that --output writes)\n"
+
+
+def as_document(files: Rendered, output: str | None) -> dict[str, Any]:
+    """--json; of what nobody reads the sizes."""
+    sizes = {name: len(text) for name, text in files.items() if isinstance(text, bytes)}
+    texts = {name: text for name, text in files.items() if isinstance(text, str)}
+    return {"schema": 1, "files": texts, **({"bytes": sizes} if sizes else {}), "written": output}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,12 +21,15 @@ from allranks.report.redact import Redactor
 from allranks.report.redacted import redacted
 from allranks.report.runpage import run_page
 from allranks.runs.directory import RunDirectory
+from allranks.runs.excerpts import logs_of
 from allranks.runs.gather import gather
 from allranks.spec.secrets import is_secret_name
 
 from .diagnose import progress
 from .options import AsJson, RunName, RunsDir
 from .places import find_run
+
+AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second
 
 
 def command(
@@ -74,6 +78,20 @@ def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name another place with --output") from None
+
+
+def page_at_end(run: RunDirectory) -> Path | None:
+    """The page of a run that has just failed; None where its logs are too large for it to be there at once, or it
+    can't be written: `allranks report` makes it then."""
+    path = run.path / "report.html"
+    if sum(log.path.stat().st_size for log in logs_of(run)) > AT_ONCE:
+        return None
+    try:
+        write_page(run, path, Redactor(known=known_secrets(os.environ)))
+    except Exception as error:  # of a page: the run has ended, and its exit code stands
+        sys.stderr.write(f"note: no report.html: {type(error).__name__}: {error}\n")
+        return None
+    return path
 
 
 def judged(seen: Document) -> tuple[list[Document], Mapping[str, Mapping[str, str]]]:

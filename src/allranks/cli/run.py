@@ -15,14 +15,16 @@ from allranks.cluster import Cluster
 from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
-from allranks.gang.controller import View as Watching
+from allranks.gang.view import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
+from . import exits
 from .allocated import Reach, allocated
 from .dryrun import describe
+from .engines import engine_options, pods, targets
 from .keys import offer
 from .target import find_cluster, require_command, resolve_options
 
@@ -39,6 +41,7 @@ def option(names: str, panel: str, text: str, metavar: str | None = None) -> Any
 Text = str | None
 
 
+@engine_options(targets, pods)
 def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
     local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
@@ -81,6 +84,8 @@ def command(
     spares: Annotated[int | None, option("--spares", BEHAVIOUR, "the last K hosts stand by", "K")] = None,
     hang_pattern: Annotated[Text, option("--hang-pattern", TIMES, "logs must say it again within that time")] = None,
     on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), report, or restart", "WHAT")] = None,
+    audit_data: Annotated[int | None, option("--audit-data", BEHAVIOUR, "first N batches: is it split?", "N")] = None,
+    on_audit: Annotated[Text, option("--on-audit", BEHAVIOUR, "data not split: report, or stop", "WHAT")] = None,
     debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
     step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
     no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
@@ -88,18 +93,21 @@ def command(
     detach: Annotated[bool | None, option("--detach", BEHAVIOUR, "go on without this terminal")] = None,
     dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be done, do nothing")] = False,
     json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
+    **engines: Any,
 ) -> None:
     """Start training on every node, watch it, and end all of it if any part fails.
 
     Example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
     """
-    given = {k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
-    given.update(fold=False if no_fold else None, check=False if no_check else None, allow=split_words(allow))
-    raise typer.Exit(_carry_out(resolve_options(given, config), dry_run, json_))
+    raise typer.Exit(_carry_out(dict(locals())))
 
 
-def _carry_out(resolved: Resolved, dry_run: bool, json_: bool) -> int:
-    """Starts it where the target says, or says what would be done; gives the exit code."""
+def _carry_out(given: dict[str, Any]) -> int:
+    """Does what the options, as they were given, say, where the target says; gives the exit code."""
+    config, json_, dry_run = given.pop("config"), given.pop("json_"), given.pop("dry_run")
+    given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
+    given.update(given.pop("engines"), allow=split_words(given["allow"]))
+    resolved = resolve_options(given, config)
     require_command(resolved)
     spec = resolved.spec
     if spec.slurm and read_allocation(os.environ) is None:
@@ -107,6 +115,11 @@ def _carry_out(resolved: Resolved, dry_run: bool, json_: bool) -> int:
 
         say_notes(resolved, json_)
         return submit(dataclasses.replace(spec, dry_run=dry_run), json_)
+    if spec.k8s or spec.sky:
+        from .afar import run_afar
+
+        say_notes(resolved, json_)
+        return run_afar(spec, json_, dry_run)
     cluster = find_cluster(resolved, spares=spec.spares)
     say_notes(resolved, json_)
     if dry_run:
@@ -132,7 +145,7 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     if spec.end_leftovers:
         from .leftovers import end_dead_runs
 
-        end_dead_runs(spec, cluster)
+        end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
     reach = allocated(spec, cluster)
     session = sessions.create(
         spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
@@ -186,7 +199,14 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     session.view.closing(result, result.get("verdict"))
-    return int(result["exit"])
+    code = int(result["exit"])
+    if code not in (exits.DONE, exits.CTRL_C, exits.TERMINATED):
+        from .report import page_at_end
+
+        page = page_at_end(session.run_dir)
+        if page is not None and not json_:
+            sys.stdout.write(f"page {page}\n")
+    return code
 
 
 def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:

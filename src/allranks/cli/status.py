@@ -16,6 +16,7 @@ from allranks.report.fold import clean
 from allranks.report.live import label, node_line
 from allranks.runs.directory import OVER, RunDirectory
 
+from .afar import engine_of, look_afar
 from .options import RunName, RunsDir
 from .places import find_run
 
@@ -57,7 +58,8 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
     """The document of the design: run, state, nodes, ranks."""
     state = run.state()  # first: what it says is not newer than what follows
     status = run.read_document("status.json") or {}
-    job = {"job": _job(run.job)} if run.job is not None else {}
+    job: dict[str, Any] = {"job": _job(run.job)} if run.job is not None else {}
+    job |= {"engine": look_afar(run)} if state == "orphaned" and engine_of(run) else {}
     result = run.read_document("result.json")
     nodes = [{**n, "ranks": [_rank(r, now) for r in n.get("ranks") or []]} for n in status.get("nodes") or []]
     return {
@@ -101,6 +103,10 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document.get("job"):
         job = document["job"]
         found.append(f"Slurm job {job['id']}: {job['state']}" + (f", {job['why']}" if job["why"] else ""))
+    elif document["state"] == "orphaned" and document.get("engine"):
+        found.append(
+            f"nobody follows it from here: {document['engine']}; `allranks attach` does, `allranks stop` ends it"
+        )
     elif document["state"] == "orphaned":
         found.append("its launcher is gone: `allranks attach` takes it over, `allranks stop` ends it")
     over = document["state"] in OVER

@@ -18,6 +18,7 @@ from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec.units import parse_duration
 
+from .afar import engine_of, stop_afar
 from .places import runs_directory
 from .run import close
 
@@ -60,6 +61,8 @@ def _stop(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]
         from .stopping import stop_job
 
         return stop_job(run, run.job, _seconds(run, grace), json_)
+    if engine_of(run):
+        return stop_afar(run, json_)
     return _through_nodes(run, grace, json_)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from allranks.findings import Finding
 
 from .case import CHECK, Case, Layout, named, plural
-from .lengths import absent, coverage, epochs, filled, uneven
+from .lengths import absent, coverage, epochs, filled, shuffled, uneven
 from .rows import Audited, Row, Shard, gather, whole
 from .sharing import sharing, workers
 
@@ -81,17 +81,28 @@ def _fine(case: Case) -> Finding:
     if case.identity.key == "none":
         return case.finding("data-audit", "unknown", f"{case.identity.why}: nothing tells them apart")
     number = len(case.shards)
+    unseen = (case.identity.why, *_unseen(case))
     if number == 1:
-        return case.finding("data-audit", "ok", f"one rank reads {plural(len(case.total), 'sample')} in {case.span}")
+        return case.finding("data-audit", "ok", f"one rank reads {plural(len(case.total), 'sample')} in {case.span}",
+                            evidence=unseen)  # fmt: skip
     if case.due is not None and case.complete:
         text = f"disjoint and complete: {number} ranks read {plural(len(case.total), 'sample')}, each by one rank"
-        return case.finding("data-audit", "ok", text)
+        return case.finding("data-audit", "ok", text, evidence=unseen)
     text = f"disjoint: of {plural(len(case.total), 'sample')} in {case.span} none was read by two of {number} ranks"
     each, data = whole(case.fact("sampler_len")), whole(case.fact("dataset_len"))
     if each is not None and data is not None and case.identity.same is not False and each * number >= data:
         text += f"; complete: together their samplers give all {data:,}"
         text += "" if case.identity.same else ", if all ranks hold one dataset"
-    return case.finding("data-audit", "ok", text)
+    return case.finding("data-audit", "ok", text, evidence=unseen)
+
+
+def _unseen(case: Case) -> tuple[str, ...]:
+    """What only a second epoch shows."""
+    if not any(shuffled(shard) and shard.facts.get("has_set_epoch") for shard in case.shards.values()):
+        return ()
+    if any(number > 0 for shard in case.shards.values() for number, _, _ in shard.orders):
+        return ()
+    return ("one epoch was seen: whether set_epoch is called before the next cannot be told",)
 
 
 def _groups(case: Case, loaders: Sequence[Audited], model_parallel: int) -> list[Finding]:

@@ -131,17 +131,18 @@ def epochs(case: Case) -> Finding | None:
         for number, set_to, order in shard.orders:
             orders.setdefault(order, []).append((number, set_to))
         repeats = [found for found in orders.values() if len(found) > 1]
-        if repeats and shard.facts.get("has_set_epoch") and _shuffled(shard):
+        if repeats and shard.facts.get("has_set_epoch") and shuffled(shard):
             known = {set_to for _, set_to in repeats[0]}
             if len(known) == 1:
                 stuck.append(rank)
     if not stuck:
         return None
     text = f"set_epoch is never called: on {named(stuck)} every epoch has the order of the first"
-    return case.finding("data-set-epoch", "warn", text, "call loader.sampler.set_epoch(epoch) before each epoch")
+    what = "dataset" if case.iterable else "loader.sampler"
+    return case.finding("data-set-epoch", "warn", text, f"call {what}.set_epoch(epoch) before each epoch")
 
 
-def _shuffled(shard: Shard) -> bool:
+def shuffled(shard: Shard) -> bool:
     """As the sampler says; where it says nothing, indices that do not rise are a shuffle."""
     said = shard.facts.get("shuffle")
     if said is not None:

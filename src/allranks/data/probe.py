@@ -1,9 +1,9 @@
 """Notes inside a rank what its torch DataLoaders hand to the program: a small hash of each sample, and its index.
 
     ALLRANKS_AUDIT_BATCHES   how many batches of each loader's first epoch are noted; `all` for every one
-    ALLRANKS_AUDIT_FILE      JSON lines are appended here
+    ALLRANKS_AUDIT_FILE      JSON lines are appended here; `{rank}` in it becomes the rank, in three digits
 
-One file that ships to the ranks: the standard library, torch at run time, Python 3.9 and later. The program must
+One file that ships to the ranks: the standard library, torch at run time, Python 3.8 and later. The program must
 not notice: it gets the same iterator object and the same batches, no random number is drawn, no sample is read
 more than once, and whatever fails in here is swallowed. After the N batches only the end of that epoch is awaited.
 """
@@ -82,7 +82,7 @@ def array_rows(array: Any, mask: Any) -> list[bytes]:
     """The bytes of each row; where a mask of the same shape says what is padding, without that."""
     count = int(array.shape[0])
     if mask is not None and tuple(mask.shape) == tuple(array.shape):
-        return [raw(thin(row[keep], 0)) for row, keep in zip(array, mask != 0)]  # noqa: B905  (Python 3.9)
+        return [raw(thin(row[keep], 0)) for row, keep in zip(array, mask != 0)]  # noqa: B905  (Python 3.8)
     data = raw(thin(array, 1))
     size = len(data) // count if count else 0
     return [data[at * size : (at + 1) * size] for at in range(count)]
@@ -226,9 +226,16 @@ def samplers(loader: Any) -> list[Any]:
 def shuffles(dataset: Any, inner: list[Any]) -> Any:
     """What the samplers say; of a Hugging Face stream whether it was told to shuffle; else None."""
     found = attribute(("shuffle",), *inner)
-    if found is None and hasattr(dataset, "_shuffling"):
-        return dataset._shuffling is not None
-    return found
+    if found is None and getattr(dataset, "_shuffling", None) is not None:  # datasets before 5
+        return True
+    stages = [getattr(dataset, "_ex_iterable", None)]
+    if found is not None or stages[0] is None:
+        return found
+    for at in range(32):  # since 5 each stage of a stream holds the one before it
+        if at < len(stages):
+            more = getattr(stages[at], "ex_iterables", None)
+            stages += [getattr(stages[at], "ex_iterable", None), *(more if isinstance(more, list) else ())]
+    return any("Shuffl" in type(stage).__name__ for stage in stages)
 
 
 def describe(loader: Any) -> dict[str, Any]:
@@ -361,6 +368,19 @@ def places() -> dict[str, int | None]:
 # ---- torch
 
 
+def attend(loader: Any, known: Any) -> None:
+    """The runner calls this when torch's loader module is about to be loaded: patches it once it has run."""
+    execute = loader.exec_module
+
+    def exec_module(module: Any) -> None:
+        del loader.exec_module  # the class's own is back
+        execute(module)
+        if os.getpid() == known.pid:
+            install(module)
+
+    loader.exec_module = exec_module
+
+
 def install(module: Any = None) -> bool:
     """Patches DataLoader (in `module`, by default torch's own); says whether it did.
 
@@ -371,6 +391,8 @@ def install(module: Any = None) -> bool:
     try:
         if module is None:
             import torch.utils.data.dataloader as module
+        rank = number("RANK")
+        path = path.replace("{rank}", f"{rank:03d}" if rank is not None else "none")  # one setting for all ranks
         notes = Notes(path, None if text == "all" else int(text))
         patch(module.DataLoader, module._BaseDataLoaderIter, notes)
         notes.write("data-rank", limit=notes.limit, **places())

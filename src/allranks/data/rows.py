@@ -94,6 +94,11 @@ def texts(value: Any) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
+def dataset_name(row: Row) -> str:
+    """The class of a loader's dataset, fit to be printed."""
+    return "".join(c for c in str(row.get("dataset", "?")) if c.isprintable())[:80]
+
+
 def gather(rows: Iterable[Row]) -> tuple[dict[int, Row], list[Audited]]:
     """(the ranks that carried the probe, the loaders).
 
@@ -120,7 +125,7 @@ def gather(rows: Iterable[Row]) -> tuple[dict[int, Row], list[Audited]]:
             later = 1 + max([number for number, _, _ in earlier.orders], default=0)
             earlier.orders += [(number + later, set_to, order) for number, set_to, order in shard.orders]
             continue
-        dataset = "".join(c for c in str(shard.facts.get("dataset", "?")) if c.isprintable())[:80]
+        dataset = dataset_name(shard.facts)
         nth = count[rank, dataset] = count.get((rank, dataset), 0) + 1
         one = found.setdefault((dataset, nth), Audited(dataset if nth == 1 else f"{dataset} ({nth})", {}))
         if rank == REFERENCE:

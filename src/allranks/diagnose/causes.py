@@ -24,6 +24,7 @@ CAUSES: dict[str, str] = {
     "nccl-timeout-collective-mismatch": "ranks called different collectives, or one rank skipped one",
     "nccl-timeout-straggler-or-slow-rank": "one rank was late: slow disk, data, evaluation or save on one rank",
     "collective-shape-mismatch": "same collective, different shapes or types",
+    "data-not-split": "several ranks read the same samples, some are read by nobody, or shares are unequal",
     "uneven-data-hang": "ranks ran out of data at different steps",
     # NCCL, fabric, versions
     "nccl-ib-error": "InfiniBand or RoCE failed under NCCL",

@@ -7,10 +7,10 @@ that a verdict can be given again without the run; absent parts take their defau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allranks.findings import Finding
+from allranks.findings import Finding, Where
 
 from .hangs.attribute import Hang
 
@@ -58,7 +58,7 @@ class ExitRecord:
 
     `t` is when it failed: the time in its error file where that is earlier than its reaping. `expected`:
     it ended after allranks had begun to end it. `oom_kills` counts the kernel's out-of-memory kills on
-    its node during the attempt; `tail` is the end of its log.
+    its node during the attempt; `head` and `tail` are the ends of its log, `metrics` is the last row of its metrics.
     """
 
     rank: int
@@ -72,6 +72,8 @@ class ExitRecord:
     error: Mapping[str, Any] | None = None
     tail: str = ""
     pid: int | None = None
+    head: str = ""
+    metrics: Mapping[str, Any] | None = None
 
     @property
     def failed(self) -> bool:
@@ -109,7 +111,8 @@ class Incident:
     """Everything known about one attempt.
 
     `addresses`: the node of an address that only one node has; `departed`: ranks that have called
-    destroy_process_group, and when; `detected_t` is when the controller began to end it.
+    destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
+    has, in bytes; `pids` and `gpus` are of ranks, where they are known.
     """
 
     attempt: int
@@ -129,6 +132,10 @@ class Incident:
     detected_t: float | None = None
     master: str = ""
     addresses: Mapping[str, str] = field(default_factory=dict)
+    pids: Mapping[int, int] = field(default_factory=dict)
+    gpus: Mapping[int, int] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
 
     def node_of(self, rank: int) -> str:
         """The node a rank lies on; empty where it is not known."""
@@ -136,6 +143,14 @@ class Incident:
             if rank in ranks:
                 return node
         return next((e.node for e in self.exits if e.rank == rank), "")
+
+    def complete(self, where: Where) -> Where:
+        """A place with the process and the GPU of its rank, as far as they are known."""
+        if where.rank is None:
+            return where
+        ended = next((e.pid for e in self.exits if e.rank == where.rank), None)
+        pid, gpu = self.pids.get(where.rank, ended), self.gpus.get(where.rank)
+        return replace(where, pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
 
     @property
     def all_ranks(self) -> frozenset[int]:
@@ -159,6 +174,9 @@ class Incident:
         given["departed"] = {int(rank): t for rank, t in given.get("departed", {}).items()}
         if given.get("hang"):
             given["hang"] = Hang.from_json(given["hang"])
+        for name in ("pids", "gpus"):
+            given[name] = {int(rank): int(number) for rank, number in (given.get(name) or {}).items()}
+        given["command"] = tuple(given.get("command", ()))
         for name in ("initialised", "init_entered"):
             given[name] = frozenset(given.get(name, ()))
         return cls(**{"attempt": 0, **given})

@@ -30,11 +30,12 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
     mine = [e for e in events if e.get("attempt") == attempt]
     plan = _last(events, "plan")
     pids = {int(e["rank"]): int(e["pid"]) for e in _all(mine, "rank-started")}
+    facts, ranks = {e["node"]: e for e in _all(events, "facts")}, _ranks(mine, nodes, launcher)
     hang, failed, stop = _last(mine, "hang"), _last(mine, "failed"), _all(events, "stop-asked")
     return Incident(
         attempt=attempt,
         world_size=int(plan["world_size"]) if plan else 0,
-        ranks_by_node=_ranks(mine, nodes, launcher),
+        ranks_by_node=ranks,
         exits=tuple(_exit(e, pids) for e in _all(mine, "rank-exit")),
         faults=tuple(Fault(e["node"], e["id"], e["message"], e["t"]) for e in _all(mine, "fault")),
         lost=tuple(LostNode(e["node"], e["t"], e["last_heard"], LOST_REASON) for e in _all(mine, "node-lost")),
@@ -48,7 +49,11 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
         started_t=float((_last(mine, "attempt-start") or {}).get("t") or 0.0),
         detected_t=failed["t"] if failed else None,
         master=nodes[0] if nodes else "",
-        addresses=own_addresses({e["node"]: e.get("addresses") or () for e in _all(events, "facts")}),
+        addresses=own_addresses({node: e.get("addresses") or () for node, e in facts.items()}),
+        pids=pids,
+        gpus={rank: at for node, found in ranks.items() for at, rank in enumerate(found)
+              if len(found) <= int(facts.get(node, {}).get("gpus") or 0)},
+        memory={node: e["memory"] for node, e in facts.items() if e.get("memory")},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from allranks.findings import Finding, Verdict
 
@@ -23,10 +24,11 @@ def judge(incident: Incident) -> Verdict | None:
     if not candidates:
         return None if incident.stop_reason or not any(e.failed for e in incident.exits) else _unexplained(incident)
     chosen = choose(candidates)
+    found = chosen.finding()
     return Verdict(
-        finding=chosen.finding(), cause=chosen.cause, confidence=round(chosen.confidence, 2),
-        victims=_victims(incident, chosen), attempt=incident.attempt, detected_after_s=_delay(incident, chosen),
-        runners_up=_runners_up(candidates, chosen),
+        finding=replace(found, where=incident.complete(found.where)),
+        cause=chosen.cause, confidence=round(chosen.confidence, 2), victims=_victims(incident, chosen),
+        attempt=incident.attempt, detected_after_s=_delay(incident, chosen), runners_up=_runners_up(candidates, chosen),
     )  # fmt: skip
 
 

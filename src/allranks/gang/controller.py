@@ -11,7 +11,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
@@ -48,6 +48,10 @@ from .states import (
     Unreachable,
 )
 from .translate import translate
+from .view import View
+
+if TYPE_CHECKING:
+    from .auditor import Auditor
 
 OPENING_AT_ONCE = 64
 TICK = 0.2
@@ -56,19 +60,6 @@ ACK_EVERY = 2.0
 ROOM = 64 << 10  # bytes free on the disk of the run directory that make another try worth while
 RELEASE_PATIENCE = 3.0
 OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no guard is left to its lease
-
-
-class View(Protocol):
-    """What the controller tells the person in front of it."""
-
-    def opening(self, info: dict[str, Any]) -> None: ...
-    def event(self, event: dict[str, Any]) -> None: ...
-    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
-    def status(self, document: dict[str, Any], now: float) -> None: ...
-    def tick(self, now: float) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def closing(self, result: dict[str, Any], verdict: dict[str, Any] | None) -> None: ...
 
 
 def has_room(path: str) -> bool:
@@ -95,6 +86,7 @@ class Controller:
         self.progress = Progress(spec.step_pattern, spec.hang_pattern)
         self._transport, self._judge, self._attach = transport, judge, attach
         self._shipper = shipper
+        self.auditor: Auditor | None = None  # of the data, where that is asked for
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._over = asyncio.Event()
         self._beat = max(0.5, min(5.0, spec.lease / 6))
@@ -272,6 +264,7 @@ class Controller:
             "node_dir": self.spec.node_dir,
             "checks": collectors(self.setting.checks),
             "tests": bool(self.spec.test),
+            "audit": bool(self.spec.audit_data),
         }
 
     def _hello(self, member: Member) -> dict[str, Any]:
@@ -357,6 +350,8 @@ class Controller:
         if not data:
             return
         member.shown[stream] = frame.offset + len(frame.data)
+        if self.auditor is not None and not member.behind:
+            self.auditor.take(stream, data, now)
         if stream.attempt == self.gang.attempt or stream.kind == METRICS:
             self.progress.output(stream, data, now)
         if stream.kind == 0:
@@ -398,6 +393,8 @@ class Controller:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY
             self._first_step()
+            if self.auditor is not None and self.gang.state is State.RUNNING:
+                self.auditor.look(self.gang.layout(), self.feed)
             self._write_status()
         self.view.tick(time.time())
 

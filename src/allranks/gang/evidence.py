@@ -8,7 +8,7 @@ from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
 from allranks.plan.interfaces import addresses
 from allranks.runs.directory import RunDirectory
-from allranks.runs.incident import log_tail
+from allranks.runs.incident import read_log
 from allranks.spec import RunSpec
 
 from .machine import Gang
@@ -36,14 +36,19 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         detected_t=gang.failed_t,
         master=gang.master.name,
         addresses=own_addresses({n.name: addresses(n.facts or {}) for n in gang.nodes.values()}),
+        pids={r.rank: r.pid for r in ranks if r.pid is not None},
+        gpus={r.rank: gpu for n in gang.nodes.values() for r in n.ranks.values() if (gpu := n.gpu_of(r)) is not None},
+        command=spec.command,
+        memory={n.name: n.memory for n in gang.nodes.values() if n.memory},
     )
     return judge(incident)
 
 
 def _record(gang: Gang, run: RunDirectory, item: Exit) -> ExitRecord:
     node = gang.nodes[item.node]
-    tail = log_tail(run, node.index, node.name, item.rank, gang.attempt) if item.code != 0 else ""
+    head, tail, metrics = read_log(run, node.index, node.name, item) if item.code != 0 else ("", "", None)
     return ExitRecord(
         item.rank, item.node, item.code, item.signal, item.t, item.expected, item.attempt, item.oom_kills,
         dict(item.error) if item.error else None, tail, node.ranks[item.rank].pid if item.rank in node.ranks else None,
+        head, metrics,
     )  # fmt: skip

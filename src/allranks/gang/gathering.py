@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from allranks.findings import Finding
-from allranks.plan.interfaces import addresses
 from allranks.plan.plan import make_plan
 from allranks.preflight.judge import judge
 
@@ -127,7 +126,7 @@ class Gathering(Spares):
         """Once every node has been looked at: judge, then open the gate."""
         node = self.nodes[event.node]
         node.facts = event.facts
-        actions: list[Action] = [Note("facts", {"node": node.name, "addresses": addresses(event.facts)})]
+        actions: list[Action] = [Note("facts", node.told())]
         if event.error:
             self.refused_by_check = True
             return actions + self._refuse([prelude_failed(node.name, event.error)], now)

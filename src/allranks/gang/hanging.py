@@ -120,7 +120,7 @@ class Hanging(Roster):
         """All nodes for all ranks that run; the second time for their recorders too."""
         watch.asked, running = now, self._running()
         watch.waiting.update(running)
-        word = "counters" if len(watch.looks) == 1 else "dump"
+        word = "look" if len(watch.looks) == 1 else "dump"
         return [Send(name, {"type": "stacks", "ranks": ranks, "ask": word}) for name, ranks in running.items()]
 
     def on_stacks(self, event: Stacks, now: float) -> list[Action]:
@@ -189,7 +189,8 @@ class Hanging(Roster):
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
         nodes = tuple(dict.fromkeys(names[r] for r in hang.culprits if r in names))
         rank = hang.culprits[0] if len(hang.culprits) == 1 else None
-        where = Where(node=nodes[0], rank=rank) if len(nodes) == 1 else Where(rank=rank, nodes=nodes)
+        pid = next((r.pid for r in self.ranks() if r.rank == rank), None)
+        where = Where(node=nodes[0], rank=rank, pid=pid) if len(nodes) == 1 else Where(rank=rank, pid=pid, nodes=nodes)
         message = f"nothing has moved for {quiet:.0f} s: {hang.message}"
         return Finding(hang.cause, "warn", message, hang.remedy, where, hang.evidence)
 

@@ -266,7 +266,7 @@ class Gang(Groups, Gathering):
         self._end_grace = grace
         self._end_deadline = now + grace + END_PATIENCE
         message = {"type": "end", "grace": grace, "reason": reason}
-        started = sum(1 for r in self.ranks() if r.pid is not None and r.exit is None)
+        started = sum(1 for r in self.ranks() if r.pid is not None and r.exit is None and r.state != "lost")
         actions: list[Action] = [Note("ending", {"reason": reason, "grace": grace, "ranks": started})]
         for node in self.nodes.values():
             if node.node_dir and not node.gone:
@@ -315,7 +315,8 @@ class Gang(Groups, Gathering):
         self.attempt += 1  # logs are kept apart in either case
         self.attempt_started, self.initialised_t, self.failed_t = now, None, None
         self.init_timeout_hit, self._stacks_t, self.refused_by_check = False, None, False
-        self.exits, self.faults, self.lost, self.findings = [], [], [], []
+        self.exits, self.faults, self.lost = [], [], []
+        self.findings = [f for f in self.findings if f.id == "spare-unused"]
         self.hang, self.watch = None, None
         actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {})]
         known = all(n.facts is not None for n in self.nodes.values())

@@ -38,7 +38,7 @@ TABLE = (
          "deepspeed-config accelerate-config slurm-config k8s-image no-interface wrong-interface port-blocked "
          "hostname-resolves-to-loopback proxy-env ipv6-problem duplicate-gpu invalid-device-ordinal clock-skew "
          "python-version-or-env-mismatch nccl-version-mismatch driver-version-mismatch missing-module "
-         "missing-file-or-data-path permission-denied"),
+         "missing-file-or-data-path permission-denied data-not-split"),
     _row("program", "never", False, "the program's own fault comes again at the same place",
          "user-code-exception-one-rank unused-parameters-ddp collective-shape-mismatch checkpoint-corrupt-or-mismatch "
          "cuda-illegal-access-or-device-assert"),

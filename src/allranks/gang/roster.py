@@ -100,6 +100,13 @@ class Roster:
             return self.ranks()
         return [next(iter(n.ranks.values())) for n in self.nodes.values()]
 
+    def layout(self) -> dict[int, tuple[str, int]]:
+        """Node and local rank of every rank that the program has, behind a launcher too."""
+        if self.plan is None:  # adopted from another controller
+            return {r.rank: (n.name, r.local_rank) for n in self.nodes.values() for r in n.ranks.values()}
+        planned = [(n.first_rank, n.nproc, n.node.name) for n in self.plan.nodes]
+        return {first + at: (name, at) for first, count, name in planned for at in range(count)}
+
     @property
     def last_sign(self) -> float:
         """When ranks last showed that they come on: start of the attempt, through init_process_group, an end."""

@@ -32,12 +32,13 @@ from allranks.spec import RunSpec
 from allranks.spec.document import from_document, to_document
 from allranks.spec.secrets import redact_argv
 
-from .controller import Controller, View
+from .controller import Controller
 from .history import History
 from .machine import Gang
 from .places import Setting
 from .policy import Decision
 from .shipping import Shipper
+from .view import View
 
 if TYPE_CHECKING:
     from allranks.backends.slurm.inside import Inside as Engine
@@ -72,6 +73,10 @@ class Session:
         transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
         shipper = Shipper(archive) if archive is not None else None
         self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, adopted, shipper)
+        if spec.audit_data:
+            from .auditor import Auditor  # imported late: a run without it needs none of it
+
+            self.controller.auditor = Auditor(spec.audit_data, run)
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -148,6 +153,7 @@ class Session:
             return Decision("repeat")
         if self.engine is not None and (gang.stop_reason or any(e.code != 0 for e in gang.exits) or gang.findings):
             self._engine_says(gang, self.engine.finding(bool(gang.stop_reason)))
+        self._audit(gang)
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
             return Decision(self._judge_test(gang, verdict))
@@ -166,6 +172,19 @@ class Session:
             gang.findings.append(finding)
             event = {"t": time.time(), "event": "finding", "attempt": gang.attempt, **finding.to_json()}
             self.run_dir.append_event(event)
+
+    def _audit(self, gang: Gang) -> None:
+        """The data, seen as a whole, in the place of what was said of it on the way."""
+        auditor = self.controller.auditor
+        if auditor is None or gang.testing or not gang.exits:
+            return
+        from allranks.data.case import CHECK as OF_DATA
+
+        whole = auditor.conclude(gang.layout(), gang.attempt)
+        for one in gang.audit_findings(whole.fresh):
+            self._say({"t": time.time(), "event": "finding", "attempt": gang.attempt, **one.to_json()})
+        rest = [one for one in gang.findings if one.check != OF_DATA]
+        gang.findings = [*rest, *gang.audit_findings(whole.findings)]
 
     def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""

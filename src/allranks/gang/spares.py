@@ -10,11 +10,10 @@ from collections.abc import Mapping
 
 from allranks.cluster import Cluster
 from allranks.findings import Finding
-from allranks.plan.interfaces import addresses
 from allranks.plan.plan import room_on
 from allranks.preflight.judge import judge
 
-from .hanging import Hanging
+from .auditing import Auditing
 from .members import NodeState
 from .places import judge_request, setup_message, ship_message
 from .remarks import logs_cut, spare_unused, tree_failed
@@ -37,7 +36,7 @@ NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 READY = "spare"  # the state of a spare that has been looked at and found fit
 
 
-class Spares(Hanging):
+class Spares(Auditing):
     """Between Hanging and Gathering: nodes without ranks, and who takes whose place."""
 
     def hear_spare(self, event: Event, now: float) -> list[Action]:
@@ -87,7 +86,7 @@ class Spares(Hanging):
         """Judged beside the nodes, once those have been."""
         node = self.spares[event.node]
         node.facts = event.facts
-        actions: list[Action] = [Note("facts", {"node": node.name, "addresses": addresses(event.facts)})]
+        actions: list[Action] = [Note("facts", node.told())]
         if event.error:
             return actions + self._drop_spare(node, event.error, "try the --prelude by hand on the node")
         return actions + self._judge_spares()

@@ -209,6 +209,14 @@ class Counters(Event):
 
 
 @dataclass(frozen=True)
+class Audited(Event):
+    """What the ranks' first batches say of how the data is split; `node` is empty."""
+
+    attempt: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
 class Tick(Event):
     """Time goes on; `node` is empty."""
 
@@ -285,6 +293,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Quiet: "on_quiet",
         Stacks: "on_stacks",
         Counters: "on_counters",
+        Audited: "on_audited",
     },
     State.ENDING: {
         **_ALWAYS,
@@ -302,11 +311,13 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Stacks: "ignore",
         Counters: "ignore",
         Quiet: "ignore",
+        Audited: "ignore",
     },
     State.OVER: {
         Stacks: "ignore",
         Counters: "ignore",
         Quiet: "ignore",
+        Audited: "ignore",
         Tick: "ignore",
         Hello: "ignore",
         Ended: "ignore",

@@ -9,11 +9,11 @@ import os
 import select
 import socket
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from .processes import Process, read_process
 
-SECONDS = 3.0  # a helper needs 1 ms, and the interpreter's lock
+SECONDS = 6.0  # a helper needs 1 ms, and the interpreter's lock on a machine that may be busy
 LIMIT = 32 << 20  # bytes of one answer
 KEPT = 40  # entries of each group that go into a message; the file has all
 
@@ -29,7 +29,7 @@ def flight_file(node_dir: str, rank: int) -> str:
 
 
 class Asking:
-    """Questions under way: made at once, so that answers come while something else is looked at."""
+    """One question to all ranks at once: counters, look or dump (node/runner_recorder.py says what they give)."""
 
     def __init__(self, ranks: Dict[int, Process], node_dir: str, word: str) -> None:
         self._ranks, self._dir, self._word = ranks, node_dir, word
@@ -41,6 +41,10 @@ class Asking:
             self._begin(rank)
 
     def _begin(self, rank: int) -> None:
+        process = read_process(self._ranks[rank].pid)
+        if process is None or process.state in "TtZX":
+            self._found[rank] = {"error": "its flight recorder could not answer: %s" % _state(process)}
+            return
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel.setblocking(False)
         try:
@@ -62,9 +66,7 @@ class Asking:
                 self._read(channels[channel])
         for rank, channel in self._open.items():
             channel.close()
-            process = read_process(self._ranks[rank].pid)
-            state = process.state if process is not None else "gone"
-            why = "no answer within %g s (the process is in state %s)" % (SECONDS, state)
+            why = "no answer within %g s (%s)" % (SECONDS, _state(read_process(self._ranks[rank].pid)))
             self._found[rank] = {"error": "its flight recorder could not answer: %s" % why}
         return self._found
 
@@ -83,9 +85,13 @@ class Asking:
             found = {"error": "its flight recorder gave no document"}
         self._found[rank] = found
         if self._word == "dump":
-            _keep(flight_file(self._dir, rank), found)
+            _keep(flight_file(self._dir, rank), {k: v for k, v in found.items() if k != "stacks"})
             for recorder in (found.get("recorders") or {}).values():
                 recorder["entries"] = newest(recorder.get("entries") or [])
+
+
+def _state(process: Optional[Process]) -> str:
+    return "the process is in state %s" % process.state if process is not None else "the process is gone"
 
 
 def _keep(path: str, found: Dict[str, Any]) -> None:

@@ -17,7 +17,9 @@ CHUNK = 128 << 10  # output bytes put into one frame
 # Kinds of output streams; TREE goes the other way, to the node.
 RANK_LOG, NODE_LOG, NCCL_LOG, METRICS, STACKS, TREE = 0, 1, 2, 3, 4, 5
 FLIGHT, RAS = 6, 7  # dumps of flight recorders; NCCL's word on the whole job, of a node
-FOLLOWED = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS, "flight": FLIGHT, "ras": RAS}
+AUDIT = 8  # what a rank's loaders gave
+OF_ATTEMPT = (NCCL_LOG, AUDIT)  # of these each attempt has a file of its own
+FOLLOWED = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS, "flight": FLIGHT, "ras": RAS, "audit": AUDIT}
 
 _HEAD = struct.Struct(">IB")
 _OUTPUT = struct.Struct(">BIHQ")

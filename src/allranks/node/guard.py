@@ -17,7 +17,7 @@ from . import peers
 from .asking import counters
 from .attempt import Attempt
 from .cgroups import join_own
-from .frames import FOLLOWED, NCCL_LOG, NODE_LOG, PROTOCOL, TREE, FrameError, Output, Stream
+from .frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, Output, Stream
 from .gate import Gate, Nonce, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
 from .look import look, looks
@@ -422,9 +422,8 @@ class Guard:
         number = int(message["attempt"])
         self._attempt = Attempt(number, self._mark, self._group, self._outlet, self._tell)
         for entry in message.get("follow", []):
-            # All but NCCL's log are appended to one file over all attempts.
             kind = FOLLOWED[entry["kind"]]
-            stream = Stream(kind, entry["rank"], number if kind == NCCL_LOG else 0)
+            stream = Stream(kind, entry["rank"], number if kind in OF_ATTEMPT else 0)
             self._outlet.add_file(stream, entry["path"])
         if self._make_directories(message):
             self._attempt.start(message["ranks"], self._base, self._pass_pipe)

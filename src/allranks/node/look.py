@@ -75,14 +75,29 @@ def _after_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[
 
 
 def looks(ranks: Dict[int, Process], node_dir: str, word: str) -> Dict[str, Any]:
-    """Stacks of ranks, /proc's word on them, and (`word`: counters or dump) which collective they are at.
+    """Stacks of ranks, /proc's word on them, and (`word`: look or dump) which collective they are at.
 
-    With a dump, NCCL's word on the whole job too, where it has one."""
-    asking = Asking(ranks, node_dir, word) if word else None
-    found = stacks(ranks, node_dir)
-    for rank, answer in asking.answers().items() if asking is not None else ():
+    With a dump, NCCL's word on the whole job too, where it has one. Who answers is not signalled."""
+    answers = Asking(ranks, node_dir, word).answers() if word else {}
+    found = {}  # type: Dict[str, Dict[str, Any]]
+    for rank, answer in answers.items():
+        text = str(answer.pop("stacks", ""))[-STACK_LIMIT:]
+        if text:
+            found[str(rank)] = {"text": text, "how": "asked", **process_facts(ranks[rank].pid)}
+            _append(stacks_file(node_dir, rank), text)
+    found.update(stacks({r: p for r, p in ranks.items() if str(r) not in found}, node_dir))
+    for rank, answer in answers.items():
         found[str(rank)].update({"recorder": answer, "counted": counted(answer)})
     return {"ranks": found, "ras": ask_ras(ranks, node_dir) if word == "dump" else None}
+
+
+def _append(path: str, text: str) -> None:
+    """To the evidence; a full disk has none."""
+    try:
+        with open(path, "a") as file:
+            file.write(text + "\n")
+    except OSError:
+        pass
 
 
 def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, Any]]:
@@ -92,7 +107,10 @@ def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, Any]
     waiting: Dict[int, int] = {}
     for rank, process in ranks.items():
         path = stacks_file(node_dir, rank)
-        if _catches(process.pid, number):
+        state = read_process(process.pid)
+        if state is not None and state.state in "TtZX":
+            found[str(rank)] = {"error": "no stack: the process is in state %s" % state.state}
+        elif _catches(process.pid, number):
             waiting[rank] = _size(path)
             os.kill(process.pid, number)
         else:

@@ -10,6 +10,7 @@ The program must not notice. What this file adds is switched on by variables tha
     ALLRANKS_ASK_SOCKET       where the guard asks which collective the rank is at
     ALLRANKS_PG_TIMEOUT       default timeout of process groups, in seconds
     ALLRANKS_PG_TIMEOUT_FORCED=1    … also where the program names a timeout
+    ALLRANKS_AUDIT_BATCHES    probe.py notes what torch's DataLoaders give (data/probe.py)
 
 It ships with the runner_*.py beside it, which it runs when they are needed (see `beside`), needs the standard
 library alone and runs under Python 3.8 and later. Before the program starts only built-in modules are imported:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple
 
 NAME = "<allranks importlib._bootstrap>"  # what the runner's frames are called, see the last lines
-C10D = "torch.distributed.distributed_c10d"
+C10D, LOADER = "torch.distributed.distributed_c10d", "torch.utils.data.dataloader"
 PID = os.getpid()  # forked children have all of this too and must not act for the rank
 ERROR_FILE = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
 STACKS_FILE = os.environ.get("ALLRANKS_STACKS_FILE", "")
@@ -39,6 +40,7 @@ REPORT_SOCKET = os.environ.get("ALLRANKS_REPORT_SOCKET", "")
 ASK_SOCKET = os.environ.get("ALLRANKS_ASK_SOCKET", "")
 PG_TIMEOUT = os.environ.get("ALLRANKS_PG_TIMEOUT", "")
 FORCED = os.environ.get("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
+AUDIT = os.environ.get("ALLRANKS_AUDIT_BATCHES", "")
 RANK = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdigit() else None
 TRACEBACK_LIMIT, TEXT_LIMIT, CHAIN_LIMIT = 64 << 10, 16 << 10, 16
 show = sys.__excepthook__  # displays as the interpreter does, in C
@@ -57,7 +59,9 @@ def prepare() -> Tuple[Optional[CodeType], str, bool]:
         become_plain(plain)
     register_stacks()
     if REPORT_SOCKET or ASK_SOCKET or PG_TIMEOUT:
-        sys.meta_path.insert(0, TorchFinder())
+        sys.meta_path.insert(0, TorchFinder(C10D, "runner_torch.py"))
+    if AUDIT:
+        sys.meta_path.insert(0, TorchFinder(LOADER, "probe.py"))
     if sys.argv[0] == "-m":
         name = sys.argv.pop(1)
         fresh_main(None)
@@ -382,14 +386,17 @@ def register_stacks() -> None:
         pass
 
 
-# ---- torch: what runner_torch.py adds
+# ---- torch: what runner_torch.py and probe.py add
 
 
 class TorchFinder:
-    """Waits on sys.meta_path for torch's distributed module, has it loaded as ever, and is gone."""
+    """Waits on sys.meta_path for one of torch's modules, has it loaded as ever, and is gone."""
+
+    def __init__(self, wanted: str, file: str) -> None:
+        self.wanted, self.file = wanted, file
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != C10D:
+        if name != self.wanted:
             return None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -404,7 +411,7 @@ class TorchFinder:
         """In the rank itself, with the values that the guard gave: the program may have changed its environment."""
         try:
             if os.getpid() == PID:
-                beside("runner_torch.py")["attend"](loader, Known())
+                beside(self.file)["attend"](loader, Known())
         except Exception:  # the program runs, without reports
             pass
 

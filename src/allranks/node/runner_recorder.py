@@ -4,7 +4,12 @@ Lies beside runner.py and is run by runner_torch.py once the first process group
 not run inside a collective, so a thread of its own waits at a socket of the node directory:
 
     counters    which collective each group is at: 0.2 ms, nothing but numbers is copied
+    look        … and the stacks of all other threads
     dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
+
+Stacks are taken here, with the interpreter's lock held, so that no other thread moves meanwhile. The dump signal
+(runner.py) is for ranks that do not answer: its handler reads the stacks of threads that run, which can end a process
+(seen: SIGSEGV after some 90 dumps while this thread was at work).
 
 The thread starts with the first process group and not before the program: before, there is nothing to tell, and a
 second thread would make fork() warn. From then on torch has threads of its own. It ends with the last group. It is
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
 FIRST_DESCRIPTOR = 961
 PATIENCE = 2.0  # seconds for one question and its answer
+DEPTH, THREADS = 100, 30
 BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))  # one recorder each, torch >= 2.5, 2.8
 
 
@@ -102,8 +108,11 @@ def serve(channel: socket.socket, module: Any, known: Known) -> None:
 
     channel.settimeout(PATIENCE)
     word = channel.recv(64).decode("ascii")
-    found = {"schema": 1, "rank": known.rank, "pid": known.pid, "t": time.time(), "groups": groups(module)}
+    found: Dict[str, Any] = {"schema": 1, "rank": known.rank, "pid": known.pid, "t": time.time()}
+    found["groups"] = groups(module)
     found.update(recorded(word == "dump"))
+    if word != "counters":
+        found["stacks"] = stacks()
     channel.sendall(json.dumps(found).encode(), socket.MSG_NOSIGNAL)
 
 
@@ -119,6 +128,25 @@ def groups(module: Any) -> List[Dict[str, Any]]:
             pass
         found.append(one)
     return found
+
+
+def stacks() -> str:
+    """As faulthandler prints them: the main thread is the last, and is called the current one."""
+    import _thread
+    import threading
+
+    main, texts = threading.main_thread().ident, []
+    for ident, frame in sys._current_frames().items():
+        lines, at = [], frame  # type: List[str], Any
+        while at is not None and len(lines) < DEPTH:
+            place = at.f_code.co_filename, str(at.f_lineno or "???"), at.f_code.co_name
+            lines.append('  File "%s", line %s in %s' % place)
+            at = at.f_back
+        head = "%s 0x%016x (most recent call first):" % ("Current thread" if ident == main else "Thread", ident)
+        if ident != _thread.get_ident():
+            texts.append((ident == main, "\n".join([head, *lines, ""])))
+    texts.sort(key=lambda one: one[0])
+    return "\n".join(text for _, text in texts[-THREADS:])
 
 
 def recorded(whole: bool) -> Dict[str, Any]:

@@ -47,6 +47,10 @@ class Place:
         """NCCL's own log of a rank; for all ranks with "{rank}" instead of the number (node/runner_launched.py)."""
         return f"{self.node_dir}/nccl_a{attempt}_rank_{_digits(rank)}.log"
 
+    def audit(self, rank: str, attempt: int) -> str:
+        """Where a rank's probe notes what its loaders give; the probe knows `{rank}` for its own."""
+        return f"{self.node_dir}/audit_a{attempt}_rank_{rank}.jsonl"
+
     def error(self, rank: int | str, attempt: int) -> str:
         """Where a rank's runner writes the exception that it dies of."""
         return f"{self.node_dir}/error_a{attempt}_rank_{_digits(rank)}.json"
@@ -159,6 +163,9 @@ def _own(spec: RunSpec, process: Process, place: Place, attempt: Attempt) -> dic
         found["ALLRANKS_PG_TIMEOUT"] = f"{spec.pg_timeout:g}"
         if spec.pg_timeout_forced:
             found["ALLRANKS_PG_TIMEOUT_FORCED"] = "1"
+    if spec.audit_data and not attempt.tests:
+        found["ALLRANKS_AUDIT_FILE"] = place.audit("{rank}", attempt.number)
+        found["ALLRANKS_AUDIT_BATCHES"] = str(spec.audit_data)
     return found
 
 

@@ -20,7 +20,7 @@ from .plan import orders
 from .ranks import Attempt, NodePlan, Plan
 
 Message = dict[str, Any]
-PASS = ("hello", "ping", "ack", "end", "stacks", "release", "serve", "reach", "flight", "ras")
+PASS = ("hello", "ping", "ack", "end", "stacks", "release", "serve", "reach", "counters")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/node_[0-9]{2,6}")
 HOST = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
@@ -58,6 +58,7 @@ def pinned_header(own: Own, header: Mapping[str, Any]) -> Message:
         "node_dir": own.spec.node_dir,
         "checks": checks,
         "tests": bool(header.get("tests")),
+        "audit": bool(own.spec.audit_data),
     }
 
 

@@ -110,4 +110,6 @@ def _followed(spec: RunSpec, node: NodePlan, place: Place, attempt: Attempt) -> 
         found.append({"kind": "nccl", "rank": rank, "path": place.nccl_log(rank, attempt.number)})
         found.append({"kind": "stacks", "rank": rank, "path": place.stacks(rank)})
         found.append({"kind": "flight", "rank": rank, "path": place.flight(rank)})
+        if spec.audit_data and not attempt.tests:
+            found.append({"kind": "audit", "rank": rank, "path": place.audit(f"{rank:03d}", attempt.number)})
     return found

@@ -30,6 +30,7 @@ USERS, NAMED, KNOWN, KEY = "user's pattern", "named value", "known value", "priv
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()#][A-Z0-9]|[@-Z\\^_=>78])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff]")
+_PLAIN = bytes(c for c in range(128) if 32 <= c < 127 or c in b"\n\t")
 _PATHS = ("path", "file", "files", "filename", "dir", "directory", "folder", "sock", "socket", "home")
 _NO_VALUE = re.compile(r"(?i)[\s\"'\\,;)}\]]*(?:none|null|true|false|\*+|<unset>)?[\s\"'\\,;:.)}\]]*")
 _COUNT = re.compile(r"-?\d{1,7}[,;)\]]*")
@@ -84,13 +85,18 @@ class Redactor:
         if place not in ("", *hidden.places) and len(hidden.places) < PLACES_LISTED:
             hidden.places.append(place)
 
-    def line(self, text: str, note: Note) -> str:
-        """One line, by itself."""
+    @property
+    def has_own(self) -> bool:
+        """Whether it looks for more than what has the form of a secret."""
+        return bool(self._own) or self._known is not None
+
+    def line(self, text: str, note: Note, words: tuple[str, ...] = forms.TRIGGERS) -> str:
+        """One line, by itself; `words` are the triggers that it may have."""
         if self._known is not None:
             text = self._known.sub(_hide(KNOWN, 0, note), text)
         for pattern in self._own:
             text = pattern.sub(_hide(USERS, 0, note), text)
-        return hide_forms(text, note) if forms.TRIGGER.search(text) else text
+        return hide_forms(text, note) if words and forms.may_hold(text, words) else text
 
     # -- JSON --------------------------------------------------------------------------------------
 
@@ -139,6 +145,13 @@ class Redactor:
         self.note(NAMED, file, place)
         return REDACTED
 
+    def document(self, text: str, file: str) -> str | None:
+        """The text of a JSON document, a line for each of its parts; None where it is none."""
+        try:
+            return json.dumps(self.value(json.loads(text), file), indent=1, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return None
+
     def json_line(self, line: str, file: str, number: int) -> str | None:
         """A line of a .jsonl file; None where it is no JSON."""
         try:
@@ -156,12 +169,20 @@ class Lines:
         self._pair = False  # the next line has the value of a secret name
         self._block: int | None = None  # how far the name is indented whose block is secret
 
-    def line(self, raw: str) -> str:
+    def pass_by(self, count: int) -> bool:
+        """Whether that many lines, which hold no trigger, may be given out as they are; they then count as read."""
+        if self._key or self._pair or self._block is not None or self._redactor.has_own:
+            return False
+        if isinstance(self._place, int):
+            self._place += count
+        return True
+
+    def line(self, raw: str, words: tuple[str, ...] = forms.TRIGGERS) -> str:
         """The line without secrets; the lines of a private key become empty."""
         text = self._rest(plain(raw))
         if text is not None:
             text, key = _before_key(text)
-            found = self._redactor.line(self._paired(text), self._note)
+            found = self._redactor.line(self._paired(text), self._note, words)
             self._begin(text)
             if key:
                 self._key = PEM_LINES
@@ -223,16 +244,26 @@ class Stream:
             data = data[1:]
         self._was_return = data.endswith(b"\r")
         self._rest += data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        found, start = [], 0
-        while (end := self._rest.find(b"\n", start)) >= 0:
-            found.append(self._line(bytes(self._rest[start:end]), self._at + start, b"\n"))
-            start = end + 1
-        self._forget(start)
+        block = bytes(self._rest[: self._rest.rfind(b"\n") + 1])
+        found = [self._lines_of(block)] if block else []
+        self._forget(len(block))
         if len(self._rest) > WINDOW:
             if not self._skipping:
                 found.append(self._given(bytes(self._rest), self._at, b"\n"))
             self._skipping = True
             self._forget(len(self._rest))
+        return b"".join(found)
+
+    def _lines_of(self, block: bytes) -> bytes:
+        """Whole lines: all at once where nothing in them looks like a secret."""
+        words, lines, at = forms.present(block), block.split(b"\n")[:-1], self._at
+        plain_text = not words and not block.translate(None, _PLAIN) and max(map(len, lines)) <= WINDOW
+        if plain_text and not self._skipping and at >= self._silent and self._lines.pass_by(len(lines)):
+            return block
+        found = []
+        for raw in lines:
+            found.append(self._line(raw, at, b"\n", words))
+            at += len(raw) + 1
         return b"".join(found)
 
     def finish(self, whole: bool = True) -> bytes:
@@ -245,14 +276,14 @@ class Stream:
         del self._rest[:count]
         self._at += count
 
-    def _line(self, raw: bytes, at: int, end: bytes) -> bytes:
+    def _line(self, raw: bytes, at: int, end: bytes, words: tuple[str, ...] = forms.TRIGGERS) -> bytes:
         if self._skipping:
             self._skipping = False
             return b""
-        return self._given(raw, at, end)
+        return self._given(raw, at, end, words)
 
-    def _given(self, raw: bytes, at: int, end: bytes) -> bytes:
-        text = self._lines.line(_bounded(raw.decode("utf-8", "replace")))
+    def _given(self, raw: bytes, at: int, end: bytes, words: tuple[str, ...] = forms.TRIGGERS) -> bytes:
+        text = self._lines.line(_bounded(raw.decode("utf-8", "replace")), words)
         return text.encode("utf-8", "replace") + end if at >= self._silent else b""
 
 
@@ -261,6 +292,8 @@ class Stream:
 
 def plain(text: str) -> str:
     """Without escape sequences and control characters: they could stand within a secret."""
+    if text.isprintable():  # most are, and it is quickly told
+        return text
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     return _CONTROL.sub("", text)

@@ -21,9 +21,19 @@ def redacted(record: Record, redactor: Redactor) -> Record:
         events=tuple(value(e, "events.jsonl", i + 1) for i, e in enumerate(record.events)),
         preflight=value(record.preflight, "evidence/preflight.json"), checks=_keys(record.checks, redactor),
         tests=tuple(_tested(t, redactor) for t in record.tests), rows=value(record.rows, "outputs"),
-        texts={names(f, "names"): redactor.text(text, f, 1) for f, text in record.texts.items()},
+        texts={names(f, "names"): _text(f, text, redactor) for f, text in record.texts.items()},
         excerpts=tuple(_excerpt(e, redactor) for e in record.excerpts),
     )  # fmt: skip
+
+
+def _text(file: str, text: str, redactor: Redactor) -> str:
+    """JSON by its parts, as texts in it are escaped; anything else line by line."""
+    if file.endswith(".jsonl"):
+        lines = [redactor.json_line(line, file, i + 1) or redactor.text(line, file, i + 1)
+                 for i, line in enumerate(text.split("\n"))]  # fmt: skip
+        return "\n".join(lines)
+    whole = redactor.document(text, file) if file.endswith(".json") else None
+    return redactor.text(text, file, 1) if whole is None else whole
 
 
 def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[str, dict[str, str]]:

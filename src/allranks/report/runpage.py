@@ -160,10 +160,14 @@ def _status(finding: Document) -> str:
 
 
 def _attempts(record: Record) -> list[tuple[str, str, str]]:
-    """(number, outcome, why) where there were several."""
+    """(number, outcome, why and what followed) where there were several."""
     rows = [a for a in _list(record.result, "attempts") if isinstance(a, Mapping)]
-    return [(_text(a.get("attempt"), 20), _text(a.get("outcome"), 40), _text(_part(a, "verdict").get("message")))
+    return [(_text(a.get("attempt"), 20), _text(a.get("outcome"), 40), _why(_part(a, "verdict")))
             for a in rows[:FINDINGS]] if len(rows) > 1 else []  # fmt: skip
+
+
+def _why(verdict: Document) -> str:
+    return "; ".join(_text(verdict[key]) for key in ("message", "decision") if verdict.get(key))
 
 
 # -- tests, checks ---------------------------------------------------------------------------------

@@ -61,12 +61,12 @@ ASSIGNED = re.compile(rf"{_NAME}(?:{_QUOTE}\]?[ \t]*={{1,3}}>?[ \t]*|{_QUOTE}:[ 
 FLAGGED = re.compile(rf"(?<![\w.-])--?(?P<name>[A-Za-z][\w.-]*){_QUOTE},?[ \t]+(?!--)")
 SET = re.compile(r"\b(?:setenv|set(?:[ \t]+-[A-Za-z]+)+)[ \t]+(?P<name>[A-Za-z_][\w.-]*)[ \t]+")
 # "name": "HF_TOKEN", "value": … as Kubernetes writes variables; PAIR_BEGINS and PAIR_ENDS where it is two lines
+_IS = rf"{_QUOTE}[ \t]*[:=][ \t]*"
 PAIRED = re.compile(
-    r"(?<![\w.-])[\"']?name[\"']?[ \t]*[:=][ \t]*[\"']?(?P<name>[\w.-]+)[\"']?[ \t]*,[ \t]*"
-    r"[\"']?value[\"']?[ \t]*[:=][ \t]*"
+    rf"(?<![\w.-]){_QUOTE}name{_IS}{_QUOTE}(?P<name>[\w.-]+){_QUOTE}[ \t]*,[ \t]*{_QUOTE}value{_IS}"
 )
-PAIR_BEGINS = re.compile(r"""(?<![\w.-])["']?name["']?[ \t]*[:=][ \t]*["']?(?P<name>[\w.-]+)["']?[ \t]*,?[ \t]*$""")
-PAIR_ENDS = re.compile(r"^\W*value[\"']?[ \t]*[:=][ \t]*")
+PAIR_BEGINS = re.compile(rf"(?<![\w.-]){_QUOTE}name{_IS}{_QUOTE}(?P<name>[\w.-]+){_QUOTE}[ \t]*,?[ \t]*$")
+PAIR_ENDS = re.compile(rf"^\W*value{_IS}")
 # "Your access token: …", "the secret key is …"
 SPOKEN = re.compile(
     r"(?i)\b(?P<name>(?:api|access|secret|auth|private|session|refresh|security|join)[ _-]?(?:key|token)s?)"
@@ -81,10 +81,31 @@ PHRASED = re.compile(r"(?i)pass(?:word|wd|phrase)|kennwort|passwort")
 PEM_BEGINS = re.compile(r"-----BEGIN [^-]{0,40}PRIVATE KEY[^-]{0,20}-----")
 PEM_ENDS = re.compile(r"-----END [^-]{0,60}-----")
 
-# A line without any of these holds no secret of the forms above.
-TRIGGER = re.compile(
-    r"token|key|secret|pass|pwd|auth|cred|cookie|bearer|basic|://|[?&;]sig|hf_|api_org|wandb|gh[pousr]_|"
-    r"github_pat|gl[a-z]{1,5}-|a[kscb][icz]a|xox|xapp-|slack|eyj|aiza|ya29|gocspx|[srp]k[-_]|nvapi|dckr|pypi-|xai|"
-    r"pplx|npm_|do[po]_v1|r8_|gsk_|lsv2|dapi|sg\.|private|sshpass|curl|login",
-    re.IGNORECASE,
+# A line that has none of these, in lower case, holds no secret of the forms above.
+TRIGGERS = (
+    *("token", "key", "secret", "pass", "pwd", "auth", "cred", "cookie", "bearer", "basic", "private", "login", "curl"),
+    *("://", "sig=", "sign=", "signature", "hf_", "api_org", "wandb", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+    *("github_pat", "glpat-", "gldt-", "glrt-", "glsoat-", "glptt-", "glcbt-", "glft-", "glimt-", "glagent-"),
+    *("akia", "asia", "abia", "acca", "xox", "xapp-", "slack", "eyj", "aiza", "ya29", "gocspx", "sk-", "sk_", "rk_"),
+    *("nvapi", "dckr", "pypi-", "xai", "pplx", "npm_", "dop_v1", "doo_v1", "r8_", "gsk_", "lsv2", "dapi", "sg."),
+    "kennwort",
 )
+
+
+_LOWER = bytes(range(256)).lower()
+_NOT_ASCII = bytes(c for c in range(256) if not (32 <= c < 127 or c == 10))
+_TRIGGERS = tuple((word, word.encode()) for word in TRIGGERS)
+
+
+def present(data: bytes) -> tuple[str, ...]:
+    """Those of the words that a block of lines has: a look at it all at once, so that its lines need few looks each."""
+    if b"\x1b" in data:
+        return TRIGGERS  # an escape sequence may stand within a word
+    lower = data.translate(_LOWER, _NOT_ASCII)
+    return tuple(word for word, raw in _TRIGGERS if raw in lower)
+
+
+def may_hold(text: str, words: tuple[str, ...] = TRIGGERS) -> bool:
+    """Whether a line has to be looked at."""
+    lower = text.lower()
+    return any(word in lower for word in words)

@@ -117,9 +117,13 @@ def finding_line(finding: Document) -> str:
 
 
 def verdict_lines(verdict: Document) -> list[str]:
-    """Cause and culprit in a sentence, up to three lines of evidence, the fix, the victims."""
+    """Cause and culprit in a sentence, its process, up to three lines of evidence, the fix, the victims."""
     doubt = f" (confidence {verdict['confidence']:.0%})" if verdict.get("confidence", 1) < 0.9 else ""
     lines = [f"VERDICT   {verdict['message']}", f"  cause   {verdict['cause']}{doubt}"]
+    where = verdict.get("where") or {}
+    if "pid" in where:
+        gpu = f", GPU {where['gpu']}" if "gpu" in where else ""
+        lines.append(f"  culprit rank {where['rank']} on {where.get('node', '?')}, pid {where['pid']}{gpu}")
     lines += [f"  saw     {item}" for item in verdict.get("evidence", [])[:3]]
     fix = [line for line in str(verdict.get("remedy") or "").splitlines() if line.strip()]
     lines += [f"  fix     {line}" if i == 0 else f"          {line}" for i, line in enumerate(fix)]
@@ -149,6 +153,7 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
     lines: list[str] = []
     if verdict is not None:
         lines += ["", *verdict_lines(verdict)]
+    lines += data_lines(result)
     for node, left in (result.get("left") or {}).items():
         lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
     for node, found in (result.get("unfetched") or {}).items():
@@ -182,6 +187,15 @@ def attempt_lines(attempts: list[Document]) -> list[str]:
         line += f": {one['cause']}" + (f", {who}" if who else "") if one.get("cause") else ""
         again = {"retry": "tried again: ", "finish": "not tried again: "}.get(str(one.get("decision")), "")
         lines.append(line + (f"; {again}{one['reason']}" if one.get("reason") else ""))
+    return lines
+
+
+def data_lines(result: Document) -> list[str]:
+    """What --audit-data has found wrong, once more: in a long log the first warning is far away."""
+    told = [f for f in result.get("findings") or [] if f.get("check") == "data-audit" and f.get("status") == "warn"]
+    lines = []
+    for one in told:
+        lines += [f"DATA      {one.get('message')}", *([f"  fix     {one['remedy']}"] if one.get("remedy") else [])]
     return lines
 
 

@@ -88,9 +88,9 @@ class Bundle:
         self, file: IO[bytes], size: int, entry: IO[bytes], name: str, budget: int, telling: Iterable[str]
     ) -> bool:
         if name.endswith(".json") and size <= DOCUMENT:
-            found = _document(self.redactor, file.read(DOCUMENT + 1), name)
+            found = self.redactor.document(file.read(DOCUMENT + 1).decode("utf-8", "replace"), name)
             if found is not None:
-                entry.write(found.encode("utf-8", "replace"))
+                entry.write(found.encode("utf-8", "replace") + b"\n")
                 return False
             file.seek(0)
         if name.endswith(".jsonl"):
@@ -100,14 +100,6 @@ class Bundle:
             return True
         file.seek(0)
         return _text(self.redactor, file, size, entry, name, budget, telling)
-
-
-def _document(redactor: Redactor, data: bytes, name: str) -> str | None:
-    """A JSON document, a line for each part; None where it is none."""
-    try:
-        return json.dumps(redactor.value(json.loads(data), name), indent=1, ensure_ascii=False) + "\n"
-    except (ValueError, RecursionError):
-        return None
 
 
 def _json_lines(redactor: Redactor, file: IO[bytes], entry: IO[bytes], name: str, budget: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import NodeError, RunNotFound, UsageError
-from allranks.node.frames import FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
+from allranks.node.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.node.processes import read_process
 
 DOCUMENT_LIMIT = 64 << 20
@@ -154,7 +154,10 @@ class RunDirectory:
             return self.path / "evidence" / "flight" / f"rank_{rank:03d}.jsonl"
         if kind == RAS:
             return self.path / "evidence" / "ras" / f"node_{node_index:02d}_{safe_name(node_name)}.txt"
-        folder = self.path / "logs" / (f"attempt_{attempt}" if attempt else "")
+        again = f"attempt_{attempt}" if attempt else ""
+        if kind == AUDIT:
+            return self.path / "evidence" / "audit" / again / f"rank_{rank:03d}.jsonl"
+        folder = self.path / "logs" / again
         names = {NODE_LOG: "node.log", NCCL_LOG: f"nccl_rank_{rank:03d}.log"}
         return folder / f"node_{node_index:02d}_{safe_name(node_name)}" / names.get(kind, f"rank_{rank:03d}.log")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,17 +83,7 @@ def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
             continue
         whole = len(data) <= TEXT
         text = (data if whole else data[: data.rfind(b"\n", 0, TEXT) + 1]).decode("utf-8", "replace")
-        yield path.relative_to(run.path).as_posix(), _laid_out(path, text) if whole else f"{text}… cut here"
-
-
-def _laid_out(path: Path, text: str) -> str:
-    """A JSON document with a line for each of its parts."""
-    if path.suffix != ".json":
-        return text
-    try:
-        return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
+        yield path.relative_to(run.path).as_posix(), text if whole else f"{text}… cut here"
 
 
 # -- tests and checks beside the run ---------------------------------------------------------------

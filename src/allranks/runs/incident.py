@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.recorded import fold, last_attempt
-from allranks.node.frames import RANK_LOG
+from allranks.node.frames import METRICS, RANK_LOG
 
 from .directory import RunDirectory
 
-TAIL = 16 << 10  # bytes at the end of a failed rank's log
+TAIL = 16 << 10  # bytes at either end of a failed rank's log
 
 
 def read_incident(run: RunDirectory) -> Incident | None:
@@ -29,27 +30,55 @@ def read_incident(run: RunDirectory) -> Incident | None:
         return None
     try:
         incident = fold(events, last_attempt(events), [ranked[k] for k in sorted(ranked)], launcher)
+        incident = replace(incident, command=tuple(document.get("command") or ()))
     except (KeyError, TypeError, ValueError):  # written by another version, or damaged
         return None
     return replace(incident, exits=tuple(_complete(run, e, nodes) for e in incident.exits))
 
 
 def _complete(run: RunDirectory, end: ExitRecord, nodes: Mapping[str, int]) -> ExitRecord:
-    """With its error file, and where it failed the end of its log."""
-    tail = log_tail(run, nodes.get(end.node, 0), end.node, end.rank, end.attempt) if end.code != 0 else ""
+    """With its error file, and where it failed the ends of its log and metrics."""
     error = RunDirectory(_errors(run, end.attempt)).read_document(f"rank_{end.rank:03d}.json")
-    return replace(end, error=error, tail=tail)
+    if end.code == 0:
+        return replace(end, error=error)
+    head, tail, metrics = read_log(run, nodes.get(end.node, 0), end.node, end)
+    return replace(end, error=error, head=head, tail=tail, metrics=metrics)
 
 
-def log_tail(run: RunDirectory, index: int, node: str, rank: int, attempt: int) -> str:
-    """The end of a rank's log; empty where there is none."""
-    path = run.log_path(index, node, RANK_LOG, rank, attempt)
+class Ended(Protocol):
+    """An exit, as an event or as a record."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+def read_log(run: RunDirectory, index: int, node: str, end: Ended) -> tuple[str, str, dict[str, Any] | None]:
+    """Beginning and end of a rank's log, and the last row of its metrics."""
+    log = run.log_path(index, node, RANK_LOG, end.rank, end.attempt)
+    metrics = _read_end(run.log_path(index, node, METRICS, end.rank, end.attempt))
+    return _read_end(log, first=True), _read_end(log), _last_row(metrics)
+
+
+def _read_end(path: Path, first: bool = False) -> str:
+    """The last bytes of a file, or the first; empty where there is none."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL))
+            file.seek(0 if first else max(0, path.stat().st_size - TAIL))
             return file.read(TAIL).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def _last_row(text: str) -> dict[str, Any] | None:
+    """The last line that is a JSON object."""
+    for line in reversed(text.splitlines()):
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            if isinstance(row, dict):
+                return row
+    return None
 
 
 def save_error(run: RunDirectory, attempt: int, rank: int, error: Mapping[str, Any] | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from allranks.node.frames import FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, RAS, STACKS, Stream
+from allranks.node.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, RAS, STACKS, Stream
 from allranks.node.outlet import stream_key
 
 from .directory import RunDirectory, safe_name
@@ -142,7 +142,7 @@ class LogWriter:
                 if stream is not None:
                     found[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
         for key, end in self._ends.items():
-            if key[0] == node_index and key[1].kind in (METRICS, STACKS, FLIGHT, RAS):
+            if key[0] == node_index and key[1].kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT):
                 found[stream_key(key[1])] = end - self._bases.get(key, 0)
         return found
 

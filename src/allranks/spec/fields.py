@@ -18,11 +18,15 @@ from .units import WANT_DURATION, WANT_SIZE, duration_of, size_of
 
 Reader = Callable[[object], object]
 LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "command")
+KINDS = ("job", "jobset", "trainjob", "pods")
 SUITES = ("sync", "bandwidth", "pairs", "staged")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _SSH_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=[ \t]*|[ \t]+)[^\x00-\x08\x0a-\x1f\x7f]+")
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,499}")
+_GPUS = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9./_-]{0,99}:)?[1-9][0-9]{0,3}")
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]{0,254}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -161,6 +165,12 @@ def _network(value: object) -> object:
         raise ValueError(want) from None
 
 
+def _gpus(value: object) -> object:
+    """A number, alone or after a GPU's or a resource's name."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return _matching(_GPUS, "a number of GPUs such as 8, or with a name: amd.com/gpu:8, H100:8")(text)
+
+
 def _pattern(value: object) -> object:
     want = "a regular expression of Python"
     try:
@@ -183,6 +193,18 @@ READERS: dict[str, Reader] = {
     "node_rank": _whole(0, MAX_HOSTS - 1),
     "join_port": _whole(1, 65535),
     "secret_file": _path("the path of a file"),
+    "k8s": flag,
+    "sky": flag,
+    "kind": _matching(re.compile("|".join(KINDS)), "one of " + ", ".join(KINDS)),
+    "namespace": _matching(_LABEL, "a namespace: small letters, digits and '-'"),
+    "context": _text("a context of kubectl's configuration"),
+    "image": _matching(_IMAGE, "an image such as registry/name:tag"),
+    "gpus": _gpus,
+    "shm": _bytes(1 << 20),
+    "pod": _path("the path of a YAML file with settings of a pod"),
+    "deadline": _seconds(1),
+    "infra": _text("a cloud, a region or k8s/CONTEXT, as SkyPilot writes them"),
+    "autostop": _seconds(60),
     "launcher": _matching(re.compile("|".join(LAUNCHERS)), "one of " + ", ".join(LAUNCHERS)),
     "python": _path("the name or path of a Python interpreter"),
     "guard_python": _path("the name or path of a Python interpreter"),
@@ -221,6 +243,8 @@ READERS: dict[str, Reader] = {
     "output_dir": _path("the path of a directory"),
     "retries": _whole(0, 10_000),
     "spares": _whole(0, MAX_HOSTS),
+    "audit_data": _whole(0, 10_000),
+    "on_audit": _matching(re.compile("report|stop"), "report or stop"),
     "debug": flag,
     "step_pattern": _pattern,
     "fold": flag,

@@ -45,7 +45,7 @@ ENVIRONMENT = {
     "ALLRANKS_RUNS_DIR": "runs_dir",
 }
 TABLES = ("env", "forward")
-TARGETS = ("local", "hosts", "slurm")
+TARGETS = ("local", "hosts", "slurm", "k8s", "sky")
 _ALIASES = {"ssh_option": "ssh_options"}
 
 

@@ -9,20 +9,27 @@ from dataclasses import dataclass, field
 class RunSpec:
     """What the user asked. Every option of `allranks run` names one of these fields.
 
-    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list), or `slurm`: the allocation
-    we are in, else a job that is submitted to `partition` with the further options `sbatch`. `nodes` takes the first N
+    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list), or `slurm`: the allocation we
+    are in, else a job that is submitted to `partition` with the further options `sbatch`. `nodes` takes the first N
     (of a job to be submitted: how many it has); for `join`, this is node `node_rank` of them, node 0 listens on
     `join_port` of `master_addr`, and `secret_file` holds what all share. `nproc` None means auto. The last `spares`
     nodes of the list stand by without ranks, to take the place of a node that fails, at one of the `retries`.
-    `pg_timeout_forced` is true only where --pg-timeout was an option, and then overrides the script's own value. `sync`
-    ships the caller's working tree to every node and runs there. `env` is set in the ranks; `forward` names are copied
-    from the caller's environment. `workdir` None means the caller's directory. `check` False leaves out the look before
-    ranks start; `allow` names checks or findings that do not stop it; `level` and `only` say what `allranks check`
-    looks at (`only`: which tests `allranks test` makes); `expect_gpus` None means `nproc`, if set. `test` "quick" runs
-    a few collective tests before the program, "full" nothing but tests: those of `suite`, up to `size` bytes a rank,
-    each within `timeout` seconds; a run in which nothing moves for `hang_timeout` seconds (0: never) is looked at, and
-    stopped or, with `on_hang` "report", told of; with `hang_pattern` nothing else moves it than a log line that
-    matches; `min_bandwidth` (bytes/s) and `max_latency` (seconds) are asked of every link.
+    `pg_timeout_forced` is true only where --pg-timeout was an option, and then overrides the script's own value.
+    `sync` ships the caller's working tree to every node and runs there. `env` is set in the ranks; `forward` names are
+    copied from the caller's environment. `workdir` None means the caller's directory. `check` False leaves out the
+    look before ranks start; `allow` names checks or findings that do not stop it; `level` and `only` say what
+    `allranks check` looks at (`only`: which tests `allranks test` makes); `expect_gpus` None means `nproc`, if set.
+    `test` "quick" runs a few collective tests before the program, "full" nothing but tests: those of `suite`, up to
+    `size` bytes a rank, each within `timeout` seconds; a run in which nothing moves for `hang_timeout` seconds (0:
+    never) is looked at, and stopped or, with `on_hang` "report", told of, or with "restart" tried again; with
+    `hang_pattern` nothing else moves it than a log line that matches; `min_bandwidth` (bytes/s) and `max_latency`
+    (seconds) are asked of every link. `audit_data`: of so many batches of each loader the ranks' samples are noted and
+    compared (0: none); `on_audit` "stop" ends a run whose data is not split.
+
+    `k8s` and `sky` are targets whose nodes are pods and SkyPilot's machines: `nodes` says how many. `kind` of objects,
+    `namespace`, kubectl's `context`, `image`, `shm` bytes of /dev/shm (None: half of the memory), `pod` a file of
+    pod settings; SkyPilot's `infra` and `autostop` (None: when the run is over); `gpus` a node as `8` or `NAME:8`;
+    after `deadline` seconds the cluster ends the run.
     """
 
     command: tuple[str, ...] = ()
@@ -38,6 +45,19 @@ class RunSpec:
     node_rank: int | None = None
     join_port: int = 29400
     secret_file: str | None = None
+    k8s: bool = False
+    sky: bool = False
+    # pods and cloud machines
+    kind: str = "job"
+    namespace: str | None = None
+    context: str | None = None
+    image: str | None = None
+    gpus: str | None = None
+    shm: int | None = None
+    pod: str | None = None
+    deadline: float | None = None
+    infra: str | None = None
+    autostop: float | None = None
     # how
     launcher: str = "direct"
     python: str | None = None
@@ -85,6 +105,8 @@ class RunSpec:
     # behaviour
     retries: int = 0
     spares: int = 0
+    audit_data: int = 0
+    on_audit: str = "report"
     on_hang: str = "stop"
     debug: bool = False
     step_pattern: str | None = None

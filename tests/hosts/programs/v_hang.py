@@ -28,8 +28,14 @@ def misbehave() -> None:
         Path("queue").read_text()
     if what == "skip":
         dist.barrier()
+    if what == "gather":
+        dist.all_gather([torch.ones(1000) for _ in range(dist.get_world_size())], torch.ones(1000))
+    if what == "chatty":
+        while True:
+            print("still here", flush=True)
+            time.sleep(0.5)
     if what == "save":
-        until = time.monotonic() + 25
+        until = time.monotonic() + float(sys.argv[3] if len(sys.argv) > 3 else 25)
         while time.monotonic() < until:
             sum(range(100_000))
 

@@ -16,6 +16,8 @@ FIXES: dict[str, str] = {
     "with the one that links the nodes",
     "no-interface": "ip -br addr on every node; unset NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, "
     "or name an interface that is there",
+    "data-not-split": "shard by the global rank (RANK of WORLD_SIZE), once; allranks data audit --loader "
+    "module:function reads a whole epoch on virtual ranks",
     "connection-reset-peer-died": "read the log of the rank that ended first, and dmesg -T on its node",
     "rendezvous-timeout": "count what started: which ranks of the world have a log at all? "
     "Then nc -vz MASTER PORT from the absent ones",

@@ -33,11 +33,18 @@ def apply(incident: Incident) -> Candidate | None:
     nodes = {f.where.node for f in same if f.where.node}
     ranks = frozenset(r for n in nodes for r in incident.ranks_by_node.get(n, ()))
     return Candidate(
-        ID, root.id if root.id in CAUSES else "unknown", Strength.FINDING, _message(same), 0.9,
+        ID, _cause(root), Strength.FINDING, _message(same), 0.9,
         remedy="\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())), where=_where(same),
         evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3], culprits=ranks,
         others=tuple(f for f in failed if f.id != root.id),
     )  # fmt: skip
+
+
+def _cause(root: Finding) -> str:
+    """What the audit of the data says has one label: nothing has hung or failed yet."""
+    if root.check == "data-audit":
+        return "data-not-split"
+    return root.id if root.id in CAUSES else "unknown"
 
 
 def _where(same: Sequence[Finding]) -> Where:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from ..incident import Incident
+from ..incident import ExitRecord, Incident
+from ..memory.figures import HostMemory
+from ..memory.levers import host_levers
+from ..memory.setting import setting_of
 from .candidate import Candidate, Strength
 from .failures import INTERRUPT, KILL, SIGNALS, TERM, Group, Role, failures, first_of
 from .words import last_lines
 
 ID = "rank-killed"
 SOURCE = "wait(2) status; oom_kill of /proc/vmstat (mm/oom_kill.c counts each process it ends); signal(7)"
-OOM = "on {node}: journalctl -k | grep -i 'killed process'; a smaller batch, fewer loader workers, or more memory"
 ASK = (
     "on {node}: journalctl -k --since -1h; look for whoever sends it (pkill in a script, an administrator, a job "
     "manager or a limit of its own such as a cgroup or container)"
@@ -27,9 +29,15 @@ def apply(incident: Incident) -> Candidate | None:
     cause, confidence = ("host-oom-killed", 0.85) if oom else ("unknown", 0.7)
     return Candidate(
         ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK, _message(incident, group, oom),
-        confidence, first.t, (OOM if oom else ASK).format(node=first.exit.node), group.where(),
+        confidence, first.t, _remedy(incident, first.exit, oom), group.where(),
         _evidence(incident, group), culprits=group.ranks,
     )  # fmt: skip
+
+
+def _remedy(incident: Incident, end: ExitRecord, oom: bool) -> str:
+    if not oom:
+        return ASK.format(node=end.node)
+    return host_levers(HostMemory(), setting_of(incident, end), end.node, incident.memory.get(end.node))
 
 
 def _message(incident: Incident, group: Group, oom: bool) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ..incident import Incident
+from ..memory.figures import HostMemory, read_gpu
+from ..memory.levers import gpu_levers, host_levers
+from ..memory.setting import setting_of
 from .candidate import Candidate, Strength
 from .failures import Failure, Group, Role, failures, first_of
 from .words import place, summary, trace_lines
@@ -27,9 +30,20 @@ def apply(incident: Incident) -> Candidate | None:
     assert first.raised is not None
     return Candidate(
         ID, cause, Strength.ROOT, _message(incident, group), confidence * (0.8 if first.from_log else 1.0), first.t,
-        row.remedy if row is not None else REMEDY.format(rank=first.rank), group.where(), _evidence(first),
+        _remedy(incident, first, cause), group.where(), _evidence(first),
         culprits=group.ranks,
     )  # fmt: skip
+
+
+def _remedy(incident: Incident, first: Failure, cause: str) -> str:
+    """What the row says; of memory that ran out the levers, with the run's own figures."""
+    if cause == "cuda-oom":
+        return gpu_levers(read_gpu(first.told[1]), setting_of(incident, first.exit))
+    if cause == "host-oom-killed":
+        node = first.exit.node
+        return host_levers(HostMemory(), setting_of(incident, first.exit), node, incident.memory.get(node))
+    row = first.signature
+    return row.remedy if row is not None else REMEDY.format(rank=first.rank)
 
 
 def _evidence(failure: Failure) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .kubernetes import kubernetes
 from .request import Rendered, Request
+from .skypilot import skypilot
 from .slurm import slurm
 from .torchrun import torchrun
 
@@ -17,17 +19,20 @@ from .torchrun import torchrun
 @dataclass(frozen=True)
 class Renderer:
     """`title` is one line for the help. `hosts`: it needs names and addresses of nodes, not just their number; `ranks`:
-    it needs the number of ranks of each."""
+    it needs the number of ranks of each; `joins`: it ships allranks itself, for `allranks join`."""
 
     render: Callable[[Request], Rendered]
     title: str
     hosts: bool = True
     ranks: bool = True
+    joins: bool = False
 
 
 RENDERERS = {
     "torchrun": Renderer(torchrun, "a script for each node that starts torchrun"),
     "slurm": Renderer(slurm, "a batch script for sbatch", hosts=False, ranks=False),
+    "kubernetes": Renderer(kubernetes, "a Job, a JobSet, a TrainJob or pods", hosts=False, ranks=False, joins=True),
+    "skypilot": Renderer(skypilot, "a SkyPilot task", hosts=False, ranks=False, joins=True),
 }
 
 __all__ = ["RENDERERS", "Rendered", "Renderer", "Request"]

@@ -10,7 +10,7 @@ from allranks.spec import RunSpec
 
 from ..ranks import NodePlan, Plan
 
-Rendered = dict[str, str]  # file name (no directories): text
+Rendered = dict[str, str | bytes]  # file name (no directories): text; bytes are what nobody reads
 DEFAULT_PORT = 29500  # torch's own; nothing is proved here, so that a fixed one is as good as any
 
 
@@ -19,7 +19,7 @@ class Request:
     """The spec, the ranks of each node, the directory that the command was given in.
 
     `texts`: files of the user's that the command names, by the name used there. `allranks`: how to call allranks
-    itself with the interpreter that runs it now.
+    itself with the interpreter that runs it now. `archive`: allranks as one file.
     """
 
     spec: RunSpec
@@ -27,6 +27,7 @@ class Request:
     workdir: str
     texts: Mapping[str, str] = field(default_factory=dict)
     allranks: tuple[str, ...] = ("allranks",)
+    archive: bytes = b""
 
     @property
     def master_addr(self) -> str:

@@ -11,6 +11,9 @@ from dataclasses import replace
 
 from allranks.findings import Where
 
+from ...memory.figures import read_gpu
+from ...memory.levers import gpu_levers
+from ...memory.setting import Setting
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence, cut, first, place_of, shown, who
 from ..fixes import FIXES
@@ -58,12 +61,18 @@ def candidate(evidence: Evidence, seen: list[Sighting], **change: object) -> Can
         text + means,
         head.row.confidence,
         float(head.order),
-        head.row.fix or FIXES[head.row.cause or "unknown"],
+        head.row.fix or _fix(head),
         where,
         tuple(lines[:3]),
         frozenset() if everybody or complains(head) else ranks,
     )
     return replace(made, **change)  # type: ignore[arg-type]
+
+
+def _fix(head: Sighting) -> str:
+    """The cause's own; of GPU memory the levers, with the figures of the line."""
+    memory = read_gpu(head.line.text) if head.row.cause == "cuda-oom" else None
+    return gpu_levers(memory, Setting()) if memory is not None else FIXES[head.row.cause or "unknown"]
 
 
 def _place(head: Sighting, seen: list[Sighting]) -> Where:

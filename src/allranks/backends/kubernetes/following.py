@@ -1,0 +1,244 @@
+"""A run in pods, from here: waits for them with reasons, follows pod 0, finds out why they ended, removes them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from allranks.diagnose.outcomes import CTRL_C, DONE, PROGRAM, SERVICE, STOPPED, exit_code
+from allranks.diagnose.pods import Pod, hopeless, read_pods, troubles, waiting
+from allranks.errors import NodeError, UsageError
+from allranks.findings import Finding, Verdict, Where
+from allranks.plan.render.pods import CONTAINER
+from allranks.runs.directory import RunDirectory
+from allranks.runs.replay import Replay, Shown, conclude
+
+from .kubectl import Kubectl
+from .podlog import PodLog
+
+Document = dict[str, Any]
+LOOK_EVERY = 2.0
+LOOK_AT_MOST = 10.0
+PATIENCE = 6.0  # seconds that a pod which has ended may take to show its last lines
+STUCK = 60.0  # beyond the pods' grace: then they are removed without one
+# What node 0 says where it can't know: Kubernetes' own reason is nearer to the cause.
+OUTER = frozenset(
+    {
+        "unknown",
+        "rendezvous-timeout",
+        "connection-reset-peer-died",
+        "node-network-down",
+        "master-unreachable",
+        "host-oom-killed",
+        "dataloader-worker-killed",
+    }
+)
+
+
+class Following:
+    """One run; `turn` is called a few times a second until it gives the result."""
+
+    def __init__(self, run: RunDirectory, where: Document, view: Shown) -> None:
+        self.run, self.view = run, view
+        self.name, self.kind, self.nodes = str(where["name"]), str(where["kind"]), int(where["nodes"])
+        self.kubectl = Kubectl(where.get("context"), where.get("namespace"))
+        self.replay = Replay(run, view)
+        self.stopping = False
+        self.pods: list[Pod] = []
+        self.events: list[Document] = []
+        self._log: PodLog | None = None
+        self._followed, self._since = "", str((run.read_document("follow.json") or {}).get("since") or "")
+        self._next, self._pause, self._said = 0.0, LOOK_EVERY, ""
+        self._alone_since: float | None = None
+        self._ended_at = 0.0
+        self._lost = ""
+
+    # -- following ---------------------------------------------------------------------------------
+
+    def turn(self) -> Document | None:
+        """Shows what is new; the result once the run is over."""
+        now = time.time()
+        self._read()
+        if now >= self._next or self.replay.result is not None:
+            self._look(now)
+        if self.replay.result is None:
+            return self._over(now)
+        self._ended_at = self._ended_at or now
+        if not self._all_over() and self._is_outer() and now - self._ended_at < PATIENCE:
+            return None  # the pods' own end says more than what node 0 saw
+        return self._judge(self.replay.result)
+
+    def _read(self) -> None:
+        if self._log is None:
+            return
+        lines = self._log.lines()
+        for line in lines:
+            self.replay.line(line)
+        if lines and self._log.since != self._since:
+            self._since = self._log.since
+            self.run.write_document("follow.json", {"pod": self._log.pod, "since": self._since})
+
+    def _look(self, now: float) -> None:
+        """Asks the cluster; one that is away for a while is no end of the run."""
+        try:
+            self.pods = read_pods(self.kubectl.pods(self.name), CONTAINER)
+            self.events = self.kubectl.events(self.name)
+            self._lost = ""
+        except (NodeError, UsageError) as error:
+            self._lost = str(error)
+        said = self._lost or ("" if self.stopping else waiting(self.pods, self.events, self.nodes))
+        self._pause = LOOK_EVERY if said or said != self._said else min(LOOK_AT_MOST, self._pause * 1.5)
+        if said and said != self._said:
+            self._say(said)
+        elif self._said and not said and not self.stopping:
+            self._say(f"all {self.nodes} pods have started")
+        self._said, self._next = said, now + self._pause
+        first = self._first()
+        if first is not None and first.started and first.uid != self._followed:
+            self._follow(first)
+
+    def _first(self) -> Pod | None:
+        return next((p for p in self.pods if p.index == 0), None)
+
+    def _follow(self, first: Pod) -> None:
+        since = self._since if not self._followed else ""
+        if self._log is not None:
+            self._log.close()
+        self._followed, self._log = first.uid, PodLog(self.kubectl, first.name, since)
+
+    def _say(self, message: str) -> None:
+        event = {"t": time.time(), "event": "job", "job": self.name, "message": message}
+        self.run.append_event(event)
+        self.view.event(event)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _over(self, now: float) -> Document | None:
+        """Pod 0 has ended, or never can start, and has said nothing of a result."""
+        if self._lost:
+            return None
+        never = hopeless(self.pods) if not self.stopping else None
+        if never is not None:
+            return self._concluded(never)
+        first = self._first()
+        gone = first is None if self._followed or self.stopping else False
+        if not gone and not (first is not None and first.ended) and not self._all_over():
+            self._alone_since = None
+            return None
+        self._alone_since = self._alone_since or now
+        if now - self._alone_since < PATIENCE and not (self.stopping and not self._followed):
+            return None
+        return self._concluded(self._cause())
+
+    def _all_over(self) -> bool:
+        return bool(self.pods) and all(p.ended for p in self.pods)
+
+    def _cause(self) -> Finding | None:
+        """Why there is no result: Kubernetes' reason, else the last words of pod 0, or of another where it is gone."""
+        if self.stopping:
+            return None
+        found = troubles(self.pods, self.events)
+        if found:
+            return found[0]
+        pod = self._first() or next(iter(self.pods), None)
+        if pod is None:
+            return Finding(
+                "unknown",
+                "fail",
+                f"the pods of {self.name} are gone and said nothing",
+                "somebody removed them, or the machine that had them went away",
+                check="kubernetes",
+            )
+        words = tuple(self.replay.said[-5:]) or self.kubectl.last_words(pod.name)
+        code = f"exit code {pod.exit_code}" if pod.exit_code is not None else pod.phase.lower()
+        return Finding(
+            "unknown",
+            "fail",
+            f"{pod.host} ended ({code}) without a result",
+            f"kubectl logs {pod.name}",
+            Where(node=pod.host),
+            words,
+            "kubernetes",
+        )
+
+    def _concluded(self, finding: Finding | None) -> Document:
+        verdict = (
+            Verdict(finding, finding.id, 0.4 if finding.id == "unknown" else 0.95) if finding is not None else None
+        )
+        failed = any(p.exit_code for p in self.pods)
+        code = exit_code(verdict, "stop" if self.stopping else None, failed)
+        if verdict is not None and code not in (PROGRAM, SERVICE):
+            code = SERVICE
+        program = {"rank": None, "code": None, "signal": None}
+        return {
+            "run": self.run.name,
+            "exit": code,
+            "program_exit": program,
+            "verdict": _json(verdict),
+            "findings": [],
+            "attempts": [],
+            "timing": {"total": round(time.time() - self.run.started, 3)},
+            "left": {},
+            "unfetched": {},
+            "outputs": {},
+        }
+
+    def _is_outer(self) -> bool:
+        """Node 0 saw that something ended from outside of the program."""
+        verdict = (self.replay.result or {}).get("verdict")
+        return isinstance(verdict, dict) and verdict.get("cause") in OUTER and not self.stopping
+
+    def _judge(self, result: Document) -> Document:
+        """Node 0's result, with Kubernetes' reason where that is nearer to the cause."""
+        if not self._is_outer():
+            return result
+        verdict = result["verdict"]
+        blamed = (verdict.get("where") or {}).get("node")
+        found = [f for f in troubles(self.pods, self.events) if f.where.node in (blamed, None) or blamed is None]
+        if not found:
+            return result
+        nearer = Verdict(found[0], found[0].id, 0.95, tuple(verdict.get("victims") or ()), result.get("attempt") or 0)
+        told = {**found[0].to_json(), "evidence": [*found[0].evidence, str(verdict.get("message"))]}
+        document = {**(_json(nearer) or {}), **told}
+        return {**result, "verdict": document, "exit": SERVICE if result["exit"] == DONE else result["exit"]}
+
+    # -- ending ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Once: ranks may save. Twice: now."""
+        first, self.stopping = not self.stopping, True
+        self._next = 0.0
+        self._say("stopping: ranks have their time to save" if first else "ending at once")
+        self.kubectl.remove(self.name, self.kind, None if first else 0)
+
+    def finish(self, result: Document, reason: str = "") -> Document:
+        """Writes the result down and removes all that the run made; says what is left."""
+        self.replay.close()
+        left = self.clear()
+        if self._log is not None:
+            self._log.close()
+        if self.stopping and result["exit"] in (STOPPED, SERVICE, PROGRAM):
+            result = {**result, "exit": CTRL_C if reason == "ctrl-c" else STOPPED, "verdict": None}
+        kept = bool(((self.run.read_document("run.json") or {}).get("spec") or {}).get("output_dir"))
+        gone: Document = {} if kept else {"outputs": {}, "unfetched": {}}  # the pods' own disks are no more
+        return conclude(self.run, {**result, **gone, "left": left}, self.stopping)
+
+    def clear(self, patience: float = STUCK) -> Document:
+        """Removes pods and parts; pods that do not go are removed without grace. {pod: what is left of it}."""
+        self.kubectl.remove(self.name, self.kind)
+        self.kubectl.remove_parts(self.name)
+        end, hurried = time.monotonic() + patience, False
+        while True:
+            pods = self.kubectl.pods(self.name)
+            if not pods:
+                return {}
+            if time.monotonic() > end:
+                if hurried:
+                    return {p["metadata"]["name"]: [{"pid": 0, "state": "?", "command": "pod"}] for p in pods}
+                self.kubectl.remove(self.name, self.kind, 0)
+                end, hurried = time.monotonic() + 15.0, True
+            time.sleep(0.3)
+
+
+def _json(verdict: Verdict | None) -> Document | None:
+    return verdict.to_json() if verdict is not None else None

@@ -1,0 +1,118 @@
+"""kubectl as a subprocess: objects are made, looked at and removed by the label of their run.
+
+kubectl and not the Python client: users have it, it knows every login plug-in and proxy of their kubeconfig, and
+what it does can be done again by hand. Secrets go to its standard input, never into its arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from shutil import which
+from typing import Any
+
+from allranks.errors import NodeError, UsageError
+from allranks.plan.render.pods import RUN_LABEL
+
+Document = dict[str, Any]
+PATIENCE = 60.0  # seconds for one call
+KINDS = {
+    "job": "jobs.batch",
+    "jobset": "jobsets.jobset.x-k8s.io",
+    "trainjob": "trainjobs.trainer.kubeflow.org,trainingruntimes.trainer.kubeflow.org",
+    "pods": "",
+}
+PARTS = "services,configmaps,secrets"
+
+
+class KubectlError(NodeError):
+    """kubectl failed; the message is its own."""
+
+
+class AlreadyExists(UsageError):
+    """Something of that name is there."""
+
+
+class Kubectl:
+    """One cluster and namespace."""
+
+    def __init__(self, context: str | None, namespace: str | None) -> None:
+        self._words = ["kubectl"]
+        self._words += ["--context", context] if context else []
+        self._words += ["--namespace", namespace] if namespace else []
+
+    @staticmethod
+    def require() -> None:
+        """kubectl is there."""
+        if which("kubectl") is None:
+            raise UsageError("--k8s needs kubectl on PATH; `allranks render kubernetes` writes the files without it")
+
+    def argv(self, *words: str) -> list[str]:
+        """The command as a person would type it."""
+        return [*self._words, *words]
+
+    def call(self, *words: str, stdin: str | None = None, patience: float = PATIENCE) -> str:
+        """Its standard output; KubectlError with its last words."""
+        argv = [*self.argv(*words), f"--request-timeout={patience:g}s"]
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", timeout=patience + 10, **given
+            )
+        except subprocess.TimeoutExpired:
+            raise KubectlError(f"kubectl {words[0]}: no answer in {patience:g} s") from None
+        except OSError as error:
+            raise KubectlError(f"kubectl: {error.strerror}") from None
+        if done.returncode:
+            said = " ".join(done.stderr.split())[-600:] or f"exit code {done.returncode}"
+            if "AlreadyExists" in said or "already exists" in said:
+                raise AlreadyExists(f"kubectl {words[0]}: {said}")
+            raise KubectlError(f"kubectl {words[0]}: {said}")
+        return str(done.stdout)
+
+    def create(self, documents: Sequence[Document]) -> None:
+        """Makes objects that are not there. `create`: `apply` would keep a copy in an annotation, too small for it."""
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)})
+        self.call("create", "-f", "-", stdin=text)
+
+    def items(self, kind: str, *words: str) -> list[Document]:
+        """Objects of a kind."""
+        found = json.loads(self.call("get", kind, "-o", "json", *words))
+        return list(found.get("items") or [])
+
+    def pods(self, run: str) -> list[Document]:
+        """The run's pods."""
+        return self.items("pods", "-l", f"{RUN_LABEL}={run}")
+
+    def events(self, run: str) -> list[Document]:
+        """Warnings about objects whose names begin with the run's; none where they may not be read."""
+        try:
+            found = self.items("events", "--field-selector", "type=Warning")
+        except KubectlError:
+            return []
+        return [e for e in found if str((e.get("involvedObject") or {}).get("name") or "").startswith(run)]
+
+    def last_words(self, pod: str, lines: int = 5) -> tuple[str, ...]:
+        """The end of a pod's log; nothing where there is none."""
+        try:
+            text = self.call("logs", pod, f"--tail={lines}", patience=10.0)
+        except (KubectlError, UsageError):
+            return ()
+        return tuple(line[:300] for line in text.splitlines() if line.strip())[-lines:]
+
+    def remove(self, run: str, kind: str, grace: int | None = None) -> None:
+        """Everything of the run goes, pods by their grace; does not wait."""
+        kinds = ",".join(part for part in (KINDS[kind], "pods" if kind == "pods" or grace is not None else "") if part)
+        hurry = [f"--grace-period={grace}", *(["--force"] if grace == 0 else [])] if grace is not None else []
+        label = ["-l", f"{RUN_LABEL}={run}", "--ignore-not-found", "--wait=false"]
+        if KINDS[kind]:
+            self.call(
+                "delete", KINDS[kind], *label, "--cascade=foreground" if grace is None else "--cascade=background"
+            )
+        if "pods" in kinds.split(","):
+            self.call("delete", "pods", *label, *hurry)
+
+    def remove_parts(self, run: str) -> None:
+        """What the pods needed: the Service, the ConfigMap, the Secrets."""
+        self.call("delete", PARTS, "-l", f"{RUN_LABEL}={run}", "--ignore-not-found", "--wait=false")

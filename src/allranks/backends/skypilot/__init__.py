@@ -1,0 +1,1 @@
+"""SkyPilot through its own command: it finds machines, allranks' `join` runs on them."""

@@ -1,0 +1,119 @@
+"""The verbs as functions: `launch` is `allranks run`, `check` is `allranks check`; each gives the verb's JSON document.
+
+A call starts the command in a process of its own: it works in any thread, in a notebook and beside a running event
+loop, and what it gives is what the command prints with --json. Options are the command's, with `_` for `-`:
+
+    result = allranks.launch(["train.py", "--epochs", "3"], hosts="hosts.txt", nproc=8, retries=2)
+    if result["verdict"]:
+        print(result["verdict"]["message"])
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from allranks.errors import AllranksError, Interrupted, NodeError, UsageError
+from allranks.spec.secrets import is_secret_name
+
+NEGATED = {"check": "--no-check", "fold": "--no-fold"}  # options that are on unless they are taken away
+SEVERAL = {"data_paths": "--data-path", "ssh_options": "--ssh-option"}
+OURS = ("json", "detach", "dry_run")
+Document = dict[str, Any]
+
+
+def launch(command: Sequence[str], **options: Any) -> Document:
+    """Runs a training command on every node of the target, to its end; gives `run --json`'s document.
+
+    The document's `exit` says how it ended: a failed program is no exception here. Training output goes to this
+    process's standard error. Ctrl-C ends the run in order. UsageError where the options are wrong, else
+    AllranksError where there is no document at all. Values of `env` with secret names travel in the environment.
+
+    >>> import allranks                                                         # doctest: +SKIP
+    >>> allranks.launch(["train.py"], local=2, nproc=2, env={"SEED": "1"})["exit"]    # doctest: +SKIP
+    0
+    """
+    if isinstance(command, str) or not command:
+        raise UsageError(f"launch({command!r}): give the command as a list of words, such as ['train.py']")
+    return _call("run", options, command)
+
+
+def check(command: Sequence[str] = (), **options: Any) -> Document:
+    """Looks at every node of the target and compares them; gives `check --json`'s document.
+
+    `ok` is False where a check failed: that is no exception. `command` is what a run would have, so that its script
+    and imports are looked at too.
+
+    >>> import allranks                                                         # doctest: +SKIP
+    >>> [f["message"] for f in allranks.check(hosts="h1,h2")["findings"] if f["status"] == "fail"]  # doctest: +SKIP
+    []
+    """
+    return _call("check", options, command)
+
+
+def words(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command line, and what goes in its environment: names of secrets are forwarded, their values are not argv.
+
+    >>> words("run", {"nproc": 8, "sync": True, "check": False, "env": {"A": "1", "HF_TOKEN": "x"}}, ["train.py"])
+    (['run', '--nproc', '8', '--sync', '--no-check', '--env', 'A=1', '--env', 'HF_TOKEN', '--json', '--', 'train.py'], \
+{'HF_TOKEN': 'x'})
+    """
+    line, secret = [verb], {}
+    for name, value in options.items():
+        option = SEVERAL.get(name, "--" + name.replace("_", "-"))
+        if name in OURS:
+            raise UsageError(f"{name}={value!r}: use the command line, allranks {verb} {option}")
+        if value is None or (value is False and name not in NEGATED) or (value is True and name in NEGATED):
+            continue
+        if isinstance(value, bool):
+            line.append(NEGATED.get(name, option))
+        elif isinstance(value, Mapping):
+            for key, text in value.items():
+                line += [option, str(key) if is_secret_name(str(key)) else f"{key}={text}"]
+                secret.update({str(key): str(text)} if is_secret_name(str(key)) else {})
+        elif isinstance(value, (list, tuple)):
+            for part in value:
+                line += [option, str(part)]
+        else:
+            line += [option, str(value)]
+    return [*line, "--json", *(["--", *map(str, command)] if command else [])], secret
+
+
+def _call(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> Document:
+    """Runs the command; its document, or the error that it printed."""
+    line, secret = words(verb, options, command)
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # ranks inherit no PYTHONPATH of ours
+    start = f"import sys; sys.path[0] = {here!r}; sys.argv[0] = 'allranks'; from allranks.cli.main import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        env={**os.environ, **secret}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate()
+    except BaseException:  # Ctrl-C, or an exception of a signal handler: the run must not go on without us
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        raise
+    return _read(verb, output, process.returncode)
+
+
+def _read(verb: str, output: bytes, code: int) -> Document:
+    try:
+        document = json.loads(output)
+    except ValueError:
+        raise NodeError(f"allranks {verb} ended with {code} and no document; see what it said on stderr") from None
+    if not isinstance(document, dict):
+        raise NodeError(f"allranks {verb} gave no document")
+    error = document.get("error")
+    if error is None:
+        return document
+    if code == UsageError.exit_code:
+        raise UsageError(str(error))
+    if code in (130, 143):
+        raise Interrupted(str(error), code)
+    raise AllranksError(str(error))

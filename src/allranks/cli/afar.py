@@ -1,0 +1,272 @@
+"""run --k8s and --sky: the controller is node 0's `join`; here its events and output become a run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import typer
+
+import allranks
+from allranks.backends import zipapp
+from allranks.backends.kubernetes.following import Following
+from allranks.backends.kubernetes.kubectl import Kubectl
+from allranks.diagnose.pods import read_pods
+from allranks.errors import AllranksError
+from allranks.gang import session as sessions
+from allranks.plan.environment import forwarded
+from allranks.plan.render.kubernetes import manifests, overlay, pod_names, secret_manifest
+from allranks.plan.render.pods import CONTAINER, Job, object_name
+from allranks.plan.render.yamltext import yaml_text
+from allranks.report.live import JsonView, View
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+from allranks.spec.document import to_document
+from allranks.spec.secrets import redact_argv
+
+from .exits import CTRL_C, DONE, TERMINATED
+from .podfile import read_texts
+
+Document = dict[str, Any]
+PAUSE = 0.2
+LONGEST = 24  # of the name, so that the time of the run still fits
+
+
+class Signals:
+    """Ctrl-C, SIGTERM, and SIGHUP: a lost terminal leaves the run alone."""
+
+    NAMES = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "stop", signal.SIGHUP: "leave"}
+
+    def __init__(self) -> None:
+        self._seen: str | None = None
+        self._before = {number: signal.signal(number, self._note) for number in self.NAMES}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._seen = self.NAMES[signal.Signals(number)]
+
+    def take(self) -> str | None:
+        """What has come since the last call."""
+        seen, self._seen = self._seen, None
+        return seen
+
+    def restore(self) -> None:
+        """As it was before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class Follows(Protocol):
+    """What an engine's run can do from here."""
+
+    stopping: bool
+
+    def turn(self) -> Document | None: ...
+    def stop(self) -> None: ...
+    def finish(self, result: Document, reason: str = "") -> Document: ...
+
+
+def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
+    """Starts and follows; gives the exit code."""
+    if spec.sky:
+        from .cloud import run_sky
+
+        return run_sky(spec, json_, dry_run)
+    if not dry_run:
+        Kubectl.require()
+    now = time.time()
+    job = make_job(spec, name_of(spec, now))
+    objects = manifests(job)
+    if dry_run:
+        typer.echo(described(job, objects, json_))
+        return DONE
+    where = {"engine": "kubernetes", "name": job.name, "kind": spec.kind, "nodes": job.nodes,
+             "namespace": spec.namespace, "context": spec.context}  # fmt: skip
+    run = create_run(spec, where, pod_names(job), now)
+    kubectl = Kubectl(spec.context, spec.namespace)
+    try:
+        kubectl.create([*secret_objects(job, os.environ), *objects])
+    except AllranksError:
+        give_up(run, kubectl, job)
+        raise
+    return watch(run, spec, lambda view: Following(run, where, view), json_)
+
+
+def name_of(spec: RunSpec, now: float) -> str:
+    """The objects' name: the run's, as short as it must be."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return f"{object_name(spec.name)[:LONGEST].strip('-')}-{stamp}"
+
+
+def make_job(spec: RunSpec, name: str) -> Job:
+    """The run as Kubernetes will see it, with the variables that go from here to other hosts."""
+    variables = forwarded(dict(os.environ), ())
+    return Job(spec, name, zipapp.build(), True, variables, overlay(spec, read_texts(spec)))
+
+
+def secret_objects(job: Job, environ: Any) -> list[Document]:
+    """What the pods prove to each other, made now, and the values of hidden variables."""
+    found = [secret_manifest(job, job.secret, {"secret": secrets.token_hex(32)})]
+    values = {**{n: environ[n] for n in job.spec.forward if n in environ}, **job.variables, **job.spec.env}
+    hidden = {name: values[name] for name in job.hidden if name in values}
+    return [*found, *([secret_manifest(job, job.secret_env, hidden)] if hidden else [])]
+
+
+def described(job: Job, objects: list[Document], json_: bool) -> str:
+    """--dry-run: the manifests, allranks itself by its size."""
+    shown = [_without_archive(o) for o in objects]
+    hidden = {"secret": "<made at the start>"}
+    made = [secret_manifest(job, job.secret, hidden)]
+    made += [secret_manifest(job, job.secret_env, dict.fromkeys(job.hidden, "<redacted>"))] if job.hidden else []
+    if json_:
+        return json.dumps({"schema": 1, "command": ["kubectl", "create", "-f", "-"], "manifests": [*made, *shown]})
+    head = ["would give this to `kubectl create -f -` and follow pod 0; nothing was done"]
+    return yaml_text([*made, *shown], head).rstrip("\n")
+
+
+def _without_archive(document: Document) -> Document:
+    if "binaryData" not in document:
+        return document
+    return {**document, "binaryData": {k: f"<{len(v)} bytes>" for k, v in document["binaryData"].items()}}
+
+
+def create_run(spec: RunSpec, where: Document, names: list[str], now: float) -> RunDirectory:
+    """A run directory as `run` makes it; `engine` says where the run really is."""
+    run = RunDirectory.create(Path(spec.runs_dir), spec.name, now)
+    nodes = [{"name": name, "host": name, "index": i} for i, name in enumerate(names)]
+    (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
+    document = {
+        "run": run.name, "uid": where["name"], "started": now, "command": redact_argv(spec.command),
+        "spec": to_document(spec), "nodes": nodes, "source": where["engine"],
+        "workdir": os.getcwd(), "versions": {"allranks": allranks.__version__},
+        "controller": sessions.controller_identity(), "engine": where,
+    }  # fmt: skip
+    run.write_document("run.json", document)
+    run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": where["name"]})
+    waiting = [{"name": n["name"], "index": n["index"], "state": "connecting", "ranks": []} for n in nodes]
+    status = {"run": run.name, "state": "starting", "t": time.time(), "attempt": 0, "master": None,
+              "world_size": None, "nodes": waiting}  # fmt: skip
+    run.write_document("status.json", status)
+    return run
+
+
+def give_up(run: RunDirectory, kubectl: Kubectl, job: Job) -> None:
+    """Not all could be made: what was made goes, and the run directory with it."""
+    import shutil
+
+    shutil.rmtree(run.path, ignore_errors=True)
+    try:
+        kubectl.remove(job.name, job.spec.kind)
+        kubectl.remove_parts(job.name)
+    except AllranksError as error:
+        typer.echo(f"allranks: objects with the label allranks/run={job.name} may be left: {error}", err=True)
+
+
+# -- following -----------------------------------------------------------------------------------------
+
+
+def watch(run: RunDirectory, spec: RunSpec, make: Any, json_: bool) -> int:
+    """Follows here, or leaves a daemon that does."""
+    view: View | JsonView = JsonView() if json_ else View(fold=spec.fold)
+    document = run.read_document("run.json") or {}
+    view.opening({**document, "directory": str(run.path), "launcher": spec.launcher})
+    if not spec.detach:
+        return follow(run, make(view), view, json_)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            sessions.detach_stdio(run.path / "controller.log")
+            take(run)
+            view = View(fold=spec.fold)
+            code = follow(run, make(view), view, False)
+        finally:
+            os._exit(code)
+    if json_:
+        document = {"schema": 1, "run": run.name, "directory": str(run.path), "detached": True, "exit": 0}
+        typer.echo(json.dumps(document))
+    else:
+        typer.echo(f"detached: allranks status {run.name} · logs -f · attach · stop")
+    return DONE
+
+
+def take(run: RunDirectory) -> None:
+    """This process is the one that follows it."""
+    document = run.read_document("run.json") or {}
+    run.write_document("run.json", {**document, "controller": sessions.controller_identity()})
+
+
+def follow(run: RunDirectory, engine: Follows, view: View | JsonView, json_: bool, stop: bool = False) -> int:
+    """Until the result; Ctrl-C and SIGTERM stop the run, a lost terminal leaves it alone."""
+    signals, reason = Signals(), ""
+    try:
+        if stop:
+            engine.stop()
+        while True:
+            result = engine.turn()
+            view.tick(time.time())
+            if result is not None:
+                break
+            wanted = signals.take()
+            if wanted == "leave":
+                print(f"\nleft; it goes on: allranks status {run.name} · attach · stop", file=sys.stderr)
+                return DONE
+            if wanted is not None:
+                reason = reason or wanted
+                engine.stop()
+            time.sleep(PAUSE)
+        result = engine.finish(result, reason)
+    finally:
+        signals.restore()
+    if json_:
+        sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
+    view.closing(result, result.get("verdict"))
+    return int(result["exit"])
+
+
+def adopt(run: RunDirectory, view: View | JsonView) -> Follows:
+    """Follows a run again whose follower is gone."""
+    take(run)
+    where = engine_of(run)
+    if where["engine"] == "kubernetes":
+        return Following(run, where, view)
+    from .cloud import adopt_sky
+
+    return adopt_sky(run, where, view)
+
+
+def engine_of(run: RunDirectory) -> Document:
+    """Where it is, for a run that is not here: {} for any other."""
+    found = (run.read_document("run.json") or {}).get("engine")
+    return found if isinstance(found, dict) else {}
+
+
+def stop_afar(run: RunDirectory, json_: bool) -> Document:
+    """`stop` where nobody follows the run any more."""
+    if not json_:
+        typer.echo(f"nobody follows {run.name} any more: ending it in {engine_of(run)['engine']}")
+    view = JsonView() if json_ else View()
+    code = follow(run, adopt(run, view), view, False, stop=True)
+    left = (run.read_document("result.json") or {}).get("left")
+    return {"run": run.name, "how": "engine", "code": 4 if left or code not in (DONE, CTRL_C, TERMINATED) else 0}
+
+
+def look_afar(run: RunDirectory) -> str:
+    """What the engine says of it now, in a line."""
+    where = engine_of(run)
+    if where["engine"] != "kubernetes":
+        from .cloud import look_sky
+
+        return look_sky(where)
+    try:
+        items = Kubectl(where.get("context"), where.get("namespace")).pods(str(where["name"]))
+    except AllranksError as error:
+        return str(error)
+    found = read_pods(items, CONTAINER)
+    return ", ".join(f"{p.host} {p.phase}" for p in found) or f"no pod of {where['name']} is left"

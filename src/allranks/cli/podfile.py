@@ -1,0 +1,25 @@
+"""The files that a spec's pod settings name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from allranks.errors import UsageError
+from allranks.spec import RunSpec
+
+LIMIT = 1 << 20
+WANT = "set a YAML file with a pod's metadata and spec"
+
+
+def read_texts(spec: RunSpec) -> dict[str, str]:
+    """{name as the user gave it: text} of --pod."""
+    if spec.pod is None:
+        return {}
+    try:
+        with Path(spec.pod).open("rb") as file:
+            data = file.read(LIMIT + 1)
+    except OSError as error:
+        raise UsageError(f"--pod {spec.pod}: {error.strerror}; {WANT}") from None
+    if len(data) > LIMIT:
+        raise UsageError(f"--pod {spec.pod}: larger than 1 MiB; {WANT}")
+    return {spec.pod: data.decode("utf-8", "replace")}

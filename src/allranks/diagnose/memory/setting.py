@@ -1,0 +1,108 @@
+"""What a run was asked to do, as far as its command line, metrics and log show: batch, length, parameters (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..incident import ExitRecord, Incident
+
+NAMES = {
+    "batch": ("batch", "batch-size", "micro-batch", "micro-batch-size", "mbs", "per-device-train-batch-size",
+              "train-micro-batch-size-per-gpu", "per-gpu-batch-size", "per-gpu-train-batch-size", "train-batch-size",
+              "local-batch-size"),
+    "accumulation": ("grad-accum", "gradient-accumulation", "gradient-accumulation-steps", "grad-accum-steps",
+                     "accumulate-grad-batches", "accum", "accum-steps", "accumulation-steps"),
+    "length": ("seq-length", "seq-len", "sequence-length", "max-length", "max-seq-length", "max-seq-len", "context",
+               "context-length", "block-size", "model-max-length", "cutoff-len"),
+    "side": ("image-size", "img-size", "resolution", "input-size", "crop-size"),
+    "workers": ("workers", "num-workers", "dataloader-num-workers"),
+}  # fmt: skip
+PARAMETERS = ("params", "parameters", "num-params", "num-parameters", "n-params", "model-parameters")
+_COUNT = r"(\d[\d,_]*(?:\.\d+)?) ?([KMBT]|[mb]illion)?\b"
+_IN_LOG = (
+    re.compile(rf"all params: {_COUNT}"),
+    re.compile(rf"\b{_COUNT}[ -](?:model |trainable |total )?param(?:eter)?s?\b"),
+    re.compile(rf"\b[Pp]aram(?:eter)?s?\b[^\d\n]{{0,24}}{_COUNT}"),
+)
+_SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "million": 1e6, "billion": 1e9}
+LEAST = 1e5  # a smaller number beside the word is no model's size
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`options`: the words that set the figures, as the user wrote them; None where nothing shows a figure."""
+
+    world: int | None = None
+    batch: int | None = None
+    accumulation: int | None = None
+    length: int | None = None
+    side: int | None = None
+    workers: int | None = None
+    parameters: float | None = None
+    ranks_here: int | None = None
+    options: Mapping[str, str] | None = None
+
+    def option(self, name: str) -> str:
+        """The word that sets a figure, "" where it came from elsewhere."""
+        return (self.options or {}).get(name, "")
+
+
+def setting_of(incident: Incident, end: ExitRecord) -> Setting:
+    """Of the run in which a rank ended."""
+    here = len(incident.ranks_by_node.get(end.node, ()))
+    return read_setting(incident.command, end.metrics, f"{end.head}\n{end.tail}", incident.world_size, here or None)
+
+
+def read_setting(
+    command: Sequence[str] = (), metrics: Mapping[str, Any] | None = None, log: str = "", world: int | None = None,
+    ranks_here: int | None = None,
+) -> Setting:  # fmt: skip
+    """The command line counts first, then the rank's metrics, then its log."""
+    values: dict[str, int] = {}
+    options: dict[str, str] = {}
+    for name, value in _pairs(command):
+        for figure, names in NAMES.items():
+            if _plain(name) in names and value.isdigit() and int(value) > 0:
+                values[figure], options[figure] = int(value), name
+    for figure, names in NAMES.items():
+        told = _from(metrics, names)
+        if figure not in values and told is not None and told >= 1 and told == int(told):
+            values[figure] = int(told)
+    parameters = _from(metrics, PARAMETERS) or _parameters(log)
+    return Setting(world=world, ranks_here=ranks_here, parameters=parameters, options=options, **values)
+
+
+def _pairs(command: Sequence[str]) -> list[tuple[str, str]]:
+    """`--name value`, `--name=value` and `name=value` (Hydra)."""
+    found = []
+    for at, word in enumerate(command):
+        name, mark, value = word.partition("=")
+        if mark and re.fullmatch(r"-{0,2}[A-Za-z][\w.-]*", name):
+            found.append((name, value))
+        elif word.startswith("-") and at + 1 < len(command):
+            found.append((word, command[at + 1]))
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").lower().replace("_", "-").rsplit(".", 1)[-1]
+
+
+def _from(metrics: Mapping[str, Any] | None, names: Sequence[str]) -> float | None:
+    for key, value in (metrics or {}).items():
+        if _plain(str(key)) in names and isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+            return float(value)
+    return None
+
+
+def _parameters(log: str) -> float | None:
+    """The number that the program printed beside the word."""
+    for pattern in _IN_LOG:
+        for match in pattern.finditer(log[:65536]):
+            number = float(match[1].replace(",", "").replace("_", "")) * _SCALE[match[2] or ""]
+            if number >= LEAST:
+                return number
+    return None

@@ -1,0 +1,127 @@
+"""The audit of a running program's data: rows as they arrive, judged as soon as all ranks have told (reads files)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allranks.data.arrivals import Arrivals
+from allranks.data.auditing import coverage_rows, read_rows
+from allranks.data.case import CHECK, Layout
+from allranks.data.judge import cases_of, judge, judge_case
+from allranks.data.rows import Row, dataset_name, gather
+from allranks.findings import Finding
+from allranks.node.frames import AUDIT, Stream
+from allranks.runs.directory import RunDirectory
+
+from .states import Audited
+
+TOLD = ("ok", "warn", "fail")  # what is said while the program runs; what could not be seen is said at the end
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All that the audit of an attempt says; `fresh` has not been told before."""
+
+    findings: tuple[Finding, ...]
+    fresh: tuple[Finding, ...]
+
+
+class Auditor:
+    """Of one run: `take` what arrives, `look` now and then while ranks run, `conclude` after each attempt."""
+
+    def __init__(self, batches: int, run: RunDirectory) -> None:
+        self._batches, self._run = batches, run
+        self._attempt = 0
+        self._arrivals = Arrivals(batches)
+        self._told: set[tuple[str, str]] = set()
+        self._judging: asyncio.Task[None] | None = None
+
+    def take(self, stream: Stream, data: bytes, now: float) -> None:
+        """Bytes of a rank's rows have been written."""
+        if stream.kind != AUDIT:
+            return
+        self._begin(max(stream.attempt, self._attempt))
+        if stream.attempt == self._attempt:
+            self._arrivals.take(stream.rank, data, now)
+
+    def _begin(self, attempt: int) -> None:
+        if attempt != self._attempt:
+            self._attempt, self._arrivals, self._told = attempt, Arrivals(self._batches), set()
+
+    def look(self, layout: Layout, feed: Callable[[Audited], None]) -> None:
+        """Where all ranks have told enough of a loader: judges it in a thread, and feeds what is new."""
+        if self._judging is not None and not self._judging.done():
+            return
+        datasets = frozenset(key.dataset for key in self._arrivals.due(len(layout), time.time()))
+        if datasets:
+            self._judging = asyncio.get_running_loop().create_task(self._judge(datasets, layout, feed))
+
+    async def _judge(self, datasets: frozenset[str], layout: Layout, feed: Callable[[Audited], None]) -> None:
+        attempt = self._attempt
+        found = await asyncio.to_thread(self._read, datasets, layout)
+        if found and attempt == self._attempt:
+            feed(Audited("", time.time(), attempt, found))
+
+    def _read(self, datasets: frozenset[str], layout: Layout) -> tuple[Finding, ...]:
+        """What is new about loaders of these datasets."""
+        try:
+            rows = [row for row in self._rows(layout) if _is_of(row, datasets)]
+            ranks, loaders = gather(_of_loaders(rows))
+            ranks = {rank: ranks.get(rank, {}) for rank in layout}
+            return self._fresh(
+                [(case.audited.name, f) for case in cases_of(ranks, loaders, layout)
+                 for f in judge_case(case, set(ranks)) if f.status in TOLD]
+            )  # fmt: skip
+        except Exception as error:  # the program must not end because we cannot read
+            return self._fresh([("", _failed(error))])
+
+    def conclude(self, layout: Layout, attempt: int) -> Whole:
+        """After the end of an attempt: everything, written to evidence/audit/ too."""
+        self._begin(attempt)
+        try:
+            rows = self._rows(layout)
+            ranks, loaders = gather(rows)
+            found = tuple(judge(rows, layout))
+            table = [row for case in cases_of(ranks, loaders, layout) for row in coverage_rows(case)]
+        except Exception as error:
+            found, table = (_failed(error),), []
+        self._write(found, table)
+        known = {id for _, id in self._told}
+        return Whole(found, tuple(f for f in found if f.id not in known))
+
+    def _rows(self, layout: Layout) -> list[Row]:
+        return [row for rank in sorted(layout) for row in read_rows(self._path(rank), rank)]
+
+    def _path(self, rank: int) -> Any:
+        return self._run.log_path(0, "", AUDIT, rank, self._attempt)
+
+    def _fresh(self, found: list[tuple[str, Finding]]) -> tuple[Finding, ...]:
+        new = [(name, one) for name, one in found if (name, one.id) not in self._told]
+        self._told.update((name, one.id) for name, one in new)
+        return tuple(one for _, one in new)
+
+    def _write(self, found: tuple[Finding, ...], table: list[dict[str, Any]]) -> None:
+        folder = self._path(0).parent
+        if not folder.is_dir():
+            return
+        findings = [one.to_json() for one in found]
+        RunDirectory(folder).write_document("audit.json", {"findings": findings, "coverage": table})
+
+
+def _failed(error: Exception) -> Finding:
+    text = f"the audit of the data failed itself: {type(error).__name__}: {error}"
+    return Finding("data-audit", "unknown", text, "report it, with evidence/audit/ of the run directory", check=CHECK)
+
+
+def _is_of(row: Mapping[str, Any], datasets: frozenset[str]) -> bool:
+    return row.get("kind") != "data-loader" or dataset_name(row) in datasets
+
+
+def _of_loaders(rows: list[Row]) -> list[Row]:
+    """Without the rows of loaders whose own row is not among them."""
+    known = {(row.get("rank"), row.get("loader")) for row in rows if row.get("kind") == "data-loader"}
+    return [row for row in rows if row.get("kind") == "data-rank" or (row.get("rank"), row.get("loader")) in known]

@@ -1,0 +1,49 @@
+"""The words after `allranks join` for a spec: what a scheduler has to start on every node (pure)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from allranks.errors import UsageError
+from allranks.spec import RunSpec
+from allranks.spec.fields import option_name
+from allranks.spec.words import as_options
+
+# What the objects around the command say: where it runs, in which directory, with which variables.
+OUTSIDE = (
+    "local", "hosts", "slurm", "partition", "sbatch", "k8s", "sky", "kind", "namespace", "context", "image", "gpus",
+    "shm", "pod", "deadline", "infra", "autostop", "nodes", "nproc", "name", "workdir", "sync", "ssh_options",
+    "guard_python", "runs_dir", "connect_timeout", "fold", "end_leftovers", "detach", "dry_run", "json",
+    "master_addr", "node_rank", "join_port", "secret_file",
+    "spares", "hang_pattern", "audit_data", "on_audit",
+)  # fmt: skip
+
+# Set for a run on pods or cloud machines, these would be left out in silence.
+REFUSED = {
+    "test": "test with `allranks join --test SUITE`", "spares": "ask for more --nodes, or set --retries",
+    "hang_pattern": "--hang-timeout is what there is", "audit_data": "use ssh or Slurm for the audit",
+}  # fmt: skip
+
+
+def join_words(spec: RunSpec, name: str) -> list[str]:
+    """Options and command; the node's rank, the master's address and the secret are not among them."""
+    for field, instead in REFUSED.items():
+        if getattr(spec, field) != getattr(RunSpec(), field):
+            raise UsageError(f"{option_name(field)}: not for pods and cloud machines; {instead}")
+    words = [f"--name={name}"]
+    if spec.nproc is not None or spec.gpus is not None:
+        words.append(f"--nproc={spec.nproc or gpu_count(spec)}")
+    bare = dataclasses.replace(spec, env={}, forward=())  # the objects around the command set them
+    unforced = () if spec.pg_timeout_forced else ("pg_timeout",)
+    return [*words, *as_options(bare, (*OUTSIDE, *unforced))]
+
+
+def join_variables(spec: RunSpec) -> dict[str, str]:
+    """What `join` reads from its environment: a timeout that does not override the script's own."""
+    weak = spec.pg_timeout is not None and not spec.pg_timeout_forced
+    return {"COLOSSALAI_DIST_TIMEOUT": f"{spec.pg_timeout:g}"} if weak else {}
+
+
+def gpu_count(spec: RunSpec) -> int:
+    """GPUs of a node; 0 where none were asked for."""
+    return int(spec.gpus.rpartition(":")[2]) if spec.gpus else 0

@@ -1,0 +1,221 @@
+"""One pod of a run: the container that joins, its environment, its volumes (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from allranks.errors import UsageError
+from allranks.spec import RunSpec
+from allranks.spec.secrets import is_secret_name
+
+from ..joining import gpu_count, join_variables, join_words
+
+Document = dict[str, Any]
+CONTAINER = "node"
+RUN_LABEL = "allranks/run"
+ARCHIVE = "allranks.pyz"
+PROGRAM = "/opt/allranks"  # where the archive and the secret are mounted
+SECRET = "/opt/allranks-join"
+SCRATCH = "/tmp/allranks-runs"
+TERMINATION_LOG = "/dev/termination-log"
+AFTER_GRACE = 15  # seconds between the last SIGKILL of a rank and that of the pod: logs and the verdict travel then
+SHORTEST_GRACE = 30
+LONGEST_NAME = 40
+_SHM = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run as Kubernetes will see it.
+
+    `name` is the objects' name; `archive` the allranks zipapp; `stream`: pod 0 writes JSON lines; `variables` are set
+    in the pods besides those of the spec; `overlay` is laid over the pod's template.
+    """
+
+    spec: RunSpec
+    name: str
+    archive: bytes
+    stream: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    overlay: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> int:
+        """How many pods."""
+        return self.spec.nodes or 1
+
+    @property
+    def secret(self) -> str:
+        """The Secret that holds what pods prove to each other; never part of a rendered file."""
+        return f"{self.name}-join"
+
+    @property
+    def secret_env(self) -> str:
+        """The Secret with the values of variables that must not be written down."""
+        return f"{self.name}-env"
+
+    @property
+    def hidden(self) -> list[str]:
+        """Variables whose values come from a Secret: forwarded ones, and those whose name says so."""
+        spec_env = [name for name in self.spec.env if is_secret_name(name)]
+        return sorted({*self.spec.forward, *spec_env, *(n for n in self.variables if is_secret_name(n))})
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What all objects of the run carry."""
+        return {"app.kubernetes.io/managed-by": "allranks", RUN_LABEL: self.name}
+
+    def metadata(self, name: str) -> Document:
+        """Of an object."""
+        space = {"namespace": self.spec.namespace} if self.spec.namespace else {}
+        return {"name": name, **space, "labels": self.labels}
+
+
+def object_name(name: str) -> str:
+    """A run's name as Kubernetes takes it: small letters, digits, '-', a letter first, 40 at most."""
+    kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")
+    return (kept if kept[:1].isalpha() else f"run-{kept}")[:LONGEST_NAME].strip("-")
+
+
+def pod_template(job: Job, master: str, rank: int | None = None) -> Document:
+    """Labels and spec of a pod. `master` is pod 0's own name; without `rank` the completion index tells the rank."""
+    template = {"metadata": {"labels": job.labels}, "spec": _pod_spec(job, master, rank)}
+    return laid_over(template, job.overlay, "--pod") if job.overlay else template
+
+
+def grace_seconds(spec: RunSpec) -> int:
+    """Above --stop-grace, so that the pod's end never cuts a rank's saving short."""
+    return max(SHORTEST_GRACE, math.ceil(spec.stop_grace) + AFTER_GRACE)
+
+
+def _pod_spec(job: Job, master: str, rank: int | None) -> Document:
+    spec: Document = {
+        "restartPolicy": "Never",
+        "subdomain": job.name,
+        "terminationGracePeriodSeconds": grace_seconds(job.spec),
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "containers": [_container(job, master, rank)],
+        "volumes": _volumes(job),
+    }
+    if rank is not None:
+        spec = {**spec, "hostname": f"{job.name}-{rank}"}
+    resource = gpu_resource(job.spec)
+    if resource:
+        spec["tolerations"] = [{"key": resource[0], "operator": "Exists", "effect": "NoSchedule"}]
+    return spec
+
+
+def _container(job: Job, master: str, rank: int | None) -> Document:
+    if job.spec.image is None:
+        raise UsageError("--image is not set: name a container image that has Python and torch")
+    if job.spec.sync:
+        raise UsageError("--sync: pods get their code from the image or a volume (a file for --pod); leave it out")
+    resource = gpu_resource(job.spec)
+    found: Document = {
+        "name": CONTAINER,
+        "image": job.spec.image,
+        "command": _command(job, master),
+        "env": environment(job, rank),
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "allranks", "mountPath": PROGRAM, "readOnly": True},
+            {"name": "join", "mountPath": SECRET, "readOnly": True},
+            {"name": "shm", "mountPath": _SHM},
+        ],
+    }
+    if job.spec.workdir:
+        found["workingDir"] = job.spec.workdir
+    if resource:
+        found["resources"] = {"limits": {resource[0]: resource[1]}}
+    return found
+
+
+def _command(job: Job, master: str) -> list[str]:
+    python = job.spec.guard_python or "python3"
+    where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(job.spec.join_port)]
+    kept = job.spec.runs_dir != RunSpec().runs_dir and not job.stream  # else of a pod: it may have no place of its own
+    words = [f"--runs-dir={job.spec.runs_dir if kept else SCRATCH}", *join_words(job.spec, job.name)]
+    stream = ["--json"] if job.stream else []
+    argv = [python, f"{PROGRAM}/{ARCHIVE}", "join", *where, "--secret-file", f"{SECRET}/secret", *stream, *words]
+    return [_literal(word) for word in argv]
+
+
+def environment(job: Job, rank: int | None) -> list[Document]:
+    """The container's variables; the node's rank where no completion index tells it."""
+    plain = {**join_variables(job.spec), **job.variables, **job.spec.env}
+    entries: list[Document] = [{"name": "ALLRANKS_TERMINATION_LOG", "value": TERMINATION_LOG}]
+    if rank is not None:
+        entries.append({"name": "NODE_RANK", "value": str(rank)})
+    entries += [{"name": k, "value": _literal(plain[k])} for k in sorted(plain) if k not in job.hidden]
+    refs = [{"secretKeyRef": {"name": job.secret_env, "key": name}} for name in job.hidden]
+    return entries + [{"name": n, "valueFrom": r} for n, r in zip(job.hidden, refs, strict=True)]
+
+
+def _literal(value: str) -> str:
+    """Kubernetes replaces $(NAME) in commands and values; `$$` keeps it as it was written."""
+    return value.replace("$(", "$$(")
+
+
+def _volumes(job: Job) -> list[Document]:
+    size = {"sizeLimit": _quantity(job.spec.shm)} if job.spec.shm else {}
+    return [
+        {"name": "allranks", "configMap": {"name": job.name}},
+        {"name": "join", "secret": {"secretName": job.secret}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", **size}},
+    ]
+
+
+def _quantity(size: int) -> str:
+    for unit, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
+        if size % (1 << power) == 0:
+            return f"{size >> power}{unit}"
+    return str(size)
+
+
+def gpu_resource(spec: RunSpec) -> tuple[str, int] | None:
+    """The resource's name and how many of it a pod asks for."""
+    if not spec.gpus:
+        return None
+    name = spec.gpus.rpartition(":")[0] or "nvidia.com/gpu"
+    if "/" not in name:
+        raise UsageError(f"--gpus {spec.gpus}: Kubernetes asks for a resource, not a model: set --gpus 8 or "
+                         "amd.com/gpu:8, and the model by nodeSelector in a file for --pod")  # fmt: skip
+    return name, gpu_count(spec)
+
+
+# -- the user's own settings ---------------------------------------------------------------------------
+
+
+def laid_over(base: Mapping[str, Any], top: Mapping[str, Any], where: str) -> Document:
+    """`top` laid over `base`: objects key by key, lists of named things by name, other lists are joined."""
+    found: Document = dict(base)
+    for key, value in top.items():
+        here, place = found.get(key), f"{where}: {key}"
+        if isinstance(value, Mapping) and isinstance(here, Mapping):
+            found[key] = laid_over(here, value, place)
+        elif isinstance(value, list) and isinstance(here, list):
+            found[key] = _joined(here, value, place)
+        elif here is not None and isinstance(here, (Mapping, list)):
+            want = "list" if isinstance(here, list) else "map"
+            raise UsageError(f"{place}: found {type(value).__name__}, set a {want}")
+        else:
+            found[key] = value
+    return found
+
+
+def _joined(here: Sequence[Any], more: Sequence[Any], where: str) -> list[Any]:
+    names = [item.get("name") if isinstance(item, Mapping) else None for item in here]
+    found = list(here)
+    for item in more:
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if name is not None and name in names:
+            at = names.index(name)
+            found[at] = laid_over(found[at], item, f"{where}: {name}")
+        else:
+            found.append(item)
+    return found

@@ -1,0 +1,90 @@
+"""A SkyPilot task: every machine runs the same `allranks join`, told who it is by SKYPILOT_* (pure)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from allranks.errors import UsageError
+from allranks.spec import RunSpec
+from allranks.spec.secrets import is_secret_name
+
+from ..joining import join_variables, join_words
+from .pods import ARCHIVE, object_name
+from .request import Rendered, Request
+from .yamltext import yaml_text
+
+REMOTE = "~/.allranks/allranks.pyz"
+SECRET = "ALLRANKS_JOIN_SECRET"
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*:[0-9]+")
+# What `join` reads of SkyPilot: SKYPILOT_NODE_RANK, SKYPILOT_NODE_IPS, SKYPILOT_NUM_NODES, SKYPILOT_NUM_GPUS_PER_NODE.
+_MASTER = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'
+
+
+def skypilot(request: Request) -> Rendered:
+    """The task, and the zipapp that it ships."""
+    name = object_name(request.spec.name)
+    task = sky_task(request.spec, name, f"./{ARCHIVE}")
+    given = " ".join(f"--secret {n}" for n in hidden_names(request.spec, {}))
+    head = [
+        f"{name}: {task['num_nodes']} machines, each runs the same `allranks join`. From this file's directory, with",
+        "the secret that they prove to each other in the environment only:",
+        f"  export {SECRET}=$(head -c 32 /dev/urandom | base64)",
+        f"  sky launch -c {name} {given} {name}.yaml",
+        f"  sky logs {name}; sky down {name}",
+    ]
+    return {f"{name}.yaml": yaml_text([task], head), ARCHIVE: request.archive}
+
+
+def sky_task(
+    spec: RunSpec, name: str, archive: str, stream: bool = False, variables: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file."""
+    plain = {**join_variables(spec), **(variables or {}), **spec.env}
+    shown = {k: plain[k] for k in sorted(plain) if k not in hidden_names(spec, plain)}
+    task: dict[str, Any] = {"name": name, "num_nodes": spec.nodes or 1, "resources": _resources(spec)}
+    if spec.sync or spec.workdir is None:
+        task["workdir"] = spec.workdir or "."
+    if shown:
+        task["envs"] = shown
+    task["file_mounts"] = {REMOTE: archive}
+    task["run"] = run_script(spec, name, stream)
+    return task
+
+
+def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
+    """What is given at launch by --secret NAME and stands in no file (a null under `secrets:` means another store)."""
+    return sorted({*spec.forward, *(n for n in {**variables, **spec.env} if is_secret_name(n)), SECRET})
+
+
+def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
+    """The task's `run:` part, the same on every machine."""
+    python = spec.guard_python or "python3"
+    words = ["--port", str(spec.join_port), *(["--json"] if stream else []), *join_words(spec, name)]
+    return (
+        "# the same on every machine; the rank, the number of nodes and GPUs come from SKYPILOT_*\n"
+        f"{_change(spec)}exec {shlex.quote(python)} {REMOTE} join --master-addr {_MASTER} \\\n"
+        f"  {shlex.join(words)}\n"
+    )
+
+
+def _change(spec: RunSpec) -> str:
+    return f"cd {shlex.quote(spec.workdir)}\n" if spec.workdir and not spec.sync else ""
+
+
+def _resources(spec: RunSpec) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if spec.infra:
+        found["infra"] = spec.infra
+    if spec.gpus:
+        if not _MODEL.fullmatch(spec.gpus):
+            number = spec.gpus.rpartition(":")[2]
+            raise UsageError(f"--gpus {spec.gpus}: SkyPilot asks for a model: set --gpus H100:{number}")
+        found["accelerators"] = spec.gpus
+    if spec.image:
+        found["image_id"] = spec.image if spec.image.startswith("docker:") else f"docker:{spec.image}"
+    if spec.autostop is not None:
+        found["autostop"] = {"idle_minutes": max(1, round(spec.autostop / 60)), "down": True}
+    return found

@@ -1,0 +1,48 @@
+"""Documents as YAML: in the order they were made, texts of several lines as blocks (pure but for PyYAML)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from allranks.errors import UsageError
+
+
+class _Dumper(yaml.SafeDumper):
+    """No anchors: a document that stands twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Never an anchor."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    odd = not value.replace("\n", "").isprintable()  # quoted, and escaped: PyYAML writes U+0085 and others as they are
+    style = '"' if odd else "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def yaml_text(documents: Sequence[Any], head: Sequence[str] = ()) -> str:
+    """One file; `head` are its comment lines."""
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 2**31, "default_flow_style": False}
+    parts = [yaml.dump(document, Dumper=_Dumper, **options) for document in documents]
+    return "".join(f"# {line}".rstrip() + "\n" for line in head) + "---\n".join(parts)
+
+
+def read_yaml(text: str, where: str) -> dict[str, Any]:
+    """One document that is a map; UsageError with the line where it is none."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "one document is wanted"
+        raise UsageError(f"{where}{line}: no YAML: {problem}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{where}: found {type(found).__name__}, set a map of settings")
+    return found

@@ -1,0 +1,128 @@
+"""A run directory made from JSON lines: what `join --json` writes on node 0, somewhere else (writes files)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from allranks.node.frames import RANK_LOG, Stream
+
+from .directory import OVER, RunDirectory
+from .logs import LogWriter
+
+Document = dict[str, Any]
+
+
+class Shown(Protocol):
+    """The part of a view that follows a run."""
+
+    def event(self, event: Document) -> None: ...
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
+    def status(self, document: Document, now: float) -> None: ...
+
+
+class Replay:
+    """Events, output, states and the result go where they would be, had the run been started from here."""
+
+    def __init__(self, run: RunDirectory, view: Shown, clock: Callable[[], float] = time.time) -> None:
+        self.run, self.view = run, view
+        self.result: Document | None = None
+        self.said: list[str] = []  # lines that are none of ours: an interpreter's complaint, a traceback
+        self._clock, self._logs = clock, LogWriter(run)
+        # What a follower before this one has found.
+        nodes = (run.read_document("run.json") or {}).get("nodes") or []
+        self._nodes: dict[str, int] = {str(n.get("name")): i for i, n in enumerate(nodes)}
+        self._attempt = int((run.read_document("status.json") or {}).get("attempt") or 0)
+
+    def line(self, text: str) -> None:
+        """One line of node 0's standard output; what is no document of ours is kept as its last words."""
+        document = _read(text)
+        now = self._clock()
+        if document is None:
+            if text.strip():
+                self.said = [*self.said, text.rstrip()[:300]][-20:]
+        elif isinstance(document.get("event"), dict):
+            self._event(document["event"])
+        elif isinstance(document.get("output"), dict):
+            self._output(document["output"], now)
+        elif isinstance(document.get("status"), dict):
+            self._status(document["status"], now)
+        elif isinstance(document.get("opening"), dict):
+            self._opening(document["opening"])
+        elif isinstance(document.get("say"), str):
+            self.view.event({"t": now, "event": "join", "message": document["say"]})
+        elif isinstance(document.get("exit"), int) and "run" in document:
+            self.result = document
+
+    def close(self) -> None:
+        """Closes the logs."""
+        self._logs.close()
+
+    # -- kinds of lines ----------------------------------------------------------------------------
+
+    def _event(self, event: Document) -> None:
+        if event.get("event") == "attempt-start" and isinstance(event.get("attempt"), int):
+            self._attempt = event["attempt"]
+        if event.get("event") == "run-end":
+            return  # the result says it, once it is complete
+        self.run.append_event(event)
+        self.view.event(event)
+
+    def _output(self, output: Document, now: float) -> None:
+        node, rank = str(output.get("node")), output.get("rank")
+        if not isinstance(rank, int):
+            return
+        data = _bytes(output)
+        stream = Stream(RANK_LOG, rank, self._attempt)
+        index = self._nodes.setdefault(node, len(self._nodes))
+        path = self.run.log_path(index, node, *stream)
+        offset = path.stat().st_size if path.exists() else 0
+        self._logs.write(index, node, stream, offset, data)
+        self.view.output(node, rank, data, now)
+
+    def _status(self, status: Document, now: float) -> None:
+        if status.get("state") in OVER:
+            return  # only with the result
+        self.run.write_document("status.json", {**status, "run": self.run.name})
+        self.view.status(status, now)
+
+    def _opening(self, info: Document) -> None:
+        nodes = [n for n in info.get("nodes") or [] if isinstance(n, dict)]
+        self._nodes = {str(n.get("name")): i for i, n in enumerate(nodes)}
+        document = self.run.read_document("run.json") or {}
+        listed = [{**n, "index": i} for i, n in enumerate(nodes)]
+        self.run.write_document("run.json", {**document, "nodes": listed})
+
+
+def conclude(run: RunDirectory, result: Document, stopped: bool) -> Document:
+    """Writes result.json, verdict.json, the last event and state; gives the result."""
+    found = {**result, "run": run.name, "directory": str(run.path)}
+    verdict = found.get("verdict")
+    if isinstance(verdict, dict):
+        run.write_document("verdict.json", verdict)
+    run.write_document("result.json", found)
+    run.append_event({"t": time.time(), "event": "run-end", "exit": found["exit"]})
+    status = run.read_document("status.json") or {"run": run.name, "nodes": []}
+    state = "stopped" if stopped else ("failed" if found["exit"] else "done")
+    run.write_document("status.json", {**status, "state": state})
+    return found
+
+
+def _read(text: str) -> Document | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _bytes(output: Document) -> bytes:
+    if isinstance(output.get("base64"), str):
+        try:
+            return base64.b64decode(output["base64"])
+        except ValueError:
+            return b""
+    return str(output.get("data") or "").encode("utf-8", "surrogatepass")

@@ -1,0 +1,92 @@
+"""Hangs of real process groups that their flight recorders explain, and silent runs that do not hang."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import Launch, program
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+
+
+@pytest.fixture
+def launch(bed2: Bed, tmp_path: Path) -> Launch:
+    return Launch(bed2, tmp_path)
+
+
+def dumps(launch: Launch) -> dict[int, dict[str, Any]]:
+    """The newest dump of each rank."""
+    files = sorted((launch.run_dir / "evidence" / "flight").glob("rank_*.jsonl"))
+    found = [json.loads(path.read_text().splitlines()[-1]) for path in files]
+    return {dump["rank"]: dump for dump in found}
+
+
+def test_another_collective_at_the_same_number(launch: Launch) -> None:
+    launch.start(program("v_hang.py", "gather", "2"), "--hang-timeout", "6s", nproc=2)
+    result = launch.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"]) == (5, "nccl-timeout-collective-mismatch"), verdict
+    assert (verdict["where"]["node"], verdict["where"]["rank"]) == ("h2", 2)
+    assert "ranks 0, 1 and 3 are in all_reduce #4 of 3.91 KB and rank 2 is in all_gather #4" in verdict["message"]
+    assert verdict["evidence"][0].startswith("flight recorder: ")
+    found = dumps(launch)
+    assert sorted(found) == [0, 1, 2, 3]
+    assert found[2]["recorders"]["gloo"]["entries"][-1]["profiling_name"] == "gloo:all_gather"
+    assert found[0]["groups"][0]["ranks"] == [0, 1, 2, 3]
+
+
+def test_a_silent_run_whose_collectives_go_on_is_no_suspect(launch: Launch) -> None:
+    assert launch.start(program("v_silent.py", "20"), "--hang-timeout", "6s").result()["exit"] == 0
+    (up,) = launch.events("all-initialised")  # importing torch may take longer than the limit
+    assert not [e for e in launch.events("hang-suspected") if e["t"] > up["t"]] and not launch.events("hang")
+
+
+def test_a_pattern_that_does_not_recur(launch: Launch) -> None:
+    """The odd rank prints for ever: only the pattern shows that nothing goes on."""
+    launch.start(program("v_hang.py", "chatty", "1"), "--hang-timeout", "6s", "--hang-pattern", r"step \d+", nproc=2)
+    result = launch.result()
+    assert result["exit"] == 5 and result["verdict"]["where"]["rank"] == 1, result
+    assert "misbehave" in result["verdict"]["message"]
+
+
+@pytest.mark.slow
+def test_a_chain_of_groups_ends_at_the_rank_that_waits_in_none(launch: Launch) -> None:
+    launch.start(program("v_groups.py"), "--hang-timeout", "6s", nproc=2)
+    verdict = launch.result()["verdict"]
+    assert verdict["where"]["rank"] == 3 and verdict["cause"] == "nccl-timeout-collective-mismatch", verdict
+    assert (
+        "rank 2 is in all_reduce #4 of 400 bytes of group (ranks 2 and 3), rank 3 has not called it"
+        in (verdict["message"])
+    )
+
+
+@pytest.mark.slow
+def test_ten_minutes_of_metrics_and_no_word_are_no_hang(launch: Launch) -> None:
+    """The limit is a tenth of the silence, and thrice the time between two metrics."""
+    launch.start(program("v_metrics.py", "600", "20"), "--hang-timeout", "60s", nproc=2)
+    assert launch.process is not None and launch.process.wait(720) == 0
+    assert not launch.events("hang-suspected") and not launch.events("hang")
+    result = json.loads(launch.stdout)
+    assert (result["exit"], result["verdict"], result["findings"]) == (0, None, [])
+
+
+@pytest.mark.slow
+def test_a_minute_of_checkpoint_on_one_rank_is_no_hang_and_is_told_of_after_the_limit(launch: Launch) -> None:
+    """60 s on rank 0 while the others wait: nothing within --hang-timeout, and the straggler after it."""
+    launch.start(program("v_hang.py", "save", "0", "60"), "--hang-timeout", "90s", nproc=2)
+    assert launch.process is not None and launch.process.wait(240) == 0
+    assert not launch.events("hang-suspected")
+    again = Launch(launch.bed, launch.place / "again")
+    again.start(program("v_hang.py", "save", "0", "60"), "--hang-timeout", "30s", nproc=2)
+    assert again.process is not None and again.process.wait(240) == 0
+    told = [f["message"] for f in json.loads(again.stdout)["findings"]]
+    assert any("rank 0 on h1 is busy at v_hang.py" in text for text in told), told
+    assert not again.events("hang")

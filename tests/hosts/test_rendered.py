@@ -1,0 +1,255 @@
+"""What `render kubernetes` and `render skypilot` write, run for real: a host is a pod or a machine of the cloud."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.hosts.bed import Bed
+from tests.hosts.kubelet import SECRET, Pods
+from tests.hosts.launching import BOUND, PYTHON, program
+from tests.hosts.waiting import wait_until
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
+DEMO = [str(SCRIPT), "--steps", "3", "--batch", "2", "--context", "64", "--layers", "1", "--width", "64"]
+NAMES = [f"demo-{rank}" for rank in range(4)]
+ODD = "import os, time\nif os.environ['RANK'] == '2': raise ValueError('out of tune')\ntime.sleep(999)\n"
+MakeBed = Callable[..., Bed]
+
+
+@pytest.fixture(scope="module")
+def pods_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    from tests.hosts.bed import missing
+
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with Bed.up(4, tmp_path_factory.mktemp("pods-"), names=NAMES) as bed:
+        yield bed
+
+
+def render(what: str, place: Path, program: list[str], *options: str) -> Path:
+    """`allranks render` as a person calls it; gives the directory of its files."""
+    (place / "work").mkdir(exist_ok=True)
+    words = ["--name", "demo", "--nodes", "4", "--nproc", "1", "--python", PYTHON, "--workdir", str(place / "work")]
+    argv = [
+        PYTHON,
+        "-m",
+        "allranks",
+        "render",
+        what,
+        *words,
+        *options,
+        "--output",
+        str(place / "files"),
+        "--",
+        *program,
+    ]
+    done = subprocess.run(argv, cwd=place / "work", capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 0, done.stderr
+    return place / "files"
+
+
+@pytest.fixture
+def rendered(pods_bed: Bed, tmp_path: Path) -> Iterator[Callable[..., Pods]]:
+    made: list[Pods] = []
+
+    def make(program: list[str], *options: str, lines: str = 'init-timeout = "60s"') -> Pods:
+        settings = tmp_path / "work" / "allranks.toml"
+        settings.parent.mkdir(exist_ok=True)
+        settings.write_text(f'runs-dir = "{tmp_path}/runs"\n{lines}\n')
+        files = render("kubernetes", tmp_path, program, "--image", "registry.local/train:1", *options)
+        text = "---\n".join(path.read_text() for path in sorted(files.glob("*.yaml")))
+        made.append(Pods(pods_bed, tmp_path, text).resolve_names())
+        return made[-1]
+
+    yield make
+    for pods in made:
+        pods.end()
+
+
+def document(place: Path, name: str) -> dict[str, Any]:
+    (run,) = (place / "runs").iterdir()
+    found: dict[str, Any] = json.loads((run / name).read_text())
+    return found
+
+
+def secret_is_nowhere(place: Path) -> None:
+    """Not in what a pod printed, nor in the run directory."""
+    files = [p for p in place.rglob("*") if p.is_file() and "mounted" not in p.parts]
+    assert files
+    assert [str(p) for p in files if SECRET.encode() in p.read_bytes()] == []
+
+
+# -- Kubernetes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("kind", ["job", pytest.param("pods", marks=pytest.mark.slow)])
+def test_the_demo_trains_in_four_pods(rendered: Callable[..., Pods], tmp_path: Path, kind: str) -> None:
+    pods = rendered(DEMO, "--kind", kind)
+    pods.start(2, 0, 3, 1)
+    assert pods.codes() == [0, 0, 0, 0], pods.log(0)
+    result = document(tmp_path, "result.json")
+    assert (result["exit"], result["verdict"]) == (0, None)
+    assert [n["name"] for n in document(tmp_path, "run.json")["nodes"]] == NAMES
+    (run,) = (tmp_path / "runs").iterdir()
+    logs = sorted(p.relative_to(run).as_posix() for p in run.glob("logs/*/rank_*.log"))
+    assert logs == [f"logs/node_{i:02d}_demo-{i}/rank_{i:03d}.log" for i in range(4)]
+    assert document(tmp_path, "status.json")["master"]["address"] == "demo-0.demo"
+    assert "step 3/3 loss" in pods.log(0)
+    secret_is_nowhere(tmp_path)
+    pods.nothing_left()
+
+
+def test_one_pods_exception_ends_all_with_the_verdict_in_every_pod(
+    rendered: Callable[..., Pods], tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "odd.py").write_text(ODD)
+    pods = rendered(["odd.py"]).start(0, 1, 2, 3)
+    assert pods.codes() == [1, 1, 1, 1]
+    verdict = document(tmp_path, "verdict.json")
+    assert (verdict["cause"], verdict["where"]["node"]) == ("user-code-exception-one-rank", "demo-2")
+    for index in range(4):
+        assert "out of tune" in pods.log(index)
+        assert "out of tune" in pods.termination(index)["message"]
+    assert pods.termination(0)["cause"] == "user-code-exception-one-rank"
+    pods.nothing_left()
+
+
+def test_the_pod_that_never_comes_is_named(rendered: Callable[..., Pods], tmp_path: Path) -> None:
+    pods = rendered(program("v_steps.py"), lines='init-timeout = "6s"').start(0, 1, 3)
+    assert pods.codes() == [4, 4, 4]
+    for index in (0, 1, 3):
+        assert "demo-2" in pods.log(index), pods.log(index)
+    assert document(tmp_path, "verdict.json")["where"]["node"] == "demo-2"
+    pods.nothing_left()
+
+
+def test_a_pod_that_is_told_to_go_lets_all_ranks_save(rendered: Callable[..., Pods], tmp_path: Path) -> None:
+    """Eviction and `kubectl delete`: SIGTERM to a container's first process."""
+    (tmp_path / "work").mkdir()
+    pods = rendered(program("v_steps.py")).start(0, 1, 2, 3)
+    wait_until(lambda: len(list((tmp_path / "work").glob("up-*"))) == 4, BOUND, "four ranks are up")
+    pods.signal(2, signal.SIGTERM)
+    codes = pods.codes()
+    assert codes[2] in (143, 4) and 0 not in codes, [pods.log(i)[-400:] for i in range(4)]
+    assert set(codes) <= {4, 143}
+    pods.nothing_left()
+
+
+def test_a_pod_that_is_gone_at_once_ends_all(rendered: Callable[..., Pods], tmp_path: Path) -> None:
+    """OOMKilled, or the machine is lost: nothing says good-bye."""
+    pods = rendered(program("v_steps.py"), "--deadline", "1h", lines='lease = "5s"').start(0, 1, 2, 3)
+    wait_until(lambda: len(list((tmp_path / "work").glob("up-*"))) == 4, BOUND, "four ranks are up")
+    pods.signal(3, signal.SIGKILL)
+    assert pods.codes(0, 1, 2) == [4, 4, 4]
+    assert document(tmp_path, "verdict.json")["where"]["node"] == "demo-3"
+    pods.nothing_left()
+
+
+# -- SkyPilot ------------------------------------------------------------------------------------------
+
+
+class Machines:
+    """The task's `run:` on every host, with the variables and the home that SkyPilot gives it."""
+
+    def __init__(self, bed: Bed, place: Path, files: Path) -> None:
+        self.bed, self.place = bed, place
+        (name,) = files.glob("*.yaml")
+        self.task: dict[str, Any] = yaml.safe_load(name.read_text())
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+        for remote, local in self.task["file_mounts"].items():
+            target = place / "home" / remote.removeprefix("~/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((files / local).read_bytes())
+
+    def start(self, *ranks: int) -> Machines:
+        ips = "\n".join(h.address for h in self.bed.hosts)
+        for rank in ranks:
+            env = {
+                "HOME": str(self.place / "home"), "SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": ips,
+                "SKYPILOT_NUM_NODES": str(self.task["num_nodes"]), "SKYPILOT_NUM_GPUS_PER_NODE": "0",
+                "SKYPILOT_TASK_ID": "sky-2026-11-21-14-00-00-000000_demo", "ALLRANKS_JOIN_SECRET": SECRET,
+                **(self.task.get("envs") or {}), "RUN": self.task["run"], "OUT": str(self._log(rank)),
+            }  # fmt: skip
+            line = 'exec bash -c "$RUN" >"$OUT" 2>&1 </dev/null'
+            self.processes[rank] = self.bed.hosts[rank].popen(line, env=env, cwd=str(self.place / "work"))
+        return self
+
+    def _log(self, rank: int) -> Path:
+        return self.place / f"machine-{rank}.log"
+
+    def log(self, rank: int) -> str:
+        return self._log(rank).read_text()
+
+    def codes(self) -> list[int]:
+        wait_until(lambda: all(p.poll() is not None for p in self.processes.values()), 2 * BOUND, "the task ends")
+        return [int(self.processes[rank].returncode) for rank in sorted(self.processes)]
+
+    def nothing_left(self) -> None:
+        for host in self.bed.hosts:
+            wait_until(lambda h=host: not h.pids(), BOUND, f"nothing is left on {host.name}")
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
+
+
+@pytest.fixture
+def sky(pods_bed: Bed, tmp_path: Path) -> Iterator[Callable[..., Machines]]:
+    made: list[Machines] = []
+
+    def make(program: list[str], init_timeout: str = "60s") -> Machines:
+        (tmp_path / "work").mkdir(exist_ok=True)
+        (tmp_path / "work" / "allranks.toml").write_text(f'init-timeout = "{init_timeout}"\n')
+        made.append(Machines(pods_bed, tmp_path, render("skypilot", tmp_path, program, "--infra", "aws")))
+        (tmp_path / "work" / "allranks.toml").unlink()
+        return made[-1]
+
+    yield make
+    for machines in made:
+        machines.end()
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_the_demo_trains_on_four_machines(sky: Callable[..., Machines], tmp_path: Path) -> None:
+    machines = sky(DEMO).start(3, 1, 0, 2)
+    assert machines.codes() == [0, 0, 0, 0], machines.log(0)
+    assert "step 3/3 loss" in machines.log(0)
+    (run,) = (tmp_path / "work" / "runs").iterdir()
+    result = json.loads((run / "result.json").read_text())
+    assert (result["exit"], result["verdict"]) == (0, None)
+    assert len(list(run.glob("logs/*/rank_*.log"))) == 4
+    assert [n["name"] for n in json.loads((run / "run.json").read_text())["nodes"]] == NAMES
+    secret_is_nowhere(tmp_path)
+    machines.nothing_left()
+
+
+def test_one_machines_exception_ends_all(sky: Callable[..., Machines], tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "odd.py").write_text(ODD)
+    machines = sky(["odd.py"]).start(0, 1, 2, 3)
+    assert machines.codes() == [1, 1, 1, 1]
+    assert all("out of tune" in machines.log(rank) for rank in range(4))
+    machines.nothing_left()
+
+
+def test_the_machine_that_never_comes_is_named(sky: Callable[..., Machines], pods_bed: Bed) -> None:
+    machines = sky(program("v_steps.py"), init_timeout="6s").start(0, 1, 3)
+    assert machines.codes() == [4, 4, 4]
+    assert all(pods_bed.hosts[2].address in machines.log(rank) for rank in (0, 1, 3))
+    machines.nothing_left()

@@ -1,0 +1,110 @@
+"""run --sky: what `sky` is told, what becomes of its log, what is left. The clouds are stood in for (standin.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BOUND = 120.0
+HERE = Path(__file__).parent
+
+
+class Sky:
+    """`allranks run --sky` with the stand-in on PATH."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.state = place, place / "state"
+        self.state.mkdir()
+        (place / "bin").mkdir()
+        tool = place / "bin" / "sky"
+        tool.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "standin.py"} "$@"\n')
+        tool.chmod(0o755)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        (place / "allranks.toml").write_text(f"join-port = {port}\nlease = 8\n")
+        self.env = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "ALLRANKS_STANDIN": str(self.state)}
+
+    def start(self, code: str, *options: str) -> subprocess.Popen[str]:
+        words = ["--sky", "--nodes", "2", "--nproc", "1", "--no-check", "--json", "--stop-grace", "3s", *options]
+        argv = [sys.executable, "-m", "allranks", "run", *words, "--", sys.executable, "-u", "-c", code]
+        return subprocess.Popen(argv, cwd=self.place, env=self.env, text=True, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=(self.place / "err").open("w"))  # fmt: skip
+
+    def result(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        out, _ = process.communicate(timeout=BOUND)
+        found: dict[str, Any] = json.loads(out)
+        assert found["exit"] == process.returncode
+        return found
+
+    @property
+    def run_dir(self) -> Path:
+        (found,) = (self.place / "runs").iterdir()
+        return found
+
+    def log(self, rank: int) -> str:
+        return "".join(p.read_text() for p in self.place.glob(f"runs/*/logs/*/rank_{rank:03d}.log"))
+
+    def calls(self) -> list[str]:
+        return (self.state / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def sky(tmp_path: Path) -> Sky:
+    return Sky(tmp_path)
+
+
+def test_a_run_comes_back_as_an_ordinary_run_directory(sky: Sky) -> None:
+    code = "import os as o; print('ü', o.environ['RANK'], o.environ['WORLD_SIZE'], 'ALLRANKS_JOIN_SECRET' in o.environ)"
+    result = sky.result(sky.start(code))
+    assert (result["exit"], result["verdict"], result["left"]) == (0, None, {})
+    assert [sky.log(rank) for rank in (0, 1)] == ["ü 0 2 False\n", "ü 1 2 False\n"]
+    name = json.loads((sky.run_dir / "run.json").read_text())["engine"]["name"]
+    task = str(sky.run_dir / "task.yaml")
+    assert sky.calls() == [f"launch --cluster {name} --yes --secret ALLRANKS_JOIN_SECRET {task}", f"down --yes {name}"]
+    assert "ALLRANKS_JOIN_SECRET:" not in (sky.run_dir / "task.yaml").read_text()
+    assert "Cluster launched" in (sky.run_dir / "sky.log").read_text()
+
+
+def test_a_failure_is_the_verdict_and_the_machines_go(sky: Sky) -> None:
+    code = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('out of tune')\ntime.sleep(999)"
+    result = sky.result(sky.start(code))
+    assert result["exit"] == 1 and result["verdict"]["where"]["rank"] == 1
+    assert sky.calls()[-1].startswith("down --yes")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_stop_lets_ranks_save_before_the_machines_go(sky: Sky, number: int) -> None:
+    code = "import os, signal, sys, time\nsignal.signal(15, lambda *a: (print('saved', flush=True), sys.exit(0)))\n"
+    process = sky.start(code + "print('is up', flush=True)\nwhile True: time.sleep(0.1)", "--autostop", "10m")
+    end = time.monotonic() + BOUND
+    while not all("is up" in sky.log(rank) for rank in (0, 1)):
+        assert time.monotonic() < end and process.poll() is None, (sky.place / "err").read_text()
+        time.sleep(0.1)
+    process.send_signal(number)
+    assert sky.result(process)["exit"] == (130 if number == signal.SIGINT else 143)
+    assert "saved" in sky.log(0) and "saved" in sky.log(1)
+    assert [call.split()[0] for call in sky.calls()] == ["launch", "cancel", "down"]
+
+
+@pytest.mark.slow
+def test_autostop_leaves_the_machines(sky: Sky) -> None:
+    assert sky.result(sky.start("pass", "--autostop", "10m"))["exit"] == 0
+    assert [call.split()[0] for call in sky.calls()] == ["launch"]
+    assert "idle_minutes: 10" in (sky.run_dir / "task.yaml").read_text()
+
+
+def test_dry_run_calls_nothing(sky: Sky) -> None:
+    done = sky.start("pass", "--dry-run", "--env", "API_KEY=hunter2").communicate(timeout=BOUND)[0]
+    document = json.loads(done)
+    assert "API_KEY" in document["command"] and "hunter2" not in done
+    assert not (sky.state / "calls").exists() and not (sky.place / "runs").exists()

@@ -1,0 +1,119 @@
+"""Run directories that tests make: documents, events and logs as a run leaves them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+T = 1_795_000_000.0
+Document = dict[str, Any]
+
+
+def events(nodes: Mapping[str, list[int]], failing: int | None = 1) -> list[Document]:
+    """A run of one attempt in which one rank fails and the others are ended."""
+    found: list[Document] = [
+        {"t": T, "event": "run-start", "run": "r"},
+        {"t": T, "event": "attempt-start", "attempt": 0},
+    ]
+    for i, node in enumerate(nodes):
+        found += [
+            {"t": T + 0.1 + i / 10, "event": "node-connecting", "node": node, "attempt": 0},
+            {"t": T + 0.6 + i / 10, "event": "node-ready", "node": node, "attempt": 0, "hostname": node},
+        ]
+    found += [
+        {"t": T + 1, "event": "gate-listening", "node": next(iter(nodes), ""), "attempt": 0, "port": 1},
+        {"t": T + 1.1, "event": "gate-proved", "node": next(iter(nodes), ""), "attempt": 0, "seconds": 0.1},
+    ]
+    ranks = [(node, rank) for node, some in nodes.items() for rank in some]
+    found += [{"t": T + 1.2, "event": "rank-started", "node": n, "rank": r, "pid": 7, "attempt": 0} for n, r in ranks]
+    found += [{"t": T + 2, "event": "rank-initialised", "node": n, "rank": r, "attempt": 0} for n, r in ranks]
+    found += [
+        {"t": T + 2, "event": "all-initialised", "attempt": 0, "seconds": 2.0},
+        {"t": T + 3.2, "event": "first-step", "attempt": 0, "seconds": 3.0},
+    ]
+    for node, rank in ranks:
+        mine = rank == failing
+        found.append(
+            {
+                "t": T + 9 + (0 if mine else 1),
+                "event": "rank-exit",
+                "node": node,
+                "rank": rank,
+                "attempt": 0,
+                "expected": failing is not None and not mine,
+                "code": 1 if mine else 0,
+            }
+        )
+    found += [
+        {"t": T + 10, "event": "attempt-end", "attempt": 0, "outcome": "done" if failing is None else "failed"},
+        {"t": T + 10.1, "event": "run-end", "exit": 0 if failing is None else 1},
+    ]
+    return sorted(found, key=lambda e: float(e["t"]))
+
+
+def make(
+    directory: Path,
+    nodes: Mapping[str, list[int]],
+    logs: Mapping[int, bytes] | None = None,
+    failing: int | None = 1,
+    message: str = "rank 1 raised ValueError: bad batch",
+    **run: Any,
+) -> Path:
+    """The directory of a run that is over."""
+    directory.mkdir(parents=True)
+    document = {
+        "schema": 1,
+        "run": directory.name,
+        "started": T,
+        "command": ["train.py"],
+        "spec": {},
+        "nodes": [{"name": n, "index": i, "host": n} for i, n in enumerate(nodes)],
+        "versions": {"allranks": "1"},
+        "source": "--hosts x",
+        "workdir": "/w",
+        **run,
+    }
+    verdict = {
+        "schema": 1,
+        "id": "user-code-exception-one-rank",
+        "cause": "user-code-exception-one-rank",
+        "attempt": 0,
+        "status": "fail",
+        "where": {"node": next(iter(nodes)), "rank": failing},
+        "message": message,
+        "remedy": "fix <it>\nallranks logs --rank 1",
+        "evidence": ["train.py:3", message],
+        "confidence": 0.85,
+        "victims": [0],
+        "detected_after_s": 0.1,
+        "runners_up": [],
+    }
+    failed = failing is not None
+    result = {
+        "schema": 1,
+        "run": directory.name,
+        "exit": 1 if failed else 0,
+        "verdict": verdict if failed else None,
+        "findings": [{"id": "shm", "status": "warn", "message": "small /dev/shm", "where": {}}],
+        "attempts": [{"attempt": 0, "outcome": "failed"}],
+        "timing": {"total": 10.1},
+    }
+    status = {
+        "schema": 1,
+        "state": "failed" if failed else "done",
+        "world_size": sum(map(len, nodes.values())),
+        "nodes": [{"name": n, "ranks": [{"rank": r} for r in some]} for n, some in nodes.items()],
+    }
+    documents = {"run": document, "result": result, "status": status, **({"verdict": verdict} if failed else {})}
+    for name, content in documents.items():
+        (directory / f"{name}.json").write_text(json.dumps(content))
+    (directory / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events(nodes, failing)))
+    for i, (node, some) in enumerate(nodes.items()):
+        folder = directory / "logs" / f"node_{i:02d}_{node}"
+        folder.mkdir(parents=True)
+        for rank in some:
+            text = (logs or {}).get(rank, f"rank {rank} is up\n".encode())
+            (folder / f"rank_{rank:03d}.log").write_bytes(text)
+    return directory

@@ -1,0 +1,198 @@
+"""Out-of-memory messages in the words of their versions, and which lever comes first."""
+
+from __future__ import annotations
+
+import pytest
+
+from allranks.diagnose.incident import ExitRecord, Incident
+from allranks.diagnose.memory.figures import GpuMemory, HostMemory, read_gpu, read_host, size
+from allranks.diagnose.memory.levers import gpu_levers, host_levers
+from allranks.diagnose.memory.setting import Setting, read_setting
+from allranks.diagnose.verdict import judge
+
+GIB, MIB = 1 << 30, 1 << 20
+# As people have posted them; the wording is that of CUDACachingAllocator.cpp of the version.
+V1_2 = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.92 GiB total capacity; 9.94 GiB already allocated; "
+    "11.50 MiB free; 400.09 MiB cached)"
+)
+V1_7 = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 4; 31.75 GiB total capacity; 30.29 GiB already allocated; "
+    "3.75 MiB free; 30.40 GiB reserved in total by PyTorch)"
+)
+V2_0 = (
+    "CUDA out of memory. Tried to allocate 376.00 MiB (GPU 0; 3.95 GiB total capacity; 1.72 GiB already allocated; "
+    "354.88 MiB free; 2.46 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting "
+    "max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
+)
+V2_1 = (
+    "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacty of 47.53 GiB of which 16.88 MiB is "
+    "free. Process 3652628 has 47.51 GiB memory in use. Of the allocated memory 47.14 GiB is allocated by PyTorch, and "
+    "57.79 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+    "max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
+)
+V2_6 = (
+    "CUDA out of memory. Tried to allocate 19.68 GiB. GPU 1 has a total capacity of 23.68 GiB of which 11.88 GiB is "
+    "free. Including non-PyTorch memory, this process has 11.79 GiB memory in use. Of the allocated memory 11.44 GiB "
+    "is allocated by PyTorch, and 43.59 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory "
+    "is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation "
+    "for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+)
+V2_6_SHARED = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.10 GiB is "
+    "free. Process 4242 has 40.00 GiB memory in use. Including non-PyTorch memory, this process has 38.05 GiB memory "
+    "in use. Of the allocated memory 37.00 GiB is allocated by PyTorch, and 120.00 MiB is reserved by PyTorch but "
+    "unallocated."
+)
+XPU = (
+    "XPU out of memory. Tried to allocate 512.00 MiB. GPU 3 has a total capacity of 64.00 GiB of which 100.00 MiB is "
+    "free. Of the allocated memory 60.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
+    "unallocated. Please use `empty_cache` to release all unoccupied cached memory."
+)
+
+
+def gib(value: float) -> int:
+    return int(value * GIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "total", "idle", "gpu", "others"),
+    [
+        (V1_2, 20 * MIB, gib(10.92), None, 0, 0),
+        (V1_7, 20 * MIB, gib(31.75), gib(30.40) - gib(30.29), 4, 0),
+        (V2_0, 376 * MIB, gib(3.95), gib(2.46) - gib(1.72), 0, 0),
+        (V2_1, 256 * MIB, gib(47.53), int(57.79 * MIB), 0, 0),
+        (V2_6, gib(19.68), gib(23.68), int(43.59 * MIB), 1, 0),
+        (V2_6_SHARED, 2 * GIB, gib(79.15), 120 * MIB, 0, gib(40)),
+        (XPU, 512 * MIB, 64 * GIB, GIB, 3, 0),
+    ],
+)
+def test_figures(text: str, wanted: int, total: int, idle: int | None, gpu: int, others: int) -> None:
+    found = read_gpu(text)
+    assert found is not None
+    assert (found.wanted, found.total, found.gpu) == (wanted, total, gpu)
+    assert found.idle == (idle if idle is not None else max(0, int(400.09 * MIB) - gib(9.94)))
+    assert abs(found.others - others) < 0.02 * GIB
+
+
+def test_texts_without_figures() -> None:
+    assert read_gpu("CUDA error: out of memory") is None
+    assert read_gpu("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`") is None
+    assert gpu_levers(None, Setting()).splitlines()[0].startswith("a smaller micro batch")
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (V1_7, "a smaller micro batch"),
+        (V2_0, "758 MiB lie idle"),
+        (V2_1, "a smaller micro batch"),
+        (V2_6, "a smaller micro batch"),
+        (V2_6_SHARED, "other processes hold 40 GiB of 79.1 GiB on GPU 0"),
+        ("Tried to allocate 130206.04 GiB. GPU 0 has a total capacity of 23.56 GiB of which 16.57 GiB is free.",
+         "one tensor of 127 TiB is larger than GPU 0"),
+    ],
+)  # fmt: skip
+def test_what_the_figures_point_at_comes_first(text: str, first: str) -> None:
+    lines = gpu_levers(read_gpu(text), Setting()).splitlines()
+    assert lines[0].startswith(first), lines
+    assert any("full_shard" in line for line in lines)
+
+
+def test_expandable_segments_only_where_it_can_help() -> None:
+    memory = read_gpu(V1_7)
+    assert memory is not None and "113 MiB lie idle" in gpu_levers(memory, Setting()).splitlines()[-1]
+    assert "expandable" not in gpu_levers(read_gpu(V2_6), Setting())
+    assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in gpu_levers(read_gpu(V2_0), Setting())
+
+
+def test_levers_in_order_with_the_runs_figures() -> None:
+    setting = read_setting(
+        ["train.py", "--micro-batch-size", "8", "--gradient_accumulation_steps=2", "--seq-length", "4096"],
+        {"step": 3, "num_params": 1.2e9}, world=16,
+    )  # fmt: skip
+    lines = gpu_levers(read_gpu(V2_6), setting).splitlines()
+    assert lines[0] == (
+        "--micro-batch-size 4 instead of 8, and --gradient_accumulation_steps 4 only to keep the global batch of 256 "
+        "(4 x 4 x 16 ranks)"
+    )
+    assert lines[1].startswith("shorter inputs: --seq-length is 4,096")
+    assert lines[2].startswith("activation checkpointing")
+    assert lines[3].startswith("shard parameters") and "1.2 B parameters at 16 bytes" in lines[3]
+    assert "17.9 GiB, 1.1 GiB over 16 ranks" in lines[3]
+    assert lines[4].startswith("offload")
+
+
+def test_sharding_comes_first_where_no_batch_can_help() -> None:
+    setting = read_setting(["train.py", "training.batch_size=1"], log="all params: 6,742,609,920\n", world=8)
+    lines = gpu_levers(read_gpu(V2_1), setting).splitlines()
+    assert lines[0].startswith("shard parameters") and "6.74 B parameters" in lines[0]
+    assert "no smaller batch helps: this alone is more than 47.5 GiB" in lines[0]
+    assert not any("micro batch" in line for line in lines), "the batch is 1 already"
+
+
+@pytest.mark.parametrize(
+    ("log", "parameters"),
+    [
+        ("number of parameters: 124.44M\n", 124.44e6),
+        ("trainable params: 4,194,304 || all params: 6,742,609,920 || trainable%: 0.06\n", 6742609920),
+        ("Model has 7.2B parameters\n", 7.2e9),
+        ("model parameters: 7_241_732_096\n", 7241732096),
+        ("2 params were moved; params: 12\n", None),
+        ("hyperparameters: 5000000\n", None),
+        ("loss 3.2\n", None),
+    ],
+)
+def test_parameters_of_a_log(log: str, parameters: float | None) -> None:
+    assert read_setting(log=log).parameters == parameters
+
+
+def test_the_command_counts_before_the_metrics() -> None:
+    found = read_setting(["train.py", "--batch", "4", "--batch-sizes", "9"], {"batch_size": 8, "workers": 3, "loss": 2})
+    assert (found.batch, found.workers, found.option("batch"), found.option("workers")) == (4, 3, "--batch", "")
+    assert read_setting(["train.py", "--batch-size", "many"]).batch is None
+
+
+def test_host_memory() -> None:
+    text = (
+        "memory: usage 8388608kB, limit 8388608kB, failcnt 123\n"
+        "Memory cgroup out of memory: Killed process 4242 (python3) total-vm:20000000kB, anon-rss:8200000kB, "
+        "file-rss:1kB, shmem-rss:0kB, UID:0"
+    )
+    seen = read_host(text)
+    assert seen == HostMemory("python3", 8200000 << 10, 8 * GIB)
+    lines = host_levers(seen, Setting(workers=8, ranks_here=8, options={"workers": "--workers"}), "h2").splitlines()
+    assert "python3 held 7.8 GiB, the limit of its control group is 8 GiB" in lines[0] and lines[0].startswith("on h2:")
+    assert "--workers 8 x 8 ranks = 64 processes" in lines[1]
+    assert lines[-1].startswith("raise the limit")
+
+
+def test_sizes() -> None:
+    assert [size(n) for n in (5, 2048, 20 * MIB, gib(79.15), 200 * GIB)] == [
+        "5 bytes", "2 KiB", "20 MiB", "79.1 GiB", "200 GiB",
+    ]  # fmt: skip
+
+
+def incident(**end: object) -> Incident:
+    record = ExitRecord(**{"rank": 1, "node": "h2", "code": 1, "signal": None, "t": 5.0, "expected": False, **end})
+    return Incident(0, 4, {"h1": (0,), "h2": (1,)}, (record,), detected_t=5.1,
+                    command=("train.py", "--batch", "6", "--workers", "2"), memory={"h2": 64 * GIB})  # fmt: skip
+
+
+def test_the_verdict_of_a_run_has_the_levers() -> None:
+    error = {"allranks": {"type": "OutOfMemoryError", "text": V2_6_SHARED, "file": "train.py", "line": 3}}
+    found = judge(incident(error=error))
+    assert found is not None and found.cause == "cuda-oom"
+    lines = found.finding.remedy.splitlines()
+    assert lines[0].startswith("other processes hold 40 GiB")
+    assert lines[1] == "--batch 3 instead of 6, and gradient accumulation 2 only to keep the global batch of 24 " \
+                       "(3 x 2 x 4 ranks)"  # fmt: skip
+    killed = judge(incident(code=None, signal=9, oom_kills=1))
+    assert killed is not None and killed.cause == "host-oom-killed"
+    assert "the node has 64 GiB" in killed.finding.remedy and "--workers 2 a rank" in killed.finding.remedy
+
+
+def test_hostile_text_is_read_quickly() -> None:
+    assert read_gpu("Tried to allocate " + "9" * 100_000) is None
+    assert read_setting(log="1" * 200_000 + " params " * 20_000).parameters is None
+    assert gpu_levers(GpuMemory(), Setting(batch=3, world=None)).startswith("micro batch 1 instead of 3")

@@ -1,0 +1,110 @@
+"""JSON lines of `join --json` become the run directory that a run from here would have."""
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allranks.report.lines import LinesView
+from allranks.runs.directory import RunDirectory
+from allranks.runs.reading import LogReader
+from allranks.runs.replay import Replay, conclude
+
+
+class Shown:
+    """Keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.text: dict[int, bytes] = {}
+        self.states: list[str] = []
+
+    def event(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
+        self.text[rank] = self.text.get(rank, b"") + data
+
+    def status(self, document: dict[str, Any], now: float) -> None:
+        self.states.append(document["state"])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    found = RunDirectory.create(tmp_path, "demo", 1795270000.0)
+    found.write_document("run.json", {"run": found.name, "nodes": [], "started": 1795270000.0})
+    return found
+
+
+def spoken(*calls: tuple[str, Any]) -> list[str]:
+    """What node 0 prints."""
+    stream = io.StringIO()
+    view = LinesView(stream)
+    for name, arguments in calls:
+        getattr(view, name)(*arguments)
+    return stream.getvalue().splitlines()
+
+
+def test_a_whole_run_comes_through(run: RunDirectory) -> None:
+    shown = Shown()
+    replay = Replay(run, shown, lambda: 5.0)
+    nodes = [{"name": "demo-0", "host": "demo-0", "slots": None}, {"name": "demo-1", "host": "demo-1", "slots": None}]
+    odd = b"\xff\xfe not UTF-8\n"
+    lines = spoken(
+        ("say", ["2 of 2 nodes are here"]),
+        ("opening", [{"run": "inner", "nodes": nodes, "command": ["train.py"]}]),
+        ("event", [{"t": 1.0, "event": "attempt-start", "attempt": 0}]),
+        ("output", ["demo-1", 1, "grün\n".encode(), 1.0]),
+        ("output", ["demo-1", 1, odd, 1.0]),
+        ("status", [{"run": "inner", "state": "running", "t": 1.0, "nodes": []}, 1.0]),
+        ("event", [{"t": 2.0, "event": "attempt-start", "attempt": 1}]),
+        ("output", ["demo-0", 0, b"again\n", 1.0]),
+        ("event", [{"t": 3.0, "event": "run-end", "exit": 0}]),
+        ("closing", [{"run": "inner", "exit": 0, "verdict": None}, None]),
+    )
+    for line in lines:
+        assert replay.result is None
+        replay.line(line)
+    assert replay.result is not None and replay.result["exit"] == 0
+    conclude(run, replay.result, False)
+    replay.close()
+    assert (run.path / "logs/node_01_demo-1/rank_001.log").read_bytes() == "grün\n".encode() + odd
+    assert (run.path / "logs/attempt_1/node_00_demo-0/rank_000.log").read_bytes() == b"again\n"
+    assert [e["event"] for e in run.read_events()[0]] == ["attempt-start", "attempt-start", "run-end"]
+    assert {n: d for n, _, d in LogReader(run).fresh() if n == "demo-0"} == {"demo-0": b"again\n"}
+    status, result = run.read_document("status.json"), run.read_document("result.json")
+    assert status is not None and (status["run"], status["state"]) == (run.name, "done")
+    assert result is not None and (result["run"], result["directory"]) == (run.name, str(run.path))
+    assert shown.text[1] == "grün\n".encode() + odd and shown.states == ["running"]
+
+
+def test_what_is_no_document_is_kept_as_last_words(run: RunDirectory) -> None:
+    replay = Replay(run, Shown())
+    for line in ("Traceback (most recent call last):", "", "[1, 2]", '{"no": "kind"}', "ImportError: no torch", "{"):
+        replay.line(line)
+    assert replay.said == ["Traceback (most recent call last):", "[1, 2]", "ImportError: no torch", "{"]
+    assert replay.result is None and run.read_events()[0] == []
+
+
+@pytest.mark.parametrize(
+    "output",
+    [{"node": "a"}, {"node": "a", "rank": "x"}, {"node": "a", "rank": 0, "base64": "!"}, {"rank": 0, "data": None}],
+)
+def test_an_odd_output_harms_nothing(run: RunDirectory, output: dict[str, Any]) -> None:
+    Replay(run, Shown()).line(json.dumps({"output": output}))
+
+
+def test_a_log_that_was_begun_by_another_is_gone_on_with(run: RunDirectory) -> None:
+    """After `attach`: this process has not written the first part, nor seen the opening."""
+    run.write_document("run.json", {"nodes": [{"name": "demo-0"}, {"name": "demo-1"}]})
+    run.write_document("status.json", {"attempt": 2})
+    for part in (b"one\n", b"two\n"):
+        replay = Replay(run, Shown())
+        data = base64.b64encode(part).decode()
+        replay.line(json.dumps({"output": {"node": "demo-1", "rank": 1, "base64": data}}))
+        replay.close()
+    path = run.path / "logs/attempt_2/node_01_demo-1/rank_001.log"
+    assert path.read_bytes() == b"one\ntwo\n"
