@@ -51,7 +51,8 @@ def failed(run: RunDirectory, attempt: int = 0) -> None:
 def test_the_verdict_comes_from_events_and_error_files(run: RunDirectory) -> None:
     failed(run)
     verdict = judge_run(run)
-    assert (verdict["cause"], verdict["where"]) == ("user-code-exception-one-rank", {"node": "h2", "rank": 1, "pid": 71})
+    assert verdict["cause"] == "user-code-exception-one-rank"
+    assert verdict["where"] == {"node": "h2", "rank": 1, "pid": 71}
     assert (verdict["victims"], verdict["detected_after_s"]) == ([0], 0.1)
     assert "rank 1 on h2 raised ValueError: bad batch (train.py:7, pid 71)" in verdict["message"]
 
