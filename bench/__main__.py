@@ -8,7 +8,7 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import audit, bare, check, hang, kill, localise, logs, scale, start, table, teardown
+from bench import audit, bare, check, hang, kill, localise, logs, scale, scan, start, table, teardown
 
 ALL = {
     "start": start.run,
@@ -21,7 +21,9 @@ ALL = {
     "hang": hang.run,
     "scale": scale.run,
     "audit": audit.run,
+    "scan": scan.run,
 }
+WITHOUT_HOSTS = ("scale", "scan", "audit")
 
 
 def main() -> int:
@@ -38,7 +40,7 @@ def main() -> int:
     about = table.machine()
     print(f"{about['cores']} cores, {about['memory_gib']} GiB, Python {about['python']}, load {about['load'][0]:.2f}\n")
     for name in options.names or ALL:
-        if reason and name not in ("scale", "audit"):
+        if reason and name not in WITHOUT_HOSTS:
             print(f"{name} is skipped: {reason}\n")
             continue
         report = ALL[name](options.quick)

@@ -6,6 +6,7 @@ may carry; `where` says which node, peer, rank, interface or port it is about.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,6 +32,12 @@ class Where:
         """Only the parts that are set."""
         found = {k: v for k, v in vars(self).items() if v is not None and k != "nodes"}
         return {**found, "nodes": list(self.nodes)} if self.nodes else found
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Where:
+        """From its JSON form; names that this version does not know are left out."""
+        given = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        return cls(**{**given, "nodes": tuple(given.get("nodes") or ())})
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,14 @@ class Finding:
             "evidence": list(self.evidence),
         }
         return {**found, "check": self.check} if self.check else found
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Finding:
+        """From its JSON form."""
+        return cls(
+            str(data["id"]), data["status"], str(data["message"]), str(data.get("remedy") or ""),
+            Where.from_json(data.get("where") or {}), tuple(data.get("evidence") or ()), str(data.get("check") or ""),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,3 +109,12 @@ class Verdict:
             "runners_up": [f.to_json() for f in self.runners_up],
             **decided,
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
+        """From its JSON form, as verdict.json has it."""
+        return cls(
+            Finding.from_json(data), str(data["cause"]), float(data["confidence"]), tuple(data.get("victims") or ()),
+            int(data.get("attempt") or 0), data.get("detected_after_s"),
+            tuple(Finding.from_json(f) for f in data.get("runners_up") or ()), str(data.get("decision") or ""),
+        )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from typing import Any
 
 from tests.hosts.bed import Bed
 from tests.hosts.waiting import wait_until
+
+from allranks.runs.directory import RunDirectory
+from allranks.runs.judged import judge_run
 
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = sys.executable
@@ -116,7 +120,18 @@ class Launch:
         code = self.process.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
+        if document["verdict"] is not None:
+            self._judge_again(document["verdict"])
         return document
+
+    def _judge_again(self, verdict: dict[str, Any]) -> None:
+        """`allranks diagnose RUN` says the same, from the run directory alone: no document of the end is there."""
+        shutil.rmtree(self.place / "again", ignore_errors=True)
+        kept = self.place / "again" / self.run_dir.name
+        shutil.copytree(self.run_dir, kept, ignore=shutil.ignore_patterns("verdict.json", "result.json"))
+        again = judge_run(RunDirectory(kept))
+        same = ("cause", "where", "victims", "message")
+        assert {k: again[k] for k in same} == {k: verdict[k] for k in same}
 
     def end(self) -> dict[str, Any]:
         """Waits for the end of a run in words or in JSON, and gives result.json."""

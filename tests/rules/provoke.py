@@ -1,6 +1,7 @@
 """Makes the fixtures `tests/rules/<rule>/<case>.json` out of real failures of real torch processes.
 
     python tests/rules/provoke.py [CASE…|expect]      (needs torch; two or four ranks on 127.0.0.1, gloo)
+    python tests/rules/provoke.py run RULE/CASE DIRECTORY      (the incident of a run on the hosts of tests/hosts)
 
 Each case is a training script in `provoked.py`. The ranks are started bare (RANK, WORLD_SIZE, …), two
 to a pretended node, each under allranks' own runner. At the first failure the others get SIGTERM, one
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,26 @@ def record(directory: Path, rank: int, end: dict[str, Any], shift: float) -> dic
     return {"rank": rank, **end, "t": t, "attempt": 0, "oom_kills": 0, "error": error, "tail": log}
 
 
+def of_run(name: str, directory: Path) -> dict[str, Any]:
+    """The incident of a run directory; what is expected is what is said, to be read before it is kept."""
+    from allranks.diagnose.verdict import judge
+    from allranks.runs.directory import RunDirectory
+    from allranks.runs.incident import read_incident
+
+    incident = read_incident(RunDirectory(directory))
+    assert incident is not None
+    found = asdict(incident)
+    text = json.dumps(found, default=sorted).replace(str(directory.resolve().parent.parent), "/job")
+    text = re.sub(r"/[\w./-]*/(tests/hosts/programs)/", r"/job/", text)
+    text = re.sub(r"/[\w./-]*/site-packages/", "/venv/lib/python3.11/site-packages/", text)
+    verdict = judge(incident)
+    assert verdict is not None
+    expect = {"cause": verdict.cause, "where": verdict.finding.where.to_json(), "victims": list(verdict.victims),
+              "says": [verdict.finding.message[:120]]}  # fmt: skip
+    return {"source": f"a run of tests/hosts, {name}: real processes, torch 2.13.0 gloo",
+            "incident": json.loads(text), "expect": expect}  # fmt: skip
+
+
 def expect_anew(cases: dict[str, dict[str, Any]]) -> None:
     """Writes what is expected into the fixtures that are there, without running anything."""
     for name, case in cases.items():
@@ -129,12 +151,15 @@ def expect_anew(cases: dict[str, dict[str, Any]]) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Writes the fixtures of the named cases, or of all; `expect` renews only what they expect."""
+    """Writes the fixtures of the named cases, or of all; `expect` renews only what they expect, `run` takes a run's."""
     sys.path.insert(0, str(HERE))
     from provoked import CASES
 
     if names == ["expect"]:
         expect_anew(CASES)
+        return
+    if names[:1] == ["run"]:
+        (HERE / f"{names[1]}.json").write_text(json.dumps(of_run(names[1], Path(names[2])), indent=1) + "\n")
         return
     for name in names or list(CASES):
         found = provoke(name, CASES[name])

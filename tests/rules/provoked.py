@@ -128,6 +128,10 @@ CASES: dict[str, dict[str, Any]] = {
         at_step('torch.save({"w": torch.zeros(100000)}, "c.pt"); os.truncate("c.pt", 1000); torch.load("c.pt")'),
         cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1},
     ),
+    "rank_raised/checkpoint-cut-short": case(
+        at_step('torch.save({"w": torch.zeros(10000)}, "c.pt"); os.truncate("c.pt", 20000); torch.load("c.pt")'),
+        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1}, says=["is cut short"],
+    ),
     "rank_raised/checkpoint-garbage": case(
         at_step('open("c.pt", "w").write("<html>login</html>"); torch.load("c.pt")'),
         cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1},

@@ -67,7 +67,8 @@ def test_a_rank_that_keeps_the_others_waiting_ends_the_gang() -> None:
     actions = drive.looked(h0=WAITS, h1=LOADS, h2=WAITS)
     assert actions[0] == "hang" and "end>h0" in actions
     assert drive.gang.hang is not None and drive.gang.hang.culprits == (1,)
-    assert drive.said("hang") == [{"quiet": 64.2, "culprits": [1]}]
+    (event,) = drive.said("hang")
+    assert (event["quiet"], event["culprits"], event["cause"]) == (64.2, (1,), drive.gang.hang.cause)
     assert drive.gang.state is State.ENDING
 
 

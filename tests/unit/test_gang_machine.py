@@ -71,6 +71,9 @@ def unreachable(node: str) -> Finding:
     return Finding("ssh-unreachable", "fail", f"{node}: Connection refused", "is it up?", Where(node=node))
 
 
+EVIDENCE = ("plan", "failed", "stop-asked", "init-timeout", "rank-entered", "rank-departed")  # notes for `diagnose`
+
+
 class Drive:
     """A gang with its clock; every step gives the actions as words and keeps what was sent."""
 
@@ -100,7 +103,7 @@ class Drive:
                 words.append(f"{action.message['type']}>{action.node}")
             elif isinstance(action, Note):
                 self.notes.append(action)
-                words.append(action.event)
+                words += [action.event] if action.event not in EVIDENCE else []
             elif isinstance(action, Reach):
                 words.append(f"reach>{action.node}")
             else:
@@ -370,7 +373,7 @@ GATHERING = {
     "a guard dies during the look": """
         hello h0         | node-ready setup>h0
         hello h1         | node-ready setup>h1
-        dead h1          | finding ending end>h0 end>h1
+        dead h1          | fault ending end>h0 end>h1
     """,
 }
 
@@ -390,7 +393,7 @@ def test_a_failed_prelude_ends_it() -> None:
     for name in drive.names:
         drive.hello(name)
     words = drive.facts("h1", "the prelude ended with code 1")
-    assert words[:2] == ["facts", "ending"]
+    assert words[:3] == ["facts", "finding", "ending"]
     assert "prelude" in drive.gang.findings[0].message and drive.gang.findings[0].where.node == "h1"
 
 
@@ -419,7 +422,7 @@ def test_a_world_size_of_the_environment_that_differs_is_a_warning() -> None:
 GATE = {
     "the port is taken": """
         gathered
-        listening h0 EADDRINUSE | ending end>*
+        listening h0 EADDRINUSE | finding ending end>*
     """,
     "a node does not reach the master": """
         gathered
@@ -486,7 +489,7 @@ def test_an_output_directory_that_is_not_shared_is_a_warning() -> None:
 
 def test_no_address_to_offer() -> None:
     drive = Drive(count=2, network="192.168.0.0/16").gathered()
-    assert drive.listening()[0] == "ending"
+    assert drive.listening()[:2] == ["finding", "ending"]
     assert drive.gang.findings[0].id == "no-interface"
 
 
@@ -539,7 +542,7 @@ RUNNING = {
         lost h2          | node-lost OVER
     """,
     "a guard's fault ends all": """
-        fault h2 watcher-lost | finding ending end>*
+        fault h2 watcher-lost | fault ending end>*
     """,
     "stop twice: the second is shorter": """
         stop 30          | ending end>*
@@ -551,7 +554,7 @@ RUNNING = {
     "a failure in the grace of a stop shortens nothing": """
         stop 30          | ending end>*
         exit 1 code=1    | rank-exit
-        fault h1 watcher-lost | finding
+        fault h1 watcher-lost | fault
         lost h2          | node-lost
     """,
     "a node that never confirms its end": f"""
@@ -589,11 +592,11 @@ RUNNING = {
     """,
     "a node that ended its ranks alone: its lease was over": """
         exit 1 signal=15 | rank-exit ending end>*
-        ended h1 lease   | node-clean
+        ended h1 lease   | node-clean fault
         ended h1         |
     """,
     "the same, seen by the word of its end first": """
-        ended h1 lease   | node-clean ending end>*
+        ended h1 lease   | node-clean fault ending end>*
     """,
 }
 
@@ -642,7 +645,7 @@ def test_what_could_not_be_ended_is_kept() -> None:
 STARTING = {
     "a rank that cannot be started": """
         started 0        | rank-started
-        fault h1         | finding ending end>*
+        fault h1         | fault ending end>*
         started 2        | rank-started
         exit 0 signal=15 | rank-exit
         exit 2 signal=15 | rank-exit
@@ -794,14 +797,14 @@ def test_missed_start_and_exit_are_caught_up() -> None:
 def test_a_guard_that_ended_its_ranks_alone() -> None:
     drive = Drive().running()
     words = drive.hello("h1", summary(0, ending=True, r1=None))
-    assert words[0] == "ending"
+    assert words[:2] == ["fault", "ending"]
     assert [(f.node, f.id) for f in drive.gang.faults] == [("h1", "ended-alone")]
 
 
 def test_the_hello_of_a_dead_guard() -> None:
     drive = Drive().running()
     words = drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
-    assert words == ["finding", "ending", "end>h0", "end>h1", "end>h2"]
+    assert words == ["fault", "ending", "end>h0", "end>h1", "end>h2"]
     assert ("h1", "guard-death") in [(f.node, f.id) for f in drive.gang.faults]
     drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
     assert [f.id for f in drive.gang.faults].count("guard-death") == 1

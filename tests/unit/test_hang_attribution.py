@@ -187,3 +187,13 @@ def test_a_rank_that_could_not_be_looked_at_is_said_to_be() -> None:
 
 def test_nobody_waits() -> None:
     assert attribute({0: seen(at(1)), 1: seen(at(2))}, (), NAMES) is None
+
+
+def test_a_rank_that_moves_bytes_is_slow_whatever_it_waits_for_at_the_moment() -> None:
+    text = at(9, "save")
+    for state in ("S", "D"):
+        before, after = Look(0, text, state=state, io=5 << 20), Look(0, text, state=state, io=9 << 20)
+        item = doing(before, after, 5.0)
+        assert (item.kind, item.why) == (Kind.BUSY, "it reads or writes")
+        assert doing(before, before, 5.0).kind in (Kind.ELSEWHERE, Kind.BLOCKED)
+    assert hang(item, WAITS, WAITS, WAITS).slow

@@ -108,8 +108,12 @@ class LostNode:
 
 @dataclass(frozen=True)
 class Incident:
-    """Everything known about one attempt. `detected_t` is when the controller began to end it; `memory` is what
-    each node has, in bytes; `pids` and `gpus` are of ranks, where they are known."""
+    """Everything known about one attempt.
+
+    `addresses`: the node of an address that only one node has; `departed`: ranks that have called
+    destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
+    has, in bytes; `pids` and `gpus` are of ranks, where they are known.
+    """
 
     attempt: int
     world_size: int
@@ -120,12 +124,14 @@ class Incident:
     findings: tuple[Finding, ...] = ()
     initialised: frozenset[int] = frozenset()
     init_entered: frozenset[int] = frozenset()
+    departed: Mapping[int, float] = field(default_factory=dict)
     init_timeout_hit: bool = False
     hang: Hang | None = None
     stop_reason: str | None = None
     started_t: float = 0.0
     detected_t: float | None = None
     master: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
     pids: Mapping[int, int] = field(default_factory=dict)
     gpus: Mapping[int, int] = field(default_factory=dict)
     command: tuple[str, ...] = ()
@@ -164,23 +170,16 @@ class Incident:
         given["exits"] = tuple(ExitRecord(**e) for e in given.get("exits", ()))
         given["faults"] = tuple(Fault(**f) for f in given.get("faults", ()))
         given["lost"] = tuple(LostNode(**n) for n in given.get("lost", ()))
-        given["findings"] = tuple(_finding(f) for f in given.get("findings", ()))
+        given["findings"] = tuple(Finding.from_json(f) for f in given.get("findings", ()))
+        given["departed"] = {int(rank): t for rank, t in given.get("departed", {}).items()}
         if given.get("hang"):
-            hang: dict[str, Any] = dict(given["hang"])
-            hang.update({k: tuple(hang.get(k) or ()) for k in ("culprits", "victims", "evidence")})
-            given["hang"] = Hang(**hang)
+            given["hang"] = Hang.from_json(given["hang"])
         for name in ("pids", "gpus"):
             given[name] = {int(rank): int(number) for rank, number in (given.get(name) or {}).items()}
         given["command"] = tuple(given.get("command", ()))
         for name in ("initialised", "init_entered"):
             given[name] = frozenset(given.get(name, ()))
         return cls(**{"attempt": 0, **given})
-
-
-def _finding(data: Mapping[str, Any]) -> Finding:
-    where, evidence = Where(**data.get("where", {})), tuple(data.get("evidence", ()))
-    message, remedy = data["message"], data.get("remedy", "")
-    return Finding(data["id"], data["status"], message, remedy, where, evidence, data.get("check", ""))
 
 
 def _int(value: object) -> int | None:

@@ -42,5 +42,6 @@ def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: 
 
 
 def _explained_by_program(verdict: Verdict) -> bool:
-    """A mismatch that torch reported as an exception ended the program: nothing hung."""
-    return verdict.cause == "nccl-timeout-collective-mismatch" and " raised " in verdict.finding.message
+    """A mismatch that torch reported as an exception, or ranks that lost one that was done: nothing hung."""
+    said = {"nccl-timeout-collective-mismatch": " raised ", "uneven-data-hang": "destroy_process_group"}
+    return said.get(verdict.cause, "\n") in verdict.finding.message

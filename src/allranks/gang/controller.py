@@ -18,6 +18,7 @@ from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.node.frames import METRICS, PROTOCOL, Frame, Output
 from allranks.runs.directory import RunDirectory
+from allranks.runs.incident import save_error
 from allranks.runs.logs import LogWriter
 from allranks.runs.preflight import document, save
 from allranks.spec import RunSpec
@@ -198,6 +199,8 @@ class Controller:
 
     def _note(self, note: Note) -> None:
         event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.gang.attempt, **note.fields}
+        if note.event == "rank-exit":
+            save_error(self.run_dir, self.gang.attempt, event["rank"], event.pop("error"))
         self.run_dir.append_event(event)
         if note.event == "looked":
             self._save_look()

@@ -56,7 +56,7 @@ class Gathering(Spares):
             return []
         failure = self._read_shipped(event)
         if failure is not None:
-            return [Note("finding", failure.to_json()), *self._refuse([failure], now)]
+            return self._refuse([failure], now)
         node.synced = True
         note = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
         if any(n.state == "unreachable" for n in self.nodes.values()):
@@ -69,9 +69,7 @@ class Gathering(Spares):
         kind = "lease-over" if "lease was over" in event.how else "guard-death"
         if any((f.node, f.id) == (node.name, kind) for f in self.faults):
             return actions
-        self.faults.append(Fault(node.name, event.t, kind, event.how))
-        actions.append(Note("finding", {"node": node.name, "message": f"the guard on {node.name} {event.how}"}))
-        return actions + self._fail(now)
+        return [*actions, self.record(Fault(node.name, event.t, kind, event.how)), *self._fail(now)]
 
     def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
         """What happened on a node while nobody listened."""
@@ -94,8 +92,8 @@ class Gathering(Spares):
             if found.get("exit") is not None and rank.exit is None:
                 actions += self.on_exit(read_exit(node.name, found["exit"], event.t), now)
         if summary.get("ending") and self.state is State.RUNNING and not event.dead:
-            self.faults.append(Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked"))
-            actions += self._fail(now)
+            fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
+            actions += [self.record(fault), *self._fail(now)]
         return actions + self._resend(node, dead=True)
 
     def _read_down(self, node: NodeState, event: Hello, now: float) -> list[Action]:
@@ -108,8 +106,7 @@ class Gathering(Spares):
         if numbers and summary["attempt"] == self.attempt:
             return []
         message = "had not started its ranks when the controller of the run was lost"
-        self.faults.append(Fault(node.name, event.t, "start-cut", message))
-        return self._fail(now)
+        return [self.record(Fault(node.name, event.t, "start-cut", message)), *self._fail(now)]
 
     def _resend(self, node: NodeState, dead: bool = False) -> list[Action]:
         """Repeats the request that may have been lost with the old channel; `dead`: only that to end."""
@@ -129,7 +126,7 @@ class Gathering(Spares):
         """Once every node has been looked at: judge, then open the gate."""
         node = self.nodes[event.node]
         node.facts = event.facts
-        actions: list[Action] = [Note("facts", {"node": node.name})]
+        actions: list[Action] = [Note("facts", node.told())]
         if event.error:
             self.refused_by_check = True
             return actions + self._refuse([prelude_failed(node.name, event.error)], now)
@@ -144,7 +141,7 @@ class Gathering(Spares):
         failures = [f for f in found if f.status == "fail"]
         checks = self.setting.checks
         actions: list[Action] = [Note("looked", {"checks": len(checks)})] if checks else []
-        actions += [Note("finding", f.to_json()) for f in found]
+        actions += [Note("finding", f.to_json()) for f in found if f.status != "fail"]
         self.findings += [f for f in found if f.status == "warn"]
         if failures:
             self.refused_by_check = True
@@ -193,7 +190,7 @@ class Gathering(Spares):
 
     def _refuse(self, failures: list[Finding], now: float) -> list[Action]:
         self.findings += failures
-        return self._fail(now)
+        return [*(Note("finding", f.to_json()) for f in failures), *self._fail(now)]
 
     # -- what Gang does about it -------------------------------------------------------------------
 

@@ -29,13 +29,16 @@ class Groups(Roster):
     """Between Roster and Gang: the part of the decisions that is about process groups."""
 
     def on_report(self, event: Report, now: float) -> list[Action]:
-        """A rank has entered or left init_process_group, or would be on its own."""
+        """A rank has entered or left init_process_group, has destroyed its group, or would be on its own."""
         rank = self.nodes[event.node].ranks.get(event.rank)
         alone = self._is_alone(event)
         actions = self._refuse_alone(alone, now) if alone is not None else []
         if rank is None:
             return actions
-        rank.entered = rank.entered or event.what == "init-entered"
+        if event.what in ("init-entered", "destroyed"):
+            rank.entered, rank.departed_t = True, event.t if event.what == "destroyed" else None
+            what = "rank-entered" if rank.departed_t is None else "rank-departed"
+            return [*actions, Note(what, {"node": event.node, "rank": event.rank, "t": event.t})]
         rank.never_joined = rank.never_joined or event.what == "never-joined"
         if event.what != "initialised" or rank.initialised_t is not None:
             return actions

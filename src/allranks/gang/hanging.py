@@ -157,7 +157,7 @@ class Hanging(Roster):
             self.findings.append(finding)
             return [Note("finding", finding.to_json())]
         self.hang = hang
-        return [Note("hang", {"quiet": round(now - watch.since, 1), "culprits": list(hang.culprits)}), *self._fail(now)]
+        return [Note("hang", {"quiet": round(now - watch.since, 1), **vars(hang)}), *self._fail(now)]
 
     def _moves(self, watch: Watch, now: float) -> list[Action]:
         """Collectives have gone on between the looks; where a pattern was given, that it did not recur is told."""

@@ -35,6 +35,7 @@ from .states import (
     Started,
     State,
     Stop,
+    exit_fields,
 )
 
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
@@ -84,8 +85,9 @@ class Gang(Groups, Gathering):
             node.state, node.probes, node.ended, node.drained = "ready", None, False, False
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
-        message = listen_message(self.spec, self._token())
-        return [Send(self.master.name, message)]
+        counts = {n.node.name: n.nproc for n in self.plan.nodes}
+        plan = Note("plan", {"world_size": self.plan.world_size, "ranks": counts})
+        return [plan, Send(self.master.name, listen_message(self.spec, self._token()))]
 
     def _token(self) -> str:
         return f"{self.setting.token}/{self.attempt}/{self._port_tries}"
@@ -121,7 +123,7 @@ class Gang(Groups, Gathering):
         facts = {n.name: n.facts or {} for n in self.nodes.values()}
         probes = {n.name: n.probes or () for n in self.nodes.values()}
         choice = choose_address(self.spec, self.master.name, self.master_port, facts, probes)
-        actions += [Note("finding", f.to_json()) for f in choice.findings]
+        actions += [Note("finding", f.to_json()) for f in choice.findings if f.status != "fail"]
         self.findings += [f for f in choice.findings if f.status == "warn"]
         failures = [f for f in choice.findings if f.status == "fail"]
         if failures or choice.address is None:
@@ -170,9 +172,7 @@ class Gang(Groups, Gathering):
         self.exits.append(event)
         failed = event.code != 0
         rank.state = ("killed" if event.expected else "failed") if failed else "exited"
-        fields = {"node": event.node, "rank": event.rank, "t": event.t, "expected": event.expected}
-        fields.update({"code": event.code} if event.signal is None else {"signal": event.signal})
-        actions: list[Action] = [Note("rank-exit", fields)]
+        actions: list[Action] = [Note("rank-exit", exit_fields(event, rank.pid))]
         if self.state is not State.RUNNING:
             return actions
         if failed:
@@ -184,9 +184,7 @@ class Gang(Groups, Gathering):
 
     def on_fault(self, event: Fault, now: float) -> list[Action]:
         """A guard's own trouble ends the gang."""
-        self.faults.append(event)
-        note = Note("finding", {"node": event.node, "message": f"{event.node}: {event.message}"})
-        return [note, *self._fail(now)]
+        return [self.record(event), *self._fail(now)]
 
     def on_silent(self, event: Event, now: float) -> list[Action]:
         """Several beats are missing."""
@@ -211,14 +209,15 @@ class Gang(Groups, Gathering):
         for rank in node.ranks.values():
             rank.state = "lost"
         self.lost.append(event)
-        return [Note("node-lost", {"node": event.node, "last_heard": event.last_heard}), *self._fail(now)]
+        fields = {"node": event.node, "last_heard": event.last_heard, "t": event.t}
+        return [Note("node-lost", fields), *self._fail(now)]
 
     def on_stop(self, event: Stop, now: float) -> list[Action]:
         """The user wants it to end; a second call can only be shorter."""
         if self.state is State.OVER:
             return []
         self.stop_reason = self.stop_reason or event.reason
-        return self._end(now, event.grace, event.reason)
+        return [Note("stop-asked", {"reason": event.reason}), *self._end(now, event.grace, event.reason)]
 
     def on_tick(self, event: Event, now: float) -> list[Action]:
         """Time limits."""
@@ -229,10 +228,7 @@ class Gang(Groups, Gathering):
         over = now - self.attempt_started > self.spec.init_timeout
         if not over or self.init_timeout_hit:
             return []
-        if self.state is not State.RUNNING:
-            self.init_timeout_hit = True
-            return self._fail(now)
-        return self._init_is_late(now)
+        return self._init_is_late(now) if self.state is State.RUNNING else self._init_is_over(now)
 
     def _init_is_late(self, now: float) -> list[Action]:
         """Some wait in init_process_group for others: stacks of those first, then the end."""
@@ -246,17 +242,20 @@ class Gang(Groups, Gathering):
             return [Send(name, {"type": "stacks", "ranks": ranks}) for name, ranks in asked if ranks]
         if now - self._stacks_t < STACKS_PATIENCE:
             return []
+        return self._init_is_over(now)
+
+    def _init_is_over(self, now: float) -> list[Action]:
         self.init_timeout_hit = True
-        return self._fail(now)
+        return [Note("init-timeout", {"seconds": round(now - self.attempt_started, 1)}), *self._fail(now)]
 
     # -- ending ------------------------------------------------------------------------------------
 
     def _fail(self, now: float) -> list[Action]:
-        if self.failed_t is None:
-            self.failed_t = now
+        first: list[Action] = [Note("failed", {"t": now})] if self.failed_t is None else []
+        self.failed_t = now if self.failed_t is None else self.failed_t
         if self.state is State.ENDING:
-            return self._check_ended(now)  # the time that a stop gave to save holds
-        return self._end(now, self.spec.grace, "failure")
+            return first + self._check_ended(now)  # the time that a stop gave to save holds
+        return first + self._end(now, self.spec.grace, "failure")
 
     def _end(self, now: float, grace: float, reason: str) -> list[Action]:
         """Asks every node to end its ranks; again with a shorter grace where one is running already."""
@@ -282,7 +281,8 @@ class Gang(Groups, Gathering):
         node.ended, node.left, node.state = True, event.left, "ended"
         actions: list[Action] = [Note("node-clean", {"node": event.node, "left": list(event.left), "t": event.t})]
         if event.reason == "lease":
-            self.faults.append(Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over"))
+            fault = Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over")
+            actions.append(self.record(fault))
         return actions + (self._fail(now) if self.state is State.RUNNING else self._check_ended(now))
 
     def on_drained(self, event: Drained, now: float) -> list[Action]:

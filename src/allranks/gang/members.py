@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from allranks.plan.interfaces import addresses
+
 from .states import Exit
 
 
@@ -18,6 +20,7 @@ class RankState:
     state: str = "waiting"
     pid: int | None = None
     entered: bool = False
+    departed_t: float | None = None  # destroy_process_group
     never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None
     exit: Exit | None = None
@@ -53,6 +56,17 @@ class NodeState:
         """The GPU that a rank takes by its local number, as torch programs do; None where the node has not as many."""
         count = int(((self.facts or {}).get("gpus") or {}).get("count") or 0)
         return rank.local_rank if len(self.ranks) <= count else None
+
+    @property
+    def memory(self) -> int:
+        """Bytes; 0 where it is not known."""
+        found = ((self.facts or {}).get("mem") or {}).get("total")
+        return found if isinstance(found, int) else 0
+
+    def told(self) -> dict[str, Any]:
+        """What of its facts an event keeps, for whoever judges the run again."""
+        gpus = int(((self.facts or {}).get("gpus") or {}).get("count") or 0)
+        return {"node": self.name, "addresses": addresses(self.facts or {}), "memory": self.memory, "gpus": gpus}
 
     def to_json(self, live: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         """The node's part of status.json; `live` adds step, rate and last output by rank."""

@@ -13,7 +13,7 @@ from allranks.spec import RunSpec
 
 from .members import NodeState, RankState
 from .places import Setting
-from .states import Exit, Fault, Lost, State
+from .states import Exit, Fault, Lost, Note, State
 
 LAMING = ("guard-death", "watcher-lost", "lease-over")  # faults after which nothing would watch over ranks there
 GATE_REPEATS = 3  # for EADDRINUSE at rank 0 on a port we chose ourselves
@@ -79,6 +79,11 @@ class Roster:
     def everyone(self) -> dict[str, NodeState]:
         """The nodes with those that stand by and those that were replaced."""
         return {**self.retired, **self.nodes, **self.spares}
+
+    def record(self, fault: Fault) -> Note:
+        """A fault and its event."""
+        self.faults.append(fault)
+        return Note("fault", {"node": fault.node, "id": fault.id, "message": fault.message, "t": fault.t})
 
     @property
     def master(self) -> NodeState:

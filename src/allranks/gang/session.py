@@ -22,7 +22,7 @@ from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
-from allranks.findings import Verdict
+from allranks.findings import Finding, Verdict
 from allranks.node.processes import read_process
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
@@ -148,18 +148,21 @@ class Session:
 
     def _judge(self, gang: Gang) -> Decision:
         """After an attempt: finish, retry, or repeat the gate with another port."""
-        from .evidence import judge_attempt  # imported late: 30 ms that no start has to wait for
+        from allranks.runs.judged import complete  # imported late: 30 ms that no start has to wait for
+
+        from .evidence import judge_attempt
 
         if gang.port_was_taken:
             message = f"port {gang.master_port} was taken: trying another"
             self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
             return Decision("repeat")
         if self.engine is not None and (gang.stop_reason or any(e.code != 0 for e in gang.exits) or gang.findings):
-            gang.findings += [f for f in (self.engine.finding(bool(gang.stop_reason)),) if f is not None]
+            self._engine_says(gang, self.engine.finding(bool(gang.stop_reason)))
         self._audit(gang)
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
             return Decision(self._judge_test(gang, verdict))
+        verdict = complete(verdict, self.run_dir) if verdict is not None else None
         steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
         decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self.adopted)
         self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
@@ -167,6 +170,13 @@ class Session:
             self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
                        "verdict": self.verdict.to_json()})  # fmt: skip
         return decision
+
+    def _engine_says(self, gang: Gang, finding: Finding | None) -> None:
+        """What took the nodes back: written down, so that `diagnose` knows it too."""
+        if finding is not None:
+            gang.findings.append(finding)
+            event = {"t": time.time(), "event": "finding", "attempt": gang.attempt, **finding.to_json()}
+            self.run_dir.append_event(event)
 
     def _audit(self, gang: Gang) -> None:
         """The data, seen as a whole, in the place of what was said of it on the way."""

@@ -86,7 +86,7 @@ class Spares(Auditing):
         """Judged beside the nodes, once those have been."""
         node = self.spares[event.node]
         node.facts = event.facts
-        actions: list[Action] = [Note("facts", {"node": node.name})]
+        actions: list[Action] = [Note("facts", node.told())]
         if event.error:
             return actions + self._drop_spare(node, event.error, "try the --prelude by hand on the node")
         return actions + self._judge_spares()

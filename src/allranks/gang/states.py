@@ -121,6 +121,13 @@ def read_exit(node: str, message: Mapping[str, Any], t: float) -> Exit:
     )  # fmt: skip
 
 
+def exit_fields(event: Exit, pid: int | None) -> dict[str, Any]:
+    """What the `rank-exit` event tells; the controller keeps `error` in a file of its own."""
+    how = {"code": event.code} if event.signal is None else {"signal": event.signal}
+    fields = {"node": event.node, "rank": event.rank, "t": event.t, "expected": event.expected, **how}
+    return {**fields, "pid": pid, "oom_kills": event.oom_kills, "error": event.error}
+
+
 @dataclass(frozen=True)
 class Ended(Event):
     """A node has ended its ranks and looked: `left` is what it could not end. Reason `lease`: nobody asked it."""

@@ -131,8 +131,8 @@ def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, Any]
 
 
 def process_facts(pid: int) -> Dict[str, Any]:
-    """state, cpu (seconds), ready (seconds that its main thread has waited for a CPU), wchan, and the file that its
-    main thread is reading; what can't be read is left out."""
+    """state, cpu (seconds), ready (seconds that its main thread has waited for a CPU), io (bytes), wchan, and the file
+    that its main thread is reading; what can't be read is left out."""
     found = {}  # type: Dict[str, Any]
     fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
     if len(fields) > 12:
@@ -141,6 +141,9 @@ def process_facts(pid: int) -> Dict[str, Any]:
     ready = _read("/proc/%d/schedstat" % pid).split()
     if len(ready) > 1:
         found["ready"] = int(ready[1]) / 1e9
+    moved = [line.split()[1] for line in _read("/proc/%d/io" % pid).splitlines() if line[1:6] == "char:"]
+    if moved:  # rchar and wchar: what went through read and write, whatever it was
+        found["io"] = sum(map(int, moved))
     wchan = _read("/proc/%d/wchan" % pid)
     if wchan not in ("", "0"):
         found["wchan"] = wchan

@@ -66,6 +66,12 @@ def getifaddrs(facts: Facts) -> Iterator[tuple[str, Mapping[str, Any], Mapping[s
                     yield address.get("label") or item["name"], address, item
 
 
+def addresses(facts: Facts) -> list[str]:
+    """Those by which other nodes may know this one."""
+    found = [_plain(address["address"]) for _, address, interface in getifaddrs(facts) if not interface.get("loopback")]
+    return list(dict.fromkeys(found))
+
+
 def interface_of(facts: Facts, address: str) -> str | None:
     """The name of the interface that has an address."""
     wanted = _plain(address)

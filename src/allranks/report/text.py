@@ -57,6 +57,8 @@ def event_line(event: Document, nodes: int) -> str | None:
         return f"attempt {event['attempt']}"
     if kind == "finding":
         return finding_line(event)
+    if kind == "fault":
+        return f"note: {node}: {event['message']}"
     if kind == "job":
         return f"job       {event.get('job')}: {event.get('message')}"
     if kind == "note":

@@ -1,44 +1,55 @@
-"""The verdict on a run directory: the one it keeps, and what the rules for logs say of its logs."""
+"""The verdict on a run directory, judged anew from its files; and what the rules for logs say of its logs.
+
+A newer allranks so judges an older run by its own rules. The kept verdict stands where the files tell less than the
+run knew: events that a full disk has swallowed, collective tests (their rows were judged).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from allranks.diagnose.loose.evidence import Evidence
 from allranks.diagnose.loose.judge import judge_logs
+from allranks.diagnose.verdict import judge
+from allranks.findings import Finding, Verdict
 
 from .directory import RunDirectory
+from .incident import read_incident
 from .loose import Progress, find_logs, read_logs
 
-SURE = 0.5  # a kept verdict that is as sure stands
+SURE = 0.5  # a verdict that is as sure stands, whatever the logs say
 RUNNERS_UP = 3
+AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
 
 
 Reader = Callable[[Sequence[Path], Progress | None], Evidence]
 
 
 def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> dict[str, Any]:
-    """The kept verdict, completed from the logs; the logs' own where none is kept or it does not know.
+    """The verdict on the last attempt, completed from all of its logs.
 
     A run that is not over, or ended well, is judged from its logs too: then `unknown` says so.
     """
-    kept = _kept(run)
-    attempt = int((kept or {}).get("attempt") or 0)
+    verdict = _from_files(run)
+    attempt = verdict.attempt if verdict is not None else 0
     logs = log_files(run, attempt)
-    found = judge_logs(read(logs, progress)).to_json() if logs else None
-    if kept is None:
-        return _without(run, found, attempt)
-    if found is None:
-        return kept
-    known = kept.get("cause") != "unknown" and float(kept.get("confidence") or 0) >= SURE
-    first, second = (kept, found) if known or found["cause"] == "unknown" else ({**found, "attempt": attempt}, kept)
-    return {
-        **first,
-        "evidence": (first.get("evidence") or second.get("evidence") or [])[:3],
-        "runners_up": _others(first, second),
-    }
+    found = judge_logs(read(logs, progress)) if logs else None
+    if verdict is None:
+        return _without(run, found, attempt).to_json()
+    return (_completed(verdict, found) if found is not None else verdict).to_json()
+
+
+def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
+    """At the end of a run: one that is not sure is completed from the logs, where they are not too large."""
+    if verdict.confidence >= SURE:
+        return verdict
+    logs = log_files(run, verdict.attempt)
+    if not logs or sum(path.stat().st_size for path in logs) > AT_ONCE:
+        return verdict
+    return _completed(verdict, judge_logs(read_logs(logs)))
 
 
 def log_files(run: RunDirectory, attempt: int) -> list[Path]:
@@ -53,52 +64,69 @@ def log_files(run: RunDirectory, attempt: int) -> list[Path]:
     return found + [p for p in texts if not {"stacks", "ras"} & set(p.relative_to(evidence).parts)]
 
 
-def _kept(run: RunDirectory) -> dict[str, Any] | None:
+def _from_files(run: RunDirectory) -> Verdict | None:
+    """Anew, unless only the run itself could know: then as it was kept."""
+    kept = _kept(run)
+    incident = None if _was_test(run) else read_incident(run)
+    anew = judge(incident) if incident is not None else None
+    if anew is None or (kept is not None and anew.confidence < SURE <= kept.confidence):
+        return kept
+    return replace(anew, decision=kept.decision) if kept is not None else anew
+
+
+def _kept(run: RunDirectory) -> Verdict | None:
     """verdict.json, else the verdict in result.json."""
     document = run.read_document("verdict.json")
     if document is None:
         document = (run.read_document("result.json") or {}).get("verdict")
-    return document if isinstance(document, dict) and "cause" in document else None
+    try:
+        return Verdict.from_json(document) if isinstance(document, dict) else None
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
-def _without(run: RunDirectory, found: dict[str, Any] | None, attempt: int) -> dict[str, Any]:
-    """No verdict is kept: the run goes on, ended well, or its controller was lost."""
+def _was_test(run: RunDirectory) -> bool:
+    """The last attempt ran the collective tests, not a program."""
+    spec = (run.read_document("run.json") or {}).get("spec")
+    asked = isinstance(spec, dict) and bool(spec.get("test"))
+    return asked and not any(e.get("event") == "test-passed" for e in run.read_events()[0])
+
+
+def _completed(verdict: Verdict, found: Verdict) -> Verdict:
+    """The surer of both first; `verdict` also where the logs do not know."""
+    stands = verdict.confidence >= SURE or found.cause == "unknown"
+    first, second = (verdict, found) if stands else (replace(found, attempt=verdict.attempt), verdict)
+    evidence = (first.finding.evidence or second.finding.evidence)[:3]
+    victims = first.victims or second.victims
+    return replace(
+        first, finding=replace(first.finding, evidence=evidence), victims=victims,
+        runners_up=_others(first, second),
+    )  # fmt: skip
+
+
+def _without(run: RunDirectory, found: Verdict | None, attempt: int) -> Verdict:
+    """Nothing is known to have failed: the run goes on, ended well, or its controller was lost."""
     state = run.state()
     note = {
         "done": f"{run.name} ended well: it has no verdict",
         "stopped": f"{run.name} was stopped: it has no verdict",
     }.get(state)
-    if note is None and found is not None and found["cause"] != "unknown":
-        return {**found, "attempt": attempt}
-    message = note or (f"{run.name} is {state}" + (f": {found['message']}" if found else ", and has no logs"))
-    base = found or {
-        "evidence": [],
-        "remedy": "",
-        "where": {},
-        "runners_up": [],
-        "victims": [],
-        "detected_after_s": None,
-    }
-    return {
-        **base,
-        "schema": 1,
-        "id": "unknown",
-        "status": "unknown",
-        "cause": "unknown",
-        "confidence": 0.1,
-        "attempt": attempt,
-        "message": message,
-    }
+    if note is None and found is not None and found.cause != "unknown":
+        return replace(found, attempt=attempt)
+    message = note or (f"{run.name} is {state}" + (f": {found.finding.message}" if found else ", and has no logs"))
+    base = found or Verdict(Finding("unknown", "unknown", message), "unknown", 0.1)
+    finding = replace(base.finding, id="unknown", status="unknown", message=message)
+    return replace(base, finding=finding, cause="unknown", confidence=0.1, attempt=attempt)
 
 
-def _others(first: dict[str, Any], second: dict[str, Any]) -> list[dict[str, Any]]:
+def _others(first: Verdict, second: Verdict) -> tuple[Finding, ...]:
     """Runners-up of both, one a cause."""
-    best: dict[str, dict[str, Any]] = {}
-    for other in [*(first.get("runners_up") or []), second, *(second.get("runners_up") or [])]:
-        cause = other.get("cause") or other.get("id")
-        if cause not in (first.get("cause"), "unknown"):
-            best.setdefault(
-                str(cause),
-                {k: other[k] for k in ("id", "status", "where", "message", "remedy", "evidence") if k in other},
-            )
-    return list(best.values())[:RUNNERS_UP]
+    best: dict[str, Finding] = {}
+    for other in _in_order(first, second):
+        if other.id not in (first.cause, "unknown"):
+            best.setdefault(other.id, other)
+    return tuple(best.values())[:RUNNERS_UP]
+
+
+def _in_order(first: Verdict, second: Verdict) -> Iterable[Finding]:
+    return (*first.runners_up, replace(second.finding, id=second.cause), *second.runners_up)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..naming import listed, numbers
 from .doing import Doing, Kind
@@ -34,6 +35,13 @@ class Hang:
     victims: tuple[int, ...] = ()
     evidence: tuple[str, ...] = ()
     slow: bool = False
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Hang:
+        """From the `hang` event; names that this version does not know are left out."""
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+        return cls(**given)
 
 
 def attribute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from allranks.findings import Where
 
@@ -20,6 +21,9 @@ EARLY = "let every rank make the same number of steps: drop_last, equal shards, 
 COLLECT = "run with --debug, and take the stacks of all ranks while it hangs: the rank that is elsewhere is at fault"
 MASTER = "on the master: does rank 0 reach init_process_group? ss -ltnp shows whether it listens"
 MESH = "set GLOO_SOCKET_IFNAME to an interface that all nodes reach, or choose with --network CIDR; check the firewall"
+
+
+PEER = re.compile(r"(?:by (?:remote )?peer |remote=)(?:\[([0-9a-fA-F.:]+)\]:\d+|([\w.:-]+)<\d+>)")  # gloo, NCCL
 
 
 def apply(incident: Incident) -> Candidate | None:
@@ -48,14 +52,50 @@ def _candidate(incident: Incident, first: Failure, cause: str, message: str, con
 def _gone(incident: Incident, first: Failure) -> Candidate:
     who = name_ranks(incident, [first.rank])
     if "connectFullMesh" in _said(first):
-        message = f"{who} could not connect to its peers: {_said(first)}"
-        return _candidate(incident, first, "wrong-interface", message, 0.5, MESH)
-    early = frozenset(e.rank for e in incident.exits if not e.failed and e.t <= first.t + BEFORE)
+        return _mesh(incident, first)
+    early = frozenset(e.rank for e in incident.exits if not e.failed and (e.t <= first.t + BEFORE or not e.expected))
+    done = frozenset(r for r, t in incident.departed.items() if t <= first.t + BEFORE) - {first.rank}
+    if done:
+        return _done(incident, first, done, early)
     if early:
         message = f"{name_ranks(incident, early)} ended with code 0 while {who} was still communicating with it"
         return _candidate(incident, first, "connection-reset-peer-died", message, 0.7, EARLY, early)
-    message = f"{who} lost the connection to a peer, and no rank shows a failure of its own: {_said(first)}"
-    return _candidate(incident, first, "connection-reset-peer-died", message, 0.4, READ)
+    node = _peer(incident, first)
+    ranks = frozenset(incident.ranks_by_node.get(node or "", ())) - {f.rank for f in failures(incident) if f.peer}
+    peer = "a peer" if not ranks else name_ranks(incident, ranks) if len(ranks) == 1 else node
+    message = f"{who} lost the connection to {peer}, and no rank shows a failure of its own: {_said(first)}"
+    few, where = (ranks, None) if len(ranks) == 1 else (frozenset[int](), Where(node=node if ranks else None))
+    confidence = 0.5 if ranks else 0.4
+    return _candidate(incident, first, "connection-reset-peer-died", message, confidence, READ, few, where)
+
+
+def _mesh(incident: Incident, first: Failure) -> Candidate:
+    """Gloo's ranks did not reach each other; the gate may have shown that they can't over what the user set."""
+    node = _peer(incident, first)
+    message = f"{name_ranks(incident, [first.rank])} could not connect to {node or 'its peers'}: {_said(first)}"
+    where = Where(node=first.exit.node or None, peer=node)
+    seen = next((f for f in incident.findings if f.id == "wrong-interface" and f.where.node == first.exit.node), None)
+    if seen is None:
+        return _candidate(incident, first, "wrong-interface", message, 0.5, MESH, where=where)
+    where = replace(where, interface=seen.where.interface)
+    return _candidate(incident, first, "wrong-interface", f"{seen.message}; {message}", 0.9, seen.remedy, where=where)
+
+
+def _peer(incident: Incident, first: Failure) -> str | None:
+    """The node that the complaint names by its address."""
+    words = [first.exit.tail] if first.raised is None else [first.raised.text, *(t for _, t in first.raised.chain)]
+    found = [a or b for text in words for a, b in PEER.findall(text)]
+    named = [n for n in (incident.addresses.get(k, k) for k in found) if n in incident.ranks_by_node]
+    return named[0] if named else None
+
+
+def _done(incident: Incident, first: Failure, done: frozenset[int], early: frozenset[int]) -> Candidate:
+    """Who ends its process group in order has done all of its steps, by its own account."""
+    ended = " and ended with code 0" if done <= early else ""
+    message = f"{name_ranks(incident, done)} had finished (destroy_process_group{ended}) while "
+    message += f"{name_ranks(incident, [first.rank])} was still communicating: not all ranks made as many steps"
+    few = done if 2 * len(done) <= len(incident.all_ranks) else frozenset()  # else the others made too many
+    return _candidate(incident, first, "uneven-data-hang", message, 0.75, EARLY, done, place_of(incident, few))
 
 
 def _waited(incident: Incident, first: Failure) -> Candidate:

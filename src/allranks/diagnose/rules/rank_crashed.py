@@ -7,6 +7,7 @@ import re
 from ..incident import Incident
 from .candidate import Candidate, Strength
 from .failures import ABORT, NATIVE, Failure, Role, failures, first_of
+from .signatures import SHAPES
 from .words import last_lines
 
 ID = "rank-crashed"
@@ -43,8 +44,7 @@ def apply(incident: Incident) -> Candidate | None:
 def _reading(first: Failure) -> tuple[str, float, str, str]:
     """Cause, confidence, remedy and the predicate."""
     if first.signature is not None:
-        said = "got a message of another size than its collective expects: the ranks called it with different shapes"
-        return first.signature.cause, first.signature.confidence, first.signature.remedy, said
+        return first.signature.cause, first.signature.confidence, first.signature.remedy, _sizes(first)
     if first.role is Role.UNEXPLAINED:
         said = "left the program without destroy_process_group and aborted (SIGABRT) on the way out"
         return "user-code-exception-one-rank", 0.6, UNJOINED, said
@@ -53,6 +53,14 @@ def _reading(first: Failure) -> tuple[str, float, str, str]:
         return "nccl-shm-too-small", 0.75, SHM, f"crashed with {signal}: its shared memory has no room behind it"
     said = f"aborted ({signal}) in native code" if first.signal == ABORT else f"crashed with {signal} in native code"
     return "segfault-native", 0.9, NATIVE_REMEDY, said
+
+
+def _sizes(first: Failure) -> str:
+    """Gloo's check (pair.cc): the bytes that came, and those there is room for."""
+    found = re.search(SHAPES + r"\.? (\d+) vs (\d+)", first.exit.tail)
+    got = f"got {found[1]} bytes where its collective expects {found[2]}" if found else (
+        "got a message of another size than its collective expects")  # fmt: skip
+    return f"{got}: it and the rank that sent them called it with different shapes"
 
 
 def _line(first: Failure) -> str:

@@ -47,7 +47,8 @@ def _message(incident: Incident, group: Group, oom: bool) -> str:
     was = "were" if group.scope != "all" and len(group.ranks) > 1 else "was"
     head = f"{group.who(incident)} {was} killed by {signal}{pid}, and not by allranks"
     if oom:
-        return f"{head}: the kernel ran out of memory on {group.first.exit.node}"
+        node = group.first.exit.node
+        return f"{head}: the kernel ran out of memory on {node}, or at the limit of a control group there"
     if number == KILL:
         return f"{head}; the kernel's out-of-memory counter did not move: a person, a script or a job manager did it"
     if number in (TERM, INTERRUPT):

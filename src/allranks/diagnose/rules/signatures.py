@@ -156,6 +156,11 @@ SIGNATURES: tuple[Signature, ...] = (
         ("UnpicklingError", "SafetensorError"),
     ),
     Signature(
+        "checkpoint-corrupt-or-mismatch", "torch: serialization.py _open_zipfile_reader; caffe2/serialize/"
+        "inline_container.cc: the directory at a zip's end is looked for before its beginning (errno 22 EINVAL)",
+        _CHECKPOINT, r"\[Errno 22\]", trace=r"PyTorchFileReader\(", means="the checkpoint file is cut short",
+    ),
+    Signature(
         "checkpoint-corrupt-or-mismatch", "torch: serialization.py (an empty file)", _CHECKPOINT,
         types=("EOFError",), trace=r"torch/serialization\.py",
         means="the checkpoint file is empty or cut off",

@@ -1,0 +1,101 @@
+"""The Incident of a run's last attempt, from its files alone: events, error files, the ends of logs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from allranks.diagnose.incident import ExitRecord, Incident
+from allranks.diagnose.recorded import fold, last_attempt
+from allranks.diagnose.rules.agents import of_rank
+from allranks.node.frames import METRICS, RANK_LOG
+
+from .directory import RunDirectory
+
+TAIL = 16 << 10  # bytes at either end of a failed rank's log
+
+
+def read_incident(run: RunDirectory) -> Incident | None:
+    """None where the events do not tell of an attempt: an empty or foreign directory, a disk that was full."""
+    document = run.read_document("run.json") or {}
+    entries = document.get("nodes") or ()
+    nodes = {str(n["name"]): int(n["index"]) for n in entries}
+    ranked = {int(n.get("node_rank", n["index"])): str(n["name"]) for n in entries if n.get("node_rank", 0) is not None}
+    launcher = str((document.get("spec") or {}).get("launcher") or "direct")
+    events, _ = run.read_events()
+    if not any(e.get("event") == "attempt-start" for e in events):
+        return None
+    try:
+        incident = fold(events, last_attempt(events), [ranked[k] for k in sorted(ranked)], launcher)
+        incident = replace(incident, command=tuple(document.get("command") or ()))
+    except (KeyError, TypeError, ValueError):  # written by another version, or damaged
+        return None
+    return replace(incident, exits=tuple(_complete(run, e, nodes) for e in incident.exits))
+
+
+def _complete(run: RunDirectory, end: ExitRecord, nodes: Mapping[str, int]) -> ExitRecord:
+    """With its error file, and where it failed the ends of its log and metrics."""
+    error = RunDirectory(_errors(run, end.attempt)).read_document(f"rank_{end.rank:03d}.json")
+    if end.code == 0:
+        return replace(end, error=error)
+    head, tail, metrics = read_log(run, nodes.get(end.node, 0), end.node, end)
+    return replace(end, error=error, head=head, tail=tail, metrics=metrics)
+
+
+class Ended(Protocol):
+    """An exit, as an event or as a record."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+def read_log(run: RunDirectory, index: int, node: str, end: Ended) -> tuple[str, str, dict[str, Any] | None]:
+    """Beginning and end of a rank's log, and the last row of its metrics."""
+    log = run.log_path(index, node, RANK_LOG, end.rank, end.attempt)
+    metrics = _last_row(_read_end(run.log_path(index, node, METRICS, end.rank, end.attempt)))
+    if log.exists():
+        return _read_end(log, first=True), _read_end(log), metrics
+    logs = sorted(log.parent.glob("rank_*.log"))  # another launcher's: one log for all ranks of the node
+    if not logs:
+        return "", "", metrics
+    return _read_end(logs[0], first=True), of_rank(_read_end(logs[0]), end.rank), metrics
+
+
+def _read_end(path: Path, first: bool = False) -> str:
+    """The last bytes of a file, or the first; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0 if first else max(0, path.stat().st_size - TAIL))
+            return file.read(TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _last_row(text: str) -> dict[str, Any] | None:
+    """The last line that is a JSON object."""
+    for line in reversed(text.splitlines()):
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            if isinstance(row, dict):
+                return row
+    return None
+
+
+def save_error(run: RunDirectory, attempt: int, rank: int, error: Mapping[str, Any] | None) -> None:
+    """Keeps the error file of a rank as evidence; on a full disk it is left out."""
+    if not error:
+        return
+    folder = _errors(run, attempt)
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    RunDirectory(folder).write_document(f"rank_{rank:03d}.json", dict(error))
+
+
+def _errors(run: RunDirectory, attempt: int) -> Path:
+    return run.path / "evidence" / "errors" / (f"attempt_{attempt}" if attempt else "")

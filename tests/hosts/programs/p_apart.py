@@ -1,0 +1,53 @@
+"""Steps that all ranks do together over Gloo, until one rank goes its own way at step 3: `p_apart.py WHAT RANK`."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+what, odd = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+Path(f"up-{rank}").write_text(str(os.getpid()))
+
+
+def swap() -> None:
+    """The same two collectives in another order."""
+    one, two = torch.ones(64), torch.ones(64)
+    calls = [lambda: dist.all_reduce(one), lambda: dist.broadcast(two, 0)]
+    for call in calls[::-1] if rank == odd else calls:
+        call()
+
+
+def read_queue() -> None:
+    """Nobody ever writes: open for both ways, so that it is the read that waits."""
+    os.mkfifo("queue.bin")
+    with os.fdopen(os.open("queue.bin", os.O_RDWR), "rb") as queue:
+        queue.read(1)
+
+
+def save() -> None:
+    """A checkpoint on a slow disk: a megabyte at a time."""
+    until = time.monotonic() + float(os.environ["SAVE_SECONDS"])
+    with open("model.pt", "wb") as file:
+        while time.monotonic() < until:
+            file.write(bytes(1 << 20))
+            time.sleep(0.2)
+
+
+for step in range(8):
+    if what in ("short", "short-end") and rank == odd and step == 7:
+        break
+    if step == 3 and what == "swap":
+        swap()
+    if step == 3 and rank == odd and what in ("read", "save"):
+        {"read": read_queue, "save": save}[what]()
+    wide = what == "shapes" and step == 3 and rank == odd
+    dist.all_reduce(torch.ones(4096 if wide else 64))
+    print(f"step {step}", flush=True)
+if what == "short":
+    dist.barrier()
+dist.destroy_process_group()

@@ -1,0 +1,150 @@
+"""A rank that fails by itself in a real Gloo group: the verdict names cause and rank, and blames no victim."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.provoking import explained
+from tests.hosts.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+USER = "user-code-exception-one-rank"
+SECOND = ("h2", 1)
+
+
+@pytest.fixture
+def launch(bed2: Bed, tmp_path: Path) -> Launch:
+    return Launch(bed2, tmp_path)
+
+
+def crash(launch: Launch, *words: str) -> Launch:
+    return launch.start(program("p_crash.py", *words))
+
+
+# -- exceptions ------------------------------------------------------------------------------------
+
+
+def test_an_exception_on_one_rank(bed2: Bed, launch: Launch) -> None:
+    crash(launch, "raise", "1")
+    says = "rank 1 on h2 raised ValueError: bad batch 3 (p_crash.py:"
+    verdict = explained(bed2, launch, USER, SECOND, says, victims=[0])
+    (launch.run_dir / "verdict.json").unlink()
+    (launch.run_dir / "result.json").unlink()
+    again = json.loads(launch.call("diagnose", "--json").stdout)
+    assert {k: v for k, v in again.items() if k != "runners_up"} == {
+        k: v for k, v in verdict.items() if k != "runners_up"
+    }
+
+
+@pytest.mark.slow
+def test_the_same_exception_on_all(bed2: Bed, launch: Launch) -> None:
+    crash(launch, "raise", "all")
+    explained(bed2, launch, USER, (None, None), "every rank raised ValueError: bad batch 3", victims=[])
+
+
+def test_a_module_that_one_node_does_not_have(bed2: Bed, launch: Launch) -> None:
+    place = launch.place / "project"
+    place.mkdir()
+    (place / "tokens_of_the_project.py").touch()
+    bed2.host("h2").mount_empty(place)
+    crash(launch, "import", "all", str(place))
+    explained(bed2, launch, "missing-module", SECOND, "No module named 'tokens_of_the_project'", victims=[0])
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_rank_killed_from_outside(bed2: Bed, launch: Launch) -> None:
+    crash(launch, "go", "none").until_running(2)
+    os.kill(launch.rank_pid(1), signal.SIGKILL)
+    verdict = explained(bed2, launch, "unknown", SECOND, "killed by SIGKILL", "not by allranks", victims=[0])
+    assert "journalctl" in verdict["remedy"]
+
+
+@pytest.mark.slow
+def test_a_segmentation_fault(bed2: Bed, launch: Launch) -> None:
+    crash(launch, "segfault", "1")
+    explained(bed2, launch, "segfault-native", SECOND, "crashed with SIGSEGV", victims=[0])
+
+
+@pytest.mark.slow
+def test_a_rank_that_leaves_with_0(bed2: Bed, launch: Launch) -> None:
+    """Nothing says why: no exception, no signal. Its peer, which lost the connection, is not blamed."""
+    crash(launch, "leave", "1")
+    explained(bed2, launch, "connection-reset-peer-died", SECOND, "rank 1 on h2 ended with code 0", victims=[0])
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group (version 1 or 2) with room for a little more than what moves into it."""
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    path = Path("/sys/fs/cgroup", "" if unified else "memory", f"allranks-test-{os.getpid()}")
+    try:
+        path.mkdir()
+        (path / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(str(64 << 20))
+    except OSError as error:
+        with suppress(OSError):
+            path.rmdir()
+        pytest.skip(f"no control group with a memory limit can be made here: {error}")
+    yield path
+    wait_until(lambda: not (path / "cgroup.procs").read_text().split(), BOUND, "the group empty")
+    path.rmdir()
+
+
+def test_the_limit_of_a_control_group(bed2: Bed, launch: Launch, small_group: Path) -> None:
+    crash(launch, "control-group", "1", str(small_group))
+    explained(bed2, launch, "host-oom-killed", SECOND, "killed by SIGKILL", "out of memory", victims=[0])
+
+
+@pytest.mark.slow
+def test_the_limit_of_address_space(bed2: Bed, launch: Launch) -> None:
+    crash(launch, "address-space", "1")
+    explained(bed2, launch, "host-oom-killed", SECOND, "raised MemoryError", victims=[0])
+
+
+# -- data and checkpoints --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_data_loader_worker_killed(bed2: Bed, launch: Launch) -> None:
+    crash(launch, "loader", "1")
+    explained(bed2, launch, "dataloader-worker-killed", SECOND, "rank 1 on h2 raised", victims=[0])
+
+
+def test_a_full_disk_under_a_checkpoint(bed2: Bed, launch: Launch) -> None:
+    place = launch.place / "checkpoints"
+    place.mkdir()
+    bed2.host("h2").small_tmpfs(place, "1m")
+    crash(launch, "save", "all", str(place))
+    explained(bed2, launch, "disk-full", SECOND, "rank 1 on h2 raised", victims=[0])
+
+
+@pytest.mark.slow
+def test_a_corrupt_checkpoint_on_one_node(bed2: Bed, launch: Launch) -> None:
+    import torch
+
+    place = launch.place / "checkpoints"
+    place.mkdir()
+    torch.save({"weights": torch.zeros(10_000)}, place / "model.pt")
+    half = (place / "model.pt").read_bytes()[:20_000]
+    (launch.place / "half.pt").write_bytes(half)
+    bed2.host("h2").mount_empty(place)
+    bed2.host("h2").run(["cp", str(launch.place / "half.pt"), str(place / "model.pt")])
+    crash(launch, "load", "all", str(place))
+    explained(bed2, launch, "checkpoint-corrupt-or-mismatch", SECOND, "rank 1 on h2 raised", victims=[0])

@@ -1,0 +1,89 @@
+"""A rank that goes its own way while the others wait in a Gloo collective; test_hangs.py has the rest of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import Launch, program
+from tests.hosts.provoking import PATIENCE, explained
+from tests.hosts.test_faults_start import nothing_left
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+STRAGGLER, MISMATCH = "nccl-timeout-straggler-or-slow-rank", "nccl-timeout-collective-mismatch"
+
+
+@pytest.fixture
+def launch(bed2: Bed, tmp_path: Path) -> Launch:
+    return Launch(bed2, tmp_path)
+
+
+def apart(launch: Launch, *words: str, options: tuple[str, ...] = ("--hang-timeout", "6s")) -> Launch:
+    """Four ranks, so that one can be told from the rest."""
+    return launch.start(program("p_apart.py", *words), *options, nproc=2)
+
+
+@pytest.mark.slow
+def test_two_collectives_in_another_order(bed2: Bed, launch: Launch) -> None:
+    apart(launch, "swap", "1")
+    says = ("ranks 0, 2 and 3 are in all_reduce", "rank 1 is in broadcast")
+    explained(bed2, launch, MISMATCH, ("h1", 1), *says, victims=[0, 2, 3], code=5)
+
+
+@pytest.mark.slow
+def test_another_shape(bed2: Bed, launch: Launch) -> None:
+    """Gloo ends the rank that is sent too much; which of the two is wrong it does not say, so none is blamed."""
+    apart(launch, "shapes", "1")
+    explained(bed2, launch, "collective-shape-mismatch", (None, None), "bytes where its collective expects")
+
+
+@pytest.mark.slow
+def test_a_rank_out_of_data_that_waits_for_the_others(bed2: Bed, launch: Launch) -> None:
+    apart(launch, "short", "1")
+    explained(bed2, launch, MISMATCH, ("h1", 1), "rank 1 is in barrier", victims=[0, 2, 3], code=5)
+
+
+@pytest.mark.slow
+def test_a_rank_out_of_data_that_ends(bed2: Bed, launch: Launch) -> None:
+    apart(launch, "short-end", "1")
+    explained(bed2, launch, "uneven-data-hang", ("h1", 1), "rank 1 on h1 had finished", victims=[0, 2, 3])
+
+
+@pytest.mark.slow
+def test_a_rank_that_reads_a_fifo(bed2: Bed, launch: Launch) -> None:
+    """The file is named."""
+    apart(launch, "read", "2")
+    name = launch.work / "queue.bin"
+    says = ("rank 2 on h2 is at p_apart.py", "in read_queue", f"reading {name}")
+    explained(bed2, launch, STRAGGLER, ("h2", 2), *says, victims=[0, 1, 3], code=5)
+
+
+# -- slow, not hung --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_long_save_within_the_time_limit_raises_no_alarm(bed2: Bed, launch: Launch) -> None:
+    apart(launch, "save", "0", options=("--hang-timeout", "60s", "--env", "SAVE_SECONDS=12"))
+    result = launch.result(PATIENCE)
+    assert (result["exit"], result["verdict"], result["findings"]) == (0, None, [])
+    assert not launch.events("hang-suspected")
+    nothing_left(bed2, launch)
+
+
+@pytest.mark.slow
+def test_a_save_beyond_the_time_limit_is_told_of_and_goes_on(bed2: Bed, launch: Launch) -> None:
+    """It moves bytes: slow, not stuck. The straggler is named, the others are not, and the run ends well."""
+    apart(launch, "save", "0", options=("--hang-timeout", "6s", "--env", "SAVE_SECONDS=15"))
+    result = launch.result(PATIENCE)
+    assert (result["exit"], result["verdict"]) == (0, None)
+    told = [f for f in result["findings"] if f["id"] == STRAGGLER]
+    assert told and (told[0]["where"]["node"], told[0]["where"]["rank"]) == ("h1", 0)
+    assert "rank 0 on h1 is busy at p_apart.py" in told[0]["message"]
+    assert "it reads or writes" in told[0]["message"]
+    print(f"PROVOKED {STRAGGLER} (finding) | {told[0]['message']} | {result['timing']['total']:.1f}")
+    nothing_left(bed2, launch)
