@@ -41,12 +41,16 @@ def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     own = (end.error or {}).get("allranks")
     rank = own.get("rank") if isinstance(own, Mapping) else None
     if not isinstance(rank, int) or rank == end.rank or rank not in ranks:
-        return end
+        return replace(end, tail=_without_others(end.tail, end.rank)) if len(ranks) > 1 else end
     return replace(end, rank=rank, pid=own.get("pid") if isinstance(own, Mapping) else None)
 
 
 def of_rank(tail: str, rank: int) -> str:
     """The log before the agent speaks; of lines that name their rank only the rank's own."""
-    own = _AGENT_LINE.split(tail, maxsplit=1)[0]
-    lines = own.splitlines(keepends=True)
+    return _without_others(_AGENT_LINE.split(tail, maxsplit=1)[0], rank)
+
+
+def _without_others(tail: str, rank: int) -> str:
+    """One log holds all ranks of a node: what another one says of a lost peer is not this one's end."""
+    lines = tail.splitlines(keepends=True)
     return "".join(k for k in lines if not re.match(r"\[rank\d+\]:", k) or k.startswith(f"[rank{rank}]:"))
