@@ -1,0 +1,49 @@
+"""allranks render: shown, written, never over a file, as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def render(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "allranks", "render", *words]
+    environment = {**os.environ, "NO_COLOR": "1"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_files_are_written_once(tmp_path: Path) -> None:
+    words = ("torchrun", "--hosts", "h[1-2]", "--nproc", "8", "--output", "launch")
+    assert render(tmp_path, *words, "--", "train.py").returncode == 0
+    scripts = sorted((tmp_path / "launch").iterdir())
+    assert [s.name for s in scripts] == ["node_00_h1.sh", "node_01_h2.sh"]
+    assert all(os.access(s, os.X_OK) for s in scripts)
+    again = render(tmp_path, *words, "--", "other.py")
+    assert again.returncode == 2 and "launch/node_00_h1.sh exists; --force replaces it" in again.stderr
+    assert "train.py" in scripts[0].read_text()
+    assert render(tmp_path, *words, "--force", "--", "other.py").returncode == 0
+    assert "other.py" in scripts[0].read_text()
+
+
+def test_as_json_with_the_users_own_configuration(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\n")
+    done = render(tmp_path, "accelerate", "--hosts", "h[1-8]", "--nproc", "8", "--json", "--",
+                  "accelerate", "launch", "--config_file", "a.yaml", "train.py")  # fmt: skip
+    files = json.loads(done.stdout)["files"]
+    assert len(files) == 16
+    assert "distributed_type: FSDP" in files["node_07_h8.yaml"] and "num_processes: 64" in files["node_07_h8.yaml"]
+
+
+def test_what_cannot_be_known_is_asked_for(tmp_path: Path) -> None:
+    for words, said in (
+        (("torchrun", "--hosts", "h1,h2", "--", "t.py"), "h1: how many ranks?"),
+        (("torchrun", "--nproc", "8", "--", "t.py"), "which nodes?"),
+        (("torchrun", "--hosts", "h1", "--nproc", "8"), "no training command"),
+        (("accelerate", "--hosts", "h1", "--nproc", "2", "--", "torchrun", "t.py"), "starts with torchrun"),
+        (("pbs", "--", "t.py"), "there is no such renderer"),
+    ):
+        done = render(tmp_path, *words)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
