@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-slow lint bench corpus setup system browser clean
+.PHONY: demo test test-slow test-launchers lint bench corpus setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -46,6 +46,20 @@ test-slow: $(VENV)/.test system browser
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python -m pytest tests/browser
 
+# accelerate and deepspeed for real, in an environment of their own over torch's (docs/launchers.md). The default
+# tests skip these.
+LAUNCHERS := .venv-launchers
+
+$(LAUNCHERS)/.done: $(VENV)/.test
+	$(BIN)/python -m venv $(LAUNCHERS)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+	  $$($(LAUNCHERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/torch.pth
+	$(LAUNCHERS)/bin/pip install -q --disable-pip-version-check --no-build-isolation accelerate==1.15.* deepspeed==0.19.*
+	touch $@
+
+test-launchers: $(LAUNCHERS)/.done system
+	ALLRANKS_LAUNCHERS_PYTHON=$(CURDIR)/$(LAUNCHERS)/bin/python $(BIN)/python -m pytest tests/hosts/test_frameworks.py
+
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/mypy
@@ -58,4 +72,4 @@ bench: $(VENV)/.test system
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(LAUNCHERS) runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from bench.table import Report, Sample, alternate, column
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "examples" / "train_lm.py"
 BATCH, CONTEXT, WARM = 8, 96, 10
+LAYERS, WIDTH = 2, 128  # the demo's defaults
 BOUND = 600.0
 OFF, ON = "without", "audited"
 
@@ -67,6 +69,27 @@ def _noting(count: int = 200, rounds: int = 9) -> list[float]:
     return found
 
 
+def _step(count: int = 25) -> list[float]:
+    """Milliseconds of processor of the demo's own steps, in one thread."""
+    import torch
+
+    demo = runpy.run_path(str(SCRIPT))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = demo["LanguageModel"](CONTEXT, LAYERS, WIDTH)
+    optimizer = torch.optim.AdamW(model.parameters())
+    found = []
+    for _ in range(count):
+        began = time.thread_time()
+        loss = model(torch.randint(0, 255, (BATCH, CONTEXT + 1)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(1e3 * (time.thread_time() - began))
+    torch.set_num_threads(before)
+    return found
+
+
 def _middle(values: Sequence[float]) -> float:
     return 1e3 * statistics.median(values)
 
@@ -90,6 +113,10 @@ def run(quick: bool) -> Report:
             words = "< 2 %" if part == "during" else "none (< 1 %, noise)"
             report.add(f"{workers} workers, {part}: more", more, "%", words, lambda v, aim=aim: v < aim)
         report.add(f"{workers} workers: bytes a batch", [v / (steps // 2) for v in column(audited, "bytes")], "bytes")
-    report.add("a batch noted, processor time alone", _noting(), "ms")
+    step, noting = _step(), _noting()
+    report.add("a step, processor time alone", step, "ms")
+    report.add("a batch noted, processor time alone", noting, "ms")
+    share = [100 * value / statistics.median(step) for value in noting]
+    report.add("noting of a step, processor time alone", share, "%", "< 2 %", lambda v: v < 2)
     report.remark()
     return report

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.waiting import wait_until
 
 
 @pytest.fixture
@@ -123,6 +124,8 @@ def test_a_fixed_port_that_was_taken_is_a_failure(launch: Launch) -> None:
 def test_a_new_guard_where_guard_or_watcher_was_killed(launch: Launch, who: str) -> None:
     """Nothing would watch over the ranks of that node, and no spare is there: it is reached again."""
     launch.start(program("v_retry.py", "1", "wait"), "--retries", "3").until_running(2)
+    metrics_file = launch.run_dir / "outputs" / "rank_01_metrics.jsonl"
+    wait_until(lambda: metrics_file.exists() and metrics_file.stat().st_size, BOUND, "metrics of attempt 0")
     guard = launch.guard_pid(1)
     watcher = int(Path(f"/proc/{guard}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(guard if who == "guard" else watcher, signal.SIGKILL)
@@ -132,7 +135,7 @@ def test_a_new_guard_where_guard_or_watcher_was_killed(launch: Launch, who: str)
     first = result["attempts"][0]
     assert first["culprit"] == {"node": "h2"} and "no spare is there for h2, which is reached again" in first["reason"]
     assert launch.log(1, 1).endswith("done\n")
-    metrics = (launch.run_dir / "outputs" / "rank_01_metrics.jsonl").read_text().splitlines()
+    metrics = metrics_file.read_text().splitlines()
     assert [json.loads(line)["attempt"] for line in metrics] == [0, 1], "one file, whichever guard sent it"
     assert launch.alive() == []
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import Launch, program
+from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
 
 LEASE = ("--lease", "3s", "--connect-timeout", "6s")
@@ -42,13 +42,13 @@ def ready(launch: Launch, ranks: int = 3) -> None:
     launch.until_running(ranks)
     launch.until("spare-ready")
     outputs = launch.run_dir / "outputs"
-    wait_until(lambda: len([p for p in outputs.glob("*.jsonl") if p.stat().st_size]) == ranks, what="metrics")
+    wait_until(lambda: len([p for p in outputs.glob("*.jsonl") if p.stat().st_size]) == ranks, BOUND, "metrics")
 
 
 def test_a_host_without_power_gives_its_place_to_the_spare(bed4: Bed, launch: Launch) -> None:
     launch.start(program("v_retry.py", "1", "wait"), "--spares", "1", "--retries", "1", *LEASE, json_=False)
     ready(launch)
-    assert wait_until(lambda: states(launch).get("h4") == "spare", what="h4 in status.json")
+    assert wait_until(lambda: states(launch).get("h4") == "spare", timeout=BOUND, what="h4 in status.json")
     bed4.host("h2").power_off()
     result = launch.end()
     assert (result["exit"], result["verdict"]) == (0, None), result
@@ -88,16 +88,17 @@ def test_the_masters_place_too_and_the_old_one_does_not_come_back(bed4: Bed, lau
     assert (before["node"], after["node"]) == ("h1", "h4") and after["address"] == bed4.host("h4").address
     environment = launch.log(0, 1)
     assert "attempt 1 of 1" in environment
-    assert wait_until(lambda: not bed4.host("h1").pids(), 20, "nothing on h1")
+    assert wait_until(lambda: not bed4.host("h1").pids(), BOUND, "nothing on h1")
     assert launch.all_gone()
 
 
 def test_a_spare_that_is_dead_at_the_start_is_a_warning(bed4: Bed, launch: Launch) -> None:
     bed4.host("h4").power_off()
     launch.start(program("v_steps.py"), "--spares", "1", "--retries", "1", *LEASE).until_running(3)
-    finding = wait_until(lambda: launch.events("finding"), what="a word of the spare")[0]
+    said = wait_until(lambda: [e for e in launch.events("finding") if e["id"] == "spare-unused"], BOUND, "the spare")
+    finding = said[0]
     assert (finding["id"], finding["status"], finding["where"]) == ("spare-unused", "warn", {"node": "h4"})
-    wait_until(lambda: states(launch)["h4"] == "unreachable", what="h4 in status.json")
+    wait_until(lambda: states(launch)["h4"] == "unreachable", timeout=BOUND, what="h4 in status.json")
     (launch.work / "done").touch()
     result = launch.result()
     assert (result["exit"], outcomes(result)) == (0, [(0, "done")])
@@ -147,7 +148,7 @@ def test_a_second_failure_takes_the_second_spare(bed4: Bed, launch: Launch) -> N
     bed4.host("h2").power_off()
     launch.until("rank-started", 4)
     tries = [launch.work / "tried-0", launch.work / "tried-1"]
-    wait_until(lambda: all(t.read_text() == "xx" for t in tries), what="the ranks of attempt 1")
+    wait_until(lambda: all(t.read_text() == "xx" for t in tries), timeout=BOUND, what="the ranks of attempt 1")
     bed4.host("h3").power_off()
     result = launch.result()
     assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "failed"), (2, "done")]), result

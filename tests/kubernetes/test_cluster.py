@@ -166,7 +166,8 @@ def test_attach_goes_on_where_a_dead_follower_stopped(run: Run) -> None:
 
 
 def test_an_image_that_is_not_there_is_the_verdict(run: Run, tmp_path: Path) -> None:
-    result = run.start("pass", "--pod", plain(tmp_path), image="registry.invalid/no/such:1").result()
+    options = ("--pod", plain(tmp_path), "--init-timeout", "20s")
+    result = run.start("pass", *options, image="registry.invalid/no/such:1").result()
     assert (result["exit"], result["verdict"]["cause"]) == (4, "k8s-image")
     run.nothing_left()
 

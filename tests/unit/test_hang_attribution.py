@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, UNEVEN, Hang, attribute
@@ -33,7 +35,7 @@ def at(line: int, function: str = "load", *above: tuple[str, int, str]) -> str:
     return dump(*above, ("/work/data.py", line, function), ("/work/train.py", 50, "step"))
 
 
-def seen(text: str = "", state: str = "S", cpu: float = 0.0, **more: str) -> Doing:
+def seen(text: str = "", state: str = "S", cpu: float = 0.0, **more: Any) -> Doing:
     before, after = Look(0, text, state=state), Look(0, text, state=state, cpu=cpu, **more)
     return doing(before, after, 5.0)
 
@@ -99,6 +101,7 @@ def test_a_frame_without_a_line() -> None:
         (seen(at(3)), Kind.ELSEWHERE),
         (seen(at(3), cpu=4.0), Kind.BUSY),
         (seen(at(3), state="R", cpu=0.1), Kind.ELSEWHERE),
+        (seen(at(3), state="R", cpu=0.1, ready=4.0), Kind.BUSY),  # twenty others want the core too
         (seen(in_collective(), state="T"), Kind.STOPPED),
         (seen(at(3), state="D", wchan="rpc_wait_bit_killable"), Kind.BLOCKED),
         (seen("", state="Z"), Kind.GONE),

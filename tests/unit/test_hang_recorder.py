@@ -127,6 +127,12 @@ def test_a_rank_that_gives_no_dump_is_the_one_that_is_missing() -> None:
     assert found.lines[1] == "rank 2: its flight recorder could not answer: no answer within 3 s"
 
 
+def test_of_a_rank_that_was_not_asked_nothing_follows() -> None:
+    """A launcher of other makers: the guard knows the first rank of each node."""
+    found = account([read_recording(0, STUCK), read_recording(2, STUCK)])
+    assert found is not None and (found.case, found.culprits) == (Case.TOGETHER, ())
+
+
 PAIRS = {"0": ALL, "1": (0, 1), "2": (2, 3), "3": (1, 2)}
 
 

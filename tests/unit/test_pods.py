@@ -135,6 +135,16 @@ def test_waiting_longer_is_of_no_use(reason: str, message: str, is_hopeless: boo
     assert (hopeless(read(waits)) is not None) is is_hopeless
 
 
+def test_a_pod_that_backs_off_says_why_in_its_events() -> None:
+    state = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x/y:1"'}
+    pods = read(pod(0, "p", containerStatuses=container(waiting=state)))
+    why = 'Failed to pull image "x/y:1": rpc error: code = NotFound desc = not found'
+    events = [event("p", "Failed", why), event("p", "Failed", "Error: ImagePullBackOff")]
+    assert hopeless(pods) is None
+    found = hopeless(pods, events)
+    assert found is not None and found.id == "k8s-image" and "code = NotFound" in found.message
+
+
 # -- which pod is which --------------------------------------------------------------------------------
 
 

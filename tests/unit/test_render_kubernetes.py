@@ -226,7 +226,7 @@ def test_the_archive_comes_through_as_it_was() -> None:
     job = Job(PLAIN, "demo", data)
     assert base64.b64decode(one(manifests(job), "ConfigMap")["binaryData"]["allranks.pyz"]) == data
     with pytest.raises(UsageError, match="a ConfigMap holds 1048576"):
-        manifests(Job(PLAIN, "demo", bytes(1 << 20)))
+        manifests(Job(PLAIN, "demo", bytes((1 << 20) + 1)))
 
 
 # -- settings ------------------------------------------------------------------------------------------

@@ -193,3 +193,27 @@ def test_a_private_key_across_the_beginning_of_the_end(tmp_path: Path) -> None:
     shown = redacted(record(excerpts=(found,)), redactor).excerpts[0]
     assert not [line for p in shown.pieces for line in p.lines if "KEYkey" in line]
     assert [h.kind for h in redactor.hidden] == ["private key"]
+
+
+def test_a_page_of_loose_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import typer
+    from typer.testing import CliRunner
+
+    from allranks.cli.diagnose import command
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.out").write_text(
+        f"[rank0]: up <b> {TOKEN}\n[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "t.py", line 3, in <module>\n'
+        "[rank1]: ValueError: bad <i>batch</i>\n"
+    )
+    app = typer.Typer()
+    app.command()(command)
+    done = CliRunner().invoke(app, ["a.out", "--html", "p.html", "--json"])
+    assert json.loads(done.stdout)["cause"] == "user-code-exception-one-rank"
+    text = (tmp_path / "p.html").read_text()
+    found = Page(text)
+    assert "ValueError: bad <i>batch</i>" in found.text and "a.out" in found.text and TOKEN not in text
+    assert text.count("<i>batch") == 0 and "up <b>" not in text
+    done = CliRunner().invoke(app, ["-", "--html", "q.html"], input="ValueError: x\n")
+    assert done.exit_code == 0 and "standard input" in (tmp_path / "q.html").read_text()

@@ -101,10 +101,12 @@ def test_a_log_that_was_begun_by_another_is_gone_on_with(run: RunDirectory) -> N
     """After `attach`: this process has not written the first part, nor seen the opening."""
     run.write_document("run.json", {"nodes": [{"name": "demo-0"}, {"name": "demo-1"}]})
     run.write_document("status.json", {"attempt": 2})
-    for part in (b"one\n", b"two\n"):
-        replay = Replay(run, Shown())
+    shown = Shown()
+    for offset, part in ((0, b"one\n"), (0, b"one\n"), (2, b"e\ntwo\n")):  # what was read last comes again
+        replay = Replay(run, shown)
         data = base64.b64encode(part).decode()
-        replay.line(json.dumps({"output": {"node": "demo-1", "rank": 1, "base64": data}}))
+        replay.line(json.dumps({"output": {"node": "demo-1", "rank": 1, "offset": offset, "base64": data}}))
         replay.close()
+    assert shown.text == {1: b"one\ntwo\n"}
     path = run.path / "logs/attempt_2/node_01_demo-1/rank_001.log"
     assert path.read_bytes() == b"one\ntwo\n"

@@ -17,6 +17,7 @@ from allranks.diagnose.slurm import (
     cancelled,
     ended,
     nodes_at_fault,
+    out_of_memory,
     read_sacct,
     read_scontrol,
     waiting,
@@ -242,6 +243,15 @@ def test_slurmstepd_says_why() -> None:
     assert (cancelled(plain + limit + plain) or ("",))[0] == "TIMEOUT"
     assert (cancelled(node) or ("",))[0] == "NODE_FAIL"
     assert (cancelled(limit.replace("TIME LIMIT", "PREEMPTION")) or ("",))[0] == "PREEMPTED"
+
+
+def test_slurmstepd_on_memory() -> None:
+    line = (
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4.0. Some of your processes may have been killed by "
+        "the cgroup out-of-memory handler."
+    )
+    assert out_of_memory(f"x\n{line}\ny") == line
+    assert out_of_memory("oom") == ""
 
 
 def test_srun_names_nodes() -> None:

@@ -33,6 +33,7 @@ from allranks.spec.secrets import redact_argv
 
 from .exits import CTRL_C, DONE, TERMINATED
 from .podfile import read_texts
+from .run import leave_page
 
 Document = dict[str, Any]
 PAUSE = 0.2
@@ -87,7 +88,8 @@ def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
         typer.echo(described(job, objects, json_))
         return DONE
     where = {"engine": "kubernetes", "name": job.name, "kind": spec.kind, "nodes": job.nodes,
-             "namespace": spec.namespace, "context": spec.context}  # fmt: skip
+             "namespace": spec.namespace, "context": spec.context,
+             "patience": spec.init_timeout}  # fmt: skip
     run = create_run(spec, where, pod_names(job), now)
     kubectl = Kubectl(spec.context, spec.namespace)
     try:
@@ -227,6 +229,7 @@ def follow(run: RunDirectory, engine: Follows, view: View | JsonView, json_: boo
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     view.closing(result, result.get("verdict"))
+    leave_page(run, int(result["exit"]), json_)
     return int(result["exit"])
 
 

@@ -16,7 +16,7 @@ from allranks.report.fold import clean
 from allranks.report.text import verdict_lines
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
-from allranks.runs.loose import find_logs, read_logs, read_stream
+from allranks.runs.loose import evidence, find_logs, read_stream, scan
 
 from .options import AsJson, RunsDir
 from .places import runs_directory
@@ -32,6 +32,7 @@ def command(
             help="logs of any launcher, a directory of them, standard input, or a run (default: the newest run)",
         ),
     ] = None,
+    html: Annotated[str | None, typer.Option("--html", metavar="PATH", help="a page of it, too")] = None,
     runs_dir: RunsDir = None,
     json_: AsJson = False,
 ) -> None:
@@ -39,7 +40,7 @@ def command(
 
     Example: allranks diagnose slurm-4711.out
     """
-    verdict = _verdict(list(what or []), runs_dir)
+    verdict = _verdict(list(what or []), runs_dir, html)
     if json_:
         print(json.dumps(verdict))
         return
@@ -55,13 +56,20 @@ def lines(verdict: dict[str, Any]) -> list[str]:
     return found
 
 
-def _verdict(words: list[str], runs_dir: str | None) -> dict[str, Any]:
-    if words == ["-"]:
-        return _of_stream().to_json()
-    run = _run(words, runs_dir)
+def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> dict[str, Any]:
+    run = _run(words, runs_dir) if words != ["-"] else None
     if run is not None:
+        if html is not None:
+            from .report import fresh_redactor, write_page
+
+            write_page(run, Path(html), fresh_redactor())
         return judge_run(run, progress)
-    verdict = judge_logs(read_logs(find_logs(words), progress))
+    scanned = scan(find_logs(words), progress) if words != ["-"] else []
+    verdict = _of_stream() if words == ["-"] else judge_logs(evidence(scanned))
+    if html is not None:
+        from .report import write_loose_page
+
+        write_loose_page(verdict.to_json(), scanned, Path(html))
     return verdict.to_json()
 
 

@@ -13,6 +13,8 @@ import typer
 from allranks.backends import zipapp
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
+from allranks.plan.launchers import LAUNCHERS
+from allranks.plan.launchers.settings import launcher_settings
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, Request
@@ -22,7 +24,7 @@ from allranks.spec.layers import Resolved
 from .engines import engine_options, pods
 from .podfile import read_texts
 from .run import HOW, NETWORK, PLACES, TARGET, Text, option, say_notes
-from .target import find_cluster, require_command, resolve_options
+from .target import FILE_LIMIT, find_cluster, require_command, resolve_options
 
 WHAT = "; ".join(f"{name}: {renderer.title}" for name, renderer in RENDERERS.items())
 
@@ -60,6 +62,7 @@ def command(
     given.update(engines)
     if what not in RENDERERS:
         raise UsageError(f"render {what}: there is no such renderer; there are {', '.join(RENDERERS)}")
+    given.update({"launcher": what} if what in LAUNCHERS else {})
     resolved = resolve_options(given, config)
     require_command(resolved, f"allranks render {what}")
     say_notes(resolved, json_)
@@ -79,7 +82,23 @@ def make_request(resolved: Resolved, what: str) -> Request:
     unknown = [n.name for n in cluster.nodes if needed and spec.nproc is None and n.slots is None]
     if unknown:
         raise UsageError(f"{unknown[0]}: how many ranks? nobody looks at the nodes here; set --nproc, or slots=K")
-    return Request(spec, make_plan(spec, cluster, {}), os.getcwd(), allranks=(sys.executable, "-m", "allranks"))
+    call = (sys.executable, "-m", "allranks")
+    return Request(spec, make_plan(spec, cluster, {}), os.getcwd(), named_texts(spec), allranks=call)
+
+
+def named_texts(spec: RunSpec) -> dict[str, str]:
+    """The launcher's configurations that the command names, as they are here."""
+    named = launcher_settings(spec)
+    texts = {}
+    for path in filter(None, [named["accelerate"], *named["deepspeed"]]):
+        try:
+            with Path(path).expanduser().open("rb") as file:
+                texts[path] = file.read(FILE_LIMIT).decode("utf-8", "replace")
+        except FileNotFoundError:
+            continue  # the renderer that needs it says so
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; give a file that can be read") from None
+    return texts
 
 
 def render_cluster(resolved: Resolved, what: str) -> Cluster:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,13 +16,14 @@ from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
 from allranks.preflight.judge import table
-from allranks.report.record import Document
+from allranks.report.record import Document, Record
 from allranks.report.redact import Redactor
 from allranks.report.redacted import redacted
 from allranks.report.runpage import run_page
 from allranks.runs.directory import RunDirectory
-from allranks.runs.excerpts import logs_of
-from allranks.runs.gather import gather
+from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
+from allranks.runs.gather import MOST_LOGS, gather
+from allranks.runs.loose import Part
 from allranks.spec.secrets import is_secret_name
 
 from .diagnose import progress
@@ -72,12 +73,31 @@ def place(output: str | None, name: str) -> Path:
 
 def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
     """The page of a run; UsageError where it can't be written."""
-    record = redacted(gather(run, judged, progress=progress), redactor)
-    page = run_page(record, redactor.hidden)
+    _write(gather(run, judged, progress=progress), path, redactor)
+
+
+def write_loose_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Part]]], path: Path) -> None:
+    """The page of a verdict on any logs, with what they say of it."""
+    logs = [(Log(file, str(file), "", None, 0), parts) for file, parts in scanned[:MOST_LOGS]]
+    found = tuple(e for log, parts in logs if (e := excerpt(log, parts, Sizes())))
+    state = "failed" if verdict.get("status") == "fail" else "unknown"
+    name = scanned[0][0].name if len(scanned) == 1 else f"{len(scanned)} logs" if scanned else "standard input"
+    left_out = len(scanned) - len(found)
+    record = Record(name, os.getcwd(), state, {}, {}, {}, verdict, excerpts=found, logs_left_out=left_out)
+    _write(record, path, fresh_redactor())
+
+
+def _write(record: Record, path: Path, redactor: Redactor) -> None:
+    page = run_page(redacted(record, redactor), redactor.hidden)
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; name another place with --output") from None
+        raise UsageError(f"{path}: {error.strerror}; name another place") from None
+
+
+def fresh_redactor() -> Redactor:
+    """One that knows the secrets of this process's environment."""
+    return Redactor(known=known_secrets(os.environ))
 
 
 def page_at_end(run: RunDirectory) -> Path | None:
@@ -87,7 +107,7 @@ def page_at_end(run: RunDirectory) -> Path | None:
     if sum(log.path.stat().st_size for log in logs_of(run)) > AT_ONCE:
         return None
     try:
-        write_page(run, path, Redactor(known=known_secrets(os.environ)))
+        write_page(run, path, fresh_redactor())
     except Exception as error:  # of a page: the run has ended, and its exit code stands
         sys.stderr.write(f"note: no report.html: {type(error).__name__}: {error}\n")
         return None

@@ -7,12 +7,14 @@ import json
 import os
 import sys
 import time
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
 
 from allranks.cluster import Cluster
 from allranks.cluster.slurm import read_allocation
+from allranks.diagnose.slurm import LIMIT
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.view import View as Watching
@@ -167,7 +169,7 @@ def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool =
         if reach is not None:
             reach.end()
     code = close(session, result, json_)
-    if reach is not None:
+    if reach is not None and (result.get("verdict") or {}).get("cause") == LIMIT:
         reach.engine.linger()
     return code
 
@@ -200,13 +202,19 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     session.view.closing(result, result.get("verdict"))
     code = int(result["exit"])
-    if code not in (exits.DONE, exits.CTRL_C, exits.TERMINATED):
-        from .report import page_at_end
-
-        page = page_at_end(session.run_dir)
-        if page is not None and not json_:
-            sys.stdout.write(f"page {page}\n")
+    leave_page(session.run_dir, code, json_)
     return code
+
+
+def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
+    """report.html of a run that failed; allranks.pyz, which has no Jinja2, leaves none."""
+    if code in (exits.DONE, exits.CTRL_C, exits.TERMINATED) or find_spec("jinja2") is None:
+        return
+    from .report import page_at_end
+
+    page = page_at_end(run)
+    if page is not None and not json_:
+        sys.stdout.write(f"page {page}\n")
 
 
 def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:

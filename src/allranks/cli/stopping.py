@@ -11,7 +11,8 @@ from allranks.backends.slurm import jobs
 from allranks.runs.concluded import conclude
 from allranks.runs.directory import RunDirectory
 
-PAUSE = 0.3
+PAUSE = 0.2
+LOOK_EVERY = 1.0  # seconds between two questions to slurmctld
 BEYOND = 60.0  # seconds beyond the grace after which Slurm is asked to end the job itself
 
 
@@ -32,11 +33,13 @@ def stop_job(run: RunDirectory, job: str, grace: float, json_: bool) -> dict[str
         typer.echo(f"stopping {run.name} in job {job}: ranks have {grace:g} s to save")
     end_job(job, grace > 0)
     began, hurried = time.monotonic(), False
+    asked = began
     while run.read_document("result.json") is None:
-        found = jobs.look(job)
-        if found is None or found.over:
-            conclude(run, found, stopped=True)
-            break
+        if time.monotonic() - asked > LOOK_EVERY:
+            found, asked = jobs.look(job), time.monotonic()
+            if found is None or found.over:
+                conclude(run, found, stopped=True)
+                break
         if time.monotonic() - began > grace + BEYOND and not hurried:
             hurried = True
             jobs.cancel(job)

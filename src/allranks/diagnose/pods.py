@@ -13,7 +13,7 @@ CHECK = "kubernetes"
 INDEX = "batch.kubernetes.io/job-completion-index"
 _LIMIT = 400
 _FATAL_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
-_IMAGE = (*_FATAL_IMAGE, "ImagePullBackOff", "ErrImagePull", "ImageInspectError")
+IMAGE = (*_FATAL_IMAGE, "ImagePullBackOff", "ErrImagePull", "ImageInspectError")
 _NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|denied|unauthorized|no such host|does not exist|forbidden", re.I
 )
@@ -120,7 +120,7 @@ def _names(names: Sequence[str]) -> str:
 def _why(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
     said = _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
     state = " ".join(part for part in (pod.why, pod.message) if part)
-    if pod.why in (*_IMAGE, *_CONFIG, *_NOT_STARTED):
+    if pod.why in (*IMAGE, *_CONFIG, *_NOT_STARTED):
         return _short(state)
     return said or _short(state) or (f"starting on {pod.machine}" if pod.machine else "not scheduled yet")
 
@@ -166,13 +166,12 @@ def troubles(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]]) -> list[F
     return sorted(found, key=lambda f: f.status != "fail")
 
 
-def hopeless(pods: Sequence[Pod]) -> Finding | None:
-    """A pod that waits for what will not come: to wait longer is of no use."""
+def hopeless(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]] = (), late: bool = False) -> Finding | None:
+    """A pod that waits for what will not come, or has waited for its image for too long: more time is of no use."""
     for pod in pods:
-        if pod.why in _FATAL_IMAGE or (
-            pod.why in ("ImagePullBackOff", "ErrImagePull") and _NO_SUCH_IMAGE.search(pod.message)
-        ):
-            return _image(pod)
+        said = _pull_words(pod, events)
+        if pod.why in _FATAL_IMAGE or (pod.why in IMAGE and (late or _NO_SUCH_IMAGE.search(said))):
+            return _image(pod, events)
         if pod.why in _CONFIG:
             return _fail(
                 "k8s-scheduling",
@@ -228,8 +227,8 @@ def _troubles(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Iterator[Finding
             pod.host,
             (),
         )
-    elif pod.why in _IMAGE:
-        yield _image(pod)
+    elif pod.why in IMAGE:
+        yield _image(pod, events)
     elif not pod.started:
         text = _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
         if text.startswith("FailedScheduling"):
@@ -245,10 +244,17 @@ def _troubles(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Iterator[Finding
             yield _fail("k8s-scheduling", f"{pod.host} never started: {text}", "", pod.host, (text,))
 
 
-def _image(pod: Pod) -> Finding:
+def _pull_words(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
+    """Why an image was not pulled: a pod that backs off does not say it, its events do."""
+    said = [str(e.get("message")) for e in events if e.get("reason") == "Failed" and _about(e) == ("Pod", pod.name)]
+    telling = [text for text in said if "pull" in text and not text.startswith("Error: ")]
+    return telling[-1] if telling else pod.message
+
+
+def _image(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
     return _fail(
         "k8s-image",
-        f"the image of {pod.host} can't be pulled ({pod.why}): {_short(pod.message)}",
+        f"the image of {pod.host} can't be pulled ({pod.why}): {_short(_pull_words(pod, events))}",
         "check --image; a private registry needs imagePullSecrets in a file for --pod",
         pod.host,
         (),

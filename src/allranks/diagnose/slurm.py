@@ -279,6 +279,15 @@ def cancelled(text: str) -> tuple[str, str] | None:
     return found
 
 
+_OOM = re.compile(r"[^\n]*\boom.kill event[^\n]*")
+
+
+def out_of_memory(text: str) -> str:
+    """slurmstepd's line on the memory limit of a step; empty where there is none."""
+    found = _OOM.search(text)
+    return found[0].strip() if found else ""
+
+
 _ON_NODE = (
     re.compile(r"Task launch for \S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)"),
     re.compile(r"[Nn]ode failure on (?P<node>[\w.-]+)(?P<why>)"),

@@ -32,21 +32,20 @@ class Groups(Roster):
         """A rank has entered or left init_process_group, has destroyed its group, or would be on its own."""
         rank = self.nodes[event.node].ranks.get(event.rank)
         alone = self._is_alone(event)
-        if alone is not None:
-            return self._refuse_alone(alone, now)
+        actions = self._refuse_alone(alone, now) if alone is not None else []
         if rank is None:
-            return []
+            return actions
         if event.what in ("init-entered", "destroyed"):
             rank.entered, rank.departed_t = True, event.t if event.what == "destroyed" else None
             what = "rank-entered" if rank.departed_t is None else "rank-departed"
-            return [Note(what, {"node": event.node, "rank": event.rank, "t": event.t})]
+            return [*actions, Note(what, {"node": event.node, "rank": event.rank, "t": event.t})]
         rank.never_joined = rank.never_joined or event.what == "never-joined"
         if event.what != "initialised" or rank.initialised_t is not None:
-            return []
+            return actions
         rank.initialised_t = event.t
         if rank.exit is None:
             rank.state = "initialised"
-        actions: list[Action] = [Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})]
+        actions += [Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})]
         times = [r.initialised_t for r in self.ranks()]
         if self.initialised_t is None and all(t is not None for t in times):
             self.initialised_t = max(t for t in times if t is not None)

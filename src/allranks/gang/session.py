@@ -94,7 +94,8 @@ class Session:
     def stop_from_afar(self, reason: str) -> None:
         """As `interrupt`, from any thread; before the run has begun it ends it at once."""
         if self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self.interrupt, reason)
+            told = self.interrupt if self.engine is None else self._told_by_the_engine
+            self._loop.call_soon_threadsafe(told, reason)
 
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -112,9 +113,8 @@ class Session:
     def interrupt(self, reason: str) -> None:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
-        ours = self.engine is not None and reason == "sigterm"  # an engine repeats its SIGTERM
-        self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 or ours else 0.0)
-        if ours and self._signals == 1:
+        self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 else 0.0)
+        if self.engine is not None and self._signals == 1:
             self._shorten()
 
     def say_note(self, text: str) -> None:
@@ -126,6 +126,11 @@ class Session:
         assert self.engine is not None
         self.engine.warning()
         self.controller.stop("engine", self.spec.stop_grace)
+
+    def _told_by_the_engine(self, reason: str) -> None:
+        """Its SIGTERM has come to a node: to all of them, and perhaps again, so it never counts as a second one."""
+        self.controller.stop(reason, self.spec.stop_grace)
+        self._shorten()
 
     def _shorten(self) -> None:
         """A SIGTERM may be the engine's own end, which leaves less time than ours; asked in a thread, it may take."""

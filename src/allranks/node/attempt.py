@@ -85,15 +85,26 @@ class Attempt:
             status = statuses.get(rank.process.pid)
             if status is None or rank.exit is not None:
                 continue
-            rank.exit = {"type": "exit", "rank": rank.rank, "attempt": self.number, "t": time.time()}
-            if os.WIFSIGNALED(status):
-                rank.exit["signal"] = os.WTERMSIG(status)
-            else:
-                rank.exit["code"] = os.WEXITSTATUS(status)
-            rank.exit["expected"] = self.ending
-            rank.exit["oom_kills"] = _oom_kills() - self._ooms
-            rank.exit["error"] = _first_error(rank.error_files)
+            rank.exit = self._exit(rank.rank, status, rank.error_files)
             self._tell(rank.exit)
+
+    def _exit(self, rank: int, status: int, error_files: List[str]) -> Dict[str, Any]:
+        found = {"type": "exit", "rank": rank, "attempt": self.number, "t": time.time()}  # type: Dict[str, Any]
+        if os.WIFSIGNALED(status):
+            found["signal"] = os.WTERMSIG(status)
+        else:
+            found["code"] = os.WEXITSTATUS(status)
+        found["expected"] = self.ending
+        found["oom_kills"] = _oom_kills() - self._ooms
+        found["error"] = _first_error(error_files)
+        return found
+
+    def seen_end(self, rank: int, status: int) -> None:
+        """A rank that a launcher started has failed; not told where that launcher may start it anew."""
+        for owner in self.ranks.values():
+            index = rank - owner.rank
+            if owner.seen and 0 <= index < len(owner.error_files):
+                self._tell(self._exit(rank, status, owner.error_files[index : index + 1]))
 
     def begin_end(self, grace: float, reason: str) -> None:
         """SIGTERM to each main process alone; a second call can only shorten the grace."""

@@ -27,6 +27,7 @@ from .processes import Process, machine, read_process, reap_children, send_signa
 from .ranks import Rank
 from .tasks import Task
 from .tree import Landing
+from .witness import Witness
 
 TICK = 1.0  # seconds between looks at the watcher, beats and lease checks
 UNGREETED = 10.0  # seconds a guard without ranks waits for a controller: the one it had died at the start
@@ -66,6 +67,7 @@ class Guard:
         self._nonce = Nonce()
         self._landing = Landing(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._witness = Witness(self._selector, os.path.join(node_dir, "report.sock"))
         self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
             "hello": self._on_hello, "ship": self._landing.ship, "setup": self._on_setup, "listen": self._on_listen,
             "probe": self._on_probe, "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack,
@@ -236,7 +238,8 @@ class Guard:
             if isinstance(message, dict) and isinstance(message.get("rank"), int):
                 if message.get("event") == "initialised" and self._gate is not None:
                     self._gate.release()
-                self._tell({**message, "type": "report"})
+                if not self._witness.heard(message, self._attempt):
+                    self._tell({**message, "type": "report"})
 
     def _on_connection(self) -> None:
         try:

@@ -131,13 +131,16 @@ def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, Any]
 
 
 def process_facts(pid: int) -> Dict[str, Any]:
-    """state, cpu (seconds), io (bytes), wchan, and the file that its main thread is reading, as far as they can be
-    read."""
+    """state, cpu (seconds), ready (seconds that its main thread has waited for a CPU), io (bytes), wchan, and the file
+    that its main thread is reading; what can't be read is left out."""
     found = {}  # type: Dict[str, Any]
     fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
     if len(fields) > 12:
         ticks = os.sysconf("SC_CLK_TCK")
         found = {"state": fields[0], "cpu": (int(fields[11]) + int(fields[12])) / ticks}
+    ready = _read("/proc/%d/schedstat" % pid).split()
+    if len(ready) > 1:
+        found["ready"] = int(ready[1]) / 1e9
     moved = [line.split()[1] for line in _read("/proc/%d/io" % pid).splitlines() if line[1:6] == "char:"]
     if moved:  # rchar and wchar: what went through read and write, whatever it was
         found["io"] = sum(map(int, moved))

@@ -22,6 +22,7 @@ class Rank:
         self.process = process
         self.pipe = pipe  # -1 once at its end
         self.error_files = error_files  # of itself, or of all ranks that it starts
+        self.seen = False  # the ranks that it starts are to be seen end
         self.exit: Optional[Dict[str, Any]] = None
 
 
@@ -53,7 +54,9 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
         os.close(read_end)
         number, step = _unpack_failure(failure)
         raise StartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
-    return Rank(order["rank"], order["local_rank"], process, read_end, list(order.get("error_files", [])))
+    rank = Rank(order["rank"], order["local_rank"], process, read_end, list(order.get("error_files", [])))
+    rank.seen = bool(order.get("seen"))
+    return rank
 
 
 def _write_files(order: Dict[str, Any]) -> None:

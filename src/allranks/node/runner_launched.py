@@ -4,8 +4,9 @@
     deepspeed … runner_launched.py --local_rank=0 -m package.module args
 
 The launcher alone knows which rank a process is, so this is where a rank gets files of its own
-(ALLRANKS_RANK_FILES: JSON, {variable: path with {rank} for 003}), and where one is seen that the launcher has
-given no rank, or a smaller gang than planned (ALLRANKS_PLANNED ranks): it would train alone, and end with 0.
+(ALLRANKS_RANK_FILES: VARIABLE=path with {rank} for 003|…), and where one is seen that the launcher has
+given no rank (reported under the node's first), or a smaller gang than planned (ALLRANKS_PLANNED ranks): it would
+train alone, and end with 0. And it says which process each rank is: node/witness.py sees how it ends.
 Ships as this one file, needs the standard library alone and runs under Python 3.8 and later.
 """
 
@@ -27,15 +28,18 @@ def main() -> None:
     rank, size = number(RANKS), number(SIZES)
     planned = number(("ALLRANKS_PLANNED",)) or 1
     if planned > 1 and (rank is None or (size or 1) < planned):
-        report(rank, size if rank is not None else 1)
+        mine = rank if rank is not None else number(("ALLRANKS_FIRST_RANK",)) or 0
+        report("alone", mine, size if rank is not None else 1)
     if rank is not None:
         take_files(rank)
+        report("launched", rank, size)
     become_runner()
 
 
 def take_files(rank: int) -> None:
     """What the user has set stays; the error file is ours under every launcher: the guard looks for it there."""
-    for name, path in json.loads(os.environ.get("ALLRANKS_RANK_FILES") or "{}").items():
+    for item in filter(None, os.environ.get("ALLRANKS_RANK_FILES", "").split("|")):
+        name, _, path = item.partition("=")
         if name == "TORCHELASTIC_ERROR_FILE" or name not in os.environ:
             os.environ[name] = path.replace("{rank}", "%03d" % rank)
 
@@ -49,10 +53,9 @@ def number(names: Any) -> Optional[int]:
     return None
 
 
-def report(rank: Optional[int], size: Optional[int]) -> None:
-    """One datagram to the guard, under the number of the node's first rank where there is none."""
-    mine = rank if rank is not None else number(("ALLRANKS_FIRST_RANK",)) or 0
-    message = {"event": "alone", "rank": mine, "world_size": size or 1, "pid": os.getpid(), "t": time.time()}
+def report(event: str, rank: int, size: Optional[int]) -> None:
+    """One datagram to the guard."""
+    message = {"event": event, "rank": rank, "world_size": size or 1, "pid": os.getpid(), "t": time.time()}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
             channel.setblocking(False)

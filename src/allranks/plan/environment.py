@@ -59,9 +59,9 @@ class Place:
         """Where a rank's runner writes stacks on SIGRTMIN+7 (node/look.py has the same name)."""
         return f"{self.node_dir}/stacks_rank_{_digits(rank)}.txt"
 
-    def asked(self, rank: int) -> str:
+    def asked(self, rank: int | str) -> str:
         """The socket at which a rank's runner says which collective it is at (node/asking.py has the same name)."""
-        return f"{self.node_dir}/ask_{rank:03d}"
+        return f"{self.node_dir}/ask_{_digits(rank)}"
 
     def flight(self, rank: int) -> str:
         """Where the guard keeps a rank's flight-recorder dumps (node/asking.py has the same name)."""

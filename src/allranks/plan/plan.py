@@ -65,6 +65,7 @@ def orders(
                 "workdir": place.workdir,
                 "files": dict(process.files),
                 "error_files": _error_files(process, node, place, attempt, environment),
+                "seen": not process.per_rank and spec.launcher != "command",
             }
         )
     return {

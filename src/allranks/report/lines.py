@@ -16,6 +16,7 @@ class LinesView:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         self._status = ""
+        self._offsets: dict[int, int] = {}  # of each rank's log in this attempt
 
     def _write(self, document: Document) -> None:
         self._stream.write(json.dumps(document, separators=(",", ":")) + "\n")
@@ -31,15 +32,19 @@ class LinesView:
 
     def event(self, event: Document) -> None:
         """An event of events.jsonl."""
+        if event.get("event") == "attempt-start":
+            self._offsets.clear()
         self._write({"event": event})
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
-        """Bytes of a rank's log, in order; as text where they are whole UTF-8."""
+        """Bytes of a rank's log, in order, with their offset; as text where they are whole UTF-8."""
+        offset = self._offsets.get(rank, 0)
+        self._offsets[rank] = offset + len(data)
         try:
             content = {"data": data.decode()}
         except UnicodeDecodeError:
             content = {"base64": base64.b64encode(data).decode()}
-        self._write({"output": {"node": node_name, "rank": rank, **content}})
+        self._write({"output": {"node": node_name, "rank": rank, "offset": offset, **content}})
 
     def status(self, document: Document, now: float) -> None:
         """The status.json document, where it says something new."""

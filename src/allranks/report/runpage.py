@@ -116,7 +116,7 @@ def _summary(record: Record) -> str:
     ranks, nodes = record.status.get("world_size"), len(_list(record.run, "nodes"))
     seconds = _part(record.result, "timing").get("total")
     parts = [
-        f"{_text(ranks, 20)} ranks on {nodes} node{'' if nodes == 1 else 's'}" if ranks else f"{nodes} nodes",
+        f"{_text(ranks, 20)} ranks on {nodes} node{'' if nodes == 1 else 's'}" if ranks else "",
         f"started {_moment(record.run.get('started'))}" if _moment(record.run.get("started")) else "",
         f"took {duration(seconds)}" if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else "",
         f"exit {_text(record.result['exit'], 20)}" if "exit" in record.result else "",
@@ -281,9 +281,9 @@ def _environment(record: Record) -> list[tuple[str, str]]:
     versions = ", ".join(f"{k} {v}" for k, v in _part(run, "versions").items())
     master = _part(record.status, "master")
     rows = [
-        ("command", shlex.join(command)), ("scheduler", scheduler(run, record.preflight)),
-        ("working directory", run.get("workdir")), ("run directory", record.directory), ("versions", versions),
-        ("launched on", _part(run, "controller").get("host")),
+        ("command", shlex.join(command)), ("scheduler", scheduler(run, record.preflight) if run else ""),
+        ("working directory", run.get("workdir")), ("run directory" if run else "directory", record.directory),
+        ("versions", versions), ("launched on", _part(run, "controller").get("host")),
         ("master", f"{master['address']}:{master.get('port')}" if master.get("address") else ""),
         *((f"setting {k}", v) for k, v in settings(run)),
     ]  # fmt: skip

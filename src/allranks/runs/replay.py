@@ -79,9 +79,12 @@ class Replay:
         stream = Stream(RANK_LOG, rank, self._attempt)
         index = self._nodes.setdefault(node, len(self._nodes))
         path = self.run.log_path(index, node, *stream)
-        offset = path.stat().st_size if path.exists() else 0
+        size = path.stat().st_size if path.exists() else 0
+        offset = output.get("offset")
+        offset = offset if isinstance(offset, int) and offset >= 0 else size
         self._logs.write(index, node, stream, offset, data)
-        self.view.output(node, rank, data, now)
+        if offset + len(data) > size:  # else the follower before this one has shown it
+            self.view.output(node, rank, data[max(0, size - offset) :], now)
 
     def _status(self, status: Document, now: float) -> None:
         if status.get("state") in OVER:

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from allranks.diagnose.outcomes import CTRL_C, DONE, PROGRAM, SERVICE, STOPPED, exit_code
-from allranks.diagnose.pods import Pod, hopeless, read_pods, troubles, waiting
+from allranks.diagnose.pods import IMAGE, Pod, hopeless, read_pods, troubles, waiting
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding, Verdict, Where
 from allranks.plan.render.pods import CONTAINER
@@ -50,7 +50,8 @@ class Following:
         self._followed, self._since = "", str((run.read_document("follow.json") or {}).get("since") or "")
         self._next, self._pause, self._said = 0.0, LOOK_EVERY, ""
         self._alone_since: float | None = None
-        self._ended_at = 0.0
+        self._ended_at = self._image_since = 0.0
+        self._patience = float(where.get("patience") or 600.0)
         self._lost = ""
 
     # -- following ---------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class Following:
         """Pod 0 has ended, or never can start, and has said nothing of a result."""
         if self._lost:
             return None
-        never = hopeless(self.pods) if not self.stopping else None
+        never = hopeless(self.pods, self.events, self._image_wait(now)) if not self.stopping else None
         if never is not None:
             return self._concluded(never)
         first = self._first()
@@ -129,6 +130,12 @@ class Following:
         if now - self._alone_since < PATIENCE and not (self.stopping and not self._followed):
             return None
         return self._concluded(self._cause())
+
+    def _image_wait(self, now: float) -> bool:
+        """An image has been waited for as long as the ranks may take to start."""
+        waits = any(p.why in IMAGE for p in self.pods)
+        self._image_since = (self._image_since or now) if waits else 0.0
+        return waits and now - self._image_since > self._patience
 
     def _all_over(self) -> bool:
         return bool(self.pods) and all(p.ended for p in self.pods)

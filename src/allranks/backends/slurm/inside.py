@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from allranks.cluster.slurm import Allocation, read_allocation
-from allranks.diagnose.slurm import Job, cancelled, ended, nodes_at_fault, warned
+from allranks.diagnose.slurm import Job, cancelled, ended, nodes_at_fault, out_of_memory, warned
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
 from allranks.plan.slurm import WARN_BEFORE
@@ -77,7 +77,7 @@ class Inside:
     def linger(self) -> None:
         """After the orderly end before a preemption: Slurm puts back into the queue only a job that still runs when the
         GraceTime is over, and ends this process then (SIGTERM)."""
-        if self.warned_t is None or not self.allocation.batch:
+        if not self.allocation.batch:
             return
         began = time.monotonic()
         while time.monotonic() - began < LINGER:
@@ -100,6 +100,10 @@ class Inside:
             return None
         if self.warned_t is not None:
             return warned(job, self.warned_t, time.time())
+        if job.state == "RUNNING" and job.preempted and stopped:
+            return warned(job, time.time(), time.time())
+        if job.state == "RUNNING" and out_of_memory(self.told()):
+            return ended(job.told("OUT_OF_MEMORY", ""), line=out_of_memory(self.told()))
         said = cancelled(self.told()) or cancelled(self._own_output())
         if job.state != "RUNNING" or (said is not None and said[0] != "CANCELLED"):
             state = said[0] if said is not None else "CANCELLED" if job.state == "COMPLETING" and stopped else job.state

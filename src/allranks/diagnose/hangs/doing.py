@@ -9,7 +9,7 @@ from typing import Any
 
 from .stacks import Frame, Stack, main_stack
 
-BUSY = 0.25  # of a core between two looks: it computes, it does not wait
+BUSY = 0.25  # of a core between two looks, used or waited for: it computes, or would, and does not wait for others
 MOVES = 1 << 20  # bytes between two looks: it saves or loads; the stacks that it prints are far less
 # Calls of torch.distributed that wait for other ranks (distributed_c10d.py, torch 2.1 to 2.13).
 COLLECTIVES = frozenset({
@@ -51,8 +51,8 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Look:
-    """One look at one rank. `cpu`, `io`: seconds used, bytes read and written so far; `state` as /proc has it; `file`
-    is what it reads, if known.
+    """One look at one rank. `cpu`: seconds used so far, and those it was `ready` for; `io`: bytes read and written so
+    far; `state` as /proc has it; `file` is what it reads, if known.
 
     `counted` are numbers that grow with every collective; `recorder` is what `recorder.read_recording` reads.
     """
@@ -66,6 +66,7 @@ class Look:
     file: str = ""
     counted: Mapping[str, Any] = field(default_factory=dict)
     recorder: Mapping[str, Any] = field(default_factory=dict)
+    ready: float = 0.0
     io: int = 0
 
 
@@ -88,7 +89,8 @@ def read_look(rank: int, found: Mapping[str, Any]) -> Look:
     """From what a node tells of a rank; absent parts are unknown."""
     text, error, state, wchan, file = (str(found.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
     cpu, counted, recorder = float(found.get("cpu") or 0.0), found.get("counted") or {}, found.get("recorder") or {}
-    return Look(rank, text, error, state, cpu, wchan, file, counted, recorder, int(found.get("io") or 0))
+    ready = float(found.get("ready") or 0.0)
+    return Look(rank, text, error, state, cpu, wchan, file, counted, recorder, ready, int(found.get("io") or 0))
 
 
 def doing(before: Look, after: Look, seconds: float) -> Doing:
@@ -108,7 +110,7 @@ def doing(before: Look, after: Look, seconds: float) -> Doing:
         return Doing(Kind.BUSY, at=own, why="it reads or writes", stack=stack)
     if after.state == "D":
         return Doing(Kind.BLOCKED, at=own, why=why or "in an uninterruptible wait of the kernel", stack=stack)
-    if seconds > 0 and (after.cpu - before.cpu) / seconds >= BUSY:
+    if seconds > 0 and (after.cpu - before.cpu + after.ready - before.ready) / seconds >= BUSY:
         return Doing(Kind.BUSY, at=own, why="it uses its CPU", stack=stack)
     if not stack:
         return Doing(Kind.UNKNOWN, why=after.error or why, stack=stack)

@@ -8,7 +8,7 @@ torch/distributed/flight_recorder, compares alike).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,7 +106,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Stall:
-    """An unfinished collective: who waits in it, who has not come, who is elsewhere, of whom nothing is known."""
+    """An unfinished collective: who waits in it, who has not come, who could not answer."""
 
     group: Group
     seq: int
@@ -170,7 +170,8 @@ def _product(shape: Iterable[int]) -> int:
 def account(recordings: Sequence[Recording]) -> Account | None:
     """None where no recorder knows of anything unfinished."""
     by_rank = {r.rank: r for r in recordings if not r.error}
-    stalls = [stall for group in _groups(by_rank.values()) if (stall := _stall(group, by_rank)) is not None]
+    mute = {r.rank for r in recordings if r.error}  # of ranks that were not asked nothing follows
+    stalls = [stall for group in _groups(by_rank.values()) if (stall := _stall(group, by_rank, mute)) is not None]
     if not stalls:
         return None
     unheard = [f"rank {r.rank}: {r.error}" for r in recordings if r.error]
@@ -194,7 +195,7 @@ def _groups(recordings: Iterable[Recording]) -> list[Group]:
     return sorted(found, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
 
 
-def _stall(group: Group, by_rank: Mapping[int, Recording]) -> Stall | None:
+def _stall(group: Group, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Stall | None:
     """The earliest collective of a group that somebody waits in."""
     heard = {r: by_rank[r] for r in group.ranks if r in by_rank}
     waits = [entry for r in heard.values() if (entry := r.waits(group)) is not None]
@@ -203,7 +204,7 @@ def _stall(group: Group, by_rank: Mapping[int, Recording]) -> Stall | None:
     seq = min(entry.seq for entry in waits)
     inside = {rank: entry for rank, r in heard.items() if (entry := r.at(group, seq)) is not None}
     behind = tuple(rank for rank, r in heard.items() if max((e.seq for e in r.entries.get(group, ())), default=0) < seq)
-    return Stall(group, seq, inside, behind, tuple(r for r in group.ranks if r not in by_rank))
+    return Stall(group, seq, inside, behind, tuple(r for r in group.ranks if r in mute))
 
 
 def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     error = end.error if end.raised is not None and end.raised.type != "ChildFailedError" else None
     return replace(
         end, rank=rank, code=code if code >= 0 else None, signal=-code if code < 0 else None, pid=pid, error=error,
-        tail=_of_rank(end.tail, rank),
+        tail=of_rank(end.tail, rank),
     )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     return replace(end, rank=rank, pid=own.get("pid") if isinstance(own, Mapping) else None)
 
 
-def _of_rank(tail: str, rank: int) -> str:
+def of_rank(tail: str, rank: int) -> str:
     """The log before the agent speaks; of lines that name their rank only the rank's own."""
     own = _AGENT_LINE.split(tail, maxsplit=1)[0]
     lines = own.splitlines(keepends=True)

@@ -60,9 +60,9 @@ def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
     return ("--same_network", *(word for name, value in found.items() for word in (f"--{name}", str(value))))
 
 
-def kept(tool: Tool | None) -> tuple[str, ...]:
+def kept(tool: Tool | None, *but: str) -> tuple[str, ...]:
     """The user's own options."""
-    return tool.kept(OURS) if tool is not None else ()
+    return tool.kept((*OURS, *but)) if tool is not None else ()
 
 
 def configured(facts: Mapping[str, Any]) -> Mapping[str, str] | None:

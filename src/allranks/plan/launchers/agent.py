@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,16 +38,20 @@ def node_environment(world_size: int, node: NodePlan, attempt: Attempt) -> dict[
 
 
 def for_ranks(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, str]:
-    """What node/runner_launched.py reads: how many ranks there shall be, and the files of each."""
+    """What node/runner_launched.py reads: how many ranks there shall be, and the files of each.
+
+    No quotes: colossalai passes variables through a shell.
+    """
     files = {
         "TORCHELASTIC_ERROR_FILE": place.error(ANY, attempt.number),
         "ALLRANKS_STACKS_FILE": place.stacks(ANY),
+        "ALLRANKS_ASK_SOCKET": place.asked(ANY),
         "NCCL_DEBUG_FILE": place.nccl_log(ANY, attempt.number),
     }
     return {
         "ALLRANKS_PLANNED": str(world_size),
         "ALLRANKS_FIRST_RANK": str(node.first_rank),
-        "ALLRANKS_RANK_FILES": json.dumps(files),
+        "ALLRANKS_RANK_FILES": "|".join(f"{name}={path}" for name, path in files.items()),
     }
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .accelerate import accelerate
+from .deepspeed import deepspeed
 from .kubernetes import kubernetes
 from .request import Rendered, Request
 from .skypilot import skypilot
@@ -29,7 +31,9 @@ class Renderer:
 
 
 RENDERERS = {
-    "torchrun": Renderer(torchrun, "a script for each node that starts torchrun"),
+    "torchrun": Renderer(torchrun, "a script for each node"),
+    "accelerate": Renderer(accelerate, "a configuration and a script for each node"),
+    "deepspeed": Renderer(deepspeed, "a hostfile, a configuration, a script for each node"),
     "slurm": Renderer(slurm, "a batch script for sbatch", hosts=False, ranks=False),
     "kubernetes": Renderer(kubernetes, "a Job, a JobSet, a TrainJob or pods", hosts=False, ranks=False, joins=True),
     "skypilot": Renderer(skypilot, "a SkyPilot task", hosts=False, ranks=False, joins=True),

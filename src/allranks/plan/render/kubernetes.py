@@ -19,7 +19,7 @@ from .request import Rendered, Request
 from .yamltext import read_yaml, yaml_text
 
 USAGE = 2
-OBJECT_LIMIT = 1 << 20  # bytes of a ConfigMap's content, which Kubernetes takes at most
+OBJECT_LIMIT = 1 << 20  # bytes that a ConfigMap holds (not of their base64)
 GROUP = "node"  # the replicated job of a JobSet
 TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
@@ -159,8 +159,8 @@ def _service(job: Job) -> Document:
 
 def _archive(job: Job) -> Document:
     text = base64.b64encode(job.archive).decode()
-    if len(text) >= OBJECT_LIMIT:
-        raise UsageError(f"{ARCHIVE} is {len(text)} bytes in base64, a ConfigMap holds {OBJECT_LIMIT}")
+    if len(job.archive) > OBJECT_LIMIT:
+        raise UsageError(f"{ARCHIVE} has {len(job.archive)} bytes, a ConfigMap holds {OBJECT_LIMIT}")
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": job.metadata(job.name), "binaryData": {ARCHIVE: text}}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from allranks.errors import UsageError
 from allranks.spec import RunSpec
 
-from ..ranks import NodePlan, Plan
+from ..ranks import Attempt, NodePlan, Plan
 
 Rendered = dict[str, str | bytes]  # file name (no directories): text; bytes are what nobody reads
 DEFAULT_PORT = 29500  # torch's own; nothing is proved here, so that a fixed one is as good as any
@@ -39,6 +39,11 @@ class Request:
         """--master-port, else torch's default."""
         return self.spec.master_port or DEFAULT_PORT
 
+    @property
+    def attempt(self) -> Attempt:
+        """The only one, as launchers take it."""
+        return Attempt(0, self.master_addr, self.master_port)
+
     def same_nproc(self) -> int:
         """Ranks a node, for what knows one number only; UsageError names two nodes that differ."""
         first = self.plan.nodes[0]
@@ -54,4 +59,4 @@ class Request:
 def script_name(node: NodePlan) -> str:
     """A node's script: the order of nodes, then the name."""
     width = max(2, len(str(node.of - 1)))
-    return f"node_{node.node.index:0{width}}_{node.node.name}.sh"
+    return f"node_{node.rank:0{width}}_{node.node.name}.sh"

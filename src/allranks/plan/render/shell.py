@@ -7,17 +7,33 @@ from collections.abc import Sequence
 
 from allranks.spec.secrets import is_secret_name
 
+from ..launchers.words import Words
 from .request import Request
 
+TOLD = "{}: start this here, and the other nodes' scripts there, in any order"
 
-def script(request: Request, title: str, argv: Sequence[str], lines: Sequence[str] = ()) -> str:
+
+class Here(str):
+    """A file beside the script, wherever that is put: its name."""
+
+
+def script(
+    request: Request, title: str, launcher: Sequence[str], program: Sequence[str], lines: Sequence[str] = ()
+) -> str:
     """A script for one node: `lines` come before the command."""
     spec = request.spec
-    wrapped = [*shlex.split(spec.wrap or ""), *argv]
+    wrapped = [*shlex.split(spec.wrap or ""), *launcher]
     parts = ["#!/bin/bash", f"# {title}", "set -e"]
     parts += [spec.prelude.rstrip("\n")] if spec.prelude else []
+    if any(isinstance(word, Here) for word in (*launcher, *program)):
+        parts.append('here="$(cd "$(dirname "$0")" && pwd)"')
     parts += [f"cd {shlex.quote(spec.workdir or request.workdir)}", *exports(request), *lines]
-    return "\n".join([*parts, "exec " + folded(wrapped)]) + "\n"
+    return "\n".join([*parts, f"exec {by_option(wrapped)} \\\n  {shown(program)}"]) + "\n"
+
+
+def python_words(request: Request, words: Words) -> list[str]:
+    """The training interpreter with the flags that the user gave it."""
+    return [request.spec.python or words.python or "python3", *words.flags]
 
 
 def exports(request: Request) -> list[str]:
@@ -30,5 +46,26 @@ def exports(request: Request) -> list[str]:
 
 
 def folded(words: Sequence[str]) -> str:
-    """A command over several lines: an option each, so that two scripts compare at a glance."""
+    """A command over several lines, a word each."""
     return " \\\n  ".join(shlex.quote(word) for word in words)
+
+
+def by_option(words: Sequence[str]) -> str:
+    """A command over several lines, an option with its value each, so that two scripts compare at a glance."""
+    lines = [quoted(words[0])]
+    for word in words[1:]:
+        if word.startswith("-") and not isinstance(word, Here):
+            lines.append(quoted(word))
+        else:
+            lines[-1] += " " + quoted(word)
+    return " \\\n  ".join(lines)
+
+
+def shown(words: Sequence[str]) -> str:
+    """A command on one line."""
+    return " ".join(map(quoted, words))
+
+
+def quoted(word: str) -> str:
+    """A word as the shell takes it."""
+    return f'"$here/{word}"' if isinstance(word, Here) else shlex.quote(word)

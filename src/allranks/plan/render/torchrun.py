@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..launchers.words import read_command
+from ..launchers.torchrun import arguments, kept
+from ..launchers.words import launched_by, read_training
 from ..ranks import NodePlan
 from .request import Rendered, Request, script_name
-from .shell import script
+from .shell import TOLD, python_words, script
 
 
 def torchrun(request: Request) -> Rendered:
@@ -14,21 +15,10 @@ def torchrun(request: Request) -> Rendered:
 
 
 def _script(request: Request, node: NodePlan) -> str:
-    words = read_command(request.spec.command)
-    python = request.spec.python or words.python or "python3"
+    words = read_training(request.spec)
     argv = [
-        python,
-        *words.flags,
-        "-m",
-        "torch.distributed.run",
-        f"--nnodes={node.of}",
-        f"--nproc-per-node={node.nproc}",
-        f"--node-rank={node.rank}",
-        "--rdzv-backend=static",
-        f"--master-addr={request.master_addr}",
-        f"--master-port={request.master_port}",
-        "--max-restarts=0",
+        *python_words(request, words), "-m", "torch.distributed.run", *kept(launched_by(request.spec)),
+        *(f"--{name}={value}" for name, value in arguments(node, request.attempt).items()),
         *(("--no-python",) if words.kind == "program" else ()),
-        *words.program,
-    ]
-    return script(request, f"{node.node.name}: start this here, and the other nodes' at any time", argv)
+    ]  # fmt: skip
+    return script(request, TOLD.format(node.node.name), argv, words.program)

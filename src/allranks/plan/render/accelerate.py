@@ -1,0 +1,80 @@
+"""accelerate: a configuration and a script for each node.
+
+A configuration that the command names (--config_file) is the base: its figures of nodes and ranks are replaced, the
+rest stays word for word. Static rendezvous on one network: main_process_ip and main_process_port as they stand.
+"""
+
+from __future__ import annotations
+
+import re
+
+from allranks.errors import UsageError
+
+from ..launchers.accelerate import kept
+from ..launchers.words import launched_by, read_training
+from ..ranks import NodePlan
+from .request import Rendered, Request, script_name
+from .shell import TOLD, Here, python_words, script
+
+BASE = """compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_GPU
+main_training_function: main
+mixed_precision: 'no'
+use_cpu: false
+"""
+
+
+def accelerate(request: Request) -> Rendered:
+    """{configuration and script of each node: text}."""
+    if request.plan.world_size < 2:
+        raise UsageError("render accelerate: one rank needs no launcher; set --nproc, or name more hosts")
+    files: Rendered = {}
+    for node in request.plan.nodes:
+        name = script_name(node)
+        config = name.removesuffix(".sh") + ".yaml"
+        files[config] = _config(request, node)
+        files[name] = _script(request, node, config)
+    return files
+
+
+def _config(request: Request, node: NodePlan) -> str:
+    """num_processes counts the ranks of all nodes."""
+    figures = {
+        "machine_rank": node.rank,
+        "main_process_ip": _text(request.master_addr),
+        "main_process_port": request.master_port,
+        "num_machines": node.of,
+        "num_processes": request.same_nproc() * node.of,
+        "rdzv_backend": "static",
+        "same_network": "true",
+    }
+    ours = re.compile(rf"({'|'.join(figures)})\s*:")
+    lines = [line for line in _base(request).splitlines() if not ours.match(line)]
+    return "\n".join([f"# {node.node.name}", *lines, *(f"{key}: {value}" for key, value in figures.items())]) + "\n"
+
+
+def _base(request: Request) -> str:
+    tool = launched_by(request.spec)
+    named = tool.value("config_file") if tool is not None else None
+    if not named:
+        return BASE
+    if named.endswith(".json"):
+        raise UsageError(f"render accelerate: {named}: give the configuration as YAML (accelerate config writes it)")
+    if named not in request.texts:
+        raise UsageError(f"render accelerate: --config_file {named}: there is no such file here")
+    return request.texts[named]
+
+
+def _text(word: str) -> str:
+    """A YAML text: an address such as ::1 is none of YAML's other things."""
+    return "'" + word.replace("'", "''") + "'"
+
+
+def _script(request: Request, node: NodePlan, config: str) -> str:
+    words, tool = read_training(request.spec), launched_by(request.spec)
+    argv = [
+        *python_words(request, words), "-m", "accelerate.commands.launch", *kept(tool, "config_file"),
+        "--config_file", Here(config), *(("--no_python",) if words.kind == "program" else ()),
+    ]  # fmt: skip
+    return script(request, TOLD.format(node.node.name), argv, words.program)

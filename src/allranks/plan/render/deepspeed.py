@@ -1,0 +1,86 @@
+"""deepspeed: a hostfile for all, a script for each node (--no_ssh), and a configuration whose batch sizes multiply out.
+
+A configuration that the command names is taken over with train_batch_size as micro batch × accumulation × ranks;
+figures that are "auto" or absent stay so. Without one a small one is written, for a program that wants it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from allranks.errors import UsageError
+
+from ..launchers.deepspeed import arguments, kept
+from ..launchers.settings import launcher_settings
+from ..launchers.words import launched_by, read_training
+from ..ranks import NodePlan
+from .request import Rendered, Request, script_name
+from .shell import TOLD, Here, python_words, script
+
+HOSTFILE, OWN = "hostfile", "ds_config.json"
+_TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+_NOTE = f"# {OWN} fits these nodes: give it to the program, or to deepspeed.initialize(config=…)"
+
+
+def deepspeed(request: Request) -> Rendered:
+    """{hostfile, configurations, script of each node: text}."""
+    named = {path: path.rpartition("/")[2] for path in launcher_settings(request.spec)["deepspeed"]}
+    files: Rendered = {HOSTFILE: "".join(f"{n.node.name} slots={n.nproc}\n" for n in request.plan.nodes)}
+    for path, name in named.items():
+        if path not in request.texts:
+            raise UsageError(f"render deepspeed: {path}: there is no such file here")
+        files[name] = _fitting(path, request.texts[path], request.plan.world_size)
+    if not named:
+        sizes = {_TRAIN: request.plan.world_size, _MICRO: 1, _STEPS: 1}
+        files[OWN] = _written({**sizes, "zero_optimization": {"stage": 1}})
+    for node in request.plan.nodes:
+        files[script_name(node)] = _script(request, node, named)
+    return files
+
+
+def _fitting(path: str, text: str, world: int) -> str:
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"render deepspeed: {path}: {error}") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"render deepspeed: {path} is no table of settings")
+    micro, steps, train = (config.get(key) for key in (_MICRO, _STEPS, _TRAIN))
+    if isinstance(micro, int) and isinstance(steps, int) and _TRAIN in config and train != "auto":
+        config[_TRAIN] = micro * steps * world
+    elif isinstance(train, int):
+        unit = next((n for n in (micro, steps) if isinstance(n, int)), 1) * world
+        if train % unit:
+            raise UsageError(
+                f"render deepspeed: {path}: {_TRAIN} {train} is no multiple of {unit} on {world} ranks; "
+                f"set {max(1, train // unit) * unit}, or write {_MICRO} and {_STEPS}"
+            )
+    return _written(config)
+
+
+def _written(config: dict[str, Any]) -> str:
+    return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+
+
+def _script(request: Request, node: NodePlan, named: dict[str, str]) -> str:
+    words, tool = read_training(request.spec), launched_by(request.spec)
+    ours = [Here(w) if w == HOSTFILE else w for w in arguments(node, request.attempt, HOSTFILE)]
+    argv = [
+        *python_words(request, words), "-m", "deepspeed.launcher.runner", *kept(tool), *ours,
+        *(("--no_python",) if words.kind == "program" else ()),
+    ]  # fmt: skip
+    return script(request, TOLD.format(node.node.name), argv, _beside(words.program, named), () if named else (_NOTE,))
+
+
+def _beside(program: Sequence[str], named: dict[str, str]) -> list[str]:
+    """The program's words, with the configuration that lies beside the script."""
+    found: list[str] = []
+    for word in program:
+        option, equals, value = word.partition("=")
+        if equals and value in named:  # --deepspeed_config=ds.json: two words mean the same
+            found += [option, Here(named[value])]
+        else:
+            found.append(Here(named[word]) if word in named else word)
+    return found

@@ -1,0 +1,16 @@
+#!/bin/bash
+# g02: start this here, and the other nodes' scripts there, in any order
+set -e
+source /opt/env/bin/activate
+here="$(cd "$(dirname "$0")" && pwd)"
+cd '/shared/my project'
+: "${WANDB_API_KEY:?set WANDB_API_KEY in this shell}"; export WANDB_API_KEY
+export OMP_NUM_THREADS=4
+exec python3 \
+  -m deepspeed.launcher.runner \
+  --hostfile "$here/hostfile" \
+  --no_ssh \
+  --node_rank 1 \
+  --master_addr g01 \
+  --master_port 29500 \
+  train.py --deepspeed_config "$here/ds.json" --lr 1

@@ -1,0 +1,18 @@
+#!/bin/bash
+# g06: start this here, and the other nodes' scripts there, in any order
+set -e
+source /opt/env/bin/activate
+cd '/shared/my project'
+: "${WANDB_API_KEY:?set WANDB_API_KEY in this shell}"; export WANDB_API_KEY
+export OMP_NUM_THREADS=4
+exec python3 \
+  -m torch.distributed.run \
+  --tee 3 \
+  --nnodes=8 \
+  --nproc-per-node=8 \
+  --node-rank=5 \
+  --rdzv-backend=static \
+  --master-addr=g01 \
+  --master-port=29500 \
+  --max-restarts=0 \
+  -m pkg.train --lr 1

@@ -1,0 +1,121 @@
+"""Commands that begin with another launcher: what is read out of them, and what is started."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from allranks.cluster import Node
+from allranks.errors import ConfigError, UsageError
+from allranks.plan.launchers import LAUNCHERS, deepspeed
+from allranks.plan.launchers.deepspeed import hostfile
+from allranks.plan.launchers.settings import launcher_settings
+from allranks.plan.launchers.words import read_training
+from allranks.plan.ranks import NodePlan
+from allranks.spec import RunSpec, resolve
+from allranks.spec.fields import LAUNCHERS as NAMES
+from allranks.spec.tools import read_tool
+
+
+def test_every_launcher_can_be_asked_for() -> None:
+    assert sorted(LAUNCHERS) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "program"),
+    [
+        ("torchrun --nnodes=2 --nproc-per-node 8 t.py --lr 3", {"nnodes": "2", "nproc_per_node": "8"}, "t.py --lr 3"),
+        ("torchrun --standalone -m pkg.train -m x", {"standalone": None, "m": None}, "-m pkg.train -m x"),
+        ("python3 -m torch.distributed.run --tee 3 t.py", {"tee": "3"}, "t.py"),
+        ("python -m torch.distributed.launch --use_env t.py", {"use_env": None}, "t.py"),
+        (
+            "accelerate launch --multi_gpu --config_file a t.py --cpu",
+            {"multi_gpu": None, "config_file": "a"},
+            "t.py --cpu",
+        ),
+        ("accelerate-launch t.py", {}, "t.py"),
+        ("/opt/env/bin/accelerate launch --module pkg.t a", {"module": None}, "-m pkg.t a"),
+        ("accelerate launch --num_processes=4 -- t.py --x", {"num_processes": "4"}, "t.py --x"),
+        ("deepspeed --num_gpus 4 --no_local_rank t.py --d x", {"num_gpus": "4", "no_local_rank": None}, "t.py --d x"),
+        ("deepspeed -H hosts --module pkg", {"H": "hosts", "module": None}, "-m pkg"),
+        ("colossalai run --nproc_per_node 2 t.py --lr 1", {"nproc_per_node": "2"}, "t.py --lr 1"),
+        ("colossalai run --nproc_per_node 2 -m pkg.t --lr 1", {"nproc_per_node": "2"}, "-m pkg.t --lr 1"),
+    ],
+)
+def test_a_tool_is_read(line: str, options: dict[str, str | None], program: str) -> None:
+    tool = read_tool(shlex.split(line))
+    assert tool is not None
+    assert tool.name in line.replace("torch.distributed", "torchrun")
+    assert {o.name: o.value for o in tool.options} == options
+    assert list(tool.program) == program.split()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py",
+        "python train.py",
+        "accelerate config",
+        "torchrunner x.py",
+        "python -m accelerate",
+        "colossalai check",
+    ],
+)
+def test_what_is_no_tool(line: str) -> None:
+    assert read_tool(line.split()) is None
+
+
+def test_the_interpreter_beside_a_tool() -> None:
+    words = read_training(RunSpec(command=("/opt/env/bin/torchrun", "t.py"), launcher="torchrun"))
+    assert (words.python, words.kind, words.program) == ("/opt/env/bin/python", "python-script", ("t.py",))
+
+
+def resolved(command: str, **options: object) -> tuple[str, tuple[str, ...]]:
+    found = resolve({"command": command.split(), "local": 2, **options}, {}, {}, config_source="allranks.toml")
+    return found.spec.launcher, found.notes
+
+
+def test_the_command_names_the_launcher() -> None:
+    launcher, notes = resolved("accelerate launch t.py")
+    assert launcher == "accelerate"
+    assert notes == ("accelerate launch is started once a node, and told who the nodes are (--launcher accelerate)",)
+    assert resolved("train.py") == ("direct", ())
+    assert resolved("accelerate launch t.py", launcher="command") == ("command", ())
+    assert resolved("accelerate launch t.py", launcher="accelerate") == ("accelerate", ())
+
+
+def test_two_launchers_are_refused() -> None:
+    with pytest.raises(UsageError, match="--launcher deepspeed, but the command starts with accelerate launch"):
+        resolved("accelerate launch t.py", launcher="deepspeed")
+    with pytest.raises(UsageError, match="torchrun has no program"):
+        resolved("torchrun --nnodes 2")
+    with pytest.raises(ConfigError, match="one of direct, torchrun, accelerate"):
+        resolve({"command": ["t.py"]}, {}, {"launcher": "mpirun"}, config_source="allranks.toml")
+
+
+@pytest.mark.parametrize(
+    ("counts", "lines"),
+    [([4, 4], ["4", "4"]), ([8, 8, 8], ["8", "8", "8"]), ([2, 4, 6, 1], None)],
+)
+def test_a_hostfile_gives_every_node_its_ranks(counts: list[int], lines: list[str] | None) -> None:
+    """deepspeed numbers ranks by the slots of the lines before: a node needs no more than sums to be right."""
+    world, first = sum(counts), 0
+    for index, count in enumerate(counts):
+        node = NodePlan(Node(index, "n", "n"), count, first, len(counts), "", index)
+        slots = [int(line.split("slots=")[1]) for line in hostfile(world, node).splitlines()]
+        assert len(slots) == len(counts) and min(slots) > 0
+        assert (sum(slots[:index]), slots[index], sum(slots)) == (first, count, world)
+        assert lines is None or [str(s) for s in slots] == lines
+        first += count
+    assert callable(deepspeed)
+
+
+def test_the_configurations_that_a_command_names() -> None:
+    command = "accelerate launch --config_file a.yaml t.py --deepspeed ds.json --ds_config=z.json --data x.json"
+    found = launcher_settings(RunSpec(command=tuple(command.split()), launcher="accelerate"))
+    assert (found["name"], found["accelerate"], found["deepspeed"]) == ("accelerate", "a.yaml", ["ds.json", "z.json"])
+    assert not found["holds"]
+    assert launcher_settings(RunSpec(command=("t.py",), launcher="accelerate"))["accelerate"] == ""
+    assert launcher_settings(RunSpec(command=("t.py",)))["accelerate"] is None
+    assert launcher_settings(RunSpec(command=tuple(command.split()), launcher="command"))["holds"]

@@ -1,0 +1,74 @@
+"""allranks.pyz: one file that a bare Python runs, the same for the same sources, small enough for a ConfigMap."""
+
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from allranks.backends import zipapp
+from allranks.cli.main import VERBS
+
+CONFIG_MAP = 1 << 20  # bytes a ConfigMap may hold (kubernetes/pkg/apis/core/validation: MaxSecretSize)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pyz") / "allranks.pyz"
+    path.write_bytes(zipapp.build())
+    return path
+
+
+def call(archive, *words):
+    """Isolated and without site-packages, as in an image that has nothing."""
+    place = tempfile.mkdtemp(dir=archive.parent)
+    return subprocess.run([sys.executable, "-I", "-S", str(archive), *words], env={"TMPDIR": place}, cwd=place,
+                          capture_output=True, text=True, timeout=120), Path(place)  # fmt: skip
+
+
+def test_it_fits_and_is_the_same_every_time(archive):
+    first = zipapp.build()
+    zipapp.build.cache_clear()
+    assert zipapp.build() == first == archive.read_bytes()
+    assert len(first) < 0.8 * CONFIG_MAP
+
+
+@pytest.mark.parametrize("verb", ["join", "run", "status"])
+def test_a_bare_python_has_the_verbs_options(archive, verb):
+    done, place = call(archive, verb, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--json" in done.stdout and f"Example: allranks {verb}" in " ".join(done.stdout.split())
+    assert verb in VERBS and list(place.iterdir()) == []  # what it unpacked is gone
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["join", "--nnodes", "two"], "--nnodes"),
+        (["join", "--nnodes", "2", "--", "x.py"], "set --node-rank, --master-addr"),
+        (["join", "--nodes", "2"], "unrecognized arguments: --nodes"),
+    ],
+)
+def test_wrong_use_is_exit_2_and_one_sentence(archive, words, said):
+    done, _ = call(archive, *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("allranks: ") and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"), [("print('here')", 0, "[2 ranks] here"), ("raise SystemExit(3)", 1, "VERDICT")]
+)
+def test_a_run_of_one_node_from_the_archive_alone(archive, program, code, said):
+    words = ["--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1", "--nproc", "2", "--no-check"]
+    done, place = call(archive, "join", *words, "--port", free_port(), "--", sys.executable, "-c", program)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert said in done.stdout and "Traceback" not in done.stderr
+    assert [p.name for p in place.iterdir()] == ["runs"]
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
