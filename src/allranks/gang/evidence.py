@@ -46,8 +46,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
 
 def _record(gang: Gang, run: RunDirectory, item: Exit) -> ExitRecord:
     node = gang.nodes[item.node]
-    first = min(node.ranks, default=None)
-    head, tail, metrics = read_log(run, node.index, node.name, item, first) if item.code != 0 else ("", "", None)
+    head, tail, metrics = read_log(run, node.index, node.name, item) if item.code != 0 else ("", "", None)
     return ExitRecord(
         item.rank, item.node, item.code, item.signal, item.t, item.expected, item.attempt, item.oom_kills,
         dict(item.error) if item.error else None, tail, node.ranks[item.rank].pid if item.rank in node.ranks else None,

@@ -34,16 +34,15 @@ def read_incident(run: RunDirectory) -> Incident | None:
         incident = replace(incident, command=tuple(document.get("command") or ()))
     except (KeyError, TypeError, ValueError):  # written by another version, or damaged
         return None
-    firsts = {node: min(ranks) for node, ranks in incident.ranks_by_node.items() if ranks}
-    return replace(incident, exits=tuple(_complete(run, e, nodes, firsts.get(e.node)) for e in incident.exits))
+    return replace(incident, exits=tuple(_complete(run, e, nodes) for e in incident.exits))
 
 
-def _complete(run: RunDirectory, end: ExitRecord, nodes: Mapping[str, int], first: int | None) -> ExitRecord:
+def _complete(run: RunDirectory, end: ExitRecord, nodes: Mapping[str, int]) -> ExitRecord:
     """With its error file, and where it failed the ends of its log and metrics."""
     error = RunDirectory(_errors(run, end.attempt)).read_document(f"rank_{end.rank:03d}.json")
     if end.code == 0:
         return replace(end, error=error)
-    head, tail, metrics = read_log(run, nodes.get(end.node, 0), end.node, end, first)
+    head, tail, metrics = read_log(run, nodes.get(end.node, 0), end.node, end)
     return replace(end, error=error, head=head, tail=tail, metrics=metrics)
 
 
@@ -56,20 +55,16 @@ class Ended(Protocol):
     def attempt(self) -> int: ...
 
 
-def read_log(
-    run: RunDirectory, index: int, node: str, end: Ended, first: int | None
-) -> tuple[str, str, dict[str, Any] | None]:
-    """Beginning and end of a rank's log, and the last row of its metrics.
-
-    `first` is the first rank of its node: under another launcher its log is that of all ranks there.
-    """
+def read_log(run: RunDirectory, index: int, node: str, end: Ended) -> tuple[str, str, dict[str, Any] | None]:
+    """Beginning and end of a rank's log, and the last row of its metrics."""
     log = run.log_path(index, node, RANK_LOG, end.rank, end.attempt)
-    shared = not log.exists() and first is not None
-    if shared and first is not None:
-        log = run.log_path(index, node, RANK_LOG, first, end.attempt)
-    tail = _read_end(log)
-    metrics = _read_end(run.log_path(index, node, METRICS, end.rank, end.attempt))
-    return _read_end(log, first=True), of_rank(tail, end.rank) if shared else tail, _last_row(metrics)
+    metrics = _last_row(_read_end(run.log_path(index, node, METRICS, end.rank, end.attempt)))
+    if log.exists():
+        return _read_end(log, first=True), _read_end(log), metrics
+    logs = sorted(log.parent.glob("rank_*.log"))  # another launcher's: one log for all ranks of the node
+    if not logs:
+        return "", "", metrics
+    return _read_end(logs[0], first=True), of_rank(_read_end(logs[0]), end.rank), metrics
 
 
 def _read_end(path: Path, first: bool = False) -> str:

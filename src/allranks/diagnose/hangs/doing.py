@@ -51,8 +51,8 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Look:
-    """One look at one rank. `cpu`: seconds used so far, and those it was `ready` for; `io`: bytes read and written so
-    far; `state` as /proc has it; `file` is what it reads, if known.
+    """One look at one rank. `cpu`: seconds used so far, and those it was `ready` for; `io`: bytes read and written;
+    `state` as /proc has it; `file` is what it reads, if known.
 
     `counted` are numbers that grow with every collective; `recorder` is what `recorder.read_recording` reads.
     """
@@ -89,8 +89,8 @@ def read_look(rank: int, found: Mapping[str, Any]) -> Look:
     """From what a node tells of a rank; absent parts are unknown."""
     text, error, state, wchan, file = (str(found.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
     cpu, counted, recorder = float(found.get("cpu") or 0.0), found.get("counted") or {}, found.get("recorder") or {}
-    ready = float(found.get("ready") or 0.0)
-    return Look(rank, text, error, state, cpu, wchan, file, counted, recorder, ready, int(found.get("io") or 0))
+    ready, moved = float(found.get("ready") or 0.0), int(found.get("io") or 0)
+    return Look(rank, text, error, state, cpu, wchan, file, counted, recorder, ready, moved)
 
 
 def doing(before: Look, after: Look, seconds: float) -> Doing:
