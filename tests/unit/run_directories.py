@@ -109,7 +109,8 @@ def make(
     documents = {"run": document, "result": result, "status": status, **({"verdict": verdict} if failed else {})}
     for name, content in documents.items():
         (directory / f"{name}.json").write_text(json.dumps(content))
-    (directory / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events(nodes, failing)))
+    told = [e for e in events(nodes, failing) if e["event"] != "attempt-start"]  # so the kept verdict stands
+    (directory / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in told))
     for i, (node, some) in enumerate(nodes.items()):
         folder = directory / "logs" / f"node_{i:02d}_{node}"
         folder.mkdir(parents=True)
