@@ -131,6 +131,7 @@ def test_every_pair_is_measured_both_ways(gang: Callable[..., Gang]) -> None:
     assert "6 pairs in 3 rounds" in run.lines and "round 3/3" in run.lines and "row sends to column" in run.lines
 
 
+@pytest.mark.slow
 def test_it_runs_from_the_archive_that_nodes_get(gang: Callable[..., Gang], tmp_path: Path) -> None:
     """Nothing but these files: an import of anything else of allranks fails here."""
     archive = tmp_path / "tools.zip"
@@ -144,6 +145,7 @@ def test_it_runs_from_the_archive_that_nodes_get(gang: Callable[..., Gang], tmp_
     assert pairs_of(run.links()) == ALL
 
 
+@pytest.mark.slow
 def test_pairs_known_as_dead_are_left_out(gang: Callable[..., Gang]) -> None:
     run = gang("--dead", "h3/h1,h2/h4")
     run.codes()
@@ -151,6 +153,7 @@ def test_pairs_known_as_dead_are_left_out(gang: Callable[..., Gang]) -> None:
     assert "2 pairs known as dead are left out" in run.lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_leader_that_goes_costs_only_its_pairs(gang: Callable[..., Gang], how: signal.Signals) -> None:
     run = gang("--timeout", "4s")

@@ -195,6 +195,7 @@ def test_launch_and_check_give_the_verbs_documents(tmp_path: Path) -> None:
 # ---- with torch
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.torch
 def test_the_example_alone_from_a_single_file(tmp_path: Path) -> None:

@@ -92,9 +92,10 @@ def secret_is_nowhere(place: Path) -> None:
 # -- Kubernetes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize("kind", ["job", pytest.param("pods", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["job", "pods"])
 def test_the_demo_trains_in_four_pods(rendered: Callable[..., Pods], tmp_path: Path, kind: str) -> None:
     pods = rendered(DEMO, "--kind", kind)
     pods.start(2, 0, 3, 1)
@@ -224,6 +225,7 @@ def sky(pods_bed: Bed, tmp_path: Path) -> Iterator[Callable[..., Machines]]:
         machines.end()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_the_demo_trains_on_four_machines(sky: Callable[..., Machines], tmp_path: Path) -> None:

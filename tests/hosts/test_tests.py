@@ -63,6 +63,7 @@ def test_four_hosts_with_two_ranks_each_pass(launch: Launch) -> None:
     assert launch.alive() == []
 
 
+@pytest.mark.slow
 def test_one_ranks_wrong_data_is_named(launch: Launch) -> None:
     double = "ALLRANKS_TEST_DOUBLE=rank=5,test=all_gather,what=zeros"
     document = ask(launch, "--nproc", "2", "--size", SIZE, "--env", double, "--only", "barrier,all_gather")

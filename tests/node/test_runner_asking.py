@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -80,6 +81,12 @@ def test_a_rank_without_a_process_group_is_said_to_have_none(tmp_path: Path) -> 
     assert found == {7: {"error": "its flight recorder could not be asked: it has no process group"}}
 
 
+def said(output: str) -> list[str]:
+    """Lines that are not the helper's; of open files how many there are: torch's own threads take the numbers."""
+    kept = [line for line in output.splitlines() if "asked:" not in line]
+    return [re.sub(r"\[[0-9, ]+\]", lambda found: f"{len(found[0].split(','))} files", line) for line in kept]
+
+
 def test_the_program_sees_nothing_of_it(tmp_path: Path) -> None:
     """Threads, files, forked workers with warnings as errors, an end and a second beginning."""
     outputs = {}
@@ -97,7 +104,7 @@ def test_the_program_sees_nothing_of_it(tmp_path: Path) -> None:
     assert [code for code, _ in outputs[True] + outputs[False]] == [0] * 4, outputs
     for plain, through in zip(outputs[False], outputs[True], strict=True):
         lines = through[1].splitlines()
-        assert [x for x in lines if "asked:" not in x] == [x for x in plain[1].splitlines() if "asked:" not in x]
+        assert said(through[1]) == said(plain[1])
         asked = [line.partition(": ")[2] for line in lines if "asked:" in line]
         keys = "['groups', 'pid', 'rank', 'recorders', 'schema', 't', 'torch']"
         assert asked == [keys, "refused", keys], "while there are groups, and only then"

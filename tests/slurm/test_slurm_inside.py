@@ -21,6 +21,7 @@ LONG = 300.0  # torch on four nodes of one shared machine
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @torch
 def test_the_demo_trains_on_four_nodes(slurm: SlurmBed, tmp_path: Path) -> None:

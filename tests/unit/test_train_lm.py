@@ -85,6 +85,7 @@ def test_ranks_train_on_different_data_and_agree_on_the_mean(straight):
     )
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_losses_and_another_does_not(straight, tmp_path):
     for workers in ("0", "2"):
         finish(start(tmp_path / workers, "--steps", "20", "--workers", workers))
@@ -105,6 +106,7 @@ def test_resumed_run_equals_the_straight_one(straight, tmp_path):
     assert "all 20 steps are done" in again
 
 
+@pytest.mark.slow
 def test_resume_never_starts_anew(straight, tmp_path):
     for _ in range(2):
         finish(start(tmp_path, "--steps", "3", "--resume", "never"))

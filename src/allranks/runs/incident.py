@@ -22,18 +22,22 @@ TAIL = 16 << 10  # bytes at either end of a failed rank's log
 def read_incident(run: RunDirectory) -> Incident | None:
     """None where the events do not tell of an attempt: an empty or foreign directory, a disk that was full."""
     document = run.read_document("run.json") or {}
-    entries = document.get("nodes") or ()
-    nodes = {str(n["name"]): int(n["index"]) for n in entries}
-    ranked = {int(n.get("node_rank", n["index"])): str(n["name"]) for n in entries if n.get("node_rank", 0) is not None}
-    launcher = str((document.get("spec") or {}).get("launcher") or "direct")
     events, _ = run.read_events()
     if not any(e.get("event") == "attempt-start" for e in events):
         return None
     try:
-        incident = fold(events, last_attempt(events), [ranked[k] for k in sorted(ranked)], launcher)
-        incident = replace(incident, command=tuple(document.get("command") or ()))
-    except (KeyError, TypeError, ValueError):  # written by another version, or damaged
+        return _read(run, document, events)
+    except (AttributeError, KeyError, TypeError, ValueError):  # written by another version, or damaged
         return None
+
+
+def _read(run: RunDirectory, document: Mapping[str, Any], events: list[dict[str, Any]]) -> Incident:
+    entries = document.get("nodes") or ()
+    nodes = {str(n["name"]): int(n["index"]) for n in entries}
+    ranked = {int(n.get("node_rank", n["index"])): str(n["name"]) for n in entries if n.get("node_rank", 0) is not None}
+    launcher = str((document.get("spec") or {}).get("launcher") or "direct")
+    incident = fold(events, last_attempt(events), [ranked[k] for k in sorted(ranked)], launcher)
+    incident = replace(incident, command=tuple(document.get("command") or ()))
     return replace(incident, exits=tuple(_complete(run, e, nodes) for e in incident.exits))
 
 
