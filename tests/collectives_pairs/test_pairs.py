@@ -171,6 +171,7 @@ def test_a_leader_that_goes_costs_only_its_pairs(gang: Callable[..., Gang], how:
     assert "h3 did not answer" in findings[0]["message"] and findings[0]["message"] in run.lines
 
 
+@pytest.mark.slow
 def test_a_leader_that_never_comes(gang: Callable[..., Gang]) -> None:
     run = gang(without=(3,), TEST_START="20")
     assert run.codes() == {0: 3, 1: 3, 2: 3}
@@ -178,6 +179,7 @@ def test_a_leader_that_never_comes(gang: Callable[..., Gang]) -> None:
     assert [item["where"]["node"] for item in run.rows()[-1]["findings"]] == ["h4"]
 
 
+@pytest.mark.slow
 def test_the_others_end_when_rank_0_goes(gang: Callable[..., Gang]) -> None:
     run = gang("--timeout", "4s")
     run.until("round 1/3")

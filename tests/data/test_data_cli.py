@@ -83,6 +83,7 @@ def test_audit_of_a_right_loader_by_module_name() -> None:
     assert document["ok"] and document["schema"] == 1 and len(document["coverage"]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_audit_of_64_ranks() -> None:
     words = ["--loader", f"{LOADERS}:distributed", "--world-size", "64", "--json"]
@@ -96,7 +97,8 @@ def test_audit_of_64_ranks() -> None:
 def test_a_loader_that_raises() -> None:
     done = allranks("audit", "--loader", f"{LOADERS}:raises")
     assert done.returncode == 1
-    assert "the loader raised alone: RuntimeError: no such corpus" in done.stderr
+    assert "RuntimeError: no such corpus" in done.stderr  # alone or as a rank: they are asked side by side
+    assert "the loader raised alone:" in done.stderr or "the loader raised as rank " in done.stderr
     missing = allranks("audit", "--loader", f"{LOADERS}:nobody")
     assert missing.returncode == 1 and "has no attribute 'nobody'" in missing.stderr
 

@@ -121,6 +121,7 @@ def test_nothing_is_left_after_the_first_batches(tmp_path: Path) -> None:
     assert "allranks" not in module.DataLoader.__iter__.__code__.co_filename
 
 
+@pytest.mark.slow
 def test_ranks_of_a_real_group(tmp_path: Path) -> None:
     """Two processes with gloo and DDP, each with a sampler of its local rank as on two nodes."""
     script = tmp_path / "train.py"

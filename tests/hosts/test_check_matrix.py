@@ -125,6 +125,7 @@ def nothing_left(bed: Bed) -> None:
 # -- names -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_own_name_does_not_resolve(check: Checker) -> None:
     check.bed.host("h2").forget_own_name()
     assert check.found() == {("own_name", "h2", "warn")}
@@ -136,6 +137,7 @@ def test_own_name_is_loopback(check: Checker) -> None:
     assert "127.0.1.1" in check.message("own_name")
 
 
+@pytest.mark.slow
 def test_a_peers_name_leads_elsewhere_on_one_node(check: Checker) -> None:
     host = check.bed.host("h4")
     host.set_hosts(host.hosts_text.replace(f"{check.bed.host('h1').address} ", "10.9.9.9 "))
@@ -146,6 +148,7 @@ def test_a_peers_name_leads_elsewhere_on_one_node(check: Checker) -> None:
 # -- ports and packets -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ports_dropped_one_way(check: Checker) -> None:
     check.bed.host("h3")._filter(f"ip saddr {check.bed.host('h2').address} {SYN} drop")
     assert check.found() == {("ports", "h2>h3", "fail")}
@@ -159,6 +162,7 @@ def test_ports_rejected_by_one_node(check: Checker) -> None:
     assert "from h1, h2 and h4 to h3" in check.message("ports").replace("h4, h2 and h1", "h1, h2 and h4")
 
 
+@pytest.mark.slow
 def test_the_master_port_rejected(check: Checker) -> None:
     check.bed.host("h1").reject_port(PORT)
     found = check.found("--master-port", str(PORT))
@@ -174,6 +178,7 @@ def test_high_ports_filtered_but_the_master_port_open(check: Checker) -> None:
     assert "the master port alone is not enough" in check.message("ports")
 
 
+@pytest.mark.slow
 def test_an_mtu_black_hole_between_two_nodes(check: Checker) -> None:
     for one, other in (("h2", "h3"), ("h3", "h2")):
         check.bed.host(one)._filter(f"ip saddr {check.bed.host(other).address} meta length > 1000 drop")
@@ -188,6 +193,7 @@ def test_an_mtu_black_hole_of_one_node(check: Checker) -> None:
     assert "ip link set dev eth0 mtu 1000" in check.message("mtu")
 
 
+@pytest.mark.slow
 def test_a_third_of_packets_lost_on_one_link(check: Checker) -> None:
     check.bed.host("h3").loss(30, check.bed.host("h2"))
     assert check.found() == {("packet_loss", "h2>h3", "fail")}
@@ -196,6 +202,7 @@ def test_a_third_of_packets_lost_on_one_link(check: Checker) -> None:
 # -- interfaces ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_second_default_route(check: Checker) -> None:
     host = check.bed.host("h2")
     host.add_interface("eth1", "172.16.7.2/24")
@@ -289,6 +296,7 @@ def repository(check: Checker) -> Path:
     return clone
 
 
+@pytest.mark.slow
 def test_another_commit_on_one_node(check: Checker) -> None:
     clone = repository(check)
     (clone / "model.py").write_text("new = True\n")
@@ -369,6 +377,7 @@ def test_few_open_files(check: Checker) -> None:
 # -- leftovers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_leftover_of_an_earlier_run(check: Checker) -> None:
     """Launcher, guard and watcher are killed in one instant: the documented limit. A rank's child stays."""
     launch = Launch(check.bed, check.place / "earlier").start(program("v_steps.py"), hosts="h3").until_running(1)

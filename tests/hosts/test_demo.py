@@ -29,6 +29,7 @@ def losses(run_dir: Path) -> list[list[tuple[int, float, float]]]:
     return found
 
 
+@pytest.mark.slow
 def test_ssh_hosts_and_virtual_nodes_train_alike(bed2: Bed, tmp_path: Path) -> None:
     launch = Launch(bed2, tmp_path / "hosts").start(JOB, nproc=2)
     local = Launch(bed2, tmp_path / "local")

@@ -50,6 +50,7 @@ def test_a_rank_that_is_elsewhere(launch: Launch, what: str, says: str) -> None:
     assert launch.alive() == []
 
 
+@pytest.mark.slow
 def test_a_stopped_rank(launch: Launch) -> None:
     launch.start(program("v_hang.py", "go"), "--hang-timeout", "6s", nproc=2)
     launch.until_running(4)

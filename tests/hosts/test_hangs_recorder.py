@@ -43,12 +43,14 @@ def test_another_collective_at_the_same_number(launch: Launch) -> None:
     assert found[0]["groups"][0]["ranks"] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_silent_run_whose_collectives_go_on_is_no_suspect(launch: Launch) -> None:
     assert launch.start(program("v_silent.py", "20"), "--hang-timeout", "6s").result()["exit"] == 0
     (up,) = launch.events("all-initialised")  # importing torch may take longer than the limit
     assert not [e for e in launch.events("hang-suspected") if e["t"] > up["t"]] and not launch.events("hang")
 
 
+@pytest.mark.slow
 def test_a_pattern_that_does_not_recur(launch: Launch) -> None:
     """The odd rank prints for ever: only the pattern shows that nothing goes on."""
     launch.start(program("v_hang.py", "chatty", "1"), "--hang-timeout", "6s", "--hang-pattern", r"step \d+", nproc=2)

@@ -157,6 +157,7 @@ def test_a_joined_node_that_is_killed_ends_all(joined: Joined) -> None:
     joined.nothing_left()
 
 
+@pytest.mark.slow
 def test_a_link_that_breaks_for_less_than_the_lease_costs_nothing(joined: Joined) -> None:
     begun(joined.all(STEPS, "--lease", "60s"))
     host = joined.bed.hosts[3]

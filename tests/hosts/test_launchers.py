@@ -94,6 +94,7 @@ def test_torchrun(launch: Launch) -> None:
     assert launch.alive() == []
 
 
+@pytest.mark.slow
 @needs_torch
 def test_an_exception_under_torchrun(launch: Launch) -> None:
     """The agents say only that a child failed; the rank's own error file says what."""

@@ -149,6 +149,7 @@ def test_a_pod_that_is_told_to_go_lets_all_ranks_save(rendered: Callable[..., Po
     pods.nothing_left()
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_gone_at_once_ends_all(rendered: Callable[..., Pods], tmp_path: Path) -> None:
     """OOMKilled, or the machine is lost: nothing says good-bye."""
     pods = rendered(program("v_steps.py"), "--deadline", "1h", lines='lease = "5s"').start(0, 1, 2, 3)
@@ -250,6 +251,7 @@ def test_one_machines_exception_ends_all(sky: Callable[..., Machines], tmp_path:
     machines.nothing_left()
 
 
+@pytest.mark.slow
 def test_the_machine_that_never_comes_is_named(sky: Callable[..., Machines], pods_bed: Bed) -> None:
     machines = sky(program("v_steps.py"), init_timeout="6s").start(0, 1, 3)
     assert machines.codes() == [4, 4, 4]

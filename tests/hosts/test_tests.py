@@ -158,6 +158,7 @@ def test_a_bad_link_is_named(launch: Launch, fault: Callable[[Host, Host], None]
     assert (document["exit"], blamed(document)) == (3, [["h2", "h4"]]), document["findings"]
 
 
+@pytest.mark.slow
 def test_a_slow_link_is_named(launch: Launch) -> None:
     slow_link(launch.bed.hosts[1], launch.bed.hosts[3])
     document = ask(launch, "--suite", "pairs")
@@ -174,6 +175,7 @@ def test_a_dead_link_to_the_master_is_named_and_the_rest_is_measured(launch: Lau
 # -- stages, and before a run --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stages_stop_at_the_pair_that_fails(launch: Launch) -> None:
     launch.bed.hosts[0].loss(100, peer=launch.bed.hosts[2])
     document = ask(launch, "--suite", "staged", "--nodes", "3", "--nproc", "1", "--only", "barrier,all_reduce")

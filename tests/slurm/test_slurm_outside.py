@@ -56,6 +56,7 @@ def test_an_exception_then_its_verdict_and_exit_code(slurm: SlurmBed, tmp_path: 
     launch.nothing_left()
 
 
+@pytest.mark.slow
 def test_detached_then_status_logs_attach_and_stop(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     words = [

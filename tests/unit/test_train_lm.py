@@ -94,6 +94,7 @@ def test_same_seed_gives_the_same_losses_and_another_does_not(straight, tmp_path
     assert losses(tmp_path / "other") != losses(straight[0])[:2]
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_the_straight_one(straight, tmp_path):
     first = finish(start(tmp_path / "a", "--steps", "10"))
     assert f"saved {tmp_path / 'a/checkpoints/latest.pt'} at step 10" in first
@@ -127,6 +128,7 @@ def test_sigterm_to_one_rank_saves_and_ends_all_in_order(tmp_path):
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest.pt"]
 
 
+@pytest.mark.slow
 def test_alone_without_any_environment(tmp_path):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "ALLRANKS_OUTPUT_DIR")
     clean = {name: value for name, value in os.environ.items() if name not in names}
