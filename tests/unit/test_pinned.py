@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from allranks.cluster import Cluster, Node
@@ -15,6 +15,8 @@ from allranks.plan.ranks import Attempt
 from allranks.spec import RunSpec
 
 FACTS = {"interpreter": {"path": "/opt/py/bin/python"}}
+HEADER = {"mode": "guard", "uid": "run-1-a", "node": "node_01", "mark": "run-1-a/node_01", "lease": 60.0,
+          "grace": 1.0, "node_dir": "/etc", "checks": ["memory", "evil"], "tests": False}  # fmt: skip
 SPEC = RunSpec(command=("train.py", "--lr", "1"), nodes=2, nproc=2, env={"MINE": "1"})
 
 
@@ -87,11 +89,9 @@ def test_a_node_that_was_started_to_be_looked_at_starts_no_program():
 
 
 def test_the_header_keeps_this_nodes_directory():
-    header = {"mode": "guard", "uid": "run-1-a", "node": "node_01", "mark": "run-1-a/node_01", "lease": 60.0,
-              "grace": 1.0, "node_dir": "/etc", "checks": ["memory", "evil"], "tests": False}  # fmt: skip
     spec = dataclasses.replace(SPEC, node_dir="/scratch")
-    assert pinned_header(own(spec), header) == {
-        **header,
+    assert pinned_header(own(spec), HEADER) == {
+        **HEADER,
         "node_dir": "/scratch",
         "checks": ["memory"],
         "audit": False,
@@ -99,7 +99,7 @@ def test_the_header_keeps_this_nodes_directory():
     for name, value in (("mode", "sweep"), ("mode", "dial"), ("uid", "../../etc"), ("node", "a/b"), ("lease", 0),
                         ("lease", "60"), ("mark", "x"), ("grace", -1)):  # fmt: skip
         with pytest.raises(NotPinned):
-            pinned_header(own(spec), {**header, name: value})
+            pinned_header(own(spec), {**HEADER, name: value})
 
 
 JSON = st.recursive(
@@ -110,6 +110,7 @@ JSON = st.recursive(
 
 
 @settings(max_examples=300)
+@example({"tests": 1.0})
 @given(st.dictionaries(st.sampled_from(sorted(start_of(SPEC)["terms"])), JSON))
 def test_whatever_the_terms_say_only_the_own_command_runs(changed):
     message = start_of(SPEC)
@@ -122,3 +123,15 @@ def test_whatever_the_terms_say_only_the_own_command_runs(changed):
         words = ["/opt/py/bin/python", "/d/runner.py", "train.py", "--lr", "1"]
         assert rank["argv"] == words or changed.get("tests")
         assert rank["workdir"] == "/mine"
+
+
+@settings(max_examples=200)
+@example({"checks": 1.0})
+@given(st.dictionaries(st.sampled_from(["checks", "tests", "lease", "mode", "node"]), JSON))
+def test_whatever_a_header_or_a_setup_says_only_checks_that_this_node_has_run(changed):
+    for make in (pinned_header, lambda own, found: pinned_message(own, {**found, "type": "setup"}, "/d", FACTS)):
+        try:
+            found = make(own(), {**HEADER, **changed})
+        except NotPinned:
+            continue
+        assert set(found["checks"]) <= {"memory"}

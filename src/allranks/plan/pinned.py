@@ -47,7 +47,6 @@ def pinned_header(own: Own, header: Mapping[str, Any]) -> Message:
     mode = header.get("mode")
     if mode not in ("guard", "attach"):
         raise NotPinned(f"the relay's mode {str(mode)[:40]!r}")
-    checks = [name for name in header.get("checks") or () if name in own.checks]
     return {
         "mode": mode,
         "uid": _matching(header, "uid", NAME),
@@ -56,7 +55,7 @@ def pinned_header(own: Own, header: Mapping[str, Any]) -> Message:
         "lease": _number(header, "lease", 1, 86400),
         "grace": _number(header, "grace", 0, 86400),
         "node_dir": own.spec.node_dir,
-        "checks": checks,
+        "checks": _known(own, header),
         "tests": bool(header.get("tests")),
         "audit": bool(own.spec.audit_data),
     }
@@ -68,7 +67,7 @@ def pinned_message(own: Own, message: Mapping[str, Any], node_dir: str, facts: M
     if kind in PASS:
         return dict(message)
     if kind == "setup":
-        return {**message, **own.setup, "checks": [c for c in message.get("checks") or () if c in own.checks]}
+        return {**message, **own.setup, "checks": _known(own, message)}
     if kind in ("listen", "probe"):
         return {**message, "nonce_dir": own.spec.output_dir}
     if kind == "start":
@@ -86,7 +85,7 @@ def _start(own: Own, terms: Mapping[str, Any], node_dir: str, facts: Mapping[str
         Node(_whole(terms, "index", MOST_RANKS), "this", "this"), nproc, _whole(terms, "first_rank", MOST_RANKS),
         _whole(terms, "of", MOST_RANKS), "the coordinator", _whole(terms, "index", MOST_RANKS),
     )  # fmt: skip
-    tests = tuple(_text(word) for word in terms.get("tests") or ())
+    tests = tuple(_text(word) for word in _listed(terms, "tests"))
     attempt = Attempt(
         _whole(terms, "attempt", 65535), _matching(terms, "master_addr", HOST), _whole(terms, "master_port", 65535),
         _whole(terms, "repeats", 65535), tests,
@@ -110,6 +109,18 @@ def _interfaces(found: Any) -> dict[str, str]:
         if name not in INTERFACE_NAMES or not isinstance(value, str) or not INTERFACES.fullmatch(value):
             raise NotPinned(f"the setting {str(name)[:40]!r} as an interface")
     return dict(found)
+
+
+def _known(own: Own, found: Mapping[str, Any]) -> list[str]:
+    """Those of the checks asked for that this node has."""
+    return [name for name in _listed(found, "checks") if name in own.checks]
+
+
+def _listed(found: Mapping[str, Any], key: str) -> list[Any]:
+    value = found.get(key)
+    if not isinstance(value, (list, tuple, type(None))):
+        raise NotPinned(f"{key} {str(value)[:60]!r}")
+    return list(value or ())
 
 
 def _text(value: Any) -> str:
