@@ -12,6 +12,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch numpy
 	$(PIP) -e .
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
@@ -40,6 +41,7 @@ browser:
 	    chromium-headless-shell; }
 
 test: $(VENV)/.test system
+	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist loadfile
 
 test-slow: $(VENV)/.test system browser

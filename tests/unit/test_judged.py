@@ -11,7 +11,8 @@ import pytest
 from allranks.diagnose.recorded import fold, last_attempt, own_addresses
 from allranks.findings import Finding, Verdict, Where
 from allranks.runs.directory import RunDirectory
-from allranks.runs.incident import read_incident, save_error
+from allranks.runs.errorfiles import save_error
+from allranks.runs.incident import read_incident
 from allranks.runs.judged import complete, judge_run
 
 T = 1_790_000_000.0

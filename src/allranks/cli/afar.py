@@ -236,7 +236,7 @@ def follow(run: RunDirectory, engine: Follows, view: View | JsonView, json_: boo
 def adopt(run: RunDirectory, view: View | JsonView) -> Follows:
     """Follows a run again whose follower is gone."""
     take(run)
-    where = engine_of(run)
+    where = run.engine
     if where["engine"] == "kubernetes":
         return Following(run, where, view)
     from .cloud import adopt_sky
@@ -244,16 +244,10 @@ def adopt(run: RunDirectory, view: View | JsonView) -> Follows:
     return adopt_sky(run, where, view)
 
 
-def engine_of(run: RunDirectory) -> Document:
-    """Where it is, for a run that is not here: {} for any other."""
-    found = (run.read_document("run.json") or {}).get("engine")
-    return found if isinstance(found, dict) else {}
-
-
 def stop_afar(run: RunDirectory, json_: bool) -> Document:
     """`stop` where nobody follows the run any more."""
     if not json_:
-        typer.echo(f"nobody follows {run.name} any more: ending it in {engine_of(run)['engine']}")
+        typer.echo(f"nobody follows {run.name} any more: ending it in {run.engine['engine']}")
     view = JsonView() if json_ else View()
     code = follow(run, adopt(run, view), view, False, stop=True)
     left = (run.read_document("result.json") or {}).get("left")
@@ -262,7 +256,7 @@ def stop_afar(run: RunDirectory, json_: bool) -> Document:
 
 def look_afar(run: RunDirectory) -> str:
     """What the engine says of it now, in a line."""
-    where = engine_of(run)
+    where = run.engine
     if where["engine"] != "kubernetes":
         from .cloud import look_sky
 

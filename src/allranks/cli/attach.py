@@ -9,16 +9,11 @@ from typing import Annotated
 
 import typer
 
-from allranks.gang import session as sessions
 from allranks.report.live import JsonView, View
+from allranks.runs.directory import RunDirectory
 
-from .afar import adopt as adopt_afar
-from .afar import engine_of
-from .afar import follow as follow_afar
 from .follow import follow_run
-from .keys import offer
 from .places import find_run
-from .run import close
 
 
 def command(
@@ -44,10 +39,22 @@ def command(
         from .submitted import follow
 
         raise typer.Exit(close_job(found, follow(found, found.job, view, found.read_events()[1]), view, json_))
-    if engine_of(found) and not found.controller_alive():
-        raise typer.Exit(follow_afar(found, adopt_afar(found, view), view, json_))
+    if found.engine and not found.controller_alive():
+        from .afar import adopt
+        from .afar import follow as follow_afar
+
+        raise typer.Exit(follow_afar(found, adopt(found, view), view, json_))
     if found.controller_alive() and not take_over:
         raise typer.Exit(follow_run(found, view))
+    raise typer.Exit(_take_over(found, view, json_))
+
+
+def _take_over(found: RunDirectory, view: View | JsonView, json_: bool) -> int:
+    from allranks.gang import session as sessions  # imported late: following needs none of it
+
+    from .keys import offer
+    from .run import close
+
     view.event({"t": time.time(), "event": "note", "message": f"taking over {found.name}"})
     session = sessions.adopt(found, view)
-    raise typer.Exit(close(session, session.run(None if json_ else offer), json_))
+    return close(session, session.run(None if json_ else offer), json_)

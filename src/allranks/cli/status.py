@@ -10,13 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from allranks.diagnose.slurm import waiting
 from allranks.errors import AllranksError
 from allranks.report.fold import clean
 from allranks.report.live import label, node_line
 from allranks.runs.directory import OVER, RunDirectory
 
-from .afar import engine_of, look_afar
 from .options import RunName, RunsDir
 from .places import find_run
 
@@ -59,7 +57,7 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
     state = run.state()  # first: what it says is not newer than what follows
     status = run.read_document("status.json") or {}
     job: dict[str, Any] = {"job": _job(run.job)} if run.job is not None else {}
-    job |= {"engine": look_afar(run)} if state == "orphaned" and engine_of(run) else {}
+    job |= {"engine": _look_afar(run)} if state == "orphaned" and run.engine else {}
     result = run.read_document("result.json")
     nodes = [{**n, "ranks": [_rank(r, now) for r in n.get("ranks") or []]} for n in status.get("nodes") or []]
     return {
@@ -79,6 +77,7 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
 def _job(job: str) -> dict[str, Any]:
     """What Slurm says of the job that has the controller."""
     from allranks.backends.slurm import jobs  # imported late: few runs are Slurm's
+    from allranks.diagnose.slurm import waiting
 
     try:
         found = jobs.look(job)
@@ -87,6 +86,12 @@ def _job(job: str) -> dict[str, Any]:
     if found is None:
         return {"id": job, "state": "gone", "why": "Slurm does not remember it"}
     return {"id": job, "state": found.state, "why": waiting(found) if found.waits else ""}
+
+
+def _look_afar(run: RunDirectory) -> str:
+    from .afar import look_afar  # imported late: it brings all of `run` with it
+
+    return look_afar(run)
 
 
 def _rank(rank: dict[str, Any], now: float) -> dict[str, Any]:

@@ -12,15 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from allranks.gang import session as sessions
 from allranks.node.processes import Process, read_process, send_signal
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.spec.units import parse_duration
 
-from .afar import engine_of, stop_afar
 from .places import runs_directory
-from .run import close
 
 
 def command(
@@ -61,7 +58,9 @@ def _stop(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]
         from .stopping import stop_job
 
         return stop_job(run, run.job, _seconds(run, grace), json_)
-    if engine_of(run):
+    if run.engine:
+        from .afar import stop_afar
+
         return stop_afar(run, json_)
     return _through_nodes(run, grace, json_)
 
@@ -104,6 +103,10 @@ def _seconds(run: RunDirectory, grace: float | None) -> float:
 
 def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]:
     """The controller is dead: its guards are looked for on the nodes and told to end."""
+    from allranks.gang import session as sessions  # imported late: most runs have a controller
+
+    from .run import close
+
     if not json_:
         typer.echo(f"the controller of {run.name} is dead: looking for its guards on the nodes")
     session = sessions.adopt(run, JsonView() if json_ else View())

@@ -1,8 +1,2 @@
-"""Why a run failed: Incident (all evidence) → rules → Verdict (pure)."""
-
-from __future__ import annotations
-
-from .incident import ExitRecord, Fault, Incident, LostNode, Raised
-from .verdict import judge
-
-__all__ = ["ExitRecord", "Fault", "Incident", "LostNode", "Raised", "judge"]
+"""Why a run failed: Incident (all evidence) → rules → Verdict (pure).
+May hold: rules, causes, wording, what Slurm and Kubernetes say. May not: IO; names are imported from the modules."""

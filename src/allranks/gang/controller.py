@@ -18,7 +18,7 @@ from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.node.frames import METRICS, PROTOCOL, Frame, Output
 from allranks.runs.directory import RunDirectory
-from allranks.runs.incident import save_error
+from allranks.runs.errorfiles import save_error
 from allranks.runs.logs import LogWriter
 from allranks.runs.preflight import document, save
 from allranks.spec import RunSpec

@@ -170,6 +170,12 @@ class RunDirectory:
         found = inside if isinstance(inside, dict) else self.read_document("job.json")
         return str(found["job"]) if found is not None and str(found.get("job") or "").isdigit() else None
 
+    @property
+    def engine(self) -> dict[str, Any]:
+        """Where it is, of a run in pods or on cloud machines; {} for any other."""
+        found = (self.read_document("run.json") or {}).get("engine")
+        return found if isinstance(found, dict) else {}
+
     def controller_alive(self) -> bool:
         """True where the controller that run.json names lives, on this host; elsewhere where its Slurm job does."""
         found = (self.read_document("run.json") or {}).get("controller")

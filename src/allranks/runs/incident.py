@@ -15,6 +15,7 @@ from allranks.diagnose.rules.agents import of_rank
 from allranks.node.frames import METRICS, RANK_LOG
 
 from .directory import RunDirectory
+from .errorfiles import read_error
 
 TAIL = 16 << 10  # bytes at either end of a failed rank's log
 
@@ -43,7 +44,7 @@ def _read(run: RunDirectory, document: Mapping[str, Any], events: list[dict[str,
 
 def _complete(run: RunDirectory, end: ExitRecord, nodes: Mapping[str, int]) -> ExitRecord:
     """With its error file, and where it failed the ends of its log and metrics."""
-    error = RunDirectory(_errors(run, end.attempt)).read_document(f"rank_{end.rank:03d}.json")
+    error = read_error(run, end.attempt, end.rank)
     if end.code == 0:
         return replace(end, error=error)
     head, tail, metrics = read_log(run, nodes.get(end.node, 0), end.node, end)
@@ -89,17 +90,3 @@ def _last_row(text: str) -> dict[str, Any] | None:
             if isinstance(row, dict):
                 return row
     return None
-
-
-def save_error(run: RunDirectory, attempt: int, rank: int, error: Mapping[str, Any] | None) -> None:
-    """Keeps the error file of a rank as evidence; on a full disk it is left out."""
-    if not error:
-        return
-    folder = _errors(run, attempt)
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    RunDirectory(folder).write_document(f"rank_{rank:03d}.json", dict(error))
-
-
-def _errors(run: RunDirectory, attempt: int) -> Path:
-    return run.path / "evidence" / "errors" / (f"attempt_{attempt}" if attempt else "")

@@ -1,0 +1,28 @@
+"""Error files of ranks, kept as evidence: the exception that a rank's runner wrote down (IO)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from .directory import RunDirectory
+
+
+def save_error(run: RunDirectory, attempt: int, rank: int, error: Mapping[str, Any] | None) -> None:
+    """Keeps one; on a full disk it is left out."""
+    if not error:
+        return
+    folder = _folder(run, attempt)
+    with contextlib.suppress(OSError):
+        folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.write_document(f"rank_{rank:03d}.json", dict(error))
+
+
+def read_error(run: RunDirectory, attempt: int, rank: int) -> dict[str, Any] | None:
+    """The one of a rank, or None."""
+    return _folder(run, attempt).read_document(f"rank_{rank:03d}.json")
+
+
+def _folder(run: RunDirectory, attempt: int) -> RunDirectory:
+    return RunDirectory(run.path / "evidence" / "errors" / (f"attempt_{attempt}" if attempt else ""))

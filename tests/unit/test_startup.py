@@ -1,0 +1,24 @@
+"""What a verb loads before it does anything: `status` is asked for every second, and a start is waited for."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Modules that a verb must not load at its start, by prefix.
+HEAVY = {
+    "logs": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
+    "status": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
+    "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
+    "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
+    "run": ("allranks.diagnose.rules", "allranks.diagnose.loose", "allranks.backends.kubernetes",
+            "allranks.backends.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", HEAVY)
+def test_a_verb_loads_what_it_needs(verb):
+    code = f"import sys, allranks.cli.{verb}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert f"allranks.cli.{verb}" in loaded
+    assert [m for m in loaded if any(m == h or m.startswith(h + ".") for h in HEAVY[verb])] == []
