@@ -116,11 +116,7 @@ def functions(tree: ast.AST) -> list[Function]:
 
 
 def length(node: Function) -> int:
-    """Lines; of a verb those of its body, as its signature is the table of its options."""
-    declares = any("typer" in ast.unparse(a.annotation) or "option(" in ast.unparse(a.annotation)
-                   for a in node.args.args if a.annotation is not None)  # fmt: skip
-    first = node.body[0].lineno if declares else node.lineno
-    return (node.end_lineno or node.lineno) - first + 1
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def annotation_faults(tree: ast.AST) -> Iterator[str]:

@@ -31,8 +31,8 @@ from allranks.spec.document import from_document
 from . import exits
 from .allocated import with_step
 from .dryrun import describe_check
-from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, Text, option, say_notes, split_words
-from .target import find_cluster, resolve_options
+from .options import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, Text, option, split_words
+from .target import find_cluster, resolve_options, say_notes
 
 
 def command(

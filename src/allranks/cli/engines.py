@@ -7,34 +7,29 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import typer
+from .options import TARGET, Text, option
 
-TARGET, PODS = "Target", "Pods and cloud machines (--k8s, --sky)"
-Text = str | None
-
-
-def _option(names: str, panel: str, text: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names.split(), rich_help_panel=panel, help=text, metavar=metavar)
+PODS = "Pods and cloud machines (--k8s, --sky)"
 
 
 def targets(
-    k8s: Annotated[bool | None, _option("--k8s", TARGET, "pods of a Kubernetes cluster, through kubectl")] = None,
-    sky: Annotated[bool | None, _option("--sky", TARGET, "machines that SkyPilot finds")] = None,
-    context: Annotated[Text, _option("--context", PODS, "of kubectl (the current one)", "NAME")] = None,
+    k8s: Annotated[bool | None, option("--k8s", TARGET, "pods of a Kubernetes cluster, through kubectl")] = None,
+    sky: Annotated[bool | None, option("--sky", TARGET, "machines that SkyPilot finds")] = None,
+    context: Annotated[Text, option("--context", PODS, "of kubectl (the current one)", "NAME")] = None,
 ) -> None:
     """What only a verb that acts takes."""
 
 
 def pods(
-    kind: Annotated[Text, _option("--kind", PODS, "of objects (job)", "job|jobset|trainjob|pods")] = None,
-    namespace: Annotated[Text, _option("--namespace", PODS, "of Kubernetes (the context's)", "NAME")] = None,
-    image: Annotated[Text, _option("--image", PODS, "container image: Python and torch are enough", "IMAGE")] = None,
-    gpus: Annotated[Text, _option("--gpus", PODS, "a node: 8, amd.com/gpu:8; for SkyPilot H100:8", "[NAME:]K")] = None,
-    shm: Annotated[Text, _option("--shm", PODS, "size of /dev/shm (half of the memory)", "SIZE")] = None,
-    pod: Annotated[Text, _option("--pod", PODS, "laid over the pods: volumes, nodeSelector, …", "FILE")] = None,
-    deadline: Annotated[Text, _option("--deadline", PODS, "the cluster ends the run after so long")] = None,
-    infra: Annotated[Text, _option("--infra", PODS, "SkyPilot's: aws/us-east-1, k8s/CONTEXT", "WHERE")] = None,
-    autostop: Annotated[Text, _option("--autostop", PODS, "SkyPilot's machines go when idle so long")] = None,
+    kind: Annotated[Text, option("--kind", PODS, "of objects (job)", "job|jobset|trainjob|pods")] = None,
+    namespace: Annotated[Text, option("--namespace", PODS, "of Kubernetes (the context's)", "NAME")] = None,
+    image: Annotated[Text, option("--image", PODS, "container image: Python and torch are enough", "IMAGE")] = None,
+    gpus: Annotated[Text, option("--gpus", PODS, "a node: 8, amd.com/gpu:8; for SkyPilot H100:8", "[NAME:]K")] = None,
+    shm: Annotated[Text, option("--shm", PODS, "size of /dev/shm (half of the memory)", "SIZE")] = None,
+    pod: Annotated[Text, option("--pod", PODS, "laid over the pods: volumes, nodeSelector, …", "FILE")] = None,
+    deadline: Annotated[Text, option("--deadline", PODS, "the cluster ends the run after so long")] = None,
+    infra: Annotated[Text, option("--infra", PODS, "SkyPilot's: aws/us-east-1, k8s/CONTEXT", "WHERE")] = None,
+    autostop: Annotated[Text, option("--autostop", PODS, "SkyPilot's machines go when idle so long")] = None,
 ) -> None:
     """What describes them."""
 

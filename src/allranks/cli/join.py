@@ -29,8 +29,9 @@ from allranks.spec.whereabouts import node_names, whereabouts
 from . import exits
 from .check import choose, look
 from .keys import offer
-from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TIMES, Text, close, opening, option, say_notes, split_words
-from .target import resolve_options
+from .options import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TIMES, Text, option, split_words
+from .run import close, opening
+from .target import resolve_options, say_notes
 from .test import run_suite
 
 MEETING = "Meeting"
@@ -44,17 +45,11 @@ OWN_SETUP = (
 
 def command(
     command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
-    nnodes: Annotated[
-        int | None, option("--nnodes", MEETING, "how many nodes (or the scheduler says)", "N")
-    ] = None,
-    node_rank: Annotated[
-        int | None, option("--node-rank", MEETING, "this one, 0 to N-1 (same)", "R")
-    ] = None,
+    nnodes: Annotated[int | None, option("--nnodes", MEETING, "how many nodes (or the scheduler says)", "N")] = None,
+    node_rank: Annotated[int | None, option("--node-rank", MEETING, "this one, 0 to N-1 (same)", "R")] = None,
     master_addr: Annotated[Text, option("--master-addr", MEETING, "node 0, as all nodes reach it")] = None,
     port: Annotated[int | None, option("--port", MEETING, "node 0 listens here for the others (29400)")] = None,
-    secret_file: Annotated[
-        Text, option("--secret-file", MEETING, "or ALLRANKS_JOIN_SECRET; same on all", "FILE")
-    ] = None,
+    secret_file: Annotated[Text, option("--secret-file", MEETING, "or ALLRANKS_JOIN_SECRET; all the same", "F")] = None,
     check: Annotated[bool, option("--check", MEETING, "instead of a command: look at the nodes")] = False,
     test: Annotated[Text, option("--test", MEETING, "instead of a command: sync, bandwidth, pairs, staged")] = None,
     nproc: Annotated[Text, option("--nproc", HOW, "ranks on this node, or auto: GPUs, else 1", "K")] = None,
@@ -65,9 +60,7 @@ def command(
     wrap: Annotated[Text, option("--wrap", HOW, "goes around each rank: 'apptainer exec --nv IMG'")] = None,
     env: Annotated[list[str] | None, option("--env", HOW, "set K=V in this node's ranks", "K=V|NAME")] = None,
     network: Annotated[Text, option("--network", NETWORK, "the ranks' network, not --master-addr's", "CIDR")] = None,
-    master_port: Annotated[
-        int | None, option("--master-port", NETWORK, "of the ranks; 0: a free one (default)")
-    ] = None,
+    master_port: Annotated[int | None, option("--master-port", NETWORK, "the ranks'; 0: a free one (default)")] = None,
     no_check: Annotated[bool, option("--no-check", CHECKS, "do not look at the nodes before ranks start")] = False,
     level: Annotated[Text, option("--level", CHECKS, "of --check: quick or full (default)", "LEVEL")] = None,
     only: Annotated[list[str] | None, option("--only", CHECKS, "these checks or tests alone", "ID")] = None,
@@ -99,24 +92,26 @@ def command(
 
     Example: allranks join --nnodes 2 --node-rank 0 --master-addr node01 -- train.py
     """
-    given = {
-        k: v for k, v in locals().items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run", "port")
-    }
-    given.update(nodes=given.pop("nnodes"), join_port=port, allow=split_words(allow), only=split_words(only))
-    given.update(fold=False if no_fold else None, check=False if no_check else None, test="full" if test else None)
-    given["suite"] = test
+    raise typer.Exit(_carry_out(dict(locals())))
+
+
+def _carry_out(given: dict[str, Any]) -> int:
+    """Does what the options, as they were given, say; gives the exit code."""
+    config, json_, dry_run, check = (given.pop(k) for k in ("config", "json_", "dry_run", "check"))
+    given.update(nodes=given.pop("nnodes"), join_port=given.pop("port"), suite=given["test"])
+    given.update(allow=split_words(given["allow"]), only=split_words(given["only"]))
+    given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
+    given["test"] = "full" if given["test"] else None
     resolved = resolve_join(given, config, check)
     spec = resolved.spec
     say_notes(resolved, json_)
     if dry_run:
         typer.echo(describe(spec, json_))
-        raise typer.Exit(0)
+        return exits.DONE
     secret = take_secret(spec.secret_file, os.environ)
     if not secret:
         require_loopback(spec.master_addr or "", spec.join_port)
-    if spec.node_rank == 0:
-        raise typer.Exit(coordinate(resolved, secret, check, json_))
-    raise typer.Exit(take_part(spec, secret, json_))
+    return coordinate(resolved, secret, check, json_) if spec.node_rank == 0 else take_part(spec, secret, json_)
 
 
 def resolve_join(given: dict[str, Any], config: str | None, check: bool) -> Resolved:
@@ -135,9 +130,8 @@ def resolve_join(given: dict[str, Any], config: str | None, check: bool) -> Reso
         raise UsageError(f"--node-rank {spec.node_rank}: with --nnodes {spec.nodes} it is 0 to {spec.nodes - 1}")
     if bool(spec.command) + check + bool(spec.test) != 1:
         raise UsageError("join: give one of a training command after --, --check, or --test SUITE")
-    if spec.local or spec.hosts or spec.sync or spec.detach:
-        spec = dataclasses.replace(spec, local=None, hosts=None, sync=False, detach=False)
-    return dataclasses.replace(resolved, spec=spec)
+    here = dataclasses.replace(spec, local=None, hosts=None, sync=False, detach=False)  # of allranks.toml
+    return dataclasses.replace(resolved, spec=here)
 
 
 def describe(spec: RunSpec, json_: bool) -> str:

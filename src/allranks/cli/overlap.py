@@ -19,7 +19,7 @@ from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
 from allranks.overlap.verdict import percent, say_bytes, say_time
 
-from .run import BEHAVIOUR, option
+from .options import BEHAVIOUR, option
 
 PIECE = 1 << 20  # characters read at once
 TRACES = ("*.json", "*.json.gz")

@@ -22,9 +22,9 @@ from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
 from .engines import engine_options, pods
+from .options import HOW, NETWORK, PLACES, TARGET, Text, option
 from .podfile import read_texts
-from .run import HOW, NETWORK, PLACES, TARGET, Text, option, say_notes
-from .target import FILE_LIMIT, find_cluster, require_command, resolve_options
+from .target import FILE_LIMIT, find_cluster, require_command, resolve_options, say_notes
 
 WHAT = "; ".join(f"{name}: {renderer.title}" for name, renderer in RENDERERS.items())
 

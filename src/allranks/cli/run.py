@@ -28,19 +28,8 @@ from .allocated import Reach, allocated
 from .dryrun import describe
 from .engines import engine_options, pods, targets
 from .keys import offer
-from .target import find_cluster, require_command, resolve_options
-
-TARGET, HOW, NETWORK, CHECKS, TIMES, PLACES, BEHAVIOUR = (
-    "Target", "How", "Network", "Checks", "Times (500ms, 8s, 10m, 2h)", "Places", "Behaviour",
-)  # fmt: skip
-
-
-def option(names: str, panel: str, text: str, metavar: str | None = None) -> Any:
-    """An option in one of the help's panels."""
-    return typer.Option(*names.split(), rich_help_panel=panel, help=text, metavar=metavar)
-
-
-Text = str | None
+from .options import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, option, split_words
+from .target import find_cluster, require_command, resolve_options, say_notes
 
 
 @engine_options(targets, pods)
@@ -128,17 +117,6 @@ def _carry_out(given: dict[str, Any]) -> int:
         typer.echo(describe(spec, cluster, json_))
         return 0
     return launch(resolved, cluster, json_)
-
-
-def say_notes(resolved: Resolved, json_: bool) -> None:
-    """Where settings disagree."""
-    for note in resolved.notes if not json_ else ():
-        typer.echo(f"note: {note}", err=True)
-
-
-def split_words(values: list[str] | None) -> list[str]:
-    """The words of an option that takes several, with commas or by repetition."""
-    return [word for value in values or () for word in value.split(",") if word]
 
 
 def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:

@@ -55,6 +55,12 @@ def resolve_options(options: Mapping[str, Any], config: str | None) -> Resolved:
     return resolved
 
 
+def say_notes(resolved: Resolved, json_: bool) -> None:
+    """Where settings disagree."""
+    for note in resolved.notes if not json_ else ():
+        sys.stderr.write(f"note: {note}\n")
+
+
 def find_cluster(resolved: Resolved, spares: int = 0) -> Cluster:
     """The nodes of the target; without one, one virtual node. The last `spares` of them stand by."""
     if not spares:

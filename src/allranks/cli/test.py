@@ -14,8 +14,8 @@ from allranks.spec import RunSpec
 
 from .allocated import with_step
 from .dryrun import describe
-from .run import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, option, say_notes, split_words
-from .target import find_cluster, resolve_options
+from .options import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, TIMES, Text, option, split_words
+from .target import find_cluster, resolve_options, say_notes
 from .together import run_together
 
 TESTS = "Tests"
