@@ -11,7 +11,8 @@ import pytest
 from allranks.report.lines import LinesView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
-from allranks.runs.replay import Replay, conclude
+from allranks.runs.replay import Replay
+from allranks.runs.result import write_result
 
 
 class Shown:
@@ -69,7 +70,7 @@ def test_a_whole_run_comes_through(run: RunDirectory) -> None:
         assert replay.result is None
         replay.line(line)
     assert replay.result is not None and replay.result["exit"] == 0
-    conclude(run, replay.result, False)
+    write_result(run, replay.result, False)
     replay.close()
     assert (run.path / "logs/node_01_demo-1/rank_001.log").read_bytes() == "grün\n".encode() + odd
     assert (run.path / "logs/attempt_1/node_00_demo-0/rank_000.log").read_bytes() == b"again\n"

@@ -272,7 +272,7 @@ class Listener:
                 for record in rest:
                     await self._take(seat, line, record)
                 rest = await line.next()
-        except (SecureError, EOFError, OSError, ValueError, KeyError, struct.error):
+        except (SecureError, EOFError, OSError, ValueError, TypeError, KeyError, struct.error):
             pass
         finally:
             await line.end()

@@ -21,6 +21,7 @@ from typing import Any
 
 import allranks
 from allranks.errors import UsageError
+from allranks.findings import Finding
 from allranks.node.dial import Dialler, Outcome, Refused, Rules
 from allranks.node.frames import PROTOCOL, Decoder, Frame, Output, pack_json
 from allranks.node.secure import LEAST_SECRET
@@ -124,23 +125,35 @@ def hello_of(spec: RunSpec, rank: int, mine: Agreed) -> Message:
     }
 
 
+DUPLICATE, WORLD_SIZE = "rank-duplicate-or-missing", "world-size-mismatch"
+OTHER_COMMAND, OTHER_CODE = "bad-launch-arguments", "python-version-or-env-mismatch"
+# What is compared, the cause where it differs, and the words for it.
+COMPARED = {
+    "version": (OTHER_CODE, "runs allranks {theirs}, {host} {mine}: install the same on all"),
+    "nnodes": (WORLD_SIZE, "was started with --nnodes {theirs}, {host} with {mine}"),
+    "command": (OTHER_COMMAND, "was started with `{theirs}`, {host} with `{mine}`: all nodes run the same command"),
+    "script": (OTHER_CODE, "has another script (sha256 {theirs}) than {host} ({mine}): bring the same code to all"),
+}
+
+
 class Admission:
     """Decides who gets a seat. A contradiction before the start is `failure`: nobody waits for it to go away."""
 
     def __init__(self, mine: Agreed, hostname: str) -> None:
         self._mine, self._hostname = mine, hostname
         self.started = False
-        self.failure = ""
+        self.failure: Finding | None = None
 
     def __call__(self, seats: dict[int, Seat], hello: Message, address: str) -> int:
         """The rank of a node that is admitted; raises Refuse."""
         rank, who = hello.get("rank"), f"{str(hello.get('hostname'))[:64]} ({address})"
         if isinstance(rank, bool) or not isinstance(rank, int):
             raise Refuse(f"{who} gave no node rank")
-        self._compare(hello, f"node {rank}, {who},", rank)
+        self._compare(hello, f"node {rank}, {who},")
         if rank not in seats:
             most = self._mine.nnodes - 1
-            self._contradict(f"{who} came as node {rank}; there are node ranks 0 to {most}, and 0 is {self._hostname}")
+            said = f"{who} came as node {rank}; there are node ranks 0 to {most}, and 0 is {self._hostname}"
+            self._contradict(DUPLICATE, said)
         seat = seats[rank]
         if seat.taken and seat.hello.get("instance") != hello.get("instance"):
             self._same_rank(seat, rank, who)
@@ -153,26 +166,19 @@ class Admission:
         if self.started:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:
-            self._contradict(
-                f"two nodes came as node {rank}: {other} and {who}; set another --node-rank on one of them"
-            )
+            said = f"two nodes came as node {rank}: {other} and {who}; set another --node-rank on one of them"
+            self._contradict(DUPLICATE, said)
 
-    def _compare(self, hello: Message, who: str, rank: int) -> None:
+    def _compare(self, hello: Message, who: str) -> None:
         mine, theirs = self._mine.to_json(), {k: hello.get(k) for k in self._mine.to_json()}
-        names = {
-            "version": "runs allranks {theirs}, {host} {mine}: install the same on all",
-            "nnodes": "was started with --nnodes {theirs}, {host} with {mine}",
-            "command": "was started with `{theirs}`, {host} with `{mine}`: all nodes run the same command",
-            "script": "has another script (sha256 {theirs}) than {host} ({mine}): bring the same code to all nodes",
-        }
-        for key, text in names.items():
+        for key, (cause, text) in COMPARED.items():
             if mine[key] != theirs[key] and mine[key] and theirs[key]:
                 said = text.format(theirs=str(theirs[key])[:300], mine=mine[key], host=self._hostname)
-                self._contradict(f"{who} {said}")
+                self._contradict(cause, f"{who} {said}")
 
-    def _contradict(self, text: str) -> None:
+    def _contradict(self, cause: str, text: str) -> None:
         if not self.started:
-            self.failure = self.failure or text
+            self.failure = self.failure or Finding(cause, "fail", text)
         raise Refuse(text)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +14,14 @@ from typing import Any
 from allranks.backends.dialled import DialledTransport, Listener
 from allranks.backends.join import Admission, Agreed, require_loopback
 from allranks.cluster import Cluster, Node
+from allranks.diagnose.outcomes import CTRL_C, SERVICE, STOPPED
+from allranks.errors import UsageError
 from allranks.findings import Finding, Verdict, Where
 from allranks.runs.directory import RunDirectory
+from allranks.runs.result import untold_result, write_result
 from allranks.spec import RunSpec
 from allranks.spec.document import to_document
 from allranks.spec.units import format_duration
-
-NODE_FAILED, USAGE = 4, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +65,13 @@ class Meeting:
         """The cluster once all are here; else why not."""
         deadline = self._started + self._spec.init_timeout
         missing = self._listener.wait(deadline, self._tell, lambda: bool(self._admission.failure or self._stop))
-        if self._admission.failure:
-            finding = Finding(_cause_of(self._admission.failure), "fail", self._admission.failure)
-            return NoStart(USAGE, finding)
+        if self._admission.failure is not None:
+            return NoStart(UsageError.exit_code, self._admission.failure)
         if self._stop:
-            code = 130 if self._stop == "ctrl-c" else 143
+            code = CTRL_C if self._stop == "ctrl-c" else STOPPED
             return NoStart(code, Finding("unknown", "fail", f"a node was ended ({self._stop}) before all had come"))
         if missing:
-            return NoStart(NODE_FAILED, self._never_came(missing))
+            return NoStart(SERVICE, self._never_came(missing))
         self._admission.started = True
         return self._cluster()
 
@@ -89,19 +90,14 @@ class Meeting:
     def no_start(self, ended: NoStart) -> RunDirectory:
         """The run directory of a run that did not begin: its verdict, and what was asked."""
         run = RunDirectory.create(Path(self._spec.runs_dir), self._spec.name, time.time())
-        verdict = ended.verdict.to_json()
         nodes = [{"name": name, "index": rank, "host": name} for rank, name in self._known().items()]
+        began = time.time() - (time.monotonic() - self._started)
         run.write_document("run.json", {"run": run.name, "spec": to_document(self._spec), "nodes": nodes,
-                                        "started": time.time(), "source": "join"})  # fmt: skip
+                                        "started": began, "source": "join"})  # fmt: skip
         run.append_event({"t": time.time(), "event": "run-start", "run": run.name})
         run.append_event({"t": time.time(), "event": "finding", **ended.finding.to_json()})
-        run.write_document("verdict.json", verdict)
-        result = {"run": run.name, "directory": str(run.path), "exit": ended.exit, "verdict": verdict,
-                  "program_exit": {"rank": None, "code": None, "signal": None},
-                  "findings": [ended.finding.to_json()], "attempts": [], "timing": {}}  # fmt: skip
-        run.write_document("result.json", result)
-        run.append_event({"t": time.time(), "event": "run-end", "exit": ended.exit})
-        run.write_document("status.json", {"run": run.name, "state": "failed", "t": time.time(), "nodes": []})
+        result = untold_result(run, ended.exit, ended.verdict, [ended.finding])
+        write_result(run, result, ended.exit in (CTRL_C, STOPPED))
         return run
 
     # -- words -------------------------------------------------------------------------------------
@@ -168,15 +164,6 @@ def _unique(names: Mapping[int, str]) -> dict[int, str]:
     return {rank: name if shown.count(name) == 1 else f"{name}-{rank}" for rank, name in names.items()}
 
 
-def _cause_of(text: str) -> str:
-    """The label of a contradiction."""
-    if "two nodes came as" in text or "there are node ranks" in text:
-        return "rank-duplicate-or-missing"
-    if "--nnodes" in text:
-        return "world-size-mismatch"
-    return "bad-launch-arguments" if "all nodes run the same command" in text else "python-version-or-env-mismatch"
-
-
 def end_sentence(result: Mapping[str, Any]) -> str:
     """What the other nodes are told: how it ended, in one sentence."""
     verdict = result.get("verdict") or {}
@@ -188,8 +175,6 @@ def end_sentence(result: Mapping[str, Any]) -> str:
 
 def write_termination(path: str, verdict: Mapping[str, Any] | None, message: str) -> None:
     """Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
-    import json
-
     short = {k: v for k, v in (verdict or {}).items() if k in ("cause", "message", "remedy", "where", "victims")}
     text = json.dumps(short or {"message": message})
     if len(text.encode()) > 4096:

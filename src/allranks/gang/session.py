@@ -28,6 +28,7 @@ from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
 from allranks.runs.directory import RunDirectory
+from allranks.runs.result import write_result
 from allranks.spec import RunSpec
 from allranks.spec.document import from_document, to_document
 from allranks.spec.secrets import redact_argv
@@ -239,13 +240,7 @@ class Session:
         }
         if gang.testing and self.tested is not None:
             result.update(self.tested.to_json())
-        if self.verdict is not None:
-            self.run_dir.write_document("verdict.json", self.verdict.to_json())
-        self.run_dir.write_document("result.json", result)
-        self.run_dir.append_event({"t": time.time(), "event": "run-end", "exit": code})
-        status = self.controller.status()
-        status["state"] = "stopped" if gang.stop_reason else ("failed" if code else "done")
-        self.run_dir.write_document("status.json", status)
+        write_result(self.run_dir, result, bool(gang.stop_reason), self.controller.status())
         return result
 
     def _program_exit(self, gang: Gang) -> dict[str, Any]:

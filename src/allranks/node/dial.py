@@ -27,7 +27,7 @@ SILENT = 20.0  # seconds without a word after which a connection is taken for de
 PAUSES = (0.2, 0.5, 1.0, 2.0)
 HIGH_WATER = 4 << 20
 OVER_SECONDS = 5.0
-PROTOCOL_ERROR, NODE_FAILED, USAGE, CTRL_C, SIGTERM_CODE = 4, 4, 2, 130, 143
+USAGE, NODE_FAILED, CTRL_C, SIGTERM_CODE = 2, 4, 130, 143
 
 
 class Outcome(NamedTuple):
@@ -91,11 +91,9 @@ class Dialler:
     def run(self) -> Outcome:
         """Until the controller says that it is over, refuses this node, or stays away for too long."""
         self._catch_signals()
-        started = time.monotonic()
-        self._heard = started
+        self._heard = time.monotonic()
         tries = 0
         while True:
-            limit = self._lease if self._begun else self._patience
             outcome = self._dial()
             if outcome is not None:
                 return outcome
@@ -105,9 +103,9 @@ class Dialler:
                 self._hang_up()
                 if outcome is not None:
                     return outcome
-                limit = self._lease if self._begun else self._patience
             if self._signals:
                 return self._leave(self._signals[0])
+            limit = self._lease if self._begun else self._patience
             if time.monotonic() - self._heard > limit:
                 return self._alone(limit)
             self._rest(PAUSES[min(tries, len(PAUSES) - 1)])
@@ -193,7 +191,7 @@ class Dialler:
                     self._round(selector)
                 except (EOFError, OSError):
                     return self._over
-                except (SecureError, FrameError, ValueError, KeyError, struct.error) as error:
+                except (SecureError, FrameError, ValueError, TypeError, KeyError, struct.error) as error:
                     self._once("the connection to the coordinator is given up: %s" % error)
                     return self._over
                 except Refused as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 from allranks.diagnose.outcomes import DONE, SERVICE, STOPPED
@@ -11,6 +10,7 @@ from allranks.diagnose.slurm import Job, ended
 from allranks.findings import Finding, Verdict, Where
 
 from .directory import RunDirectory
+from .result import untold_result, write_result
 
 TAIL = 16 << 10
 _ABSENT = re.compile(r"No such file or directory|has no /|not found|[Uu]nable to (?:open|create)|couldn't chdir")
@@ -22,18 +22,8 @@ def conclude(run: RunDirectory, job: Job | None, stopped: bool = False) -> dict[
     finding = None if stopped else _finding(run, job, number)
     verdict = Verdict(finding, finding.id, 0.9 if finding.id != "unknown" else 0.4) if finding is not None else None
     code = STOPPED if stopped else SERVICE if verdict is not None else DONE
-    result = {
-        "run": run.name, "directory": str(run.path), "exit": code,
-        "program_exit": {"rank": None, "code": None, "signal": None},
-        "verdict": verdict.to_json() if verdict is not None else None, "findings": [], "attempts": [],
-        "timing": {"total": round(time.time() - run.started, 3)}, "left": {}, "unfetched": {}, "outputs": {},
-    }  # fmt: skip
-    if verdict is not None:
-        run.write_document("verdict.json", verdict.to_json())
-    run.write_document("result.json", result)
-    run.append_event({"t": time.time(), "event": "run-end", "exit": code})
-    status = run.read_document("status.json") or {"run": run.name, "nodes": []}
-    run.write_document("status.json", {**status, "state": "stopped" if stopped else "failed"})
+    result = untold_result(run, code, verdict)
+    write_result(run, result, stopped)
     return {"schema": 1, **result}
 
 

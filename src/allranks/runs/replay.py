@@ -55,7 +55,7 @@ class Replay:
         elif isinstance(document.get("say"), str):
             self.view.event({"t": now, "event": "join", "message": document["say"]})
         elif isinstance(document.get("exit"), int) and "run" in document:
-            self.result = document
+            self.result = {**document, "run": self.run.name, "directory": str(self.run.path)}
 
     def close(self) -> None:
         """Closes the logs."""
@@ -98,20 +98,6 @@ class Replay:
         document = self.run.read_document("run.json") or {}
         listed = [{**n, "index": i} for i, n in enumerate(nodes)]
         self.run.write_document("run.json", {**document, "nodes": listed})
-
-
-def conclude(run: RunDirectory, result: Document, stopped: bool) -> Document:
-    """Writes result.json, verdict.json, the last event and state; gives the result."""
-    found = {**result, "run": run.name, "directory": str(run.path)}
-    verdict = found.get("verdict")
-    if isinstance(verdict, dict):
-        run.write_document("verdict.json", verdict)
-    run.write_document("result.json", found)
-    run.append_event({"t": time.time(), "event": "run-end", "exit": found["exit"]})
-    status = run.read_document("status.json") or {"run": run.name, "nodes": []}
-    state = "stopped" if stopped else ("failed" if found["exit"] else "done")
-    run.write_document("status.json", {**status, "state": state})
-    return found
 
 
 def _read(text: str) -> Document | None:

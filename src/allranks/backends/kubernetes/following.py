@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -11,7 +12,8 @@ from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding, Verdict, Where
 from allranks.plan.render.pods import CONTAINER
 from allranks.runs.directory import RunDirectory
-from allranks.runs.replay import Replay, Shown, conclude
+from allranks.runs.replay import Replay, Shown
+from allranks.runs.result import untold_result, write_result
 
 from .kubectl import Kubectl
 from .podlog import PodLog
@@ -176,19 +178,7 @@ class Following:
         code = exit_code(verdict, "stop" if self.stopping else None, failed)
         if verdict is not None and code not in (PROGRAM, SERVICE):
             code = SERVICE
-        program = {"rank": None, "code": None, "signal": None}
-        return {
-            "run": self.run.name,
-            "exit": code,
-            "program_exit": program,
-            "verdict": _json(verdict),
-            "findings": [],
-            "attempts": [],
-            "timing": {"total": round(time.time() - self.run.started, 3)},
-            "left": {},
-            "unfetched": {},
-            "outputs": {},
-        }
+        return untold_result(self.run, code, verdict)
 
     def _is_outer(self) -> bool:
         """Node 0 saw that something ended from outside of the program."""
@@ -204,10 +194,9 @@ class Following:
         found = [f for f in troubles(self.pods, self.events) if f.where.node in (blamed, None) or blamed is None]
         if not found:
             return result
-        nearer = Verdict(found[0], found[0].id, 0.95, tuple(verdict.get("victims") or ()), result.get("attempt") or 0)
-        told = {**found[0].to_json(), "evidence": [*found[0].evidence, str(verdict.get("message"))]}
-        document = {**(_json(nearer) or {}), **told}
-        return {**result, "verdict": document, "exit": SERVICE if result["exit"] == DONE else result["exit"]}
+        told = dataclasses.replace(found[0], evidence=(*found[0].evidence, str(verdict.get("message"))))
+        nearer = Verdict(told, told.id, 0.95, tuple(verdict.get("victims") or ()), result.get("attempt") or 0)
+        return {**result, "verdict": nearer.to_json(), "exit": SERVICE if result["exit"] == DONE else result["exit"]}
 
     # -- ending ------------------------------------------------------------------------------------
 
@@ -228,7 +217,9 @@ class Following:
             result = {**result, "exit": CTRL_C if reason == "ctrl-c" else STOPPED, "verdict": None}
         kept = bool(((self.run.read_document("run.json") or {}).get("spec") or {}).get("output_dir"))
         gone: Document = {} if kept else {"outputs": {}, "unfetched": {}}  # the pods' own disks are no more
-        return conclude(self.run, {**result, **gone, "left": left}, self.stopping)
+        found = {**result, **gone, "left": left}
+        write_result(self.run, found, self.stopping)
+        return found
 
     def clear(self, patience: float = STUCK) -> Document:
         """Removes pods and parts; pods that do not go are removed without grace. {pod: what is left of it}."""
@@ -245,7 +236,3 @@ class Following:
                 self.kubectl.remove(self.name, self.kind, 0)
                 end, hurried = time.monotonic() + 15.0, True
             time.sleep(0.3)
-
-
-def _json(verdict: Verdict | None) -> Document | None:
-    return verdict.to_json() if verdict is not None else None

@@ -16,7 +16,8 @@ from allranks.diagnose.outcomes import CTRL_C, SERVICE, STOPPED
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding, Verdict
 from allranks.runs.directory import RunDirectory
-from allranks.runs.replay import Replay, Shown, conclude
+from allranks.runs.replay import Replay, Shown
+from allranks.runs.result import untold_result, write_result
 
 Document = dict[str, Any]
 LOG = "sky.log"
@@ -118,11 +119,8 @@ class SkyRun:
             message = f"sky ended (exit code {code}) and node 0 has said nothing of a result"
             finding = Finding("unknown", "fail", message, f"see {self.run.path}/{LOG}", evidence=tuple(self._said[-5:]),
                               check="skypilot")  # fmt: skip
-            verdict = Verdict(finding, "unknown", 0.4).to_json()
-        return {"run": self.run.name, "exit": STOPPED if self.stopping else SERVICE, "verdict": verdict,
-                "program_exit": {"rank": None, "code": None, "signal": None}, "findings": [], "attempts": [],
-                "timing": {"total": round(time.time() - self.run.started, 3)}, "left": {}, "unfetched": {},
-                "outputs": {}}  # fmt: skip
+            verdict = Verdict(finding, "unknown", 0.4)
+        return untold_result(self.run, STOPPED if self.stopping else SERVICE, verdict)
 
     def stop(self) -> None:
         """Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
@@ -154,7 +152,9 @@ class SkyRun:
             self._process.terminate()
         if self.stopping:
             result = {**result, "exit": CTRL_C if reason == "ctrl-c" else STOPPED, "verdict": None}
-        return conclude(self.run, {**result, "left": left}, self.stopping)
+        found = {**result, "left": left}
+        write_result(self.run, found, self.stopping)
+        return found
 
 
 def log_argv(name: str) -> list[str]:

@@ -1,0 +1,44 @@
+"""The end of a run as it is written down: verdict.json, result.json, the last event and the last state (IO)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from allranks.findings import Finding, Verdict
+
+from .directory import RunDirectory
+
+
+def untold_result(
+    run: RunDirectory, code: int, verdict: Verdict | None, findings: Sequence[Finding] = ()
+) -> dict[str, Any]:
+    """The result of a run whose controller told none: it did not begin, or its engine ended it."""
+    return {
+        "run": run.name,
+        "directory": str(run.path),
+        "exit": code,
+        "program_exit": {"rank": None, "code": None, "signal": None},
+        "verdict": verdict.to_json() if verdict is not None else None,
+        "findings": [f.to_json() for f in findings],
+        "attempts": [],
+        "timing": {"total": round(time.time() - run.started, 3)},
+        "left": {},
+        "unfetched": {},
+        "outputs": {},
+    }
+
+
+def write_result(
+    run: RunDirectory, result: Mapping[str, Any], stopped: bool, status: Mapping[str, Any] | None = None
+) -> None:
+    """Writes all four; `status` is the last look at nodes and ranks, where the one on disk is older."""
+    verdict = result.get("verdict")
+    if isinstance(verdict, dict):
+        run.write_document("verdict.json", verdict)
+    run.write_document("result.json", dict(result))
+    run.append_event({"t": time.time(), "event": "run-end", "exit": result["exit"]})
+    last = status or run.read_document("status.json") or {"run": run.name, "t": time.time(), "nodes": []}
+    state = "stopped" if stopped else ("failed" if result["exit"] else "done")
+    run.write_document("status.json", {**last, "state": state})
