@@ -64,6 +64,7 @@ test-launchers: $(LAUNCHERS)/.done system
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src bench
 	$(BIN)/mypy
 
 # Accuracy of the diagnosis on real logs, where they lie beside the project.

@@ -123,9 +123,7 @@ class Lab:
     def give_shared(self, turn: int, count: int, dtype: str, added: int, shift: int = 0) -> torch.Tensor:
         """What is added up over `added` ranks."""
         modulus = self.modulus(dtype, added)
-        return self.give(
-            lambda rank: tensors.repeated(data.table(rank, turn, modulus)).shifted(shift), count, dtype
-        )
+        return self.give(lambda rank: tensors.repeated(data.table(rank, turn, modulus)).shifted(shift), count, dtype)
 
     def pretended(self) -> list[int]:
         """Whose strings this rank sends: its own, unless the test double wants others."""

@@ -176,8 +176,7 @@ def workers(case: Case) -> Finding | None:
         if count.total() >= 1.5 * len(count) and case.within >= 0.3 * case.reads:
             times = min(number, round(count.total() / len(count))) if case.complete else number
             text = (
-                f"each sample is read {times} times in a rank: its {number} loader workers each read the whole "
-                "stream"
+                f"each sample is read {times} times in a rank: its {number} loader workers each read the whole stream"
             )
             remedy = "in __iter__ split by torch.utils.data.get_worker_info() too: id of num_workers"
             return case.finding("data-workers-repeat", "fail", text, remedy, rank)

@@ -51,8 +51,12 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
         master=nodes[0] if nodes else "",
         addresses=own_addresses({node: e.get("addresses") or () for node, e in facts.items()}),
         pids=pids,
-        gpus={rank: at for node, found in ranks.items() for at, rank in enumerate(found)
-              if len(found) <= int(facts.get(node, {}).get("gpus") or 0)},
+        gpus={
+            rank: at
+            for node, found in ranks.items()
+            for at, rank in enumerate(found)
+            if len(found) <= int(facts.get(node, {}).get("gpus") or 0)
+        },
         memory={node: e["memory"] for node, e in facts.items() if e.get("memory")},
     )
 

@@ -196,4 +196,3 @@ class Hanging(Roster):
 
     def _fail(self, now: float) -> list[Action]:
         raise NotImplementedError
-

@@ -159,4 +159,3 @@ def _from_logs(gang: Gang, run: RunDirectory, names: Mapping[int, str]) -> list[
                 return [Finding(kind, "fail", " ".join(lines[0][5:].split()), HUNG if hung else FAILED,
                                 check=CHECK_NAME)]  # fmt: skip
     return []
-

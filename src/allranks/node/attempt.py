@@ -48,9 +48,7 @@ class Attempt:
         """True once looked for and verified: nothing is left, or what is left is in `left`."""
         return self.left is not None
 
-    def start(
-        self, orders: List[Dict[str, Any]], base: Dict[str, str], pass_pipe: Callable[[Rank], None]
-    ) -> None:
+    def start(self, orders: List[Dict[str, Any]], base: Dict[str, str], pass_pipe: Callable[[Rank], None]) -> None:
         """Starts all ranks; where one can't start, the others are not begun and the fault is told."""
         for order in orders:
             try:

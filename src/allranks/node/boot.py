@@ -223,9 +223,7 @@ def _attach(header: Dict[str, Any]) -> None:
     """To a guard (or its watcher) that lives, else to what the node directory still holds."""
     directory = nodedir.find(header.get("node_dir"), header["uid"], header["node"])
     if directory is None:
-        _say(
-            {"type": "fault", "id": "no-run", "message": "nothing of run %s is on this node" % header["uid"]}
-        )
+        _say({"type": "fault", "id": "no-run", "message": "nothing of run %s is on this node" % header["uid"]})
         return
     _, path = nodedir.scratch(directory)
     if not _relay(path):

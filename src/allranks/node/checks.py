@@ -64,4 +64,3 @@ def _run(check: Check, host: Host, results: Dict[str, Any]) -> None:
     except Exception as error:
         result = {"error": "%s: %s" % (type(error).__name__, error)}
     results[check.name] = result
-

@@ -98,9 +98,7 @@ class Host:
     def space(self, path: str) -> Space:
         """Of the file system that holds a path."""
         found = os.statvfs(path)
-        return Space(
-            found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail
-        )
+        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)
 
     def now(self) -> float:
         """Unix seconds."""

@@ -216,8 +216,4 @@ def _py_spy(pid: int) -> Dict[str, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": "could not look: py-spy: %s" % error}
     text = done.stdout.decode("utf-8", "replace")[:STACK_LIMIT]
-    return (
-        {"text": text, "how": "py-spy"}
-        if done.returncode == 0
-        else {"error": "could not look: " + text[-300:]}
-    )
+    return {"text": text, "how": "py-spy"} if done.returncode == 0 else {"error": "could not look: " + text[-300:]}

@@ -181,9 +181,7 @@ def _try_peer(
         results[name] = found
 
 
-def _tcp(
-    found: Dict[str, Any], address: str, port: int, token: str, word_seconds: float
-) -> Optional[socket.socket]:
+def _tcp(found: Dict[str, Any], address: str, port: int, token: str, word_seconds: float) -> Optional[socket.socket]:
     """Connects, greets, sends the bulk; the connection where it is of use afterwards."""
     begun = time.monotonic()
     sock = _connect(found, address, port, token, CONNECT_SECONDS, word_seconds)

@@ -15,9 +15,7 @@ PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on
 class Rank:
     """A rank of the present attempt: its main process, its pipe, how it ended."""
 
-    def __init__(
-        self, rank: int, local_rank: int, process: Process, pipe: int, error_files: List[str]
-    ) -> None:
+    def __init__(self, rank: int, local_rank: int, process: Process, pipe: int, error_files: List[str]) -> None:
         self.rank, self.local_rank = rank, local_rank
         self.process = process
         self.pipe = pipe  # -1 once at its end
@@ -96,9 +94,7 @@ def _unpack_failure(data: bytes) -> List[int]:
     return list(struct.unpack("ii", data)) if len(data) == 8 else [0, 0]
 
 
-def _become_rank(
-    order: Dict[str, Any], environment: Dict[str, str], output: int, failure: int, guard_pid: int
-) -> None:
+def _become_rank(order: Dict[str, Any], environment: Dict[str, str], output: int, failure: int, guard_pid: int) -> None:
     """In the child: never returns."""
     step = 0
     try:

@@ -62,9 +62,7 @@ FLAGGED = re.compile(rf"(?<![\w.-])--?(?P<name>[A-Za-z][\w.-]*){_QUOTE},?[ \t]+(
 SET = re.compile(r"\b(?:setenv|set(?:[ \t]+-[A-Za-z]+)+)[ \t]+(?P<name>[A-Za-z_][\w.-]*)[ \t]+")
 # "name": "HF_TOKEN", "value": … as Kubernetes writes variables; PAIR_BEGINS and PAIR_ENDS where it is two lines
 _IS = rf"{_QUOTE}[ \t]*[:=][ \t]*"
-PAIRED = re.compile(
-    rf"(?<![\w.-]){_QUOTE}name{_IS}{_QUOTE}(?P<name>[\w.-]+){_QUOTE}[ \t]*,[ \t]*{_QUOTE}value{_IS}"
-)
+PAIRED = re.compile(rf"(?<![\w.-]){_QUOTE}name{_IS}{_QUOTE}(?P<name>[\w.-]+){_QUOTE}[ \t]*,[ \t]*{_QUOTE}value{_IS}")
 PAIR_BEGINS = re.compile(rf"(?<![\w.-]){_QUOTE}name{_IS}{_QUOTE}(?P<name>[\w.-]+){_QUOTE}[ \t]*,?[ \t]*$")
 PAIR_ENDS = re.compile(rf"^\W*value{_IS}")
 # "Your access token: …", "the secret key is …"

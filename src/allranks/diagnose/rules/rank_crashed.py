@@ -65,7 +65,7 @@ def _sizes(first: Failure) -> str:
 
 def _line(first: Failure) -> str:
     """Where Python was, if faulthandler said so."""
-    frame = re.search(r'\(most recent call first\):\n((?: +File [^\n]+\n?)+)', first.exit.tail)
+    frame = re.search(r"\(most recent call first\):\n((?: +File [^\n]+\n?)+)", first.exit.tail)
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', frame[1]) if frame else []
     own = [f for f in frames if not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f[0])]
     if not own:
@@ -79,4 +79,3 @@ def _evidence(first: Failure) -> tuple[str, ...]:
     last_words = r"^(?:Fatal Python error: [^\n]+|terminate called [^\n]+|  what\(\): [^\n]{1,240})"
     fatal = re.findall(last_words, first.exit.tail, re.MULTILINE)
     return tuple(line.strip() for line in fatal[-3:]) or last_lines(first.exit.tail)
-

@@ -209,7 +209,7 @@ def signature_of(kind: str, text: str, traceback: str = "") -> Signature | None:
 
 
 def lost_peer(kind: str, text: str) -> str | None:
-    """"waited" or "gone" where torch's transports speak of a peer, else None."""
+    """Says "waited" or "gone" where torch's transports speak of a peer, else None."""
     whole = f"{kind.rsplit('.', 1)[-1]}: {text[:ENOUGH]}"
     if _WAITED.search(whole):
         return "waited"

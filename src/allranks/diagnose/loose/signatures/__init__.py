@@ -29,9 +29,7 @@ BY_ID: dict[str, Row] = {row.id: row for row in ROWS}
 KINDS = tuple("Error Exception Exit Interrupt Iteration Failure Fault Timeout Empty Full Abort Mismatch".split())  # noqa: SIM905
 """Ends of the names of exceptions."""
 
-EXCEPTION = re.compile(
-    rf"^(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:{'|'.join(KINDS)}))(?:: ?(?P<text>.*)|)$"
-)
+EXCEPTION = re.compile(rf"^(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:{'|'.join(KINDS)}))(?:: ?(?P<text>.*)|)$")
 """The last line of a traceback, behind the prefixes; program.py's rows have taken what they know."""
 
 NEEDS: frozenset[str] = frozenset(
