@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 import typer
@@ -34,33 +32,11 @@ from allranks.spec.secrets import redact_argv
 from .exits import CTRL_C, DONE, TERMINATED
 from .podfile import read_texts
 from .run import leave_page
+from .signals import Signals
 
 Document = dict[str, Any]
 PAUSE = 0.2
 LONGEST = 24  # of the name, so that the time of the run still fits
-
-
-class Signals:
-    """Ctrl-C, SIGTERM, and SIGHUP: a lost terminal leaves the run alone."""
-
-    NAMES = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "stop", signal.SIGHUP: "leave"}
-
-    def __init__(self) -> None:
-        self._seen: str | None = None
-        self._before = {number: signal.signal(number, self._note) for number in self.NAMES}
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._seen = self.NAMES[signal.Signals(number)]
-
-    def take(self) -> str | None:
-        """What has come since the last call."""
-        seen, self._seen = self._seen, None
-        return seen
-
-    def restore(self) -> None:
-        """As it was before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 class Follows(Protocol):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import typer
@@ -33,6 +31,7 @@ from allranks.spec.secrets import redact_argv, redact_text
 from allranks.spec.words import secret_values
 
 from .exits import CTRL_C, DONE
+from .signals import Signals
 
 PAUSE = 0.2
 LOOK_EVERY = 1.0  # seconds between two questions to slurmctld; it grows while nothing changes
@@ -120,36 +119,19 @@ def _event(job: str, message: str) -> dict[str, Any]:
 # -- following -----------------------------------------------------------------------------------------
 
 
-class Interrupts:
-    """Ctrl-C asks on a terminal, else it is a stop, as SIGTERM is; a lost terminal leaves the job alone."""
-
-    def __init__(self) -> None:
-        self.seen: str | None = None
-        self._before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        for number in self._before:
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        names: dict[int, str] = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "stop", signal.SIGHUP: "leave"}
-        self.seen = names[number]
-
-    def restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def decide(self, view: View | JsonView) -> str | None:
-        """stop, leave, or None: nothing has happened."""
-        seen, self.seen = self.seen, None
-        if seen != "ctrl-c":
-            return seen
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return "stop"
-        view.pause()
-        sys.stderr.write(QUESTION)
-        sys.stderr.flush()
-        answer = sys.stdin.readline().strip().lower()
-        view.resume()
-        return "stop" if answer.startswith("c") or self.seen else "leave" if answer.startswith("d") else None
+def decide(signals: Signals, view: View | JsonView) -> str | None:
+    """stop, leave, or None: nothing has happened. On a terminal Ctrl-C asks, else it is a stop, as SIGTERM is."""
+    seen = signals.take()
+    if seen != "ctrl-c":
+        return seen
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "stop"
+    view.pause()
+    sys.stderr.write(QUESTION)
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip().lower()
+    view.resume()
+    return "stop" if answer.startswith("c") or signals.take() else "leave" if answer.startswith("d") else None
 
 
 class Follower:
@@ -256,13 +238,13 @@ def _lower(said: str) -> str:
 
 def follow(run: RunDirectory, job: str, view: View | JsonView, offset: int) -> dict[str, Any] | None:
     """Until the result, which it gives; None where the person leaves the job alone."""
-    follower, interrupts = Follower(run, job, view, offset), Interrupts()
+    follower, signals = Follower(run, job, view, offset), Signals()
     try:
         while True:
             result = follower.turn()
             if result is not None:
                 return {**result, "exit": CTRL_C} if follower.asked_to_stop and result["exit"] == 143 else result
-            wanted = interrupts.decide(view)
+            wanted = decide(signals, view)
             if wanted == "leave":
                 print(
                     f"\nleft; job {job} goes on: allranks status {run.name} · logs -f · attach · stop", file=sys.stderr
@@ -272,7 +254,7 @@ def follow(run: RunDirectory, job: str, view: View | JsonView, offset: int) -> d
                 _stop(follower)
             time.sleep(PAUSE)
     finally:
-        interrupts.restore()
+        signals.restore()
 
 
 def _stop(follower: Follower) -> None:

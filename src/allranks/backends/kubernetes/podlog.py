@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import re
-import subprocess
-import threading
 import time
+
+from allranks.backends.lines import ProcessLines
 
 from .kubectl import Kubectl
 
-MOST = 20_000  # lines that may wait to be read; then kubectl waits, and the kubelet keeps the rest
 AGAIN_AFTER = 1.0
 PIECE = 16 << 10  # container runtimes cut lines there, and older kubelets write the time of each piece into the line
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(?:Z|[+-]\d\d:\d\d) ")
@@ -34,56 +32,31 @@ class PodLog:
     def __init__(self, kubectl: Kubectl, pod: str, since: str = "") -> None:
         self.pod, self.since = pod, since
         self._kubectl = kubectl
-        self._queue: queue.Queue[str | None] = queue.Queue(MOST)
-        self._process: subprocess.Popen[str] | None = None
+        self._running: ProcessLines | None = None
         self._ended_at = 0.0
         self._skip: set[str] = set()
         self.closed = False
 
     def lines(self, most: int = 5000) -> list[str]:
         """New lines, without their times; starts kubectl (again) where it does not run."""
-        if self._process is None and not self.closed and time.monotonic() - self._ended_at >= AGAIN_AFTER:
+        if self._running is None and not self.closed and time.monotonic() - self._ended_at >= AGAIN_AFTER:
             self._start()
-        found: list[str] = []
-        while len(found) < most:
-            try:
-                line = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if line is None:
-                self._process, self._ended_at = None, time.monotonic()
-                break
-            text = self._new(line)
-            if text is not None:
-                found.append(text)
-        return found
-
-    @property
-    def quiet(self) -> bool:
-        """Nothing more comes from the kubectl that ran last."""
-        return self._process is None and self._queue.empty()
+        if self._running is None:
+            return []
+        fresh = [self._new(line) for line in self._running.take(most)]
+        if self._running.over:
+            self._running, self._ended_at = None, time.monotonic()
+        return [text for text in fresh if text is not None]
 
     def close(self) -> None:
         """Ends kubectl."""
         self.closed = True
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self._running is not None:
+            self._running.end()
 
     def _start(self) -> None:
         words = ["logs", self.pod, "--follow", "--timestamps", *([f"--since-time={self.since}"] if self.since else [])]
-        self._process = subprocess.Popen(
-            self._kubectl.argv(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, encoding="utf-8", errors="replace", start_new_session=True,
-        )  # fmt: skip
-        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
-
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._queue.put(line)
-        process.wait()
-        self._queue.put(None)
+        self._running = ProcessLines(self._kubectl.argv(*words))  # the kubelet keeps what is not taken yet
 
     def _new(self, line: str) -> str | None:
         """The text of a line that has not been given yet. --since-time is whole seconds: what came then comes again."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import queue
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from shutil import which
 from typing import Any
 
+from allranks.backends.lines import ProcessLines
 from allranks.diagnose.outcomes import CTRL_C, SERVICE, STOPPED
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding, Verdict
@@ -63,43 +62,24 @@ class SkyRun:
         self.grace = float(where.get("grace") or 30.0)
         self.replay = Replay(run, view)
         self.stopping = False
-        self._queue: queue.Queue[str | None] = queue.Queue()
-        self._process: subprocess.Popen[str] | None = None
-        self._over = False
+        self._sky: ProcessLines | None = None
         self._said: list[str] = []
         self._stopped_at = 0.0
 
     def start(self, argv: Sequence[str], environ: Mapping[str, str], cwd: str | None = None) -> SkyRun:
         """Starts `sky launch`, or `sky logs` for a run that is there."""
-        self._process = subprocess.Popen(
-            list(argv), env=dict(environ), cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace", start_new_session=True,
-        )  # fmt: skip
-        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+        self._sky = ProcessLines(argv, environ, cwd, errors=True)
         return self
-
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._queue.put(line)
-        process.wait()
-        self._queue.put(None)
 
     def turn(self) -> Document | None:
         """Shows what is new; the result once the run is over."""
-        for _ in range(5000):
-            try:
-                line = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if line is None:
-                self._over = True
-                break
+        for line in self._sky.take() if self._sky is not None else ():
             self._line(line)
         if self.replay.result is not None:
             return self.replay.result
         late = self.stopping and time.time() - self._stopped_at > self.grace + ENDING
-        return self._without_result() if self._over or late else None
+        over = self._sky is not None and self._sky.over
+        return self._without_result() if over or late else None
 
     def _line(self, line: str) -> None:
         text = _PREFIX.sub("", line, count=1)
@@ -113,7 +93,7 @@ class SkyRun:
                 file.write(clean + "\n")
 
     def _without_result(self) -> Document:
-        code = self._process.poll() if self._process is not None else None
+        code = self._sky.code if self._sky is not None else None
         verdict = None
         if not self.stopping:
             message = f"sky ended (exit code {code}) and node 0 has said nothing of a result"
@@ -148,8 +128,8 @@ class SkyRun:
                 call("down", "--yes", self.name)
             except NodeError as error:
                 left = {self.name: [{"pid": 0, "state": "?", "command": str(error)}]}
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+        if self._sky is not None:
+            self._sky.end()
         if self.stopping:
             result = {**result, "exit": CTRL_C if reason == "ctrl-c" else STOPPED, "verdict": None}
         found = {**result, "left": left}
