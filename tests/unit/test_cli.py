@@ -131,3 +131,18 @@ def test_clean_keeps_the_newest_and_only_runs(tmp_path):
     assert "would remove 2 of 3" in listed
     assert call("clean", "--keep", "1", "--yes", cwd=tmp_path).returncode == 0
     assert sorted(p.name[:2] for p in (tmp_path / "runs").iterdir()) == ["c-", "mi"]
+
+
+def test_clean_takes_old_looks_of_check_too(tmp_path):
+    names = ["check-20260101-000000", "check-20260101-000000-2", "check-20260102-000000"]
+    others = ["check-20260103", "check-mine"]
+    for name in names + others:
+        (tmp_path / "runs" / name / "evidence").mkdir(parents=True)
+        (tmp_path / "runs" / name / "evidence" / "preflight.json").write_text("{}")
+        os.utime(tmp_path / "runs" / name, (0, 0))
+    (tmp_path / "runs" / "check-20250101-000000").mkdir()  # nothing in it: not one of ours
+    os.utime(tmp_path / "runs" / "check-20250101-000000", (0, 0))
+    assert call("clean", "--keep", "5", "--yes", cwd=tmp_path).stdout.startswith("removed 0 of 0 runs and 3 looks")
+    found = json.loads(call("clean", "--keep", "1", "--yes", "--json", cwd=tmp_path).stdout)
+    assert found["removed"] == names[:2]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["check-20250101-000000", names[2], *others]

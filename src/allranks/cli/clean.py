@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,10 +20,11 @@ from .options import AsJson, RunsDir
 from .places import runs_directory
 
 Text = str | None
+LOOK = re.compile(r"check-\d{8}-\d{6}(-\d+)?")
 
 
 def command(
-    keep: Annotated[int | None, typer.Option("--keep", help="remove all but the newest K runs (5)")] = None,
+    keep: Annotated[int | None, typer.Option("--keep", help="all but the newest K runs and K looks (5)")] = None,
     leftovers: Annotated[bool, typer.Option("--leftovers", help="processes and directories on the nodes")] = False,
     foreign: Annotated[bool, typer.Option("--foreign", help="your other processes on GPUs or the master port")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
@@ -52,16 +55,18 @@ def command(
 
 
 def _clean_runs(runs_dir: Text, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
-    """Lists the old runs, asks, removes them; with --json it never asks, so --yes is needed. Gives the exit code."""
+    """Lists the old runs and looks, asks, removes them; with --json it never asks: --yes is needed. The exit code."""
     if keep < 0:
         raise UsageError(f"--keep {keep}: set 0 or more")
-    runs = [r for r in RunDirectory.list_runs(runs_directory(runs_dir)) if is_ours(r)]
-    old = [r for r in (runs[:-keep] if keep else runs) if not may_live(r, time.time())]
+    directory = runs_directory(runs_dir)
+    runs, looks = [r for r in RunDirectory.list_runs(directory) if is_ours(r)], list_looks(directory)
+    past = [*runs[:-keep], *looks[:-keep]] if keep else [*runs, *looks]
+    old = [r for r in past if not may_live(r, time.time())]
     if not json_:
         for run in old:
             typer.echo(str(run.path))
     if old and not (yes or dry_run or json_):
-        yes = typer.confirm(f"remove these {len(old)} runs?")
+        yes = typer.confirm(f"remove these {len(old)}?")
     acts = yes and not dry_run
     failed = _remove(old) if acts else {}
     if json_:
@@ -69,10 +74,19 @@ def _clean_runs(runs_dir: Text, keep: int, yes: bool, dry_run: bool, json_: bool
         names = [r.name for r in old]
         typer.echo(json.dumps({"schema": 1, "old": names, "removed": removed, "failed": failed, "dry_run": dry_run}))
     elif acts or dry_run or not old:
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {len(old) - len(failed)} of {len(runs)} runs")
+        count = f"{len(old) - len(failed)} of {len(runs)} runs"
+        count += f" and {len(looks)} looks (check-…)" if looks else ""
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {count}")
     for name, why in failed.items():
         typer.echo(f"allranks: {name}: could not be removed: {why}", err=True)
     return NODE_FAILED if failed else DONE
+
+
+def list_looks(directory: Path) -> list[RunDirectory]:
+    """What `check` has saved, the oldest first."""
+    found = [p for p in sorted(directory.glob("check-*")) if LOOK.fullmatch(p.name) and not p.is_symlink()]
+    return [RunDirectory(p) for p in found if (p / "evidence" / "preflight.json").is_file()
+            and not (p / "run.json").exists()]  # fmt: skip
 
 
 def _remove(runs: list[RunDirectory]) -> dict[str, str]:
