@@ -117,7 +117,8 @@ def test_resume_never_starts_anew(straight, tmp_path):
 def test_sigterm_to_one_rank_saves_and_ends_all_in_order(tmp_path):
     ranks = start(tmp_path, "--steps", "100000", "--step-delay", "0.02")
     deadline = time.monotonic() + 90
-    while not ((tmp_path / "rank_01_metrics.jsonl").exists() and len(metrics(tmp_path)) > 2):
+    files = [tmp_path / f"rank_{rank:02d}_metrics.jsonl" for rank in (0, 1)]
+    while not (all(file.exists() for file in files) and len(metrics(tmp_path)) > 2):
         assert time.monotonic() < deadline and ranks[0].poll() is None
         time.sleep(0.05)
     ranks[1].send_signal(signal.SIGTERM)
