@@ -182,8 +182,8 @@ def test_rate(bed2: Bed, inward: bool) -> None:
     bed2.hosts[0].rate("10mbit")
     slow = seconds()
     bed2.hosts[0].rate(None)
-    fast = seconds()
-    assert slow > 1.0 and fast < slow / 2, (slow, fast)
+    assert slow > 1.0  # a bucket of 10 Mbit/s can't give more
+    wait_until(lambda: seconds() < slow / 2, what="one transfer that is not slowed")
 
 
 def test_jumbo_frames_into_a_normal_switch(bed2: Bed) -> None:

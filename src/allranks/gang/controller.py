@@ -239,7 +239,7 @@ class Controller:
             member.channel = channel
             try:
                 async with self._semaphore:
-                    await channel.open(self._header(member, renewing), self._hello(member), self._patience(renewing))
+                    await channel.open(self._header(member, renewing), self._hello(member), self._patience(member))
                 return
             except ChannelFailed as error:
                 if not renewing:
@@ -248,8 +248,10 @@ class Controller:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 4.0)
 
-    def _patience(self, renewing: bool) -> float:
-        return min(self.spec.connect_timeout, max(2.0, self.spec.lease / 3)) if renewing else self.spec.connect_timeout
+    def _patience(self, member: Member) -> float:
+        """A guard that was there is asked again before its lease is over; a first contact may take its time."""
+        again = min(self.spec.connect_timeout, max(2.0, self.spec.lease / 3))
+        return again if member.known else self.spec.connect_timeout
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
         life = self.gang.everyone[member.node.name].life
@@ -420,12 +422,12 @@ class Controller:
             if not (member.known or self._attach) or member.lost or member.node.name in self.released:
                 continue
             quiet = now - member.heard
-            if quiet > self.spec.lease:
+            if quiet > (self.spec.lease if member.known else max(self.spec.lease, self.spec.connect_timeout)):
                 member.lost = True
                 if member.channel is not None:
                     member.channel.close()
                 self.feed(Lost(member.node.name, time.time(), time.time() - quiet))
-            elif quiet > 3 * self._beat and not member.silent:
+            elif quiet > 3 * self._beat and member.known and not member.silent:
                 member.silent = True
                 self.feed(Silent(member.node.name, time.time()))
                 if member.channel is not None:
