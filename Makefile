@@ -42,7 +42,7 @@ browser:
 
 test: $(VENV)/.test system
 	$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -m 'not slow' -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.test system browser
 	$(BIN)/python -m pytest -m slow

@@ -83,7 +83,10 @@ def test_a_payload_beyond_the_memory_is_refused(gang: Start) -> None:
 # -- what is wrong ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["zeros", "wrong_block", "off_by_one"])
+SLOW = [pytest.param(what, marks=pytest.mark.slow) for what in ("wrong_block", "off_by_one")]
+
+
+@pytest.mark.parametrize("what", ["zeros", *SLOW])
 def test_wrong_data_of_one_rank_fails_every_test_and_none_gets_out_of_step(gang: Start, what: str) -> None:
     run = gang(4, 2, "--size", "4KB", **{DOUBLE: f"rank=2,test=every,what={what}"})
     assert set(run.codes().values()) == {3}, run.everything()

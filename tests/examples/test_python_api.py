@@ -213,6 +213,7 @@ def test_the_example_alone_from_a_single_file(tmp_path: Path) -> None:
     assert last.startswith("step 4/4 loss "), done.stdout
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.torch
 def test_two_ranks_under_the_names_of_mpi() -> None:

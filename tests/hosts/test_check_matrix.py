@@ -221,6 +221,7 @@ def node_variable(host: Host, name: str, value: str) -> None:
     host.write_home("root", ".ssh/environment", f"{name}={value}\n")
 
 
+@pytest.mark.slow
 def test_the_interface_that_is_set_is_down(check: Checker) -> None:
     host = check.bed.host("h2")
     host.add_interface("eth1", "172.16.7.2/24")
@@ -336,6 +337,7 @@ def data_directory(place: Path, name: str, files: int) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_a_data_path_is_missing(check: Checker) -> None:
     mount = check.place / "disk"
     mount.mkdir()
@@ -396,6 +398,7 @@ def test_a_leftover_of_an_earlier_run(check: Checker) -> None:
     assert "clean --leftovers --hosts" in check.message("leftovers")
 
 
+@pytest.mark.slow
 def test_a_foreign_listener_on_the_master_port(check: Checker) -> None:
     with squatter(check.bed.host("h1"), PORT, check.place):
         assert check.found("--master-port", str(PORT)) == {("gate", "h1", "fail")}

@@ -75,6 +75,7 @@ def test_a_port_that_is_lost_between_proof_and_start(bed4: Bed, tmp_path: Path) 
     assert any(f"port {first['port']} was taken" in e["message"] for e in launch.events("note"))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_fixed_port_that_is_lost_between_proof_and_start(bed2: Bed, tmp_path: Path) -> None:
     """No other port may be taken then: the run fails, and says by which port."""
@@ -145,7 +146,7 @@ def exchanged(bed: Bed, tmp_path: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("master", ["loopback", "unknown"])
+@pytest.mark.parametrize("master", ["loopback", pytest.param("unknown", marks=pytest.mark.slow)])
 def test_own_names_that_lead_nowhere(bed4: Bed, tmp_path: Path, master: str) -> None:
     """127.0.1.1, as Debian's installer writes it, and a name that does not resolve: on the master and elsewhere."""
     loopback, unknown = ("h1", "h3") if master == "loopback" else ("h3", "h1")

@@ -178,6 +178,7 @@ def test_words_and_working_directory_arrive_untouched(bed2: Bed, tmp_path: Path)
         assert told(launch, rank)["cwd"] == told(launch, rank)["env"]["PWD"] == str(place)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torchruns_environment_contract(bed2: Bed, tmp_path: Path) -> None:
     """Every variable that torchrun gives a worker is there, and means the same."""

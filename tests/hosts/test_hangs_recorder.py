@@ -29,6 +29,7 @@ def dumps(launch: Launch) -> dict[int, dict[str, Any]]:
     return {dump["rank"]: dump for dump in found}
 
 
+@pytest.mark.slow
 def test_another_collective_at_the_same_number(launch: Launch) -> None:
     launch.start(program("v_hang.py", "gather", "2"), "--hang-timeout", "6s", nproc=2)
     result = launch.result()

@@ -131,6 +131,7 @@ def test_without_a_secret_only_loopback_will_do(joined: Joined) -> None:
     assert "ALLRANKS_JOIN_SECRET" in joined.said("h2")
 
 
+@pytest.mark.slow
 def test_a_host_that_loses_its_power_ends_all(joined: Joined) -> None:
     begun(joined.all(STEPS, *SHORT))
     joined.bed.hosts[2].power_off()

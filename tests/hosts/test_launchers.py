@@ -145,6 +145,7 @@ def test_the_init_timeout_names_the_rank_that_never_came(launch: Launch) -> None
     assert "wait_for_nothing" in "".join(p.read_text() for p in launch.run_dir.glob("evidence/**/*") if p.is_file())
 
 
+@pytest.mark.slow
 @needs_torch
 def test_the_pg_timeout_shortens_a_hang(launch: Launch) -> None:
     """The script names 30 minutes: the option holds over it."""

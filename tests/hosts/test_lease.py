@@ -86,8 +86,15 @@ def relays(launch: Launch, host: str) -> list[Process]:
     """Boot processes of a host that are neither guard nor watcher: they hang on an sshd session."""
     boots = [p for p in launch.bed.host(host).pids() if "ALLRANKS-BOOT" in p.command and p.state != "Z"]
     pids = {p.pid for p in boots}
-    detached = {p.pid for p in boots if os.getsid(p.pid) not in {os.getsid(q.ppid) for q in boots if q.ppid == p.ppid}}
+    detached = {p.pid for p in boots if _session(p.pid) not in {_session(q.ppid) for q in boots if q.ppid == p.ppid}}
     return [p for p in boots if p.pid in detached & pids and p.ppid not in pids and b"sshd" in _name(p.ppid)]
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return -1
 
 
 def _name(pid: int) -> bytes:

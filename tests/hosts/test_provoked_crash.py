@@ -107,6 +107,7 @@ def small_group() -> Iterator[Path]:
     path.rmdir()
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_control_group(bed2: Bed, launch: Launch, small_group: Path) -> None:
     crash(launch, "control-group", "1", str(small_group))
     explained(bed2, launch, "host-oom-killed", SECOND, "killed by SIGKILL", "out of memory", victims=[0])
@@ -127,6 +128,7 @@ def test_a_data_loader_worker_killed(bed2: Bed, launch: Launch) -> None:
     explained(bed2, launch, "dataloader-worker-killed", SECOND, "rank 1 on h2 raised", victims=[0])
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_a_checkpoint(bed2: Bed, launch: Launch) -> None:
     place = launch.place / "checkpoints"
     place.mkdir()

@@ -242,6 +242,7 @@ def test_the_demo_trains_on_four_machines(sky: Callable[..., Machines], tmp_path
     machines.nothing_left()
 
 
+@pytest.mark.slow
 def test_one_machines_exception_ends_all(sky: Callable[..., Machines], tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "odd.py").write_text(ODD)

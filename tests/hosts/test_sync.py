@@ -173,6 +173,7 @@ def test_a_node_whose_disk_is_too_small(bed2: Bed, launch: Launch, place: Path) 
     assert list(disk.iterdir()) == [] and bed2.host("h2").run(["ls", "-A", str(disk)]).stdout == ""
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_while_it_travels(bed2: Bed, launch: Launch) -> None:
     """It goes on where it was; the ranks never know."""
     (launch.work / "weights.bin").write_bytes(os.urandom(6 << 20))

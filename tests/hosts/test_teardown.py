@@ -51,8 +51,15 @@ def test_sigkill_of_a_rank(bed4: Bed, tmp_path: Path) -> None:
     assert "SIGKILL" in result["verdict"]["message"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("who", ["guard", "watcher"])
+@pytest.mark.parametrize(
+    ("who", "number"),
+    [
+        ("guard", signal.SIGKILL),
+        ("watcher", signal.SIGSTOP),
+        pytest.param("guard", signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param("watcher", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
 def test_a_guard_or_watcher_that_dies_or_stops(bed4: Bed, tmp_path: Path, who: str, number: int) -> None:
     launch = begun(bed4, tmp_path, "wait")
     guard = launch.guard_pid(2)

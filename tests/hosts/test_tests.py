@@ -51,6 +51,7 @@ def blamed(document: dict[str, Any]) -> list[list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_four_hosts_with_two_ranks_each_pass(launch: Launch) -> None:
     document = ask(launch, "--nproc", "2", "--size", SIZE)
     assert document["ok"] and document["exit"] == 0 and blamed(document) == []
@@ -165,6 +166,7 @@ def test_a_slow_link_is_named(launch: Launch) -> None:
     assert (document["exit"], blamed(document)) == (3, [["h2", "h4"]]), document["findings"]
 
 
+@pytest.mark.slow
 def test_a_dead_link_to_the_master_is_named_and_the_rest_is_measured(launch: Launch) -> None:
     launch.bed.hosts[0].loss(100, peer=launch.bed.hosts[2])
     document = ask(launch, "--suite", "pairs")

@@ -288,6 +288,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_foreign_holders_of_the_master_port(bed2: Bed, tmp_path: Path) -> None:
     launch = Launch(bed2, tmp_path)
     holder = bed2.host("h1").popen([PYTHON, "-c", LISTEN, "29511"])

@@ -62,18 +62,21 @@ def finish(ranks: Ranks) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     ("words", "more", "expected"),
     [
-        ([], {}, "1800.0 1800.0 1800.0 1800.0"),
+        pytest.param([], {}, "1800.0 1800.0 1800.0 1800.0", marks=pytest.mark.slow),
         ([], {"ALLRANKS_PG_TIMEOUT": "41.5"}, "41.5 41.5 41.5 41.5"),
-        (["explicit"], {"ALLRANKS_PG_TIMEOUT": "41.5"}, "777.0 777.0 777.0 777.0"),
+        pytest.param(
+            ["explicit"], {"ALLRANKS_PG_TIMEOUT": "41.5"}, "777.0 777.0 777.0 777.0", marks=pytest.mark.slow
+        ),
         (
             ["explicit"],
             {"ALLRANKS_PG_TIMEOUT": "41.5", "ALLRANKS_PG_TIMEOUT_FORCED": "1"},
             "41.5 41.5 41.5 41.5",
         ),
-        (
+        pytest.param(
             [],
             {"ALLRANKS_PG_TIMEOUT": "never", "ALLRANKS_PG_TIMEOUT_FORCED": "1"},
             "1800.0 1800.0 1800.0 1800.0",
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["torch's", "default", "the script's wins", "forced", "nonsense"],
@@ -139,7 +142,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("word", ["introspect", "wrong"])
+@pytest.mark.parametrize("word", ["introspect", pytest.param("wrong", marks=pytest.mark.slow)])
 def test_wrapped_functions_look_like_torchs_own(word):
     """Names, signatures, sources, pickles, import specs; and no frame of a wrapper in a traceback."""
     plain = finish(start(word, world=1, runner=False))

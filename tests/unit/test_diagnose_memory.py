@@ -192,7 +192,7 @@ def test_the_verdict_of_a_run_has_the_levers() -> None:
     assert "the node has 64 GiB" in killed.finding.remedy and "--workers 2 a rank" in killed.finding.remedy
 
 
-def test_hostile_text_is_read_quickly() -> None:
+def test_hostile_text_gives_no_figures() -> None:
     assert read_gpu("Tried to allocate " + "9" * 100_000) is None
     assert read_setting(log="1" * 200_000 + " params " * 20_000).parameters is None
     assert gpu_levers(GpuMemory(), Setting(batch=3, world=None)).startswith("micro batch 1 instead of 3")

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
+_SIZE = r"(?<![\d.])(\d{1,20}(?:\.\d{1,20})?) (bytes|[KMGT]iB)"  # bounded: else a wall of digits takes seconds
 _FIGURES = {
     "wanted": (rf"Tried to allocate (?:more than )?{_SIZE}",),
     "total": (rf"total capac(?:i)?ty of {_SIZE}", rf"{_SIZE} total capacity"),
