@@ -7,6 +7,7 @@ systems last.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from . import c10d, gpu, harmless, hosts, nccl, program
 from .row import Role, Row
@@ -40,9 +41,19 @@ NEEDS: frozenset[str] = frozenset(
 """Literals: a line without any of them tells nothing, but for a bare name of an exception at its end."""
 
 
+_STRIP = str.maketrans("", "", "0123456789abcdef")
+_SHAPED = tuple((row, tuple(need.translate(_STRIP) for need in row.needs)) for row in ROWS)
+
+
+@lru_cache(1024)
+def _candidates(shape: str) -> tuple[Row, ...]:
+    """The rows that a line of this shape may fit: a log has many lines of few shapes (see `scan`)."""
+    return tuple(row for row, needs in _SHAPED if any(need in shape for need in needs))
+
+
 def row_of(text: str) -> tuple[Row, re.Match[str]] | None:
     """The row that a line fits, with its match."""
-    for row in ROWS:
+    for row in _candidates(text.translate(_STRIP)):
         match = row.find(text)
         if match is not None:
             return row, match
