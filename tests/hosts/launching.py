@@ -120,6 +120,7 @@ class Launch:
         code = self.process.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
+        assert [e["message"] for e in self.events("note") if "out of order" in e["message"]] == []
         if document["verdict"] is not None and "collectives" not in document:  # what tests said is kept as it is
             self._judge_again(document["verdict"])
         return document

@@ -1,6 +1,7 @@
 """An error of allranks' own ends the run and the launcher: nothing waits, nothing is left."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -28,6 +29,27 @@ def start(tmp_path: Path, *command: str) -> sessions.Session:
     spec = RunSpec(command=command, local=1, nproc=2, runs_dir=str(tmp_path / "runs"), grace=0.2)
     (tmp_path / "work").mkdir()
     return sessions.create(spec, virtual_cluster(1), dict(os.environ), str(tmp_path / "work"), JsonView)
+
+
+SLOW_TO_DIE = """
+import os, sys, threading, time
+held = bytearray(os.urandom(1 << 20) * 1500)  # given back by the last thread, after the first is a zombie
+for _ in range(20):
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+open(f"ready-{os.environ['RANK']}", "w").close()
+while len([n for n in os.listdir() if n.startswith("ready")]) < 2:
+    time.sleep(0.05)
+os._exit(3) if os.environ["RANK"] == "1" else time.sleep(1000)
+"""
+
+
+def test_a_node_is_clean_once_all_exits_are_known(tmp_path: Path) -> None:
+    session = start(tmp_path, sys.executable, "-c", SLOW_TO_DIE)
+    result = session.run()
+    events = session.run_dir.read_events()[0]
+    kinds = [e["event"] for e in events if e["event"] in ("rank-exit", "node-clean", "note")]
+    assert kinds == ["rank-exit", "rank-exit", "node-clean"]
+    assert result["verdict"]["victims"] == [0]
 
 
 @pytest.mark.parametrize("where", ["judge", "output", "tick"])

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from .cgroups import members
 from .frames import RANK_LOG, Stream
@@ -127,11 +127,21 @@ class Attempt:
         if time.monotonic() < self._end_at and any(r.exit is None for r in self.ranks.values()):
             return
         left = end_all(self._everything, self._reap, END_SECONDS)
+        self._await_exits({p.pid for p in left})
         self.left = [{"pid": p.pid, "state": p.state, "command": command_of(p.pid)} for p in left]
         self._tell(
             {"type": "ended", "attempt": self.number, "left": self.left, "reason": self._reason,
              "seconds": round(time.monotonic() - self._began_end, 3), "t": time.time()}
         )  # fmt: skip
+
+    def _await_exits(self, left: Set[int]) -> None:
+        """A killed process is a zombie before its last thread has given back its memory and can be waited for."""
+        deadline = time.monotonic() + END_SECONDS
+        while any(r.exit is None and r.process.pid not in left for r in self.ranks.values()):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.002)
+            self._reap()
 
     def _reap(self) -> None:
         self.reaped(reap_children())
