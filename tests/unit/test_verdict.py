@@ -16,7 +16,7 @@ import allranks.diagnose as package
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode, Raised
 from allranks.diagnose.rules.failures import Role, alike, failures
-from allranks.diagnose.rules.words import name_ranks, numbers
+from allranks.diagnose.rules.words import last_lines, name_ranks, numbers
 from allranks.diagnose.verdict import judge
 from allranks.findings import Finding, Verdict, Where
 
@@ -289,6 +289,12 @@ def test_torchelastics_own_error_file() -> None:
     assert Raised.from_error_file({"allranks": {"type": "E", "chain": [3, {"type": "F"}], "line": "x"}}) == Raised(
         "E", "", chain=(("F", ""),)
     )
+
+
+def test_the_last_words_of_a_rank_are_not_torchs_greeting() -> None:
+    idle = "[W1121 18:42:17.07 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+    assert last_lines("step 1\n\n" + idle + "10%\r20%\n" + idle, 2) == ("step 1", "20%")
+    assert last_lines(idle) == ()
 
 
 def test_a_traceback_in_the_middle_of_a_log_is_no_cause() -> None:

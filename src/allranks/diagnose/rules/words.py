@@ -10,6 +10,8 @@ from ..incident import Incident, Raised
 from ..naming import listed, numbers
 
 LINE = 240
+# Torch prints it at every start where addresses have no names (c10d/socket.cpp); it means nothing.
+_IDLE = re.compile(r"hostname of the client socket cannot be retrieved")
 
 
 def one_line(text: str, limit: int = LINE) -> str:
@@ -35,9 +37,10 @@ def summary(text: str, limit: int = LINE) -> str:
 
 
 def last_lines(text: str, count: int = 3) -> tuple[str, ...]:
-    """The last lines of a log that are not blank; a progress bar counts with its last state."""
+    """The last lines of a log that say something; a progress bar counts with its last state."""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")]
-    return tuple(one_line(line) for line in [line for line in lines if line.strip()][-count:])
+    telling = [line for line in lines if line.strip() and not _IDLE.search(line)]
+    return tuple(one_line(line) for line in telling[-count:])
 
 
 def name_ranks(incident: Incident, ranks: Iterable[int]) -> str:
