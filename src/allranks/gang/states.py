@@ -323,5 +323,11 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Ended: "ignore",
         Drained: "ignore",
         Back: "ignore",
+        # of a start that was given up
+        Shipped: "ignore",
+        Facts: "ignore",
+        Listening: "ignore",
+        Probed: "ignore",
+        Unreachable: "ignore",
     },
 }
