@@ -138,7 +138,7 @@ def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
     play(
         """
         hello h0        |
-        listening       | note
+        listening       |
         """,
         drive,
     )
