@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from .signatures import KINDS, NEEDS
+from .signatures import KINDS, NEEDS, VARIABLE
 
 KEEP = 1000  # lines of one shape: ranks that say the same
 MOST = 60_000  # lines kept of one part of a log
@@ -20,7 +20,7 @@ SHAPES = 100_000  # shapes remembered; then it starts over
 CHATTY = 20_000  # new shapes in one part: a log of free text, searched for the plainest words only
 TAIL = 60  # last lines of a log that are always kept
 LONG = 4096  # bytes of a line that are kept
-_STRIP = b"0123456789abcdef"
+_STRIP = VARIABLE.encode()
 
 
 def _least(words: Iterable[bytes]) -> tuple[bytes, ...]:

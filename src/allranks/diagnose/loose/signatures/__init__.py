@@ -12,7 +12,7 @@ from functools import lru_cache
 from . import c10d, gpu, harmless, hosts, nccl, program
 from .row import Role, Row
 
-__all__ = ["BY_ID", "EXCEPTION", "KINDS", "NEEDS", "ROWS", "Role", "Row", "row_of"]
+__all__ = ["BY_ID", "EXCEPTION", "KINDS", "NEEDS", "ROWS", "VARIABLE", "Role", "Row", "row_of"]
 
 _REPORTS = frozenset(("agent-exit", "agent-rank", "agent-host", "agent-block", "srun-task", "signal-end"))
 _GENERAL = frozenset(
@@ -41,7 +41,10 @@ NEEDS: frozenset[str] = frozenset(
 """Literals: a line without any of them tells nothing, but for a bare name of an exception at its end."""
 
 
-_STRIP = str.maketrans("", "", "0123456789abcdef")
+VARIABLE = "0123456789abcdef"
+"""What two lines of one shape may differ in."""
+
+_STRIP = str.maketrans("", "", VARIABLE)
 _SHAPED = tuple((row, tuple(need.translate(_STRIP) for need in row.needs)) for row in ROWS)
 
 
