@@ -51,7 +51,7 @@ def test_what_a_person_sees(browser: chromium.Chromium, tmp_path: Path) -> None:
     assert browser.said == []
     text = browser.text()
     assert text.index("FAILED") < text.index("rank 1 raised ValueError: bad batch") < text.index("Timeline")
-    assert "user-code-exception-one-rank" in text and "fix <it>" in text and "small /dev/shm" in text
+    assert "program-exception" in text and "fix <it>" in text and "small /dev/shm" in text
     assert browser.value("document.querySelector('#verdict').getBoundingClientRect().bottom < 700")
     for rank in range(4):
         titles = "[...document.querySelectorAll('svg.timeline rect.rank title')]"

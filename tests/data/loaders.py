@@ -189,8 +189,8 @@ def raises():
 WRONG = {
     "no_sampler": "data-not-sharded", "by_local_rank": "data-same-samples", "sharded_twice": "data-sharded-twice",
     "same_seed_replacement": "data-not-sharded", "epoch_forgotten": "data-set-epoch",
-    "drop_last_differs": "uneven-data-hang", "workers_repeat": "data-workers-repeat",
-    "by_node_only": "data-same-samples", "rank_without_data": "uneven-data-hang",
+    "drop_last_differs": "uneven-data", "workers_repeat": "data-workers-repeat",
+    "by_node_only": "data-same-samples", "rank_without_data": "uneven-data",
     "shuffled_per_rank": "data-not-sharded",
 }  # fmt: skip
 RIGHT = (

@@ -55,5 +55,5 @@ def test_every_rule_that_a_row_names_exists_and_has_a_source() -> None:
 
 
 def test_a_longer_timeout_is_never_the_fix_for_what_is_refused_reset_or_unreachable() -> None:
-    for cause in ("master-unreachable", "connection-reset-peer-died", "port-blocked", "wrong-interface", "port-in-use"):
+    for cause in ("master-unreachable", "peer-died", "port-blocked", "wrong-interface", "port-in-use"):
         assert "timeout" not in FIXES[cause].lower()

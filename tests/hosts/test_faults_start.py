@@ -121,7 +121,7 @@ def test_python36_as_the_training_interpreter(bed2: Bed, tmp_path: Path) -> None
     except Unavailable as error:
         pytest.skip(str(error))
     launch = Launch(bed2, tmp_path).start(["python3", *program("tell.py")], python=None)
-    verdict = refused(bed2, launch, "python-version-or-env-mismatch", "h2")
+    verdict = refused(bed2, launch, "environment-mismatch", "h2")
     assert "Python 3.6" in verdict["message"] and "3.8 or newer" in verdict["message"]
 
 
@@ -132,7 +132,7 @@ def test_no_python_for_the_guard_on_one_node(bed4: Bed, tmp_path: Path) -> None:
     python.symlink_to(PYTHON)
     bed4.host("h4").mount_empty(python.parent)
     launch.start(program("tell.py"), "--guard-python", str(python))
-    verdict = refused(bed4, launch, "python-version-or-env-mismatch", "h4", code=4)
+    verdict = refused(bed4, launch, "environment-mismatch", "h4", code=4)
     assert f"tried {python}" in verdict["message"]
     assert "--guard-python" in verdict["remedy"]
 

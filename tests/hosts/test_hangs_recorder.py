@@ -34,7 +34,7 @@ def test_another_collective_at_the_same_number(launch: Launch) -> None:
     launch.start(program("v_hang.py", "gather", "2"), "--hang-timeout", "6s", nproc=2)
     result = launch.result()
     verdict = result["verdict"]
-    assert (result["exit"], verdict["cause"]) == (5, "nccl-timeout-collective-mismatch"), verdict
+    assert (result["exit"], verdict["cause"]) == (5, "collective-mismatch"), verdict
     assert (verdict["where"]["node"], verdict["where"]["rank"]) == ("h2", 2)
     assert "ranks 0, 1 and 3 are in all_reduce #4 of 3.91 KB and rank 2 is in all_gather #4" in verdict["message"]
     assert verdict["evidence"][0].startswith("flight recorder: ")
@@ -64,7 +64,7 @@ def test_a_pattern_that_does_not_recur(launch: Launch) -> None:
 def test_a_chain_of_groups_ends_at_the_rank_that_waits_in_none(launch: Launch) -> None:
     launch.start(program("v_groups.py"), "--hang-timeout", "6s", nproc=2)
     verdict = launch.result()["verdict"]
-    assert verdict["where"]["rank"] == 3 and verdict["cause"] == "nccl-timeout-collective-mismatch", verdict
+    assert verdict["where"]["rank"] == 3 and verdict["cause"] == "collective-mismatch", verdict
     assert (
         "rank 2 is in all_reduce #4 of 400 bytes of group (ranks 2 and 3), rank 3 has not called it"
         in (verdict["message"])

@@ -47,7 +47,7 @@ def test_an_exception_on_one_rank_ends_all_with_the_verdict_everywhere(joined: J
     assert set(joined.codes().values()) == {1}
     verdict = joined.document("verdict.json")
     assert (verdict["cause"], verdict["where"]["node"], verdict["where"]["rank"]) == (
-        "user-code-exception-one-rank", "h3", 2,
+        "program-exception", "h3", 2,
     )  # fmt: skip
     for host in ("h1", "h2", "h3", "h4"):
         assert "out of tune" in joined.said(host)
@@ -82,7 +82,7 @@ def test_a_scheduler_names_the_node_that_never_comes(joined: Joined) -> None:
             {"nnodes": 3}, "was started with --nnodes 3, h1 with 4", "world-size-mismatch", marks=pytest.mark.slow
         ),
         ({"program": ["python", "other.py"]}, "all nodes run the same command", "bad-launch-arguments"),
-        pytest.param({"rank": 1}, "two nodes came as node 1", "rank-duplicate-or-missing", marks=pytest.mark.slow),
+        pytest.param({"rank": 1}, "two nodes came as node 1", "rank-missing-or-duplicate", marks=pytest.mark.slow),
     ],
     ids=["nnodes", "command", "rank"],
 )

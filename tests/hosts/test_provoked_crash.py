@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
-USER = "user-code-exception-one-rank"
+USER = "program-exception"
 SECOND = ("h2", 1)
 
 
@@ -84,7 +84,7 @@ def test_a_segmentation_fault(bed2: Bed, launch: Launch) -> None:
 def test_a_rank_that_leaves_with_0(bed2: Bed, launch: Launch) -> None:
     """Nothing says why: no exception, no signal. Its peer, which lost the connection, is not blamed."""
     crash(launch, "leave", "1")
-    explained(bed2, launch, "connection-reset-peer-died", SECOND, "rank 1 on h2 ended with code 0", victims=[0])
+    explained(bed2, launch, "peer-died", SECOND, "rank 1 on h2 ended with code 0", victims=[0])
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -110,13 +110,13 @@ def small_group() -> Iterator[Path]:
 @pytest.mark.slow
 def test_the_limit_of_a_control_group(bed2: Bed, launch: Launch, small_group: Path) -> None:
     crash(launch, "control-group", "1", str(small_group))
-    explained(bed2, launch, "host-oom-killed", SECOND, "killed by SIGKILL", "out of memory", victims=[0])
+    explained(bed2, launch, "host-out-of-memory", SECOND, "killed by SIGKILL", "out of memory", victims=[0])
 
 
 @pytest.mark.slow
 def test_the_limit_of_address_space(bed2: Bed, launch: Launch) -> None:
     crash(launch, "address-space", "1")
-    explained(bed2, launch, "host-oom-killed", SECOND, "raised MemoryError", victims=[0])
+    explained(bed2, launch, "host-out-of-memory", SECOND, "raised MemoryError", victims=[0])
 
 
 # -- data and checkpoints --------------------------------------------------------------------------
@@ -149,4 +149,4 @@ def test_a_corrupt_checkpoint_on_one_node(bed2: Bed, launch: Launch) -> None:
     bed2.host("h2").mount_empty(place)
     bed2.host("h2").run(["cp", str(launch.place / "half.pt"), str(place / "model.pt")])
     crash(launch, "load", "all", str(place))
-    explained(bed2, launch, "checkpoint-corrupt-or-mismatch", SECOND, "rank 1 on h2 raised", victims=[0])
+    explained(bed2, launch, "checkpoint-unreadable", SECOND, "rank 1 on h2 raised", victims=[0])

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
-STRAGGLER, MISMATCH = "nccl-timeout-straggler-or-slow-rank", "nccl-timeout-collective-mismatch"
+STRAGGLER, MISMATCH = "straggler", "collective-mismatch"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_rank_out_of_data_that_waits_for_the_others(bed2: Bed, launch: Launch)
 @pytest.mark.slow
 def test_a_rank_out_of_data_that_ends(bed2: Bed, launch: Launch) -> None:
     apart(launch, "short-end", "1")
-    explained(bed2, launch, "uneven-data-hang", ("h1", 1), "rank 1 on h1 had finished", victims=[0, 2, 3])
+    explained(bed2, launch, "uneven-data", ("h1", 1), "rank 1 on h1 had finished", victims=[0, 2, 3])
 
 
 @pytest.mark.slow

@@ -120,11 +120,11 @@ def test_one_pods_exception_ends_all_with_the_verdict_in_every_pod(
     pods = rendered(["odd.py"]).start(0, 1, 2, 3)
     assert pods.codes() == [1, 1, 1, 1]
     verdict = document(tmp_path, "verdict.json")
-    assert (verdict["cause"], verdict["where"]["node"]) == ("user-code-exception-one-rank", "demo-2")
+    assert (verdict["cause"], verdict["where"]["node"]) == ("program-exception", "demo-2")
     for index in range(4):
         assert "out of tune" in pods.log(index)
         assert "out of tune" in pods.termination(index)["message"]
-    assert pods.termination(0)["cause"] == "user-code-exception-one-rank"
+    assert pods.termination(0)["cause"] == "program-exception"
     pods.nothing_left()
 
 

@@ -155,7 +155,7 @@ def test_by_cause(launch: Launch, how: str, seen: list[tuple[int, str]], says: s
     assert (result["exit"], outcomes(result)) == (1, seen), result["attempts"]
     assert says in result["attempts"][-1]["reason"] and says in result["verdict"]["decision"]
     assert [a["step"] for a in result["attempts"]] == ([10, 10] if how == "stuck" else [10, 20, 30][: len(seen)])
-    assert result["verdict"]["cause"] == ("unknown" if how == "stuck" else "user-code-exception-one-rank")
+    assert result["verdict"]["cause"] == ("unknown" if how == "stuck" else "program-exception")
     if how == "bug":
         assert "  next    not tried again: the program's own fault" in launch.stdout
     assert launch.alive() == []

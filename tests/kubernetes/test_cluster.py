@@ -191,7 +191,7 @@ def test_a_pod_beyond_its_memory_is_the_verdict(run: Run, tmp_path: Path) -> Non
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
     code = "import os, time\nif os.environ['RANK'] == '1': x = bytearray(b'x') * (1 << 30)\ntime.sleep(999)"
     result = run.start(code, "--pod", str(tmp_path / "small.yaml")).result()
-    assert result["verdict"]["cause"] == "k8s-oomkilled", result["verdict"]
+    assert result["verdict"]["cause"] == "k8s-out-of-memory", result["verdict"]
     assert result["verdict"]["where"]["node"].endswith("-1")
     assert result["exit"] != 0
     run.nothing_left()

@@ -267,7 +267,7 @@ def test_absent_data_is_for_data_paths_to_say(tmp_path: Path) -> None:
     basic = facts.collect({"workdir": str(tmp_path), "command": [], "data_paths": [absent, str(tmp_path)]})
     (finding,) = judge({}, {"h0": basic}, [built_in()["data_paths"]])
     assert (finding.id, finding.status, finding.message) == (
-        "missing-file-or-data-path", "fail", f"h0 has no {absent}"
+        "missing-file", "fail", f"h0 has no {absent}"
     )  # fmt: skip
 
 

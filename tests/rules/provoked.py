@@ -47,7 +47,7 @@ class Data(torch.utils.data.Dataset):
 for batch in DataLoader(Data(), num_workers=1): pass"""
 
 ALL = "True"
-USER = "user-code-exception-one-rank"
+USER = "program-exception"
 
 
 def case(code: str, **rest: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "rank_raised/wrapped-exception": case(
         at_step('try:\n    open("/data/none.bin")\nexcept OSError as e:\n    raise RuntimeError("no batch") from e'),
-        cause="missing-file-or-data-path", where={"node": "h2", "rank": 1}, victims=[0], says=["/data/none.bin"],
+        cause="missing-file", where={"node": "h2", "rank": 1}, victims=[0], says=["/data/none.bin"],
     ),
     "rank_raised/barrier-in-finally": case(
         at_step('try:\n    if rank == 1: raise ValueError("bad record")\n    else: os._exit(0)\nfinally:\n'
@@ -89,7 +89,7 @@ CASES: dict[str, dict[str, Any]] = {
         alone("import flash_attn_nope", ALL), cause="missing-module", where={}, says=["every rank"], victims=[],
     ),
     "rank_raised/missing-file": case(
-        alone('open("/data/shard_0001.bin", "rb")'), cause="missing-file-or-data-path",
+        alone('open("/data/shard_0001.bin", "rb")'), cause="missing-file",
         where={"node": "h2", "rank": 1}, says=["/data/shard_0001.bin"],
     ),
     "rank_raised/permission-denied": case(
@@ -121,32 +121,32 @@ CASES: dict[str, dict[str, Any]] = {
         where={"node": "h2", "rank": 1},
     ),
     "rank_raised/dataloader-worker-raises": case(
-        at_step(LOADER.format(body='if i == 5: open("/data/img_5.jpg")')), cause="missing-file-or-data-path",
+        at_step(LOADER.format(body='if i == 5: open("/data/img_5.jpg")')), cause="missing-file",
         where={"node": "h2", "rank": 1},
     ),
     "rank_raised/checkpoint-truncated": case(
         at_step('torch.save({"w": torch.zeros(100000)}, "c.pt"); os.truncate("c.pt", 1000); torch.load("c.pt")'),
-        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1},
+        cause="checkpoint-unreadable", where={"node": "h2", "rank": 1},
     ),
     "rank_raised/checkpoint-cut-short": case(
         at_step('torch.save({"w": torch.zeros(10000)}, "c.pt"); os.truncate("c.pt", 20000); torch.load("c.pt")'),
-        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1}, says=["is cut short"],
+        cause="checkpoint-unreadable", where={"node": "h2", "rank": 1}, says=["is cut short"],
     ),
     "rank_raised/checkpoint-garbage": case(
         at_step('open("c.pt", "w").write("<html>login</html>"); torch.load("c.pt")'),
-        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1},
+        cause="checkpoint-unreadable", where={"node": "h2", "rank": 1},
     ),
     "rank_raised/checkpoint-empty": case(
         at_step('open("c.pt", "w").close(); torch.load("c.pt")'),
-        cause="checkpoint-corrupt-or-mismatch", where={"node": "h2", "rank": 1}, says=["is empty"],
+        cause="checkpoint-unreadable", where={"node": "h2", "rank": 1}, says=["is empty"],
     ),
     "rank_raised/checkpoint-size-mismatch": case(
         at_step('torch.nn.Linear(4, 4).load_state_dict(torch.nn.Linear(4, 8).state_dict())', ALL),
-        cause="checkpoint-corrupt-or-mismatch", where={}, says=["every rank"],
+        cause="checkpoint-unreadable", where={}, says=["every rank"],
     ),
     "rank_raised/checkpoint-missing-keys": case(
         at_step('torch.nn.Linear(4, 4).load_state_dict({"module.weight": torch.zeros(4, 4)})', ALL),
-        cause="checkpoint-corrupt-or-mismatch", where={}, says=["every rank"],
+        cause="checkpoint-unreadable", where={}, says=["every rank"],
     ),
     "rank_raised/unused-parameters": case(
         INIT + """class Net(torch.nn.Module):
@@ -160,7 +160,7 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
     ),
     "rank_raised/order-mismatch-detail": case(
         INIT + "x = torch.ones(4)\ndist.all_reduce(x) if rank else dist.broadcast(x, 0)\n",
-        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, cause="nccl-timeout-collective-mismatch",
+        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, cause="collective-mismatch",
     ),
     "rank_raised/shape-mismatch-detail": case(
         INIT + "dist.all_reduce(torch.ones(4 + rank))\n",
@@ -179,7 +179,7 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
         cause="segfault-native", where={"node": "h2", "rank": 1}, victims=[0], says=["SIGBUS"],
     ),
     "rank_raised/host-memory": case(
-        at_step("torch.empty(10**15)"), cause="host-oom-killed", where={"node": "h2", "rank": 1}, victims=[0],
+        at_step("torch.empty(10**15)"), cause="host-out-of-memory", where={"node": "h2", "rank": 1}, victims=[0],
     ),
     "rank_raised/no-cuda": case(
         alone('torch.zeros(1, device="cuda")', ALL), cause="cuda-device-unavailable", where={}, says=["every rank"],
@@ -187,7 +187,8 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
     "rank_raised/cuda-out-of-memory": case(  # torch's class; the text as in c10/cuda/CUDACachingAllocator.cpp
         at_step('raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "\n'
                 '"capacity of 79.11 GiB of which 1.06 GiB is free.")'),
-        cause="cuda-oom", where={"node": "h2", "rank": 1}, says=["CUDA out of memory. Tried to allocate 2.00 GiB"],
+        cause="cuda-out-of-memory", where={"node": "h2", "rank": 1},
+        says=["CUDA out of memory. Tried to allocate 2.00 GiB"],
     ),
     "rank_exited/sys-exit-code": case(
         at_step("dist.destroy_process_group(); sys.exit(3)"),
@@ -236,7 +237,7 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
         INIT + "dist.all_reduce(torch.ones(4 if rank else 4096))\n", cause="collective-shape-mismatch",
     ),
     "peer_lost/exit-0-early": case(
-        at_step("os._exit(0)"), cause="connection-reset-peer-died", where={"node": "h2", "rank": 1},
+        at_step("os._exit(0)"), cause="peer-died", where={"node": "h2", "rank": 1},
         victims=[0], says=["rank 1 on h2 ended with code 0", "rank 0 on h1"],
     ),
     "peer_lost/collective-timeout": case(

@@ -35,7 +35,7 @@ def test_a_time_limit_is_announced_and_ranks_save(slurm: SlurmBed, tmp_path: Pat
     launch = SlurmLaunch(slurm, tmp_path)
     launch.outside(program("nasty.py", "save-on-term"), "--partition", "short", "--stop-grace", "10s", nodes=2)
     result = result_of(launch)
-    assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempt-or-timelimit"), launch.stderr
+    assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempted-or-timeout"), launch.stderr
     assert "time limit" in result["verdict"]["message"]
     assert saved(launch) == ["saved-0", "saved-1"]
     launch.nothing_left()
@@ -46,7 +46,7 @@ def test_a_time_limit_inside_an_allocation(slurm: SlurmBed, tmp_path: Path) -> N
     launch = SlurmLaunch(slurm, tmp_path)
     launch.inside(program("nasty.py", "save-on-term"), salloc=("-N2", "-p", "short"))
     result = result_of(launch)
-    assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempt-or-timelimit"), launch.stderr
+    assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempted-or-timeout"), launch.stderr
     assert "time limit" in result["verdict"]["message"] and "KillWait" in result["verdict"]["message"]
     assert saved(launch) == ["saved-0", "saved-1"], "KillWait is longer than they take"
     launch.nothing_left()
@@ -68,7 +68,7 @@ def test_preempted_saved_requeued_and_a_fresh_attempt(slurm: SlurmBed, tmp_path:
     assert launch.call("stop", bound=LONG).returncode == 0
     result = result_of(launch)
     assert [a["attempt"] for a in result["attempts"]] == [0, 1], "followed through the queue to the end"
-    assert result["attempts"][0]["verdict"]["cause"] == "slurm-preempt-or-timelimit"
+    assert result["attempts"][0]["verdict"]["cause"] == "slurm-preempted-or-timeout"
     launch.nothing_left()
 
 
@@ -78,7 +78,7 @@ def test_preempted_for_good(slurm: SlurmBed, tmp_path: Path) -> None:
     launch.until_running(2)
     slurm.call("sbatch", "-p", "high", "-N4", "--exclusive", "--wrap", "sleep 5", "-o", "/dev/null")
     result = result_of(launch)
-    assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempt-or-timelimit"), launch.stderr
+    assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempted-or-timeout"), launch.stderr
     assert "preempted" in result["verdict"]["message"] and saved(launch) == ["saved-0", "saved-1"]
 
 

@@ -53,7 +53,7 @@ def test_one_exception_ends_all_of_it(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "raise", "2")).until_running(4)
     (launch.work / "go").touch()
     result = launch.result()
-    assert (result["exit"], result["verdict"]["cause"]) == (1, "user-code-exception-one-rank"), launch.stderr
+    assert (result["exit"], result["verdict"]["cause"]) == (1, "program-exception"), launch.stderr
     assert (result["verdict"]["where"]["node"], result["verdict"]["where"]["rank"]) == ("h3", 2)
     assert result["verdict"]["victims"] == [0, 1, 3]
     launch.nothing_left()

@@ -51,7 +51,7 @@ def test_an_exception_then_its_verdict_and_exit_code(slurm: SlurmBed, tmp_path: 
     (launch.work / "go").touch()
     result = launch.result()
     verdict = result["verdict"]
-    assert (result["exit"], verdict["cause"]) == (1, "user-code-exception-one-rank"), launch.stderr
+    assert (result["exit"], verdict["cause"]) == (1, "program-exception"), launch.stderr
     assert (verdict["where"]["node"], verdict["where"]["rank"]) == ("h2", 1)
     launch.nothing_left()
 

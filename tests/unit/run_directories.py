@@ -77,8 +77,8 @@ def make(
     }
     verdict = {
         "schema": 1,
-        "id": "user-code-exception-one-rank",
-        "cause": "user-code-exception-one-rank",
+        "id": "program-exception",
+        "cause": "program-exception",
         "attempt": 0,
         "status": "fail",
         "where": {"node": next(iter(nodes)), "rank": failing},

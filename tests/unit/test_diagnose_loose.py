@@ -68,7 +68,7 @@ def test_large_logs_are_read_in_parallel_with_the_right_lines(tmp_path: Path, mo
     seen: list[tuple[int, int]] = []
     evidence = loose.read_logs([path], lambda done, total: seen.append((done, total)), processes=2)
     verdict = judge_logs(evidence)
-    assert verdict.cause == "cuda-oom"
+    assert verdict.cause == "cuda-out-of-memory"
     assert verdict.finding.evidence[0].startswith(f"{path}:901: torch.OutOfMemoryError")
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
 
@@ -100,7 +100,7 @@ def test_free_text_does_not_hide_what_matters() -> None:
 def test_a_log_without_an_end_of_line_and_with_odd_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"\xff\xfe progress\r 10%\r 20%\n" + OOM.encode())
-    assert judge_logs(loose.read_logs([path])).cause == "cuda-oom"
+    assert judge_logs(loose.read_logs([path])).cause == "cuda-out-of-memory"
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\n\n\n", b"no end of line"])
@@ -125,7 +125,7 @@ def test_a_directory_is_searched_for_text(tmp_path: Path) -> None:
     files = loose.find_logs([str(tmp_path)])
     assert [f.name for f in files] == ["rank_003.log"]
     verdict = judge_logs(loose.read_logs(files))
-    assert (verdict.cause, verdict.finding.where.rank) == ("cuda-illegal-access-or-device-assert", 3)
+    assert (verdict.cause, verdict.finding.where.rank) == ("cuda-kernel-fault", 3)
 
 
 def test_logs_of_several_nodes_are_put_in_order_of_time(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_verb_prints_one_document(tmp_path: Path, capsys: pytest.CaptureFixt
     path = write(tmp_path / "job.log", *dull(5), OOM)
     assert run_verb(str(path), "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["schema"], document["cause"], document["where"]) == (1, "cuda-oom", {"rank": 3})
+    assert (document["schema"], document["cause"], document["where"]) == (1, "cuda-out-of-memory", {"rank": 3})
     assert document["evidence"][0].startswith(f"{path}:6: ")
 
 
@@ -189,20 +189,20 @@ def test_a_runs_own_verdict_stands_and_its_logs_run_up(tmp_path: Path, capsys: p
     assert run_verb("job-2026", "--runs-dir", str(tmp_path), "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["cause"] == "node-network-down"
-    assert [other["id"] for other in document["runners_up"]] == ["cuda-oom"]
+    assert [other["id"] for other in document["runners_up"]] == ["cuda-out-of-memory"]
 
 
 def test_a_run_that_did_not_know_is_judged_by_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path, {**KEPT, "cause": "unknown", "id": "unknown", "confidence": 0.2}, OOM)
     assert run_verb(str(run), "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["cause"], document["where"]) == ("cuda-oom", {"node": "h1", "rank": 3})
+    assert (document["cause"], document["where"]) == ("cuda-out-of-memory", {"node": "h1", "rank": 3})
 
 
 def test_a_run_without_a_verdict_is_judged_by_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path, None, OOM)
     assert run_verb(str(run), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["cause"] == "cuda-oom"
+    assert json.loads(capsys.readouterr().out)["cause"] == "cuda-out-of-memory"
 
 
 def test_a_run_that_ended_well_has_no_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

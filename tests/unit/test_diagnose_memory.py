@@ -182,13 +182,13 @@ def incident(**end: object) -> Incident:
 def test_the_verdict_of_a_run_has_the_levers() -> None:
     error = {"allranks": {"type": "OutOfMemoryError", "text": V2_6_SHARED, "file": "train.py", "line": 3}}
     found = judge(incident(error=error))
-    assert found is not None and found.cause == "cuda-oom"
+    assert found is not None and found.cause == "cuda-out-of-memory"
     lines = found.finding.remedy.splitlines()
     assert lines[0].startswith("other processes hold 40 GiB")
     assert lines[1] == "--batch 3 instead of 6, and gradient accumulation 2 only to keep the global batch of 24 " \
                        "(3 x 2 x 4 ranks)"  # fmt: skip
     killed = judge(incident(code=None, signal=9, oom_kills=1))
-    assert killed is not None and killed.cause == "host-oom-killed"
+    assert killed is not None and killed.cause == "host-out-of-memory"
     assert "the node has 64 GiB" in killed.finding.remedy and "--workers 2 a rank" in killed.finding.remedy
 
 

@@ -52,7 +52,7 @@ def failed(run: RunDirectory, attempt: int = 0) -> None:
 def test_the_verdict_comes_from_events_and_error_files(run: RunDirectory) -> None:
     failed(run)
     verdict = judge_run(run)
-    assert verdict["cause"] == "user-code-exception-one-rank"
+    assert verdict["cause"] == "program-exception"
     assert verdict["where"] == {"node": "h2", "rank": 1, "pid": 71}
     assert (verdict["victims"], verdict["detected_after_s"]) == ([0], 0.1)
     assert "rank 1 on h2 raised ValueError: bad batch (train.py:7, pid 71)" in verdict["message"]
@@ -70,7 +70,7 @@ def test_a_newer_allranks_judges_by_its_own_rules(run: RunDirectory) -> None:
     """What the run said at its end is not what counts."""
     failed(run)
     run.write_document("verdict.json", Verdict(Finding("unknown", "fail", "no idea"), "unknown", 0.9).to_json())
-    assert judge_run(run)["cause"] == "user-code-exception-one-rank"
+    assert judge_run(run)["cause"] == "program-exception"
 
 
 def test_what_a_full_disk_has_swallowed_is_not_missed(run: RunDirectory) -> None:
@@ -92,7 +92,7 @@ def test_the_verdict_on_collective_tests_is_kept(run: RunDirectory) -> None:
     assert judge_run(run)["cause"] == "node-network-down"
     tell(run, ("test-passed", {}))
     failed(run, attempt=1)
-    assert judge_run(run)["cause"] == "user-code-exception-one-rank"
+    assert judge_run(run)["cause"] == "program-exception"
 
 
 def test_events_of_another_version_are_no_error(run: RunDirectory) -> None:
@@ -109,7 +109,7 @@ def test_a_verdict_that_is_not_sure_asks_the_logs(run: RunDirectory, confidence:
                    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB\n")  # fmt: skip
     verdict = Verdict(Finding("unknown", "fail", "a rank has ended"), "unknown", confidence, (0, 1))
     found = complete(verdict, run)
-    assert found.cause == ("cuda-oom" if confidence < 0.5 else "unknown")
+    assert found.cause == ("cuda-out-of-memory" if confidence < 0.5 else "unknown")
     assert found.victims == (0, 1)
 
 
@@ -121,7 +121,7 @@ def event(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_every_part_of_the_evidence_is_read() -> None:
-    hang = {"cause": "uneven-data-hang", "message": "m", "remedy": "r", "confidence": 0.8, "culprits": [1],
+    hang = {"cause": "uneven-data", "message": "m", "remedy": "r", "confidence": 0.8, "culprits": [1],
             "victims": [0], "evidence": ["e"], "slow": False, "quiet": 60.0, "of_a_later_version": 1}  # fmt: skip
     events = [
         event("attempt-start"),

@@ -78,9 +78,9 @@ def test_pods_that_were_never_made() -> None:
 
 CASES = {
     "oom": (pod(2, phase="Failed", containerStatuses=container(terminated={"reason": "OOMKilled", "exitCode": 137})),
-            "k8s-oomkilled", "demo-2 was killed by Kubernetes: it needed more memory than its limit"),
+            "k8s-out-of-memory", "demo-2 was killed by Kubernetes: it needed more memory than its limit"),
     "evicted-memory": (pod(2, phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
-                       "host-oom-killed", "demo-2 was evicted from gpu7: The node was low on resource: memory."),
+                       "host-out-of-memory", "demo-2 was evicted from gpu7: The node was low on resource: memory."),
     "evicted-disk": (pod(2, phase="Failed", reason="Evicted", message="Usage of EmptyDir volume \"shm\" exceeds"),
                      "disk-full", "exceeds"),
     "preempted": (pod(2, phase="Failed", conditions=[{"type": "DisruptionTarget", "status": "True",

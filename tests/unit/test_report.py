@@ -11,7 +11,7 @@ from allranks.report.live import View, node_line, table_lines
 from allranks.report.steps import StepReader
 from allranks.report.text import closing_lines, event_line, ranges, verdict_lines
 
-VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "user-code-exception-one-rank",
+VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
            "confidence": 0.95, "evidence": ["a", "b", "c", "d"], "remedy": "do this\nthen that",
            "victims": [0, 1, 2, 4, 5, 7]}  # fmt: skip
 

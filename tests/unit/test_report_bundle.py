@@ -69,7 +69,7 @@ def test_what_is_in_it(tmp_path: Path) -> None:
         "tests/test-1/stages/test-1-h1/result.json",
     }  # fmt: skip
     assert json.loads(found["redactions.json"]) == {"schema": 1, "redacted": []}
-    assert json.loads(found["verdict.json"])["cause"] == "user-code-exception-one-rank"
+    assert json.loads(found["verdict.json"])["cause"] == "program-exception"
     assert found["run/outputs/rank_00_metrics.jsonl"] == '{"step": 1}\nnot json\n'
     assert {item["file"] for item in json.loads(found["contents.json"])["files"]} == set(found) - {"contents.json"}
 

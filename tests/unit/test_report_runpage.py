@@ -49,7 +49,7 @@ def page(run: Path, redactor: Redactor | None = None) -> Page:
 def test_a_failed_run(tmp_path: Path) -> None:
     found = page(make(tmp_path / "r", NODES, {1: b"up\nTraceback (most recent call last):\nValueError: bad batch\n"}))
     words = " ".join(found.text.split())
-    for said in ("failed r", "4 ranks on 2 nodes", "took 10.1 s", "exit 1", "user-code-exception-one-rank",
+    for said in ("failed r", "4 ranks on 2 nodes", "took 10.1 s", "exit 1", "program-exception",
                  "confidence 85%", "node h1 , rank 1", "rank 0 ended because of it", "fix <it>", "small /dev/shm",
                  "rank 1 on h1", "ValueError: bad batch", "train.py", "none (--hosts x)"):  # fmt: skip
         assert " ".join(said.split()).replace(" ,", ",") in words.replace(" ,", ","), said
@@ -210,7 +210,7 @@ def test_a_page_of_loose_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     app = typer.Typer()
     app.command()(command)
     done = CliRunner().invoke(app, ["a.out", "--html", "p.html", "--json"])
-    assert json.loads(done.stdout)["cause"] == "user-code-exception-one-rank"
+    assert json.loads(done.stdout)["cause"] == "program-exception"
     text = (tmp_path / "p.html").read_text()
     found = Page(text)
     assert "ValueError: bad <i>batch</i>" in found.text and "a.out" in found.text and TOKEN not in text

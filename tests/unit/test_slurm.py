@@ -201,13 +201,13 @@ def test_reasons_in_plain_words(reason: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("job", "cause", "says"),
     [
-        (Job("12", "TIMEOUT", limit="00:10:00"), "slurm-preempt-or-timelimit", "time limit (00:10:00) was up"),
-        (Job("12", "DEADLINE"), "slurm-preempt-or-timelimit", "deadline"),
-        (Job("12", "PREEMPTED"), "slurm-preempt-or-timelimit", "preempted"),
-        (Job("12", "REQUEUED", preempted=True), "slurm-preempt-or-timelimit", "preempted"),
+        (Job("12", "TIMEOUT", limit="00:10:00"), "slurm-preempted-or-timeout", "time limit (00:10:00) was up"),
+        (Job("12", "DEADLINE"), "slurm-preempted-or-timeout", "deadline"),
+        (Job("12", "PREEMPTED"), "slurm-preempted-or-timeout", "preempted"),
+        (Job("12", "REQUEUED", preempted=True), "slurm-preempted-or-timeout", "preempted"),
         (Job("12", "NODE_FAIL", nodes="h[1-2]"), "node-network-down", "a node of h[1-2]"),
         (Job("12", "NODE_FAIL", failed_node="h2"), "node-network-down", "h2 failed"),
-        (Job("12", "OUT_OF_MEMORY"), "host-oom-killed", "memory"),
+        (Job("12", "OUT_OF_MEMORY"), "host-out-of-memory", "memory"),
         (Job("12", "CANCELLED", by="1000"), "slurm-cancelled", "by user 1000"),
         (Job("12", "BOOT_FAIL"), "slurm-config", "could not start"),
     ],

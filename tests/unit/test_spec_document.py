@@ -69,7 +69,7 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "output_dir": _maybe(_PATHS),
     "retries": st.integers(0, 100),
     "spares": st.integers(0, 100),
-    "allow": st.lists(st.sampled_from(["shm", "nccl-shm-too-small"])).map(tuple),
+    "allow": st.lists(st.sampled_from(["shm", "shm-too-small"])).map(tuple),
     "level": st.sampled_from(["quick", "full"]),
     "only": st.lists(st.sampled_from(["shm", "own_name"])).map(tuple),
     "data_paths": st.lists(_PATHS).map(tuple),

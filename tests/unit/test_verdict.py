@@ -119,7 +119,7 @@ def test_an_abort_over_a_lost_peer_is_a_consequence() -> None:
 
 def test_a_reset_connection_of_the_programs_own_is_no_consequence() -> None:
     found = verdict(raised(2, 5, "ConnectionResetError", "[Errno 104] Connection reset by peer"), lost_peer(0, 5.01))
-    assert found.finding.where.rank == 2 and found.cause == "user-code-exception-one-rank"
+    assert found.finding.where.rank == 2 and found.cause == "program-exception"
 
 
 def test_the_earliest_of_several_roots_wins_and_the_others_are_named() -> None:
@@ -132,7 +132,7 @@ def test_within_the_clocks_error_what_is_recognised_comes_first() -> None:
     strange = raised(0, 5, "RuntimeError", "worker pool is broken")
     full = raised(3, 5.01, "OSError", "[Errno 28] No space left on device")
     assert verdict(strange, full).cause == "disk-full"
-    assert verdict(strange, replace(full, t=T + 5.5)).cause == "user-code-exception-one-rank"
+    assert verdict(strange, replace(full, t=T + 5.5)).cause == "program-exception"
 
 
 def test_an_unexplained_end_wins_only_where_it_came_clearly_first() -> None:
@@ -151,7 +151,7 @@ def test_ended_by_allranks_but_raised_before() -> None:
 def test_what_ranks_raise_while_they_are_ended_is_no_cause() -> None:
     handler = raised(3, 5.3, "Preempted", "saving on SIGTERM", expected=True)
     found = verdict(lost_peer(0, 5.01), handler, detected_t=T + 5.1)
-    assert found.cause == "connection-reset-peer-died" and found.victims == (0, 3)
+    assert found.cause == "peer-died" and found.victims == (0, 3)
 
 
 def test_only_ended_ranks_give_no_cause() -> None:
@@ -253,7 +253,7 @@ def test_a_lost_node_explains_what_follows_and_not_what_came_before() -> None:
     after = verdict(lost_peer(0, 12), raised(1, 13, "OSError", "[Errno 5] Input/output error"), lost=(lost,))
     assert after.cause == "node-network-down" and after.victims == (0, 1)
     before = verdict(raised(1, 8, "ValueError", "x"), lost=(lost,))
-    assert before.cause == "user-code-exception-one-rank" and before.victims == (2, 3)
+    assert before.cause == "program-exception" and before.victims == (2, 3)
 
 
 def test_killed_with_their_guard() -> None:

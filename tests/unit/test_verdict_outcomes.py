@@ -22,15 +22,15 @@ def on(cause: str, message: str = "") -> Verdict:
         (None, "ctrl-c", True, 130),
         (None, "sigterm", True, 143),
         (None, "stop", False, 143),
-        ("user-code-exception-one-rank", None, True, 1),
-        ("user-code-exception-one-rank", "ctrl-c", True, 1),  # it had failed before the stop
+        ("program-exception", None, True, 1),
+        ("program-exception", "ctrl-c", True, 1),  # it had failed before the stop
         ("disk-full", None, True, 1),
         ("disk-full", None, False, 3),  # a check found it
         ("memlock-limit", None, False, 3),
         ("segfault-native", None, True, 1),
         ("unknown", None, True, 1),  # a rank was killed
         ("unknown", None, False, 4),  # a guard was killed before any rank
-        ("host-oom-killed", None, True, 1),
+        ("host-out-of-memory", None, True, 1),
         ("ssh-unreachable", None, False, 4),
         ("port-blocked", None, False, 4),
         ("node-network-down", None, True, 4),
@@ -39,8 +39,8 @@ def on(cause: str, message: str = "") -> Verdict:
         ("remote-path-missing", None, True, 1),
         ("rendezvous-timeout", None, True, 5),
         ("rendezvous-timeout", None, False, 5),
-        ("nccl-timeout-straggler-or-slow-rank", None, True, 5),
-        ("connection-reset-peer-died", None, True, 1),
+        ("straggler", None, True, 5),
+        ("peer-died", None, True, 1),
     ],
 )
 def test_exit_code(cause: str | None, stop: str | None, failed: bool, code: int) -> None:
@@ -49,13 +49,13 @@ def test_exit_code(cause: str | None, stop: str | None, failed: bool, code: int)
 
 def test_ranks_that_lost_one_that_was_done_did_not_hang() -> None:
     done = "rank 1 on h2 had finished (destroy_process_group) while rank 0 on h1 was still communicating"
-    assert exit_code(on("uneven-data-hang", done), None, True) == 1
-    assert exit_code(on("uneven-data-hang", "rank 1 on h2 ended with code 0 while rank 0 waits"), None, True) == 5
+    assert exit_code(on("uneven-data", done), None, True) == 1
+    assert exit_code(on("uneven-data", "rank 1 on h2 ended with code 0 while rank 0 waits"), None, True) == 5
 
 
 def test_a_mismatch_that_raised_is_no_hang() -> None:
-    assert exit_code(on("nccl-timeout-collective-mismatch", "every rank raised RuntimeError: x"), None, True) == 1
-    assert exit_code(on("nccl-timeout-collective-mismatch", "rank 1 on h1 is in another collective"), None, True) == 5
+    assert exit_code(on("collective-mismatch", "every rank raised RuntimeError: x"), None, True) == 1
+    assert exit_code(on("collective-mismatch", "rank 1 on h1 is in another collective"), None, True) == 5
 
 
 def test_only_labels_of_the_reference() -> None:

@@ -125,8 +125,8 @@ def hello_of(spec: RunSpec, rank: int, mine: Agreed) -> Message:
     }
 
 
-DUPLICATE, WORLD_SIZE = "rank-duplicate-or-missing", "world-size-mismatch"
-OTHER_COMMAND, OTHER_CODE = "bad-launch-arguments", "python-version-or-env-mismatch"
+DUPLICATE, WORLD_SIZE = "rank-missing-or-duplicate", "world-size-mismatch"
+OTHER_COMMAND, OTHER_CODE = "bad-launch-arguments", "environment-mismatch"
 # What is compared, the cause where it differs, and the words for it.
 COMPARED = {
     "version": (OTHER_CODE, "runs allranks {theirs}, {host} {mine}: install the same on all"),

@@ -119,7 +119,7 @@ class Transport:
         if NO_PYTHON in stdout:
             tried = stdout.split(NO_PYTHON, 1)[1].split(b"\n")[0].decode("utf-8", "replace")
             return Finding(
-                "python-version-or-env-mismatch",
+                "environment-mismatch",
                 "fail",
                 f"{node.name}: no Python 3.8 or newer was found (tried {tried})",
                 "name one with --guard-python /path/to/python3",

@@ -226,7 +226,7 @@ class Follower:
 def _by_slurm(result: dict[str, Any]) -> bool:
     verdict = result.get("verdict") or {}
     return verdict.get("check") == "slurm" or verdict.get("cause") in (
-        "slurm-preempt-or-timelimit",
+        "slurm-preempted-or-timeout",
         "node-network-down",
     )
 

@@ -21,15 +21,15 @@ def uneven(case: Case) -> Finding | None:
     if 0 in by_length and len(by_length) > 1:
         text = f"{named(by_length[0])} get{'s' if len(by_length[0]) == 1 else ''} no data at all: {_have(by_length)}"
         remedy = "split samples, not batches or files, over the ranks; or use fewer ranks"
-        return case.finding("uneven-data-hang", "fail", text, remedy, by_length[0][0])
+        return case.finding("uneven-data", "fail", text, remedy, by_length[0][0])
     if len(by_length) > 1:
         drops = _drop_last(case)
         text = f"unequal numbers of batches: {_have(by_length)}; the run would hang at the end of the epoch"
         remedy = "set drop_last alike on all ranks" if drops else EVEN
-        return case.finding("uneven-data-hang", "fail", text + (f" ({drops})" if drops else ""), remedy)
+        return case.finding("uneven-data", "fail", text + (f" ({drops})" if drops else ""), remedy)
     if _drop_last(case):
         text = f"{_drop_last(case)}: with other sizes of data the ranks get unequal numbers of batches"
-        return case.finding("uneven-data-hang", "warn", text, "set drop_last alike on all ranks")
+        return case.finding("uneven-data", "warn", text, "set drop_last alike on all ranks")
     return None
 
 

@@ -9,20 +9,20 @@ DONE, PROGRAM, CHECK, SERVICE, HANG, CTRL_C, STOPPED = 0, 1, 3, 4, 5, 130, 143
 SERVICE_CAUSES = frozenset({
     "master-unreachable", "name-resolution", "hostname-resolves-to-loopback", "port-in-use", "port-blocked",
     "wrong-interface", "no-interface", "ssh-auth", "ssh-hostkey", "ssh-unreachable", "node-network-down",
-    "stale-process", "nccl-ib-error", "nvlink-error", "fabric-manager", "xid-hardware-error", "ecc-error",
-    "gpu-fell-off-bus", "slurm-preempt-or-timelimit", "slurm-cancelled", "slurm-config", "k8s-scheduling", "k8s-image",
+    "orphan-process", "nccl-ib-error", "nvlink-error", "fabric-manager", "gpu-hardware-error", "ecc-error",
+    "gpu-fell-off-bus", "slurm-preempted-or-timeout", "slurm-cancelled", "slurm-config", "k8s-scheduling", "k8s-image",
     "proxy-env", "ipv6-problem", "mtu-or-packet-loss",
 })  # fmt: skip
 """A node, a link or a service failed, whatever the program then did."""
 
 HANG_CAUSES = frozenset({
-    "rendezvous-timeout", "nccl-timeout-collective-mismatch", "nccl-timeout-straggler-or-slow-rank",
-    "uneven-data-hang",
+    "rendezvous-timeout", "collective-mismatch", "straggler",
+    "uneven-data",
 })  # fmt: skip
 """Ranks waited for others that did not come."""
 
-NODE_CAUSES = frozenset({"unknown", "remote-path-missing", "python-version-or-env-mismatch", "host-oom-killed",
-                         "connection-reset-peer-died"})  # fmt: skip
+NODE_CAUSES = frozenset({"unknown", "remote-path-missing", "environment-mismatch", "host-out-of-memory",
+                         "peer-died"})  # fmt: skip
 """The node's affair where no program has failed: a guard was killed, an interpreter is absent."""
 
 
@@ -43,5 +43,5 @@ def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: 
 
 def _explained_by_program(verdict: Verdict) -> bool:
     """A mismatch that torch reported as an exception, or ranks that lost one that was done: nothing hung."""
-    said = {"nccl-timeout-collective-mismatch": " raised ", "uneven-data-hang": "destroy_process_group"}
+    said = {"collective-mismatch": " raised ", "uneven-data": "destroy_process_group"}
     return said.get(verdict.cause, "\n") in verdict.finding.message

@@ -186,7 +186,7 @@ def hopeless(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]] = (), late
 def _troubles(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     if pod.why == "OOMKilled":
         yield _fail(
-            "k8s-oomkilled",
+            "k8s-out-of-memory",
             f"{pod.host} was killed by Kubernetes: it needed more memory than its limit",
             "raise the memory limit (a file for --pod), count /dev/shm in it, or use less: fewer data-loader "
             "workers, a smaller batch",
@@ -266,7 +266,7 @@ def _evicted(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
     said = pod.message or _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
     disk = re.search(r"ephemeral-storage|disk|inodes|emptyDir", said, re.I)
     remedy = "write less into the container and /dev/shm, or mount a volume" if disk else "ask for the memory it needs"
-    cause = "disk-full" if disk else "host-oom-killed"
+    cause = "disk-full" if disk else "host-out-of-memory"
     return _fail(
         cause,
         f"{pod.host} was evicted from {pod.machine}: {_short(said)}",

@@ -199,7 +199,7 @@ def ended(job: Job, kill_wait: int | None = None, line: str = "") -> Finding | N
         return _node_failed(job, evidence)
     if job.state == "OUT_OF_MEMORY":
         message = f"Slurm ended job {job.id}: a process wanted more memory than the job has"
-        return _fail("host-oom-killed", message, "ask for more: --sbatch --mem=… (0: all of the node's)", evidence)
+        return _fail("host-out-of-memory", message, "ask for more: --sbatch --mem=… (0: all of the node's)", evidence)
     if job.state == "CANCELLED":
         by = f" by {_user(job.by)}" if job.by else ""
         return _fail("slurm-cancelled", f"job {job.id} was cancelled{by}", "start it again if not meant", evidence)
@@ -235,7 +235,7 @@ def _seconds_until(text: str, now: float) -> float | None:
         return None
 
 
-LIMIT = "slurm-preempt-or-timelimit"
+LIMIT = "slurm-preempted-or-timeout"
 LIMIT_NEAR = 600.0  # seconds: Slurm's warnings of a limit come up to a minute early, ours at most minutes before it
 
 

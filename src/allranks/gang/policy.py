@@ -34,29 +34,29 @@ def _row(name: str, again: str, replace: bool, why: str, causes: str = "") -> Ro
 # name, tried again?, is the node replaced?, why, causes
 TABLE = (
     _row("settings", "never", False, "what is set wrongly fails the same way again",
-         "bad-launch-arguments ssh-auth ssh-hostkey remote-path-missing world-size-mismatch rank-duplicate-or-missing "
+         "bad-launch-arguments ssh-auth ssh-hostkey remote-path-missing world-size-mismatch rank-missing-or-duplicate "
          "deepspeed-config accelerate-config slurm-config k8s-image no-interface wrong-interface port-blocked "
          "hostname-resolves-to-loopback proxy-env ipv6-problem duplicate-gpu invalid-device-ordinal clock-skew "
-         "python-version-or-env-mismatch nccl-version-mismatch driver-version-mismatch missing-module "
-         "missing-file-or-data-path permission-denied data-not-split"),
+         "environment-mismatch nccl-version-mismatch driver-version-mismatch missing-module "
+         "missing-file permission-denied data-not-split"),
     _row("program", "never", False, "the program's own fault comes again at the same place",
-         "user-code-exception-one-rank unused-parameters-ddp collective-shape-mismatch checkpoint-corrupt-or-mismatch "
-         "cuda-illegal-access-or-device-assert"),
+         "program-exception unused-parameters-ddp collective-shape-mismatch checkpoint-unreadable "
+         "cuda-kernel-fault"),
     _row("memory", "never", False, "the program needs more memory than it has, and would need it again",
-         "cuda-oom host-oom-killed k8s-oomkilled"),
+         "cuda-out-of-memory host-out-of-memory k8s-out-of-memory"),
     _row("limits", "never", False, "a limit of the system stays until somebody raises it",
-         "disk-full too-many-open-files memlock-limit nccl-shm-too-small"),
+         "disk-full too-many-open-files memlock-limit shm-too-small"),
     _row("stopped", "never", False, "somebody wanted it to end", "slurm-cancelled"),
     _row("hang", "hang", False, "--on-hang restart is set",
-         "nccl-timeout-collective-mismatch nccl-timeout-straggler-or-slow-rank uneven-data-hang"),
+         "collective-mismatch straggler uneven-data"),
     _row("node", "always", True, "the node is at fault, not the program",
-         "node-network-down ssh-unreachable xid-hardware-error ecc-error gpu-fell-off-bus nvlink-error fabric-manager "
-         "cuda-device-unavailable nccl-ib-error nccl-gdr-or-p2p-error stale-process"),
+         "node-network-down ssh-unreachable gpu-hardware-error ecc-error gpu-fell-off-bus nvlink-error fabric-manager "
+         "cuda-device-unavailable nccl-ib-error nccl-p2p-error orphan-process"),
     _row("network", "always", False, "a link or a service failed, not the program",
-         "master-unreachable name-resolution connection-reset-peer-died rendezvous-timeout port-in-use "
+         "master-unreachable name-resolution peer-died rendezvous-timeout port-in-use "
          "mtu-or-packet-loss"),
     _row("preempted", "always", True, "the scheduler took the machine away, the program did nothing wrong",
-         "slurm-preempt-or-timelimit k8s-scheduling"),
+         "slurm-preempted-or-timeout k8s-scheduling"),
     _row("crash", "always", False, "a crash may be the machine's, and need not come again",
          "segfault-native dataloader-worker-killed"),
     _row("unknown", "progress", False, "nothing says why it failed, and it had come forward", "unknown"),
@@ -129,13 +129,13 @@ def row_of(tried: Tried) -> Row:
     raised = RAISED.search(message)
     if tried.hung:
         return next(r for r in TABLE if r.name == "hang")
-    if raised is not None and cause in ("user-code-exception-one-rank", "unknown"):
+    if raised is not None and cause in ("program-exception", "unknown"):
         outside = OUTSIDE_TYPES.match(raised[1]) or OUTSIDE_WORDS.search(raised[2] or "")
-        return OUTSIDE if outside else BY_CAUSE["user-code-exception-one-rank"]
-    if cause == "user-code-exception-one-rank":
+        return OUTSIDE if outside else BY_CAUSE["program-exception"]
+    if cause == "program-exception":
         return EXIT
-    if raised is not None and cause == "nccl-timeout-collective-mismatch":
-        return BY_CAUSE["user-code-exception-one-rank"]  # torch saw it and raised: nothing hung
+    if raised is not None and cause == "collective-mismatch":
+        return BY_CAUSE["program-exception"]  # torch saw it and raised: nothing hung
     if tried.lame and cause == "unknown":
         return BY_CAUSE["node-network-down"]  # a guard was killed: the program did not fail
     return BY_CAUSE.get(cause, BY_CAUSE["unknown"])

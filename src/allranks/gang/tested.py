@@ -17,7 +17,7 @@ from .machine import Gang
 
 CHECK_NAME = "collectives"
 TAIL = 64 << 10
-OWN_CAUSES = {"collective-hang": "nccl-timeout-straggler-or-slow-rank", "ports": "node-network-down",
+OWN_CAUSES = {"collective-hang": "straggler", "ports": "node-network-down",
               "node-dead": "node-network-down", "link-dead": "node-network-down"}  # fmt: skip
 OWN_CODES = (CHECK, HANG)  # with these the tests end a rank themselves
 

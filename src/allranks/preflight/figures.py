@@ -92,7 +92,7 @@ def absent(tables: Nodes, path: str) -> List[Finding]:
     fine = [node for node, table in tables.items() if table and MISSING not in table]
     message = f"{names(nodes)} {verb(nodes, 'has', 'have')} no {path}{others(nodes, fine, 'have it', 'has it')}"
     remedy = f"put it there ({tables[nodes[0]][MISSING]}), or run with --sync, which ships what is here"
-    return [Finding("missing-file-or-data-path", "fail", message, remedy, place(nodes))]
+    return [Finding("missing-file", "fail", message, remedy, place(nodes))]
 
 
 def whole(text: object) -> Optional[int]:

@@ -28,10 +28,10 @@ OUTER = frozenset(
     {
         "unknown",
         "rendezvous-timeout",
-        "connection-reset-peer-died",
+        "peer-died",
         "node-network-down",
         "master-unreachable",
-        "host-oom-killed",
+        "host-out-of-memory",
         "dataloader-worker-killed",
     }
 )

@@ -174,7 +174,7 @@ def _did_not_start(name: str, why: str, evidence: tuple[str, ...]) -> Finding:
     place = Where(node=name)
     if "no Python" in why:
         remedy = "name one with --guard-python /path/to/python3"
-        return Finding("python-version-or-env-mismatch", "fail", f"{name}: {why}", remedy, place, evidence)
+        return Finding("environment-mismatch", "fail", f"{name}: {why}", remedy, place, evidence)
     dead = any(
         word in why.lower() for word in ("communication", "timed out", "node failure", "not responding", "refused")
     )

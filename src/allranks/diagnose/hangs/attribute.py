@@ -16,9 +16,9 @@ from ..naming import listed, numbers
 from .doing import Doing, Kind
 from .recorder import Account, Case, Recording, account
 
-STRAGGLER = "nccl-timeout-straggler-or-slow-rank"
-MISMATCH = "nccl-timeout-collective-mismatch"
-UNEVEN = "uneven-data-hang"
+STRAGGLER = "straggler"
+MISMATCH = "collective-mismatch"
+UNEVEN = "uneven-data"
 PAIRS = "allranks test --hosts … --suite pairs says whether a node or a link is at fault"
 Names = Mapping[int, str]
 

@@ -24,46 +24,44 @@ ABOUT = 0.12  # confidences that are about the same
 RUNNERS_UP = 3
 _GPU = frozenset(
     {
-        "cuda-oom",
-        "cuda-illegal-access-or-device-assert",
+        "cuda-out-of-memory",
+        "cuda-kernel-fault",
         "cuda-device-unavailable",
         "nvlink-error",
-        "nccl-gdr-or-p2p-error",
+        "nccl-p2p-error",
         "nccl-ib-error",
         "segfault-native",
         "driver-version-mismatch",
         "fabric-manager",
-        "xid-hardware-error",
+        "gpu-hardware-error",
     }
 )
 EXPLAINS: dict[str, frozenset[str]] = {
     "gpu-fell-off-bus": _GPU | {"ecc-error"},
     "ecc-error": _GPU,
-    "nvlink-error": frozenset({"cuda-illegal-access-or-device-assert", "nccl-gdr-or-p2p-error"}),
-    "xid-hardware-error": frozenset(
-        {"cuda-illegal-access-or-device-assert", "cuda-device-unavailable", "segfault-native"}
-    ),
+    "nvlink-error": frozenset({"cuda-kernel-fault", "nccl-p2p-error"}),
+    "gpu-hardware-error": frozenset({"cuda-kernel-fault", "cuda-device-unavailable", "segfault-native"}),
     "fabric-manager": frozenset({"cuda-device-unavailable", "driver-version-mismatch", "invalid-device-ordinal"}),
-    "driver-version-mismatch": frozenset({"cuda-device-unavailable", "python-version-or-env-mismatch"}),
-    "host-oom-killed": frozenset({"dataloader-worker-killed", "segfault-native"}),
-    "k8s-oomkilled": frozenset({"host-oom-killed", "dataloader-worker-killed"}),
-    "nccl-shm-too-small": frozenset({"disk-full", "dataloader-worker-killed", "segfault-native", "host-oom-killed"}),
-    "memlock-limit": frozenset({"host-oom-killed", "nccl-ib-error"}),
-    "nccl-gdr-or-p2p-error": frozenset({"memlock-limit", "nccl-ib-error"}),
-    "name-resolution": frozenset({"ssh-unreachable", "master-unreachable", "missing-file-or-data-path"}),
-    "proxy-env": frozenset({"name-resolution", "missing-file-or-data-path", "permission-denied", "k8s-image"}),
+    "driver-version-mismatch": frozenset({"cuda-device-unavailable", "environment-mismatch"}),
+    "host-out-of-memory": frozenset({"dataloader-worker-killed", "segfault-native"}),
+    "k8s-out-of-memory": frozenset({"host-out-of-memory", "dataloader-worker-killed"}),
+    "shm-too-small": frozenset({"disk-full", "dataloader-worker-killed", "segfault-native", "host-out-of-memory"}),
+    "memlock-limit": frozenset({"host-out-of-memory", "nccl-ib-error"}),
+    "nccl-p2p-error": frozenset({"memlock-limit", "nccl-ib-error"}),
+    "name-resolution": frozenset({"ssh-unreachable", "master-unreachable", "missing-file"}),
+    "proxy-env": frozenset({"name-resolution", "missing-file", "permission-denied", "k8s-image"}),
     "hostname-resolves-to-loopback": frozenset({"wrong-interface", "master-unreachable"}),
     "too-many-open-files": frozenset({"dataloader-worker-killed"}),
-    "disk-full": frozenset({"checkpoint-corrupt-or-mismatch"}),
+    "disk-full": frozenset({"checkpoint-unreadable"}),
     "ssh-hostkey": frozenset({"ssh-auth"}),
-    "k8s-image": frozenset({"permission-denied", "missing-file-or-data-path"}),
+    "k8s-image": frozenset({"permission-denied", "missing-file"}),
     "bad-launch-arguments": frozenset(),
     "clock-skew": frozenset({"slurm-config"}),
-    "remote-path-missing": frozenset({"missing-file-or-data-path", "slurm-config"}),
-    "slurm-preempt-or-timelimit": frozenset({"slurm-cancelled"}),
+    "remote-path-missing": frozenset({"missing-file", "slurm-config"}),
+    "slurm-preempted-or-timeout": frozenset({"slurm-cancelled"}),
     "dataloader-worker-killed": frozenset({"segfault-native"}),
-    "python-version-or-env-mismatch": frozenset({"missing-module"}),
-    "checkpoint-corrupt-or-mismatch": frozenset({"missing-file-or-data-path"}),
+    "environment-mismatch": frozenset({"missing-module"}),
+    "checkpoint-unreadable": frozenset({"missing-file"}),
 }
 """A cause, and what only follows from it where both are seen."""
 
@@ -93,7 +91,7 @@ def judge_logs(evidence: Evidence) -> Verdict:
 def _located(evidence: Evidence, chosen: Candidate) -> Candidate:
     """Where no line names the rank, the launcher's report may: the one that failed (or was killed for memory)."""
     where = chosen.where
-    memory = chosen.cause in ("host-oom-killed", "k8s-oomkilled")
+    memory = chosen.cause in ("host-out-of-memory", "k8s-out-of-memory")
     known = where.rank is not None or chosen.culprits or chosen.strength is Strength.SYMPTOM
     if known or chosen.rule not in ("exception", *BY_ID):
         return chosen

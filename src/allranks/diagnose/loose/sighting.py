@@ -10,7 +10,7 @@ from .signatures import EXCEPTION, Role, Row, row_of
 
 UNNAMED = Row(
     "exception",
-    "user-code-exception-one-rank",
+    "program-exception",
     Role.WEAK,
     "CPython: an uncaught exception",
     ("",),

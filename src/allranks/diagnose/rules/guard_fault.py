@@ -76,7 +76,7 @@ def _death(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     took = took if part == "guard" and "," not in nodes and " and " not in nodes else ""
     if "SIGKILL" in how and incident.oom_kills(fault.node):
         message = f"the allranks {part} on {nodes} {how}{took}: the kernel ran out of memory there"
-        return _Reading("host-oom-killed", 0.8, message, WHO)
+        return _Reading("host-out-of-memory", 0.8, message, WHO)
     killed = ", and not by allranks" if "killed" in how or "stopped" in how else ""
     killed += "," if killed and took else ""
     stopped = "stopped" in how

@@ -59,14 +59,14 @@ def _gone(incident: Incident, first: Failure) -> Candidate:
         return _done(incident, first, done, early)
     if early:
         message = f"{name_ranks(incident, early)} ended with code 0 while {who} was still communicating with it"
-        return _candidate(incident, first, "connection-reset-peer-died", message, 0.7, EARLY, early)
+        return _candidate(incident, first, "peer-died", message, 0.7, EARLY, early)
     node = _peer(incident, first)
     ranks = frozenset(incident.ranks_by_node.get(node or "", ())) - {f.rank for f in failures(incident) if f.peer}
     peer = "a peer" if not ranks else name_ranks(incident, ranks) if len(ranks) == 1 else node
     message = f"{who} lost the connection to {peer}, and no rank shows a failure of its own: {_said(first)}"
     few, where = (ranks, None) if len(ranks) == 1 else (frozenset[int](), Where(node=node if ranks else None))
     confidence = 0.5 if ranks else 0.4
-    return _candidate(incident, first, "connection-reset-peer-died", message, confidence, READ, few, where)
+    return _candidate(incident, first, "peer-died", message, confidence, READ, few, where)
 
 
 def _mesh(incident: Incident, first: Failure) -> Candidate:
@@ -95,7 +95,7 @@ def _done(incident: Incident, first: Failure, done: frozenset[int], early: froze
     message = f"{name_ranks(incident, done)} had finished (destroy_process_group{ended}) while "
     message += f"{name_ranks(incident, [first.rank])} was still communicating: not all ranks made as many steps"
     few = done if 2 * len(done) <= len(incident.all_ranks) else frozenset()  # else the others made too many
-    return _candidate(incident, first, "uneven-data-hang", message, 0.75, EARLY, done, place_of(incident, few))
+    return _candidate(incident, first, "uneven-data", message, 0.75, EARLY, done, place_of(incident, few))
 
 
 def _waited(incident: Incident, first: Failure) -> Candidate:

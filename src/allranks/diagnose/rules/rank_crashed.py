@@ -47,10 +47,10 @@ def _reading(first: Failure) -> tuple[str, float, str, str]:
         return first.signature.cause, first.signature.confidence, first.signature.remedy, _sizes(first)
     if first.role is Role.UNEXPLAINED:
         said = "left the program without destroy_process_group and aborted (SIGABRT) on the way out"
-        return "user-code-exception-one-rank", 0.6, UNJOINED, said
+        return "program-exception", 0.6, UNJOINED, said
     signal = NATIVE.get(first.signal or 0, "?")
     if first.signal == BUS and re.search(r"/dev/shm|shared memory", first.exit.tail):
-        return "nccl-shm-too-small", 0.75, SHM, f"crashed with {signal}: its shared memory has no room behind it"
+        return "shm-too-small", 0.75, SHM, f"crashed with {signal}: its shared memory has no room behind it"
     said = f"aborted ({signal}) in native code" if first.signal == ABORT else f"crashed with {signal} in native code"
     return "segfault-native", 0.9, NATIVE_REMEDY, said
 

@@ -51,7 +51,7 @@ def _reading(end: ExitRecord) -> Reading:
         cause = "permission-denied" if end.code == 126 else "remote-path-missing"
         return cause, 0.8, "check the command, PATH and --prelude on the node", f"ended with code {end.code}: {last}"
     said = f"ended with code {end.code}" + (f"; its last line: {last}" if last else " and said nothing")
-    return "user-code-exception-one-rank", 0.6, LOGS, said
+    return "program-exception", 0.6, LOGS, said
 
 
 def _plain(text: str) -> str:

@@ -26,7 +26,7 @@ def apply(incident: Incident) -> Candidate | None:
         return None
     first = group.first
     oom = first.signal == KILL and incident.oom_kills(first.exit.node) > 0
-    cause, confidence = ("host-oom-killed", 0.85) if oom else ("unknown", 0.7)
+    cause, confidence = ("host-out-of-memory", 0.85) if oom else ("unknown", 0.7)
     return Candidate(
         ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK, _message(incident, group, oom),
         confidence, first.t, _remedy(incident, first.exit, oom), group.where(),

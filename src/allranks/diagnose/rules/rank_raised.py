@@ -22,10 +22,10 @@ def apply(incident: Incident) -> Candidate | None:
     if group is None:
         return None
     first, row = group.first, group.first.signature
-    cause = row.cause if row is not None else "user-code-exception-one-rank"
+    cause = row.cause if row is not None else "program-exception"
     ours = row is not None and row.cause == "dataloader-worker-killed" and "Killed" in _whole(first)
     if ours and first.exit.oom_kills:
-        cause = "host-oom-killed"
+        cause = "host-out-of-memory"
     confidence = row.confidence if row is not None else 0.85
     assert first.raised is not None
     return Candidate(
@@ -37,9 +37,9 @@ def apply(incident: Incident) -> Candidate | None:
 
 def _remedy(incident: Incident, first: Failure, cause: str) -> str:
     """What the row says; of memory that ran out the levers, with the run's own figures."""
-    if cause == "cuda-oom":
+    if cause == "cuda-out-of-memory":
         return gpu_levers(read_gpu(first.told[1]), setting_of(incident, first.exit))
-    if cause == "host-oom-killed":
+    if cause == "host-out-of-memory":
         node = first.exit.node
         return host_levers(HostMemory(), setting_of(incident, first.exit), node, incident.memory.get(node))
     row = first.signature

@@ -64,7 +64,7 @@ SIGNATURES: tuple[Signature, ...] = (
         ("gaierror",),
     ),
     Signature(
-        "nccl-timeout-collective-mismatch", "torch: ProcessGroupWrapper.cpp", _SAME,
+        "collective-mismatch", "torch: ProcessGroupWrapper.cpp", _SAME,
         r"Detected mismatch between collectives.{0,3000}?aspects:\s*(Sequence number|Op type)", shared=True,
     ),
     Signature(
@@ -83,7 +83,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
     ),
     Signature(
-        "cuda-oom", "torch: c10/cuda/CUDACachingAllocator.cpp",
+        "cuda-out-of-memory", "torch: c10/cuda/CUDACachingAllocator.cpp",
         "a smaller batch or activation checkpointing; `nvidia-smi` on the node shows who else holds memory; "
         "PYTORCH_ALLOC_CONF=expandable_segments:True helps against fragmentation",
         r"(CUDA|HIP) out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", ("OutOfMemoryError",),
@@ -93,7 +93,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"uncorrectable ECC error",
     ),
     Signature(
-        "cuda-illegal-access-or-device-assert", "CUDA: cudaErrorAssert, cudaErrorIllegalAddress",
+        "cuda-kernel-fault", "CUDA: cudaErrorAssert, cudaErrorIllegalAddress",
         "run once with --env CUDA_LAUNCH_BLOCKING=1: the traceback then shows the kernel; check indices and labels",
         r"device-side assert triggered|illegal memory access was encountered",
     ),
@@ -129,7 +129,7 @@ SIGNATURES: tuple[Signature, ...] = (
         means="a worker of its DataLoader was gone",
     ),
     Signature(
-        "nccl-shm-too-small", "torch: MapAllocator.cpp; NCCL: shmutils.cc",
+        "shm-too-small", "torch: MapAllocator.cpp; NCCL: shmutils.cc",
         "enlarge /dev/shm on the node: mount -o remount,size=16G /dev/shm",
         r"failed to extend /dev/shm|(/dev/shm/|</?torch_\d+).{0,300}(No space left|Cannot allocate)",
     ),
@@ -149,24 +149,24 @@ SIGNATURES: tuple[Signature, ...] = (
         r"Too many open files|\[Errno 24\]|received \d+ items of ancdata",
     ),
     Signature(
-        "checkpoint-corrupt-or-mismatch", "torch: inline_container.cc, nn/modules/module.py, serialization.py; pickle",
+        "checkpoint-unreadable", "torch: inline_container.cc, nn/modules/module.py, serialization.py; pickle",
         _CHECKPOINT,
         r"PytorchStreamReader|loading state_dict|size mismatch for |invalid load key|Weights only load failed|"
         r"pickle data was truncated|Invalid magic number; corrupt file",
         ("UnpicklingError", "SafetensorError"),
     ),
     Signature(
-        "checkpoint-corrupt-or-mismatch", "torch: serialization.py _open_zipfile_reader; caffe2/serialize/"
+        "checkpoint-unreadable", "torch: serialization.py _open_zipfile_reader; caffe2/serialize/"
         "inline_container.cc: the directory at a zip's end is looked for before its beginning (errno 22 EINVAL)",
         _CHECKPOINT, r"\[Errno 22\]", trace=r"PyTorchFileReader\(", means="the checkpoint file is cut short",
     ),
     Signature(
-        "checkpoint-corrupt-or-mismatch", "torch: serialization.py (an empty file)", _CHECKPOINT,
+        "checkpoint-unreadable", "torch: serialization.py (an empty file)", _CHECKPOINT,
         types=("EOFError",), trace=r"torch/serialization\.py",
         means="the checkpoint file is empty or cut off",
     ),
     Signature(
-        "host-oom-killed", "CPython: MemoryError; torch: c10/core/CPUAllocator.cpp; errno 12 ENOMEM",
+        "host-out-of-memory", "CPython: MemoryError; torch: c10/core/CPUAllocator.cpp; errno 12 ENOMEM",
         "free -h and `ulimit -v` on the node; fewer workers, a smaller batch, or a larger limit",
         r"DefaultCPUAllocator: (can't|not enough)|\[Errno 12\]", ("MemoryError",), confidence=0.75,
     ),
@@ -175,7 +175,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"\[Errno 13\]|Permission denied", ("PermissionError",),
     ),
     Signature(
-        "missing-file-or-data-path", "errno 2 ENOENT", "ls -ld the path on every node; mount or copy what is missing",
+        "missing-file", "errno 2 ENOENT", "ls -ld the path on every node; mount or copy what is missing",
         r"\[Errno 2\]|No such file or directory", ("FileNotFoundError", "NotADirectoryError"),
     ),
     Signature(

@@ -14,10 +14,10 @@ ID = "start-failed"
 SOURCE = "node/ranks.py: which call failed (chdir, execvpe), with strerror(3)"
 CAUSES_BY_TEXT = (
     ("permission-denied", "Permission denied"),
-    ("python-version-or-env-mismatch", "Exec format error"),
+    ("environment-mismatch", "Exec format error"),
     ("too-many-open-files", "Too many open files"),
     ("bad-launch-arguments", "Argument list too long"),
-    ("host-oom-killed", "Cannot allocate memory"),
+    ("host-out-of-memory", "Cannot allocate memory"),
     ("remote-path-missing", "No such file|Not a directory"),
 )
 REMEDY = "ls -ld {path} on {node}; name another with --workdir, --python or --prelude, or copy it there"

@@ -43,7 +43,7 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
-    """accelerate-config, world-size-mismatch and rank-duplicate-or-missing, each with the figure that it must be."""
+    """accelerate-config, world-size-mismatch and rank-missing-or-duplicate, each with the figure that it must be."""
     ranks = Ranks(request, facts_by_node)
     configs = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
     spoken = {n: {k: c[k] for k in _SPOKEN & set(c) if c[k]} for n, c in configs.items()}
@@ -138,11 +138,11 @@ def _machine_rank(configs: Nodes, spoken: Nodes, ranks: Ranks, virtual: bool) ->
     for value, nodes in twice:
         figures = ", ".join(f"{must[n]} on {n}" for n in nodes[:4])
         message = f"machine_rank: {value} stands on {names(nodes)}; it must be {figures}"
-        found.append(Finding("rank-duplicate-or-missing", "fail", message, remedy, place(nodes)))
+        found.append(Finding("rank-missing-or-duplicate", "fail", message, remedy, place(nodes)))
     wrong = [n for n, value in said.items() if int(value) != must[n] and not any(n in nodes for _, nodes in twice)]
     for node in wrong:
         message = f"{_file(configs, [node])} says machine_rank: {said[node]}; it must be {must[node]}: its place in the"
-        found.append(Finding("rank-duplicate-or-missing", "fail", f"{message} host list", remedy, place([node])))
+        found.append(Finding("rank-missing-or-duplicate", "fail", f"{message} host list", remedy, place([node])))
     return found
 
 
@@ -175,7 +175,7 @@ def _same_rank(launching: Mapping[str, Any], given: Mapping[str, Any], ranks: Ra
         return []
     message = f"the command says --{option} {given[option]} on every node; it must be 0 to {ranks.nodes - 1}"
     remedy = f"use --launcher {launching.get('name')}, which gives each node its own"
-    return [Finding("rank-duplicate-or-missing", "fail", message, remedy)]
+    return [Finding("rank-missing-or-duplicate", "fail", message, remedy)]
 
 
 def _file(configs: Nodes, nodes: List[str]) -> str:

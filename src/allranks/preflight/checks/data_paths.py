@@ -14,7 +14,7 @@ LEVEL = "quick"
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
-    """missing-file-or-data-path, permission-denied; `unknown` where the file system gave no answer."""
+    """missing-file, permission-denied; `unknown` where the file system gave no answer."""
     status: Status = "warn" if request.get("wrap") else "fail"  # a container may have it mounted elsewhere
     found = _silent(request, facts_by_node)
     for path, looked in _by_path(facts_by_node).items():
@@ -25,7 +25,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             message = f"{names(absent)} {verb(absent, 'has', 'have')} no {path}"
             message += others(absent, fine, "have it", "has it")
             remedy = f"mount or copy it there; look: {remote(absent[0], 'ls', '-ld', _parent(path))}"
-            found.append(Finding("missing-file-or-data-path", status, message, remedy, place(absent)))
+            found.append(Finding("missing-file", status, message, remedy, place(absent)))
         if closed:
             message = f"{path} can't be read by your user on {names(closed)}"
             remedy = remote(closed[0], "ls", "-ld", path)

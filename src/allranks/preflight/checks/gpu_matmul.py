@@ -91,7 +91,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
 def _failed(node: str, one: Mapping[str, Any]) -> Finding:
     """A warning where others hold its memory: they may be gone by then."""
     text = str(one["error"])
-    label = "cuda-oom" if "out of memory" in text else "cuda-device-unavailable"
+    label = "cuda-out-of-memory" if "out of memory" in text else "cuda-device-unavailable"
     message = f"torch can't multiply matrices on GPU {one.get('gpu')} of {node}: {text}"
     remedy = f"look who uses it and whether it is in error: {remote(node, 'nvidia-smi')}"
     status: Status = "warn" if one.get("busy") else "fail"

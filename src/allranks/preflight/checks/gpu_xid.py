@@ -27,7 +27,7 @@ class Kind(NamedTuple):
     """What an Xid says in the catalogue, the label, and what it asks for."""
 
     what: str
-    label: str = "xid-hardware-error"
+    label: str = "gpu-hardware-error"
     action: str = "reset"
 
 

@@ -18,7 +18,7 @@ from ..host import CouldNotLook, Host
 ID = "gpudirect"
 GROUP = "network"
 LEVEL = "quick"
-LABEL = "nccl-gdr-or-p2p-error"
+LABEL = "nccl-p2p-error"
 NVIDIA = (
     "/sys/module/nvidia_peermem/version",
     "/sys/kernel/mm/memory_peers/nv_mem/version",
@@ -73,7 +73,7 @@ def _amd(host: Host, release: str) -> Dict[str, str]:
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
-    """nccl-gdr-or-p2p-error, a warning: it works, more slowly."""
+    """nccl-p2p-error, a warning: it works, more slowly."""
     looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
     fine = [n for n, v in looked.items() if v.get("way")]
     lacking = {n: str(v.get("why") or "") for n, v in looked.items() if not v.get("way")}

@@ -12,11 +12,11 @@ ID = "interpreter"
 GROUP = "software"
 LEVEL = "quick"
 OLDEST = (3, 8)
-_LABEL = "python-version-or-env-mismatch"
+_LABEL = "environment-mismatch"
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
-    """remote-path-missing (absent) or python-version-or-env-mismatch (does not start, too old, differs)."""
+    """remote-path-missing (absent) or environment-mismatch (does not start, too old, differs)."""
     looked = {n: f.get("interpreter") or {} for n, f in facts_by_node.items()}
     looked = {n: i for n, i in looked.items() if i and not i.get("skipped")}
     works = {n: i for n, i in looked.items() if "error" not in i}

@@ -46,7 +46,7 @@ KINDS = {
     "oom": Kind("a process killed for lack of memory",
                 r"(?:Out of memory|Memory cgroup out of memory).*[Kk]ill(?:ed)? process|^Killed process \d+",
                 "fewer data-loader workers or a smaller batch, or a larger memory limit; {log}",
-                "host-oom-killed", days=1),
+                "host-out-of-memory", days=1),
     "nfs": Kind("an NFS server that did not answer", r"nfs: server \S+ not responding",
                 "see that the server and its network are up: {nfs}", days=1),
     "disk": Kind("a failing disk",

@@ -151,7 +151,7 @@ def _is_alive(host: Host, pid: int, start: int) -> bool:
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
-    """stale-process, a warning: they may hold GPUs, memory and ports."""
+    """orphan-process, a warning: they may hold GPUs, memory and ports."""
     found = []
     looked = {n: part(f, ID) for n, f in facts_by_node.items()}
     runs = dict.fromkeys(run for v in looked.values() for run in v.get("runs") or ())
@@ -163,7 +163,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         message = f"{what} of the earlier run {run} still {'runs' if count == 1 else 'run'} on {names(nodes)}: "
         message += _some(having[nodes[0]])
         remedy = f"allranks clean --leftovers {target(request)}"
-        found.append(Finding("stale-process", "warn", message, remedy, place(nodes), _evidence(having)))
+        found.append(Finding("orphan-process", "warn", message, remedy, place(nodes), _evidence(having)))
     for node, v in looked.items():
         orphans = v.get("orphans") or []
         if orphans:
@@ -171,7 +171,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             message = f"{'a rank' if one else f'{len(orphans)} ranks'} of another launcher that is gone"
             message += f" {'runs' if one else 'run'} on {node}: {_some(orphans)}"
             remedy = remote(node, "kill", *(str(pid) for pid, _ in orphans))
-            found.append(Finding("stale-process", "warn", message, remedy, place([node])))
+            found.append(Finding("orphan-process", "warn", message, remedy, place([node])))
     return found
 
 

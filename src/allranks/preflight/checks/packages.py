@@ -27,7 +27,7 @@ NAMES = (
 )  # fmt: skip
 LAUNCHERS = ("accelerate", "deepspeed", "colossalai")
 SHOWN = 4
-_LABEL = "python-version-or-env-mismatch"
+_LABEL = "environment-mismatch"
 _CUDA = re.compile(r"(nvidia-.+)-cu(\d+)\Z")
 
 

@@ -16,7 +16,7 @@ SMALL_WITH_GPUS = 1 << 30
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
-    """nccl-shm-too-small, a warning."""
+    """shm-too-small, a warning."""
     small = {}
     for node, facts in facts_by_node.items():
         shm = part(facts, "shm")
@@ -27,5 +27,5 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     for value, nodes in by_value(small).items():
         message = f"/dev/shm on {names(nodes)} has {size(value)}; NCCL and data-loader workers share it"
         remedy = "in a container: --shm-size=16g or --ipc=host; else: sudo mount -o remount,size=50% /dev/shm"
-        found.append(Finding("nccl-shm-too-small", "warn", message, remedy, place(nodes)))
+        found.append(Finding("shm-too-small", "warn", message, remedy, place(nodes)))
     return found

@@ -20,7 +20,7 @@ LEVEL = "full"
 SECONDS = 40.0
 WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 CPU = "CPU only"
-_LABEL = "python-version-or-env-mismatch"
+_LABEL = "environment-mismatch"
 
 
 def collect(host: Host) -> Optional[Dict[str, Any]]:

@@ -56,11 +56,11 @@ def meaning(text: str) -> tuple[str, float]:
     sizes = [prod(int(n) for n in s.split(",") if n.strip()) for s in _SHAPE.findall(text)]
     aspects = _ASPECTS.search(text)
     if aspects and re.search(r"Sequence number|Op type", aspects[1]):
-        return "nccl-timeout-collective-mismatch", 0.92
+        return "collective-mismatch", 0.92
     if len(ops) > 1:
-        return "nccl-timeout-collective-mismatch", 0.92
+        return "collective-mismatch", 0.92
     if sizes and min(sizes) <= SCALAR and max(sizes) >= FAR * max(1, min(sizes)):
-        return "nccl-timeout-collective-mismatch", 0.75
+        return "collective-mismatch", 0.75
     if len(set(sizes)) > 1 or (aspects and re.search(r"shape|dtype", aspects[1])):
         return "collective-shape-mismatch", 0.9
-    return "nccl-timeout-collective-mismatch", 0.6
+    return "collective-mismatch", 0.6

@@ -96,9 +96,9 @@ def apply(evidence: Evidence) -> list[Candidate]:
         ),
         replace(
             made,
-            cause="nccl-timeout-straggler-or-slow-rank",
+            cause="straggler",
             confidence=0.3,
-            remedy=FIXES["nccl-timeout-straggler-or-slow-rank"],
+            remedy=FIXES["straggler"],
             message=f"{words} until it timed out: another rank may have been late",
         ),
     ]
@@ -114,7 +114,7 @@ def _compared(waiting: list[Wait]) -> Told | None:
     ops, sizes, seqs = {w.op for w in waiting}, {w.size for w in waiting}, {w.seq for w in waiting}
     if len(ops) > 1:
         parts = ", ".join(f"rank {w.rank} {w.op}" for w in waiting[:6])
-        return "nccl-timeout-collective-mismatch", 0.82, f"ranks waited in different collectives: {parts}", frozenset()
+        return "collective-mismatch", 0.82, f"ranks waited in different collectives: {parts}", frozenset()
     if len(seqs) == 1 and len(sizes) > 1:
         parts = ", ".join(f"rank {w.rank} {w.size[0]} elements" for w in waiting[:6])
         return (
@@ -127,7 +127,7 @@ def _compared(waiting: list[Wait]) -> Told | None:
     if len(known) > 1:
         behind = frozenset(w.rank for w in waiting if w.seq == known[0])
         words = f"ranks {numbers(behind)} were behind, at collective {known[0]} of {known[-1]}: they called fewer"
-        return "nccl-timeout-collective-mismatch", 0.6, words, behind
+        return "collective-mismatch", 0.6, words, behind
     return None
 
 
@@ -142,4 +142,4 @@ def _absent(evidence: Evidence, waiting: dict[int, Wait]) -> Told | None:
     one = next(iter(waiting.values()))
     plural = "s" if len(late) > 1 else ""
     words = f"rank{plural} {numbers(late)} did not come to the {one.op} (number {one.seq}) in which the others waited"
-    return "nccl-timeout-straggler-or-slow-rank", 0.62, words, late
+    return "straggler", 0.62, words, late

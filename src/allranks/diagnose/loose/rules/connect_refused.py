@@ -93,7 +93,7 @@ def meaning(sighting: Sighting) -> Verdict:
             "wrong-interface",
         )
     return (
-        "connection-reset-peer-died",
+        "peer-died",
         0.45,
         "nobody listens there: the peer has ended, or its node is in trouble",
         "node-network-down",

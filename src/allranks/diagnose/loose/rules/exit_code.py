@@ -104,19 +104,19 @@ def apply(evidence: Evidence) -> list[Candidate]:
             if end.signal == KILL:
                 found["oom?"] = replace(
                     made,
-                    cause="host-oom-killed",
+                    cause="host-out-of-memory",
                     strength=Strength.SYMPTOM,
                     confidence=0.3,
                     message="the kernel may have killed it for memory: its log would say so",
-                    remedy=FIXES["host-oom-killed"],
+                    remedy=FIXES["host-out-of-memory"],
                 )
             if end.signal == 7:
                 found["shm?"] = replace(
                     made,
-                    cause="nccl-shm-too-small",
+                    cause="shm-too-small",
                     strength=Strength.SYMPTOM,
                     confidence=0.35,
-                    remedy=FIXES["nccl-shm-too-small"],
+                    remedy=FIXES["shm-too-small"],
                 )
     return list(found.values())
 

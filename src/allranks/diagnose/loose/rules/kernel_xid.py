@@ -68,10 +68,10 @@ def meaning(sighting: Sighting) -> tuple[str, str, float]:
         return KINDS[code].label, f"Xid {code}, {KINDS[code].what}", 0.95
     if code in PROGRAM:
         return (
-            "cuda-illegal-access-or-device-assert",
+            "cuda-kernel-fault",
             f"Xid {code}, {PROGRAM[code]}",
             0.6 if code in CONSEQUENCE else 0.85,
         )
     if code in CONSEQUENCE:
         return "unknown", f"Xid {code}, a channel was cleaned up after something else", 0.3
-    return "xid-hardware-error", f"Xid {code}{', ' + CODES[code] if code in CODES else ''}", FALLBACK
+    return "gpu-hardware-error", f"Xid {code}{', ' + CODES[code] if code in CODES else ''}", FALLBACK

@@ -28,10 +28,10 @@ def apply(evidence: Evidence) -> list[Candidate]:
         replace(
             made,
             rule=ID,
-            cause="connection-reset-peer-died",
+            cause="peer-died",
             strength=Strength.SYMPTOM,
             confidence=0.52 if sure else 0.31,
-            remedy=FIXES["connection-reset-peer-died"],
+            remedy=FIXES["peer-died"],
             message=made.message + " (a peer went away; why, its own log must say)",
         )
     ]

@@ -25,11 +25,11 @@ def apply(evidence: Evidence) -> list[Candidate]:
         replace(
             made,
             rule=ID,
-            cause="nccl-gdr-or-p2p-error",
+            cause="nccl-p2p-error",
             strength=Strength.ROOT,
             confidence=0.85,
             evidence=lines,
-            remedy=FIXES["nccl-gdr-or-p2p-error"],
+            remedy=FIXES["nccl-p2p-error"],
             message=made.message + " (GPU memory can't be registered: no dmabuf in the library, or no peermem module)",
         )
     ]

@@ -71,7 +71,7 @@ def candidate(evidence: Evidence, seen: list[Sighting], **change: object) -> Can
 
 def _fix(head: Sighting) -> str:
     """The cause's own; of GPU memory the levers, with the figures of the line."""
-    memory = read_gpu(head.line.text) if head.row.cause == "cuda-oom" else None
+    memory = read_gpu(head.line.text) if head.row.cause == "cuda-out-of-memory" else None
     return gpu_levers(memory, Setting()) if memory is not None else FIXES[head.row.cause or "unknown"]
 
 

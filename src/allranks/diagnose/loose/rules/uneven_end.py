@@ -38,11 +38,11 @@ def apply(evidence: Evidence) -> list[Candidate]:
         replace(
             made,
             rule=ID,
-            cause="uneven-data-hang",
+            cause="uneven-data",
             strength=Strength.SYMPTOM,
             confidence=0.66,
             message=message,
-            remedy=FIXES["uneven-data-hang"],
+            remedy=FIXES["uneven-data"],
             where=replace(made.where, rank=wait.rank),
             evidence=(shown(wait.sighting.line), *(shown(s.line) for s in evidence.seen("agent-block")[:1])),
         )

@@ -48,7 +48,7 @@ ROWS = (
         "torch: TCPStoreBackend.cpp: the handshake's magic number", WEAK, "port-in-use",
         ("foreign-client", "VALIDATE query|magic number",
          r"(?:incorrect|expected) VALIDATE query|[Vv]alidation of .*magic number", 0.5,
-         "something else than a rank of this job speaks to the store's port", "", "stale-process"),
+         "something else than a rank of this job speaks to the store's port", "", "orphan-process"),
     ),
     Row("client-connect", "master-unreachable", SYMPTOM, "torch: socket.cpp", ("client socket has failed to connect",),
         r"client socket has failed to connect to \[?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) "
@@ -67,7 +67,7 @@ ROWS = (
          r"No route to host|[Nn]etwork is unreachable|Host is unreachable", 0.5, "", "", "port-blocked"),
         ("refused", "onnection refused|ConnectionRefusedError|rrno 111",
          r"[Cc]onnection refused|ConnectionRefusedError|\[Errno 111\]", 0.42,
-         "the host answers and nobody listens there: a longer timeout is no help", "", "connection-reset-peer-died"),
+         "the host answers and nobody listens there: a longer timeout is no help", "", "peer-died"),
         ("connect-timeout", "onnection timed out|rrno 110", r"[Cc]onnection timed out|\[Errno 110\]", 0.42, "", "",
          "port-blocked"),
         ("not-assignable", "assign requested address", r"Cannot assign requested address|\[Errno 99\]", 0.5,
@@ -95,7 +95,7 @@ ROWS = (
         ("closed-rendezvous", "RendezvousClosedError|rendezvous is closed",
          r"RendezvousClosedError|rendezvous (?:is|has been|was) closed", 0.45,
          "the rendezvous of this id is over: another node had already " "left it, or the id is an old run's", "",
-          "stale-process"),
+          "orphan-process"),
     ),
     Row("store-barrier", "rendezvous-timeout", SYMPTOM, "torch: distributed_c10d.py _store_based_barrier", (
      "store based barrier", "store_based_barrier"),
@@ -113,7 +113,7 @@ ROWS = (
     ),
     *table(
         "torch: distributed_c10d.py, rendezvous.py; vLLM: v1/engine/utils.py; DeepSpeed", ROOT,
-         "rank-duplicate-or-missing",
+         "rank-missing-or-duplicate",
         ("rank-taken", "rank is|rank has|rank was|uplicate|already|same rank|same node rank",
          r"(?i)duplicate (?:node )?rank|rank \d+ (?:is|was|has)? ?(?:already|"
          r"been) (?:taken|registered|joined|in use|used)|multiple (?:nodes|" r"processes) .*same (?:node )?rank"
@@ -133,7 +133,7 @@ ROWS = (
           r"LOCAL_WORLD_SIZE|NODE_RANK|SLURM_\w+)'", 0.88,
           "the program was not started by a launcher that sets the ranks' environment"),
     ),
-    Row("mismatch", "nccl-timeout-collective-mismatch", ROOT, "torch: ProcessGroupWrapper.cpp", (
+    Row("mismatch", "collective-mismatch", ROOT, "torch: ProcessGroupWrapper.cpp", (
      "Detected mismatch between collectives", "Collectives differ"),
         r"Detected mismatch between collectives|Collectives differ in the following", rule="collective-mismatch"),
     *table(
@@ -167,7 +167,7 @@ ROWS = (
     ),
     *table(
         "torch: ProcessGroupGloo.cpp monitoredBarrier; ProcessGroupNCCL desync debug", SYMPTOM,
-         "nccl-timeout-straggler-or-slow-rank",
+         "straggler",
         ("monitored-barrier", "monitoredBarrier",
          r"[Rr]anks? (?P<late>[\d, ]+) failed to pass monitoredBarrier|failed to pass monitoredBarrier", 0.72,
          "the named ranks did not come to the barrier"),

@@ -6,7 +6,7 @@ from .row import Role, Row, table
 
 ROOT, WEAK, SYMPTOM = Role.ROOT, Role.WEAK, Role.SYMPTOM
 ROWS = (
-    Row("xid", "xid-hardware-error", ROOT, "NVIDIA: Xid catalogue; preflight/checks/gpu_xid.py", ("Xid",),
+    Row("xid", "gpu-hardware-error", ROOT, "NVIDIA: Xid catalogue; preflight/checks/gpu_xid.py", ("Xid",),
         r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),
     Row("sxid", "nvlink-error", ROOT, "NVIDIA: fabric manager guide, NVSwitch SXids", ("SXid",),
         r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal|Severity|Data)",
@@ -51,8 +51,9 @@ ROWS = (
         ("imex", "IMEX|imex", r"(?i)imex.*(?:fail|error|not|denied)", 0.6),
     ),
     *table(
-        "torch: CUDACachingAllocator.cpp; CUDA: cudaErrorMemoryAllocation; cuBLAS, cuDNN, XLA", ROOT, "cuda-oom",
-        ("cuda-oom", "out of memory|OutOfMemoryError",
+        "torch: CUDACachingAllocator.cpp; CUDA: cudaErrorMemoryAllocation; cuBLAS, cuDNN, XLA", ROOT,
+        "cuda-out-of-memory",
+        ("cuda-out-of-memory", "out of memory|OutOfMemoryError",
          r"(?:CUDA|HIP|XPU|NPU|MPS|GPU|cuda)\S* out of memory|CUDA error: out of memory"
          r"|torch\.(?:cuda\.)?OutOfMemoryError|Cuda failure.*out of memory|cudaErrorMemoryAllocation|"
          r"CUDA driver error: out of memory|CUDA runtime error.*out of memory|\.cu:\d+.*out of memory"
@@ -65,7 +66,7 @@ ROWS = (
     ),
     *table(
         "CUDA: cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure; ROCm: hsa runtime", ROOT,
-        "cuda-illegal-access-or-device-assert",
+        "cuda-kernel-fault",
         ("device-assert", "device-side assert|Assertion",
          r"device-side assert triggered|\.cu[h]?:\d+: .*Assertion .*failed"
          r"|Indexing\.cu.*Assertion|CUDA_KERNEL_ASSERT|cudaErrorAssert"),
@@ -139,14 +140,14 @@ ROWS = (
          r"CUDA error: initialization error|CUDA driver error: initialization error", 0.5),
     ),
     *table(
-        "amdgpu kernel driver; NVIDIA driver", ROOT, "xid-hardware-error",
+        "amdgpu kernel driver; NVIDIA driver", ROOT, "gpu-hardware-error",
         ("amdgpu-hang", "amdgpu", r"amdgpu.*(?:GPU reset begin|ring \S+ timeout|HW exception|GPU fault detected)",
          0.75),
         ("gpu-reset", "GPU requires reset|needs to be reset|requires a reset",
          r"GPU requires reset|GPU (?:likely )?needs to be reset", 0.75),
     ),
     *table(
-        "CUDA: cudaErrorNoKernelImageForDevice; torch: cuda/__init__.py", ROOT, "python-version-or-env-mismatch",
+        "CUDA: cudaErrorNoKernelImageForDevice; torch: cuda/__init__.py", ROOT, "environment-mismatch",
         ("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function",
          r"no kernel image is available"
          r"|is not compatible with the current PyTorch installation|invalid device function", 0.85,

@@ -55,7 +55,8 @@ ROWS = (
           r"not ready)|nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88),
     ),
     *table(
-        "Linux: mm/oom_kill.c; cgroup memory.events; Slurm: task/cgroup; Ray: memory monitor", ROOT, "host-oom-killed",
+        "Linux: mm/oom_kill.c; cgroup memory.events; Slurm: task/cgroup; Ray: memory monitor", ROOT,
+        "host-out-of-memory",
         ("oom-kill", "Out of memory: |oom-kill|oom_kill|oom-killer|Killed process|Out Of Memory|OUT_OF_MEMORY"
          "|OOM Killed|OOM-killed",
          r"Out of memory: Kill|oom-kill(?!.*= 0)|Detected \d+ oom[_-]kill|oom_kill[: ]+\d+ ?-> ?[1-9]|"
@@ -68,18 +69,18 @@ ROWS = (
         ("cgroup-memory", "emory cgroup out of memory", r"Memory cgroup out of memory", 0.93),
     ),
     *table(
-        "Kubernetes: container status reasons", ROOT, "k8s-oomkilled",
+        "Kubernetes: container status reasons", ROOT, "k8s-out-of-memory",
         ("oomkilled", "OOMKill", r"OOMKill(?:ed|ing)", 0.95),
     ),
     *table(
-        "Linux: hung_task.c, nfs client: storage or a driver stalls", SYMPTOM, "nccl-timeout-straggler-or-slow-rank",
+        "Linux: hung_task.c, nfs client: storage or a driver stalls", SYMPTOM, "straggler",
         ("stall", "blocked for more than|not responding",
          r"blocked for more than \d+ seconds|nfs: server (?P<peer>\S+) not responding", 0.5,
          "the node's storage or a driver did not answer"),
     ),
     *table(
         "Slurm: slurmstepd, sacct: why a job ended; Kubernetes and cloud preemption", ROOT,
-         "slurm-preempt-or-timelimit",
+         "slurm-preempted-or-timeout",
         ("time-limit", "TIME LIMIT|TimeLimit|time limit",
          r"DUE TO TIME LIMIT|JobState=TIMEOUT|exceeded (?:its )?time ?limit|Job reached time limit", 0.93),
         ("preempted", "REEMPT|reempt|Spot|spot",
@@ -148,7 +149,7 @@ ROWS = (
         ("crash-loop", "CrashLoopBackOff|restarting failed container", r"CrashLoopBackOff|restarting failed container"),
     ),
     *table(
-        "launchers and drivers: what an earlier run left", ROOT, "stale-process",
+        "launchers and drivers: what an earlier run left", ROOT, "orphan-process",
         ("stale", "stale|leftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
          r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,40}(?:process|"
          r"job|run|rank|worker|pid|lock|python|store|session)|"

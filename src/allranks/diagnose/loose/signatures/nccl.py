@@ -17,7 +17,7 @@ ROWS = (
          r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75),
     ),
     *table(
-        "NCCL: misc/shmutils.cc, shm.h; torch: MapAllocator.cpp", ROOT, "nccl-shm-too-small",
+        "NCCL: misc/shmutils.cc, shm.h; torch: MapAllocator.cpp", ROOT, "shm-too-small",
         ("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
          r"failed to extend /dev/shm/nccl-|creating shared memory segment|"
          r"posix_fallocate failed : No space|/dev/shm/nccl-\S+.*(?:No space|failed)", 0.9),
@@ -80,7 +80,7 @@ ROWS = (
     ),
     *table(
         "NCCL: transport/p2p.cc, net.cc, gdrwrap.cc; CUDA: cudaErrorPeerAccessUnsupported; " "nvidia-peermem", ROOT,
-         "nccl-gdr-or-p2p-error",
+         "nccl-p2p-error",
         ("peer-access", "peer access|peer mapping|PeerAccess|PEER_ACCESS",
          r"peer access is not supported|peer mapping resources exhausted|"
          r"cudaErrorPeerAccess\w+|CUDA_ERROR_PEER_ACCESS\w+|peer access is not (?:enabled|possible)", 0.85),
@@ -103,14 +103,14 @@ ROWS = (
         ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85),
     ),
     *table(
-        "NCCL: bootstrap.cc (check-in of ranks)", ROOT, "rank-duplicate-or-missing",
+        "NCCL: bootstrap.cc (check-in of ranks)", ROOT, "rank-missing-or-duplicate",
         ("checked-in-twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks? has already checked in", 0.95),
     ),
     *table(
         "NCCL: bootstrap.cc", ROOT, "world-size-mismatch",
         ("rank-count", "rank count", r"mismatch in rank count from procs", 0.95),
     ),
-    Row("nccl-connect", "connection-reset-peer-died", SYMPTOM, "NCCL: misc/socket.cc; errno of connect(2)", (
+    Row("nccl-connect", "peer-died", SYMPTOM, "NCCL: misc/socket.cc; errno of connect(2)", (
      "Connect to", "onnect to"),
         r"(?:NCCL|[Ss]ocket|Connect to).*?[Cc]onnect(?:ing)? to (?P<peer>[\w.:\[\]%-]*?)<(?P<p"
          r"ort>\d*)[^>]*> ?(?:failed|returned)\D*(?P<error>.*)"
@@ -140,13 +140,13 @@ ROWS = (
     ),
     *table(
         "NCCL: misc/mlx5dvsymbols.cc, transport/net_ib/reg.cc: no way to register GPU memory", SYMPTOM,
-         "nccl-gdr-or-p2p-error",
+         "nccl-p2p-error",
         ("dmabuf-symbol", "dlvsym failed|dlsym failed|RegMrDmaBuf|RDMA Disabled",
          r"dlv?sym failed on (?:mlx5dv|ibv)_reg_dmabuf|RegMrDmaBuf\w* ?\)? -> \d|"
          r"GPU Direct RDMA Disabled", 0.35),
     ),
     *table(
-        "RCCL: init.cc (hints about the host)", SYMPTOM, "nccl-gdr-or-p2p-error",
+        "RCCL: init.cc (hints about the host)", SYMPTOM, "nccl-p2p-error",
         ("iommu-pt", "iommu=pt", r'Missing "iommu=pt"', 0.35),
     ),
 )  # fmt: skip

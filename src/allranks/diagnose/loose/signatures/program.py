@@ -40,7 +40,7 @@ ROWS = (
          r"(?:fsdp_\w+|FullyShardedDataParallelPlugin).{0,60}(?:must be|" r"should be|is not a valid|invalid)", 0.75),
     ),
     *table(
-        "CPython, importlib, packaging: names and versions", ROOT, "python-version-or-env-mismatch",
+        "CPython, importlib, packaging: names and versions", ROOT, "environment-mismatch",
         ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
          "the installed package has another version than the program needs"),
         ("shared-object", "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++",
@@ -79,7 +79,7 @@ ROWS = (
     ),
     *table(
         "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; "
-         "safetensors; DeepSpeed; transformers", ROOT, "checkpoint-corrupt-or-mismatch",
+         "safetensors; DeepSpeed; transformers", ROOT, "checkpoint-unreadable",
         ("state-dict", "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
          r"loading state_dict|size mismatch for |(?:Missing|Unexpected) "
          r"key\(s\) in state_dict|copying a param with shape"),
@@ -124,11 +124,11 @@ ROWS = (
          r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40}(?:exited "
          r"unexpectedly|is killed by signal)|"
          r"Unexpected (?:bus error|segmentation fault|floating-point exception) "
-          r"encountered in worker|DataLoader timed out after", 0.88, "", "", "nccl-shm-too-small"),
+          r"encountered in worker|DataLoader timed out after", 0.88, "", "", "shm-too-small"),
     ),
     *table(
         "torch: c10/core/CPUAllocator.cpp; CPython MemoryError; errno 12 ENOMEM; C++ bad_alloc", ROOT,
-         "host-oom-killed",
+         "host-out-of-memory",
         ("cpu-memory", "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\bMemoryError\b|"
          r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
@@ -183,7 +183,7 @@ ROWS = (
     ),
     *table(
         "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO; huggingface_hub, datasets", ROOT,
-         "missing-file-or-data-path",
+         "missing-file",
         ("no-file", "rrno 2]|rrno 20]|rrno 21]|FileNotFoundError|NotADirectoryError|"
          "IsADirectoryError|No such file or directory",
          r"\[Errno (?:2|20|21)\]|FileNotFoundError|NotADirectoryError|IsADirectoryError|"
@@ -209,7 +209,7 @@ ROWS = (
          r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
         ("bus-error", "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
          "memory behind a mapping was not there: a full /dev/shm, a truncated file, or a crash", "",
-         "nccl-shm-too-small"),
+         "shm-too-small"),
         ("heap", "sysmalloc|double free|free(): |malloc(): |corrupted|munmap_chunk|stack "
          "smashing|realloc(): |general protection",
          r"double free or corruption|sysmalloc: Assertion|(?:free|malloc|realloc)\(\): |munmap_chunk\(\)|"
@@ -219,7 +219,7 @@ ROWS = (
         ("illegal-signal", "SIGILL|SIGFPE", r"\bSIG(?:ILL|FPE)\b", 0.6),
     ),
     *table(
-        "DeepSpeed: runtime/fp16/loss_scaler.py", WEAK, "user-code-exception-one-rank",
+        "DeepSpeed: runtime/fp16/loss_scaler.py", WEAK, "program-exception",
         ("loss-scale", "scale already at minimum", r"loss scale already at minimum", 0.6,
          "the training diverged: every step overflowed"),
     ),
