@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.hosts.bed import Bed
 from tests.hosts.waiting import wait_until
+from tests.record.verdicts import keep
 
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
@@ -120,6 +121,7 @@ class Launch:
         code = self.process.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
+        keep(document, self.events())
         assert [e["message"] for e in self.events("note") if "out of order" in e["message"]] == []
         if document["verdict"] is not None and "collectives" not in document:  # what tests said is kept as it is
             self._judge_again(document["verdict"])
