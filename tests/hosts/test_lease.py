@@ -144,6 +144,25 @@ def test_an_ssh_client_that_is_killed_is_replaced(bed2: Bed, tmp_path: Path) -> 
     check_logs(launch)
 
 
+def test_a_connection_that_this_machine_cannot_open_again(bed2: Bed, tmp_path: Path) -> None:
+    """No node is blamed for what the launching machine lacks."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    (place / "ssh").symlink_to(bed2.bin_dir() / "ssh")
+    launch = Launch(bed2, tmp_path / "run")
+    launch.start(program("v_lines.py", SLOWLY), "--lease", "3s", nproc=2, env={"PATH": str(place)})
+    launch.until_running(RANKS)
+    (place / "ssh").unlink()
+    for name in ("h1", "h2"):
+        (client,) = clients(launch, name)
+        os.kill(client, signal.SIGKILL)
+    result = launch.result()
+    verdict = result["verdict"]
+    assert (verdict["cause"], verdict["where"], result["exit"]) == ("environment-mismatch", {}, 4), verdict
+    assert "ssh: not found on PATH" in verdict["message"]
+    nothing_left(launch)
+
+
 def test_a_relay_that_is_killed_is_replaced(bed2: Bed, tmp_path: Path) -> None:
     launch = begun(bed2, tmp_path)
     until_logs_grow(launch)

@@ -37,7 +37,7 @@ BANNED_ATTRIBUTES = {
     "datetime": words("now utcnow today"),
     "date": frozenset({"today"}),
 }
-MAX_FILE = 500
+MAX_FILE = 1000
 MAX_FUNCTION = 60
 USUAL_FUNCTION = 25
 

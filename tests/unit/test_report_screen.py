@@ -36,6 +36,20 @@ def test_lines_arrive_in_order(pipe):
     assert os.read(read_end, 100) == b"one\ntwo\nthree\n"
 
 
+def test_without_a_thread_lines_are_written_all_the_same(pipe, monkeypatch):
+    """The user's limit of processes counts threads too."""
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    stream, read_end = pipe
+    screen = Screen(stream)
+    screen.show(["one"], [])
+    screen.finish(["two"])
+    assert os.read(read_end, 100) == b"one\ntwo\n"
+
+
 def test_a_reader_that_does_not_read_holds_nothing_up(pipe):
     stream, read_end = pipe
     screen = Screen(stream)

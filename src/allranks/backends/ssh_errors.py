@@ -1,4 +1,4 @@
-"""What ssh says when it fails → a finding with the remedy (pure).
+"""What ssh, or this machine, says when a channel cannot be opened → a finding with the remedy (pure).
 
 Texts are OpenSSH's own (sshconnect.c, sshconnect2.c, ssh.c, packet.c). A connection closed before
 authentication is usually sshd's MaxStartups: worth another try.
@@ -6,8 +6,10 @@ authentication is usually sshd's MaxStartups: worth another try.
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
+import signal
 
 from allranks.cluster import Node
 from allranks.findings import Finding, Where
@@ -54,9 +56,68 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
         message = f"{node.name}: the login shell could not start /bin/sh: {said}"
         return Finding("remote-path-missing", "fail", message, "check the account's login shell on the node",
                        Where(node=node.name), tuple(lines[-3:]))  # fmt: skip
-    message = f"{node.name}: ssh ended with code {code} before the node answered" + (f": {said}" if said else "")
+    message = f"{node.name}: ssh {_ended(code)} before the node answered" + (f": {said}" if said else "")
     remedy = f"try it by hand: ssh -T -o BatchMode=yes {shlex.quote(destination(node))} true"
     return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))
+
+
+def _ended(code: int | None) -> str:
+    """How a process ended, from subprocess's return code."""
+    if code is None:
+        return "closed its output"
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+NOT_STARTED = {
+    errno.ENOENT: "environment-mismatch",
+    errno.EACCES: "environment-mismatch",
+    errno.ENOEXEC: "environment-mismatch",
+    errno.EMFILE: "too-many-open-files",
+    errno.ENFILE: "too-many-open-files",
+    errno.ENOMEM: "host-out-of-memory",
+}
+"""Causes of errors of fork(2), execve(2) and pipe(2)."""
+
+
+def not_started(program: str, error: OSError, open_files: int) -> Finding:
+    """The finding for a client that this machine could not start: no node is at fault.
+
+    `open_files` is this process's soft limit of file descriptors.
+    """
+    cause = NOT_STARTED.get(error.errno or 0, "unknown")
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOENT and error.filename == program:
+        reason = "not found on PATH"
+    message = f"this machine cannot start {program}: {reason}"
+    if cause == "too-many-open-files":
+        message = f"this machine cannot open a channel to every node: {reason}, the limit is {open_files}"
+        remedy = "ulimit -n 65536, then run again in the same shell"
+    elif cause == "environment-mismatch":
+        package = "openssh-client (Debian, Ubuntu) or openssh-clients (RHEL)" if program == "ssh" else program
+        remedy = f"install {package}, or put it on PATH; look: type {program}"
+    elif error.errno == errno.EAGAIN:
+        message += ", the limit of processes is reached"
+        remedy = "ulimit -u; cat /sys/fs/cgroup/pids.max; end processes that are not needed (ps -u $USER)"
+    else:
+        remedy = "free -h; ulimit -a; try the program by hand"
+    return Finding(cause, "fail", message, remedy)
+
+
+def mute(node: Node, seconds: float, to_node: str) -> Finding:
+    """The finding for a node on which Python started, and the agent then said nothing."""
+    return Finding(
+        "unknown",
+        "fail",
+        f"{node.name}: Python started, but the agent did not answer within {seconds:g} s: the node is overloaded, or "
+        "the file system of its node directory hangs",
+        f"{to_node}'uptime; timeout 5 ls -ld /tmp /var/tmp'; name another directory with --node-dir",
+        Where(node=node.name),
+    )
 
 
 def silent(node: Node, seconds: float) -> Finding:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,7 +19,7 @@ from allranks.findings import Finding, Where
 from allranks.node.processes import PR_SET_PDEATHSIG, prctl
 
 from .bundle import BOOT, NO_PYTHON, boot_script
-from .ssh_errors import explain, silent, worth_another_try
+from .ssh_errors import destination, explain, mute, not_started, silent, worth_another_try
 
 # Nothing variable is in it: login shells may be tcsh or fish, so all else goes over standard input.
 REMOTE_COMMAND = "exec /bin/sh -s"
@@ -92,13 +94,18 @@ class Transport:
         self._guard_python, self._python = guard_python, python
 
     async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
-        """Starts what carries the channel; None where the node can't be had within `seconds`. Raises OSError."""
+        """Starts what carries the channel; None where the node can't be had within `seconds`.
+
+        Raises OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.
+        """
         return Client.of_process(self.argv(node))
 
     def argv(self, node: Node) -> list[str]:
         """The command whose standard input and output are the channel."""
+        if self._boots_directly(node):
+            return [sys.executable, "-I", "-S", "-c", BOOT]
         if node.is_local:
-            return [self._guard_python or sys.executable, "-I", "-S", "-c", BOOT]
+            return ["/bin/sh", "-s"]
         argv = ["ssh", "-T"]
         for option in self._options:
             argv += [option] if option.startswith("-") else ["-o", option]
@@ -112,7 +119,11 @@ class Transport:
 
     def opening(self, node: Node) -> bytes:
         """What is written before the marker is awaited."""
-        return b"" if node.is_local else boot_script(self._guard_python, self._python)
+        return b"" if self._boots_directly(node) else boot_script(self._guard_python, self._python)
+
+    def _boots_directly(self, node: Node) -> bool:
+        """Here our own interpreter is at hand; one that was named is tried by the boot script, as on other nodes."""
+        return node.is_local and self._guard_python is None
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """Why the node process ended before its marker came."""
@@ -129,6 +140,17 @@ class Transport:
             text = stderr.strip()[-300:] or f"ended with code {code}"
             return Finding("unknown", "fail", f"{node.name}: the guard could not start: {text}", "", Where(node.name))
         return explain(node, stderr, code, have_ssh_key())
+
+    def not_started(self, node: Node, error: Exception) -> Finding:
+        """This machine could not start what carries the channel; `error` is what `connect` raised."""
+        if not isinstance(error, OSError):
+            return Finding("unknown", "fail", f"{node.name}: {error}", "try the command by hand", Where(node=node.name))
+        program = os.path.basename(self.argv(node)[0])
+        return not_started(program, error, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+    def mute(self, node: Node, seconds: float) -> Finding:
+        """The node's Python started, and then nothing was heard."""
+        return mute(node, seconds, "" if node.is_local else f"ssh {shlex.quote(destination(node))} ")
 
     def silence(self, node: Node, seconds: float) -> Finding:
         """The node did not answer in time."""

@@ -14,6 +14,7 @@ from allranks.findings import Finding, Where
 
 from .hangs.attribute import Hang
 
+CHANNEL = "channel"  # `check` of a finding that says why this machine could not open a channel again
 
 @dataclass(frozen=True)
 class Raised:

@@ -22,8 +22,8 @@ HANG_CAUSES = frozenset({
 """Ranks waited for others that did not come."""
 
 NODE_CAUSES = frozenset({"unknown", "remote-path-missing", "environment-mismatch", "host-out-of-memory",
-                         "peer-died"})  # fmt: skip
-"""The node's affair where no program has failed: a guard was killed, an interpreter is absent."""
+                         "peer-died", "too-many-open-files"})  # fmt: skip
+"""A machine's affair where no program has failed: a guard was killed, an interpreter is absent, a limit is too low."""
 
 
 def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: bool) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from allranks.backends.tasks import start_task
 from allranks.data.arrivals import Arrivals
 from allranks.data.auditing import coverage_rows, read_rows
 from allranks.data.case import CHECK, Layout
@@ -58,7 +59,7 @@ class Auditor:
             return
         datasets = frozenset(key.dataset for key in self._arrivals.due(len(layout), time.time()))
         if datasets:
-            self._judging = asyncio.get_running_loop().create_task(self._judge(datasets, layout, feed))
+            self._judging = start_task(self._judge(datasets, layout, feed))
 
     async def _judge(self, datasets: frozenset[str], layout: Layout, feed: Callable[[Audited], None]) -> None:
         attempt = self._attempt

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from allranks.backends.bundle import MARKER, node_zip, payload
+from allranks.backends.bundle import MARKER, beside_the_runner, node_zip, payload
 from allranks.backends.transport import Client, Transport
 from allranks.cluster import Node
+from allranks.errors import AllranksError
 from allranks.findings import Finding
 from allranks.node.frames import Decoder, Frame, FrameError, pack_json
 
@@ -80,16 +82,20 @@ class Channel:
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
         self._header, self._first = dict(header), dict(first)
-        self._client = await self._transport.connect(self.node, header, max(0.1, deadline - loop.time()))
-        if self._client is None:
-            raise ChannelFailed(self._transport.silence(self.node, seconds))
-        self._watch(self._client)
-        if not self._client.boots:
-            self._booted.set_result(None)
-            self._write(pack_json(self._first))
-            return
-        self._write(self._transport.opening(self.node))
-        node_zip(tuple(header.get("checks") or ()))  # made while the first connection is being set up
+        try:
+            self._client = await self._transport.connect(self.node, header, max(0.1, deadline - loop.time()))
+            if self._client is None:
+                raise ChannelFailed(self._transport.silence(self.node, seconds))
+            self._watch(self._client)
+            if not self._client.boots:
+                self._booted.set_result(None)
+                self._write(pack_json(self._first))
+                return
+            self._write(self._transport.opening(self.node))
+            _read_payload(header)  # while the first connection is being set up
+        except (OSError, subprocess.SubprocessError, AllranksError) as error:
+            self.close()
+            raise ChannelFailed(self._transport.not_started(self.node, error)) from None
         try:
             await asyncio.wait_for(asyncio.shield(self._booted), max(0.1, deadline - loop.time()))
         except asyncio.TimeoutError:
@@ -97,6 +103,7 @@ class Channel:
             raise ChannelFailed(self._transport.silence(self.node, seconds)) from None
 
     def _watch(self, client: Client) -> None:
+        """Follow a client's output; raises OSError."""
         loop = asyncio.get_running_loop()
         for fd, callback in ((client.stdout, self._on_stdout), (client.stderr, self._on_stderr)):
             if fd is not None:
@@ -237,3 +244,9 @@ class Channel:
     def is_open(self) -> bool:
         """True between the marker and the end."""
         return self._client is not None and self._booted is not None and self._booted.done()
+
+
+def _read_payload(header: Mapping[str, Any]) -> None:
+    """Read the files that go to a node, before it asks for them; they are kept. Raises OSError."""
+    node_zip(tuple(header.get("checks") or ()))
+    beside_the_runner(bool(header.get("tests")), bool(header.get("audit")))

@@ -25,6 +25,7 @@ class Member:
         self.silent = False
         self.lost = False
         self.known = False  # its guard has said hello once
+        self.greeted = asyncio.Event()  # with `known`
         self.opening: asyncio.Task[None] | None = None
         self.waiting: list[Mapping[str, Any]] = []
         self.behind = False  # its output has found no room in the run directory since its last hello

@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from allranks.backends.tasks import start_task
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
+from allranks.diagnose.incident import CHANNEL
+from allranks.findings import Finding
 from allranks.node.frames import METRICS, PROTOCOL, Frame, Output
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
@@ -59,6 +62,7 @@ STATUS_EVERY = 1.0
 ACK_EVERY = 2.0
 ROOM = 64 << 10  # bytes free on the disk of the run directory that make another try worth while
 RELEASE_PATIENCE = 3.0
+HELLO_SECONDS = 20.0  # from the start of Python on a node to its agent's first word: 400 KB are sent, files written
 OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no guard is left to its lease
 
 
@@ -220,7 +224,7 @@ class Controller:
 
     def _open(self, member: Member) -> None:
         if member.opening is None or member.opening.done():
-            member.opening = asyncio.get_running_loop().create_task(self._connect(member))
+            member.opening = start_task(self._connect(member))
 
     async def _connect(self, member: Member) -> None:
         """Opens the channel; the first failure of a node that never answered is final."""
@@ -240,13 +244,31 @@ class Controller:
             try:
                 async with self._semaphore:
                     await channel.open(self._header(member, renewing), self._hello(member), self._patience(member))
+                if not renewing:
+                    await self._await_hello(member, channel)
                 return
             except ChannelFailed as error:
                 if not renewing:
                     self.feed(Unreachable(node.name, time.time(), error.finding))
                     return
+                self._not_renewed(error.finding)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 4.0)
+
+    def _not_renewed(self, failure: Finding) -> None:
+        """A node that does not answer may be back; where this machine has no means to ask it, that is kept."""
+        if failure.where.node is None and all(f.check != CHANNEL for f in self.gang.findings):
+            finding = dataclasses.replace(failure, status="warn", check=CHANNEL)
+            self.gang.findings.append(finding)
+            self._note(Note("finding", finding.to_json()))
+
+    async def _await_hello(self, member: Member, channel: Channel) -> None:
+        """The agent's first word; raises ChannelFailed where it does not come."""
+        try:
+            await asyncio.wait_for(member.greeted.wait(), HELLO_SECONDS)
+        except asyncio.TimeoutError:
+            channel.close()
+            raise ChannelFailed(self._transport.mute(member.node, HELLO_SECONDS)) from None
 
     def _patience(self, member: Member) -> float:
         """A guard that was there is asked again before its lease is over; a first contact may take its time."""
@@ -278,6 +300,8 @@ class Controller:
         if self._over.is_set() or member.lost or member.node.name in self.released:
             return
         if not member.known:
+            if member.opening is not None:
+                member.opening.cancel()
             self.feed(Unreachable(member.node.name, time.time(), self._transport.failure(member.node, b"", why, None)))
             return
         self._open(member)
@@ -308,6 +332,7 @@ class Controller:
             if not member.known:
                 self._rename(member, str(message.get("hostname") or ""))
             member.known, member.behind = True, False
+            member.greeted.set()
             self._send(member, {"type": "ping", "sent": time.time()})
         if kind == "drained":
             member.ends = message.get("sizes") or {}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from allranks.backends.tasks import run_with_callbacks, start_task
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
@@ -96,7 +97,10 @@ class Inspection:
 
     async def run(self) -> Evidence:
         """All steps; guards are released at the end, whatever happens."""
-        beats = asyncio.get_running_loop().create_task(self._beat())
+        return await run_with_callbacks(self._run())
+
+    async def _run(self) -> Evidence:
+        beats = start_task(self._beat())
         try:
             await self._each("reaching nodes", self._connect)
             self._peers = {p.node.name: p for p in self._peers.values() if p.failure is None}

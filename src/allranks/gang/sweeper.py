@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from allranks.backends.tasks import run_with_callbacks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
@@ -26,7 +27,7 @@ def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, Mapping[str, Any]
         return await asyncio.gather(*(_one(spec, n, headers[n.name], limit) for n in nodes))
 
     nodes = [n for n in cluster.nodes if n.name in headers]
-    return dict(zip((n.name for n in nodes), asyncio.run(all_of_them()), strict=True))
+    return dict(zip((n.name for n in nodes), asyncio.run(run_with_callbacks(all_of_them())), strict=True))
 
 
 async def _one(spec: RunSpec, node: Node, header: Mapping[str, Any], limit: asyncio.Semaphore) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Screen:
         """Lines above, the table again below them."""
         if self._gone:
             return
+        if self._thread is None and self._fd is not None:
+            self._start_thread()
         if self._fd is None:
             self._write_directly(self._compose(lines, table))
             return
@@ -61,7 +63,7 @@ class Screen:
             stuck = self._busy
             self._wait_in_line(lines)
             self._table = table
-            self._start()
+            self._busy = True
             self._change.notify_all()
             if not stuck:
                 self._change.wait_for(self._is_idle, WAIT)
@@ -119,12 +121,16 @@ class Screen:
     def _is_idle(self) -> bool:
         return self._gone or not self._busy
 
-    def _start(self) -> None:
-        self._busy = True
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_on, name="screen", daemon=True)
-            atexit.register(self._last_chance)
-            self._thread.start()
+    def _start_thread(self) -> None:
+        """Without one (the limit of processes is reached) lines are written directly."""
+        thread = threading.Thread(target=self._write_on, name="screen", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._fd = None
+            return
+        self._thread = thread
+        atexit.register(self._last_chance)
 
     def _last_chance(self) -> None:
         """At exit, for lines that no `finish` has waited for."""

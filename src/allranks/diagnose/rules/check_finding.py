@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from allranks.findings import Finding, Where
 
@@ -24,7 +24,7 @@ EXPLAINED = {
 
 def apply(incident: Incident) -> Candidate | None:
     """The first failed finding that no other explains; nodes that fail alike are named together."""
-    failed = list(dict.fromkeys(f for f in incident.findings if f.status == "fail"))
+    failed = _in_order(incident, dict.fromkeys(f for f in incident.findings if f.status == "fail"))
     if not failed:
         return None
     present = {f.id for f in failed}
@@ -38,6 +38,12 @@ def apply(incident: Incident) -> Candidate | None:
         evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3], culprits=ranks,
         others=tuple(f for f in failed if f.id != root.id),
     )  # fmt: skip
+
+
+def _in_order(incident: Incident, findings: Iterable[Finding]) -> list[Finding]:
+    """Findings of checks as they came, those of the transport by node: which node failed first is chance."""
+    place = {node: at for at, node in enumerate(incident.ranks_by_node)}
+    return sorted(findings, key=lambda f: -1 if f.check else place.get(f.where.node or "", -1))
 
 
 def _cause(root: Finding) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from allranks.findings import Where
+from dataclasses import replace
 
-from ..incident import Incident, LostNode
+from allranks.findings import Finding, Where
+
+from ..incident import CHANNEL, Incident, LostNode
 from .candidate import Candidate, Strength
 from .words import name_nodes, utc
 
@@ -26,12 +28,22 @@ def apply(incident: Incident) -> Candidate | None:
     first, names = lost[0], [n.node for n in lost]
     every = len(lost) > 1 and set(names) >= set(incident.ranks_by_node)
     ranks = frozenset(r for n in names for r in incident.ranks_by_node.get(n, ()))
-    return Candidate(
+    candidate = Candidate(
         ID, "node-network-down", Strength.ROOT, _message(lost, every), 0.6 if every else 0.9, first.last_heard,
         OURS if every else "\n".join(REMEDY.format(host=n) for n in names[:3]),
         Where(node=first.node if len(lost) == 1 else None),
         tuple(f"{n.node}: last heard {utc(n.last_heard)}" + (f"; {n.reason}" if n.reason else "") for n in lost[:3]),
         ranks,
+    )  # fmt: skip
+    not_opened = next((f for f in incident.findings if f.check == CHANNEL), None)
+    return candidate if not_opened is None else _ours(candidate, not_opened, name_nodes(names))
+
+
+def _ours(candidate: Candidate, not_opened: Finding, nodes: str) -> Candidate:
+    """The connection broke, and this machine had no means to open another: nobody knows how the node was."""
+    return replace(
+        candidate, cause=not_opened.id, confidence=0.8, remedy=not_opened.remedy, where=Where(),
+        message=f"the connection to {nodes} ended, and no other could be opened: {not_opened.message}",
     )  # fmt: skip
 
 

@@ -1,0 +1,45 @@
+"""Tasks whose failure is heard at once: asyncio tells of an exception only when somebody asks the task (IO)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a task of the running loop; its exception goes to the loop's exception handler as soon as it ends."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    task.add_done_callback(_report)
+    return task
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        context = {"message": f"exception in {task.get_name()}", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(context)
+
+
+async def run_with_callbacks(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run `main`; an exception in any callback or started task of the loop ends it, and is raised here."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(main)
+    failures: list[BaseException] = []
+
+    def end(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        failures.append(context.get("exception") or RuntimeError(context["message"]))
+        task.cancel()
+
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(end)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if failures:
+            raise failures[0] from None
+        raise
+    finally:
+        loop.set_exception_handler(before)

@@ -1,0 +1,198 @@
+"""A channel that cannot be started is a finding at once: nothing waits for a time limit, whatever the reason."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allranks.backends.ssh_errors import not_started
+from allranks.backends.transport import Transport
+from allranks.cluster import Cluster, Node
+from allranks.cluster.build import virtual_cluster
+from allranks.errors import NodeError
+from allranks.gang import controller, sweeper
+from allranks.gang import session as sessions
+from allranks.gang.checking import look
+from allranks.report.live import JsonView
+from allranks.runs.directory import RunDirectory
+from allranks.spec import RunSpec
+
+LONG = 45.0  # seconds of every time limit: no test here waits for one
+BOUND = 30.0
+
+
+def remote(*names: str) -> Cluster:
+    nodes = tuple(Node(i, name, name, None, None, None, False) for i, name in enumerate(names))
+    return Cluster(nodes, "test")
+
+
+def spec_of(tmp_path: Path, **more: Any) -> RunSpec:
+    settings = {"nproc": 1, "init_timeout": LONG, "connect_timeout": LONG, "runs_dir": str(tmp_path / "runs"), **more}
+    return RunSpec(command=("true",), **settings)
+
+
+def run(tmp_path: Path, cluster: Cluster, **more: Any) -> dict[str, Any]:
+    """A whole run in this process."""
+    spec = spec_of(tmp_path, **more)
+    started = time.monotonic()
+    result = sessions.create(spec, cluster, dict(os.environ), str(tmp_path), JsonView).run()
+    assert time.monotonic() - started < BOUND
+    return result
+
+
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """An `ssh` that does `body`, the only program on PATH."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    (place / "ssh").write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{body}\n")
+    (place / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(place))
+
+
+def refused(result: dict[str, Any], cause: str, *says: str) -> dict[str, Any]:
+    verdict: dict[str, Any] = result["verdict"]
+    assert (verdict["cause"], result["exit"]) == (cause, 4), verdict
+    for part in says:
+        assert part in verdict["message"]
+    assert verdict["remedy"]
+    return verdict
+
+
+def test_no_ssh_client_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    verdict = refused(run(tmp_path, remote("h1", "h2")), "environment-mismatch", "ssh", "not found on PATH")
+    assert "node" not in verdict["where"]
+    assert "h1" not in verdict["message"], "no node is at fault"
+    assert "openssh" in verdict["remedy"]
+
+
+def test_an_ssh_client_that_may_not_be_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(tmp_path, monkeypatch, "")
+    (tmp_path / "bin" / "ssh").write_bytes(b"\x7fELF of another machine")
+    refused(run(tmp_path, remote("h1")), "environment-mismatch", "ssh", "Exec format error")
+
+
+@pytest.mark.parametrize("name", ["absent", "not-executable", "no-python"])
+def test_a_guard_python_that_is_none(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name != "absent":
+        path.write_text("#!/bin/sh\nexit 7\n")
+        path.chmod(0o755 if name == "no-python" else 0o644)
+    verdict = refused(
+        run(tmp_path, virtual_cluster(2), local=2, guard_python=str(path)), "environment-mismatch", f"tried {path}"
+    )
+    assert "--guard-python" in verdict["remedy"]
+
+
+def test_a_client_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(tmp_path, monkeypatch, "kill -9 $$")
+    refused(run(tmp_path, remote("h1")), "ssh-unreachable", "ssh was killed by SIGKILL")
+
+
+def test_an_agent_that_boots_and_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node directory lies on a file system that hangs, for example."""
+    stub(tmp_path, monkeypatch, "printf '\\nALLRANKS-BOOT 1\\n'; exec sleep 100")
+    monkeypatch.setattr(controller, "HELLO_SECONDS", 0.5)
+    verdict = refused(run(tmp_path, remote("h1")), "unknown", "h1", "did not answer within 0.5 s")
+    assert "--node-dir" in verdict["remedy"]
+
+
+class Broken(Transport):
+    """Engines raise what they raise."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__((), None, None)
+        self._error = error
+
+    async def connect(self, *given: Any) -> Any:
+        raise self._error
+
+
+def test_an_engine_whose_command_fails(tmp_path: Path) -> None:
+    transport = Broken(NodeError("srun: error: Unable to confirm allocation"))
+    spec = spec_of(tmp_path)
+    session = sessions.create(spec, remote("h1"), dict(os.environ), str(tmp_path), JsonView, transport=transport)
+    refused(session.run(), "unknown", "Unable to confirm allocation")
+
+
+def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
+    """An exception of a task nobody waits for is not kept until the time limit."""
+    session = sessions.create(
+        spec_of(tmp_path), remote("h1"), dict(os.environ), str(tmp_path), JsonView, transport=Broken(KeyError("a bug"))
+    )
+    started = time.monotonic()
+    with pytest.raises(KeyError, match="a bug"):
+        session.run()
+    assert time.monotonic() - started < BOUND
+
+
+def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
+    seen = look(spec_of(tmp_path), remote("h1", "h2"), run_dir, [], lambda *told: None)
+    assert [f["id"] for f in seen["unreachable"]] == ["environment-mismatch"] * 2
+    with pytest.raises(NodeError, match=r"ssh.*not found on PATH"):
+        sweeper.ask(spec_of(tmp_path), remote("h1"), {"h1": {}})
+
+
+@pytest.mark.parametrize("step", ["_beat", "receive"])
+def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    from allranks.gang import inspection
+
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(inspection.Inspection if step == "_beat" else inspection.Peer, step, broken)
+    run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        look(spec_of(tmp_path, local=1), virtual_cluster(1), run_dir, [], lambda *told: None)
+
+
+# -- limits of this machine ---------------------------------------------------------------------------
+
+
+def command(tmp_path: Path, before: Callable[[], None], **more: Any) -> tuple[int, dict[str, Any]]:
+    """`allranks run` with limits of its own."""
+    words = ["run", "--local", "2", "--nproc", "1", "--init-timeout", "600s", "--json", "--", "true"]
+    done = subprocess.run(
+        [sys.executable, "-m", "allranks", *words], cwd=tmp_path, preexec_fn=before, capture_output=True, text=True,
+        timeout=BOUND, **more,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("files", [8, 10, 12, 15])
+def test_too_few_file_descriptors(tmp_path: Path, files: int) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+    code, result = command(tmp_path, limit)
+    verdict = refused(result, "too-many-open-files", "this machine", f"limit is {files}")
+    assert code == 4
+    assert "ulimit -n" in verdict["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "says"),
+    [
+        (errno.EAGAIN, "unknown", "the limit of processes is reached"),
+        (errno.ENOMEM, "host-out-of-memory", "Cannot allocate memory"),
+        (errno.ENFILE, "too-many-open-files", "Too many open files in system"),
+    ],
+)
+def test_what_this_machine_lacks_is_said(number: int, cause: str, says: str) -> None:
+    finding = not_started("ssh", OSError(number, os.strerror(number)), 1024)
+    assert (finding.id, finding.status, finding.where.node) == (cause, "fail", None)
+    assert says in finding.message
+    assert finding.remedy
