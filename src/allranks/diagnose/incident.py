@@ -16,6 +16,7 @@ from .hangs.attribute import Hang
 
 CHANNEL = "channel"  # `check` of a finding that says why this machine could not open a channel again
 
+
 @dataclass(frozen=True)
 class Raised:
     """The uncaught exception of a rank, as its error file tells it.
