@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
+SURE = 0.5  # a verdict of at least this confidence stands, whatever the logs say
 
 
 @dataclass(frozen=True)

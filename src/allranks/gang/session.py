@@ -22,7 +22,7 @@ from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
-from allranks.findings import Finding, Verdict
+from allranks.findings import SURE, Finding, Verdict
 from allranks.node.processes import read_process
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
@@ -149,8 +149,6 @@ class Session:
 
     def _judge(self, gang: Gang) -> Decision:
         """After an attempt: finish, retry, or repeat the gate with another port."""
-        from allranks.runs.judged import complete  # imported late: 30 ms that no start has to wait for
-
         from .evidence import judge_attempt
 
         if gang.port_was_taken:
@@ -163,7 +161,11 @@ class Session:
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if gang.testing:
             return Decision(self._judge_test(gang, verdict))
-        verdict = complete(verdict, self.run_dir) if verdict is not None else None
+        if verdict is not None and verdict.confidence < SURE:
+            # Imported late: 0.3 s for the tables of log diagnosis, which most runs do not need.
+            from allranks.runs.judged import complete
+
+            verdict = complete(verdict, self.run_dir)
         steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
         decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self.adopted)
         self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})

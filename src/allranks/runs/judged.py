@@ -14,13 +14,12 @@ from typing import Any
 from allranks.diagnose.loose.evidence import Evidence
 from allranks.diagnose.loose.judge import judge_logs
 from allranks.diagnose.verdict import judge
-from allranks.findings import Finding, Verdict
+from allranks.findings import SURE, Finding, Verdict
 
 from .directory import RunDirectory
 from .incident import read_incident
 from .loose import Progress, find_logs, read_logs
 
-SURE = 0.5  # a verdict that is as sure stands, whatever the logs say
 RUNNERS_UP = 3
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
 
@@ -43,9 +42,7 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
 
 
 def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
-    """At the end of a run: one that is not sure is completed from the logs, where they are not too large."""
-    if verdict.confidence >= SURE:
-        return verdict
+    """Complete a verdict that is not sure from the logs at the end of a run, where they are not too large."""
     logs = log_files(run, verdict.attempt)
     if not logs or sum(path.stat().st_size for path in logs) > AT_ONCE:
         return verdict

@@ -24,9 +24,21 @@ _STRIP = VARIABLE.encode()
 
 
 def _least(words: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Without those that hold another."""
-    given = set(words)
-    return tuple(sorted(w for w in given if not any(o in w for o in given if o != w)))
+    """Leave out the words that hold another: each word's parts are looked up, not each pair of words compared."""
+    literals = set(words)
+    lengths = sorted({len(word) for word in literals})
+    return tuple(sorted(word for word in literals if not _holds_another(word, literals, lengths)))
+
+
+def _holds_another(word: bytes, literals: set[bytes], lengths: Sequence[int]) -> bool:
+    """Whether a shorter literal is a part of the word; `lengths` are those of the literals, ascending."""
+    for length in lengths:
+        if length >= len(word):
+            return False
+        for start in range(len(word) - length + 1):
+            if word[start : start + length] in literals:
+                return True
+    return False
 
 
 def _without_digits(word: bytes) -> bytes:
