@@ -244,6 +244,7 @@ class Bed:
             "  GlobalKnownHostsFile /dev/null",
             "  StrictHostKeyChecking yes",
             "  ControlMaster no",
+            "  KexAlgorithms curve25519-sha256",  # the default, sntrup761, takes 0.15 s of processor time a login
         ]
         each = [f"Host {h.name}\n  HostName {h.address}\n  HostKeyAlias {h.name}" for h in self.hosts]
         self.ssh_config(user).write_text("\n".join([*each, *every]) + "\n")
