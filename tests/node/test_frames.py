@@ -21,7 +21,7 @@ OUTPUTS = st.builds(
 
 
 @given(st.lists(MESSAGES | OUTPUTS, max_size=8), st.lists(st.integers(1, 50), min_size=1, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_cut_gives_the_same_frames(frames, cuts):
     data = b"".join(pack_output(*f) if isinstance(f, Output) else pack_json(f) for f in frames)
     decoder, found, at, turn = Decoder(), [], 0, 0
@@ -52,7 +52,7 @@ def test_control_frames_are_objects_with_a_type(body):
 
 
 @given(st.binary(max_size=2000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_random_bytes_raise_nothing_else(data):
     decoder = Decoder()
     try:

@@ -79,7 +79,7 @@ def moments(pairs) -> set[int]:
 
 
 @given(INTERVALS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_union_holds_every_moment_once(pairs) -> None:
     found = Spans(pairs).pairs()
     assert moments(found) == moments(pairs)
@@ -87,7 +87,7 @@ def test_a_union_holds_every_moment_once(pairs) -> None:
 
 
 @given(INTERVALS, INTERVALS, st.integers(0, 40), st.integers(0, 40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_cover_counts_moments(one, other, start, end) -> None:
     first, second, inside = Cover(Spans(one)), Cover(Spans(other)), moments([(start, end)])
     assert first.within(start, end) == len(moments(one) & inside)
@@ -96,7 +96,7 @@ def test_cover_counts_moments(one, other, start, end) -> None:
 
 
 @given(INTERVALS, INTERVALS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_without_takes_moments_away(kept, removed) -> None:
     assert moments(without(Spans(kept), Spans(removed)).pairs()) == moments(kept) - moments(removed)
 

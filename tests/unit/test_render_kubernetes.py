@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import UsageError
@@ -288,7 +288,6 @@ _VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=5), _VALUES, max_size=4))
 def test_any_document_comes_back_from_its_text(document: dict[str, Any]) -> None:
     assert list(yaml.safe_load_all(yaml_text([document, document]))) == [document, document]

@@ -336,7 +336,7 @@ FAULTS = st.builds(Fault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start
 RANKS = st.frozensets(st.integers(0, 3))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(EXITS, max_size=4, unique_by=lambda e: e.rank), st.lists(FAULTS, max_size=2), RANKS, RANKS,
        st.booleans(), st.none() | TIMES, st.sampled_from([None, None, "ctrl-c"]))  # fmt: skip
 def test_any_incident_gets_a_sound_verdict(
