@@ -2,7 +2,7 @@
 
 Compared are stdout and stderr as one stream (so their order too), and the exit status. The features are
 switched on by the environment in both runs, so that os.environ is equal as well. ALLRANKS_TEST_PYTHONS=all
-takes every interpreter at hand, else the oldest, the newest and the tests' own are taken."""
+takes every interpreter at hand, else the oldest and the newest are taken, and in the slow tests the tests' own."""
 
 import os
 import re
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,24 +21,28 @@ RUNNER = HERE.parent.parent / "src/allranks/node/runner.py"
 
 
 def pythons() -> list[str]:
-    """Interpreters ≥ 3.8 by version: pyenv's, those on PATH, and the one that runs the tests."""
+    """Interpreters ≥ 3.8 by version: the one that runs the tests, pyenv's, and those on PATH."""
     found = {sys.version_info[:2]: sys.executable}
-    candidates = [str(path) for path in Path.home().glob(".pyenv/versions/3.*/bin/python")]
-    candidates += filter(None, (shutil.which(f"python3.{minor}") for minor in range(8, 15)))
-    for path in candidates:
-        asked = subprocess.run(
-            [path, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True
-        )
-        if asked.returncode == 0:
-            major, minor = map(int, asked.stdout.split())
-            found.setdefault((major, minor), path)
-    usable = [found[version] for version in sorted(found) if version >= (3, 8)]
+    for path in Path.home().glob(".pyenv/versions/3.*/bin/python"):
+        major, minor = path.parent.parent.name.split(".")[:2]
+        found.setdefault((int(major), int(minor)), str(path))
+    for minor in range(8, 15):
+        path = shutil.which(f"python3.{minor}")
+        if path and (3, minor) not in found and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
+            found[3, minor] = path
+    return [found[version] for version in sorted(found) if version >= (3, 8)]
+
+
+def chosen(usable: list[str]) -> list[Any]:
+    """The oldest and the newest; the tests' own, where it lies between them, repeats what those show."""
     if os.environ.get("ALLRANKS_TEST_PYTHONS") == "all":
         return usable
-    return sorted({usable[0], usable[-1], sys.executable}, key=usable.index)
+    ends = sorted({usable[0], usable[-1]}, key=usable.index)
+    own = pytest.param(sys.executable, marks=pytest.mark.slow)
+    return ends if sys.executable in ends else [*ends, own]
 
 
-PYTHONS = pythons()
+PYTHONS = chosen(pythons())
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import signal
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts.waiting import stop_process, wait_until
 from tests.node.test_runner_torch import PROGRAM, finish, free_port, pytestmark, start  # noqa: F401
 
 from allranks.diagnose.hangs.recorder import Case, account, read_recording
@@ -35,43 +36,56 @@ def processes(ranks: list[Any]) -> dict[int, Process]:
     return {rank: process for rank, process in found.items() if process is not None}
 
 
-def settled(known: dict[int, Process], place: Path) -> dict[int, dict[str, Any]]:
-    """The counters once rank 0 has called its fourth and torch has noted the end of those before."""
-    deadline, seen = time.monotonic() + 60, []
-    while time.monotonic() < deadline:
-        seen.append({rank: counted(a) for rank, a in Asking(known, str(place), "counters").answers().items()})
-        if len(seen) > 5 and seen[-1] == seen[-5] and seen[-1][0]["0"] == 4:
-            break
-        time.sleep(0.2)
-    return seen[-1]
-
-
-def test_a_rank_that_waits_tells_where_and_one_that_is_stopped_cannot(tmp_path: Path) -> None:
-    ranks = started(tmp_path, "stuck")
+@pytest.fixture(scope="module")
+def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Any], Path]]:
+    """Two ranks for all tests that only look at them: rank 0 waits in a collective that rank 1 never calls."""
+    place = tmp_path_factory.mktemp("stuck")
+    ranks = started(place, "stuck")
     try:
         assert all(rank.stdout.readline() == "three\n" for rank in ranks)
-        known = processes(ranks)
-        before = settled(known, tmp_path)
-        assert (before[0]["0"], before[1]["0"], before[0]["1"]) == (4, 3, 1), before
-        answers = Asking(known, str(tmp_path), "dump").answers()
-        found = account([read_recording(rank, answer) for rank, answer in answers.items()])
-        assert found is not None and (found.case, found.culprits) == (Case.MISSING, (1,)), answers
-        assert found.message == "rank 0 is in all_reduce #4 of 3.91 KB, rank 1 has not called it"
-        assert counted(answers[0]) == before[0], "nothing has moved"
-        kept = json.loads(Path(flight_file(str(tmp_path), 0)).read_text())
-        assert (kept["rank"], kept["pid"]) == (0, ranks[0].pid)
-        seen = looks(known, str(tmp_path), "look")["ranks"]
-        assert {s["how"] for s in seen.values()} == {"asked"}
-        assert [f.function for f in main_stack(seen["0"]["text"])][:1] == ["all_reduce"]
-        assert "stuck" in [f.function for f in main_stack(seen["1"]["text"])]
-        os.kill(ranks[1].pid, signal.SIGSTOP)
-        late = Asking(known, str(tmp_path), "counters").answers()
-        assert "could not answer" in late[1]["error"] and "state T" in late[1]["error"]
-        assert counted(late[1]) == {} and counted(late[0]) == before[0]
+        yield ranks, place
     finally:
         for rank in ranks:
             rank.kill()
             rank.communicate()
+
+
+def settled(known: dict[int, Process], place: Path) -> dict[int, dict[str, Any]]:
+    """The counters once rank 0 has called its fourth and torch has noted the end of those before."""
+    wait_until(lambda: unfinished(known, place) == [(0, 4)], 60.0, "rank 0 in its fourth collective, nothing else open")
+    return {rank: counted(answer) for rank, answer in Asking(known, str(place), "counters").answers().items()}
+
+
+def unfinished(known: dict[int, Process], place: Path) -> list[tuple[int, int]]:
+    """Rank and number of each collective that a flight recorder has and that is not done."""
+    answers = Asking(known, str(place), "dump").answers()
+    recordings = [read_recording(rank, answer) for rank, answer in answers.items()]
+    return [(r.rank, e.seq) for r in recordings for entries in r.entries.values() for e in entries if not e.done]
+
+
+def test_a_rank_that_waits_tells_where_and_one_that_is_stopped_cannot(stuck: tuple[list[Any], Path]) -> None:
+    ranks, place = stuck
+    known = processes(ranks)
+    before = settled(known, place)
+    assert (before[0]["0"], before[1]["0"], before[0]["1"]) == (4, 3, 1), before
+    answers = Asking(known, str(place), "dump").answers()
+    found = account([read_recording(rank, answer) for rank, answer in answers.items()])
+    assert found is not None and (found.case, found.culprits) == (Case.MISSING, (1,)), answers
+    assert found.message == "rank 0 is in all_reduce #4 of 3.91 KB, rank 1 has not called it"
+    assert counted(answers[0]) == before[0], "nothing has moved"
+    kept = json.loads(Path(flight_file(str(place), 0)).read_text().splitlines()[-1])
+    assert (kept["rank"], kept["pid"]) == (0, ranks[0].pid)
+    seen = looks(known, str(place), "look")["ranks"]
+    assert {s["how"] for s in seen.values()} == {"asked"}
+    assert [f.function for f in main_stack(seen["0"]["text"])][:1] == ["all_reduce"]
+    assert "stuck" in [f.function for f in main_stack(seen["1"]["text"])]
+    stop_process(ranks[1].pid)
+    try:
+        late = Asking(known, str(place), "counters").answers()
+    finally:
+        os.kill(ranks[1].pid, signal.SIGCONT)
+    assert "could not answer" in late[1]["error"] and "state T" in late[1]["error"]
+    assert counted(late[1]) == {} and counted(late[0]) == before[0]
 
 
 def test_a_rank_without_a_process_group_is_said_to_have_none(tmp_path: Path) -> None:
@@ -110,16 +124,10 @@ def test_the_program_sees_nothing_of_it(tmp_path: Path) -> None:
         assert asked == [keys, "refused", keys], "while there are groups, and only then"
 
 
-def test_the_helper_takes_no_signals(tmp_path: Path) -> None:
-    ranks = started(tmp_path, "stuck")
-    try:
-        assert all(rank.stdout.readline() == "three\n" for rank in ranks)
-        deaf = [task for task in Path(f"/proc/{ranks[1].pid}/task").iterdir() if blocks(task, signal.SIGUSR1)]
-        assert len(deaf) == 1
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
+def test_the_helper_takes_no_signals(stuck: tuple[list[Any], Path]) -> None:
+    ranks, _ = stuck
+    deaf = [task for task in Path(f"/proc/{ranks[1].pid}/task").iterdir() if blocks(task, signal.SIGUSR1)]
+    assert len(deaf) == 1
 
 
 def blocks(task: Path, number: int) -> bool:

@@ -23,7 +23,7 @@ def run(tmp_path: Path, *program: str, python: str = sys.executable, **more: str
     file.unlink(missing_ok=True)
     environment = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(file), "RANK": "5", **more}
     subprocess.run(
-        [python, str(RUNNER), *program], env=environment, cwd=tmp_path, capture_output=True, timeout=60
+        [python, str(RUNNER), *program], env=environment, cwd=tmp_path, capture_output=True, timeout=120
     )
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
     return json.loads(file.read_text()) if file.exists() else None
@@ -215,9 +215,9 @@ def wait_for(condition, what: str) -> None:
 def test_signal_writes_all_threads(tmp_path, python):
     code = (
         "import threading, time\n"
-        "def in_thread(): time.sleep(600)\n"
-        "def in_main():\n    print('ready', flush=True)\n    lock.acquire()\n"
-        "threading.Thread(target=in_thread, daemon=True).start()\n"
+        "def in_thread(): inside.set(); time.sleep(600)\n"
+        "def in_main():\n    inside.wait(); print('ready', flush=True)\n    lock.acquire()\n"
+        "inside = threading.Event(); threading.Thread(target=in_thread, daemon=True).start()\n"
         "lock = threading.Lock(); lock.acquire(); in_main()\n"
     )
     process, stacks = started(tmp_path, code, python), tmp_path / "stacks"
