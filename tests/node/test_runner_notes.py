@@ -1,9 +1,11 @@
 """What the runner adds: the error file and the stacks. Each test starts real processes."""
 
+import contextlib
 import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -89,7 +91,7 @@ def test_torchelastic_reads_the_file(tmp_path, write):
         ("nested", "Outer.Inner", "nested class", []),
         ("noted", "ValueError", "two\nlines \udc80", []),
         ("imports", "ModuleNotFoundError", "No module named 'absent_package'", []),
-        ("group", "ExceptionGroup", "both (2 sub-exceptions)", []),
+        ("group", "ExceptionGroup", "both (2 sub-exceptions)", ["ValueError", "ZeroDivisionError"]),
     ],
 )
 def test_type_text_and_chain(tmp_path, function, kind, text, chain):
@@ -100,6 +102,19 @@ def test_type_text_and_chain(tmp_path, function, kind, text, chain):
     facts = document["allranks"]
     assert (facts["type"], facts["text"], [one["type"] for one in facts["chain"]]) == (kind, text, chain)
     assert facts["file"] == str(PROGRAMS / "raising.py")
+
+
+def test_every_link_of_a_chain_has_its_place(tmp_path, write):
+    script = write(
+        "def load():\n    raise KeyError('lr')\n"
+        "def step():\n    try:\n        load()\n    except KeyError as error:\n"
+        "        raise RuntimeError('step') from error\n"
+        "try:\n    step()\nfinally:\n    1 / 0\n"
+    )
+    document = run(tmp_path, script)
+    assert document is not None
+    chain = [(one["link"], one["file"], one["line"], one["function"]) for one in document["allranks"]["chain"]]
+    assert chain == [("context", script, 7, "step"), ("cause", script, 2, "load")]
 
 
 def test_module_that_fails(tmp_path, write):
@@ -187,6 +202,66 @@ def test_full_disk_keeps_the_outcome(tmp_path, write):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\nraise KeyError('outcome')\n"
     )
     assert run(tmp_path, script) is None
+
+
+# ---- reports at the end
+
+
+def reports(tmp_path: Path, code: str, *flags: str, python: str = sys.executable) -> list[dict[str, Any]]:
+    """What a program reports until its process has ended."""
+    (tmp_path / "train.py").write_text(code)
+    path = tmp_path / "report.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(path))
+        channel.setblocking(False)
+        environment = {**os.environ, "ALLRANKS_REPORT_SOCKET": str(path), "RANK": "5"}
+        command = [python, str(RUNNER), *(flags or ("train.py",))]
+        subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=60)
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(json.loads(channel.recv(65536)))
+    path.unlink()
+    return found
+
+
+THREAD = (
+    "import sys, threading, time\nmain = threading.main_thread()\n"
+    "threading.Thread(target=lambda: (main.join(), print('later')), name='uploader').start()\n"
+    "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=name_of)
+@pytest.mark.parametrize("flags", [(), ("-m", "train")], ids=["script", "module"])
+@pytest.mark.parametrize(
+    ("ending", "expected", "code"),
+    [
+        ("raise ValueError('x')", ["raised", "leaving", "threads-ended"], 1),
+        ("sys.exit(3)", ["leaving", "threads-ended"], 3),
+        ("sys.exit('text')", ["leaving", "threads-ended"], 1),
+        ("sys.exit(256)", ["leaving", "threads-ended"], 0),
+        ("sys.exit()", ["leaving", "threads-ended"], 0),
+        ("pass", ["leaving", "threads-ended"], 0),
+    ],
+)
+def test_threads_that_outlive_the_program_are_reported(tmp_path, python, flags, ending, expected, code):
+    found = reports(tmp_path, THREAD + ending, *flags, python=python)
+    assert [one["event"] for one in found] == expected
+    leaving = found[-2]
+    assert (leaving["rank"], leaving["code"], leaving["threads"]) == (5, code, ["uploader"])
+
+
+@pytest.mark.parametrize(("ending", "expected"), [("raise ValueError('x')", ["raised"]), ("sys.exit(3)", [])])
+def test_daemons_and_forked_children_are_not_waited_for(tmp_path, ending, expected):
+    found = reports(
+        tmp_path,
+        "import os, sys, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "if os.fork() == 0:\n    threading.Thread(target=time.sleep, args=(0.2,)).start()\n"
+        "else:\n    os.wait()\n" + ending,
+    )
+    assert [one["event"] for one in found] == expected
 
 
 # ---- stacks

@@ -134,6 +134,39 @@ def test_reports(tmp_path):
         assert [report["t"] for report in own] == sorted(report["t"] for report in own)
 
 
+STARTS = {
+    "spawn": ("torch.multiprocessing.spawn(work, nprocs=1)", []),
+    "Process": ("p = multiprocessing.Process(target=work, args=(0,)); p.start(); p.join()", []),
+    "DataLoader": ("list(torch.utils.data.DataLoader(range(4), num_workers=1))", ["never-joined"]),
+    "Pool": ("multiprocessing.Pool(1).map(work, [0])", ["never-joined"]),
+    "nothing": ("pass", ["never-joined"]),
+}
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=[] if how == "spawn" else pytest.mark.slow) for how in STARTS]
+)
+def test_who_starts_its_ranks_itself_is_not_said_to_train_alone(tmp_path, how):
+    """Processes that run the program's own functions may have a process group; helpers of torch and Python have not."""
+    body, expected = STARTS[how]
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import multiprocessing, torch, torch.distributed, torch.multiprocessing\n"
+        f"def work(i): pass\nif __name__ == '__main__':\n    {body}\n"
+    )
+    path = str(tmp_path / "reports")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        receiver.setblocking(False)
+        environment = {**os.environ, "RANK": "0", "ALLRANKS_REPORT_SOCKET": path}
+        subprocess.run([sys.executable, str(RUNNER), str(script)], env=environment, check=True, timeout=120)
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(json.loads(receiver.recv(4096))["event"])
+    assert found == expected
+
+
 FEATURES = {
     "ALLRANKS_REPORT_SOCKET": "/nowhere",
     "ALLRANKS_PG_TIMEOUT": "9",

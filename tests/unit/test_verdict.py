@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import allranks.diagnose as package
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode, Raised
+from allranks.diagnose.exceptions import Link, Raised
+from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
 from allranks.diagnose.rules.failures import Role, alike, failures
 from allranks.diagnose.rules.words import last_lines, name_ranks, numbers
 from allranks.diagnose.verdict import judge
@@ -164,7 +165,7 @@ def test_only_ended_ranks_give_no_cause() -> None:
 
 def roles(end: ExitRecord) -> tuple[Role, str]:
     (failure,) = failures(incident(end))
-    return failure.role, failure.told[0]
+    return failure.role, failure.quoted.type if failure.quoted else ""
 
 
 def test_wrapped_loss_of_a_peer_stays_a_consequence() -> None:
@@ -178,7 +179,8 @@ def test_barrier_in_finally_hides_no_exception() -> None:
 def test_a_known_exception_below_a_users_wrapper_gives_the_cause() -> None:
     found = verdict(raised(3, 5, "DataError", "shard 7", ("OSError", "[Errno 28] No space left on device")))
     assert found.cause == "disk-full"
-    assert "raised DataError: shard 7, because of OSError: [Errno 28]" in found.finding.message
+    assert "raised OSError: [Errno 28] No space left on device" in found.finding.message
+    assert found.finding.message.endswith("which led to DataError: shard 7 (train.py:41 in step)")
 
 
 def test_an_empty_queue_explains_nothing() -> None:
@@ -287,7 +289,7 @@ def test_torchelastics_own_error_file() -> None:
     assert Raised.from_error_file({"message": "two words: x"}) == Raised("Exception", "two words: x")
     assert Raised.from_error_file({}) is None
     assert Raised.from_error_file({"allranks": {"type": "E", "chain": [3, {"type": "F"}], "line": "x"}}) == Raised(
-        "E", "", chain=(("F", ""),)
+        "E", "", chain=(Link("F", how="context"),)
     )
 
 

@@ -12,46 +12,10 @@ from typing import Any
 
 from allranks.findings import Finding, Where
 
+from .exceptions import Raised
 from .hangs.attribute import Hang
 
 CHANNEL = "channel"  # `check` of a finding that says why this machine could not open a channel again
-
-
-@dataclass(frozen=True)
-class Raised:
-    """The uncaught exception of a rank, as its error file tells it.
-
-    `chain` is what the exception came from (its cause or context, and theirs), as (type, text).
-    """
-
-    type: str
-    text: str
-    file: str = ""
-    line: int | None = None
-    function: str = ""
-    traceback: str = ""
-    chain: tuple[tuple[str, str], ...] = ()
-    pid: int | None = None
-
-    @classmethod
-    def from_error_file(cls, error: Mapping[str, Any]) -> Raised | None:
-        """Reads allranks' own part, else torchelastic's; None where neither is there."""
-        own = error.get("allranks")
-        if isinstance(own, Mapping) and own.get("type"):
-            return cls(
-                str(own["type"]), str(own.get("text") or ""), str(own.get("file") or ""), _int(own.get("line")),
-                str(own.get("function") or ""), str(own.get("traceback") or ""), _chain(own.get("chain")),
-                _int(own.get("pid")),
-            )  # fmt: skip
-        message = error.get("message")
-        extra: Any = {}
-        if isinstance(message, Mapping):
-            extra, message = message.get("extraInfo"), message.get("message")
-        if not isinstance(message, str) or not message:
-            return None
-        kind, _, text = message.partition(": ")
-        trace = str(extra.get("py_callstack") or "") if isinstance(extra, Mapping) else ""
-        return cls(kind, text, traceback=trace) if kind.isidentifier() else cls("Exception", message, traceback=trace)
 
 
 @dataclass(frozen=True)
@@ -109,12 +73,22 @@ class LostNode:
 
 
 @dataclass(frozen=True)
+class Left:
+    """A rank whose program had ended when its process went on: at `t`, to end with `code`, waiting for `threads`."""
+
+    t: float
+    code: int
+    threads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Incident:
     """Everything known about one attempt.
 
     `addresses`: the node of an address that only one node has; `departed`: ranks that have called
     destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
-    has, in bytes; `pids` and `gpus` are of ranks, where they are known.
+    has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
+    program, `became` the programs that ranks have become by exec.
     """
 
     attempt: int
@@ -138,6 +112,8 @@ class Incident:
     gpus: Mapping[int, int] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[int, Left] = field(default_factory=dict)
+    became: Mapping[int, str] = field(default_factory=dict)
 
     def node_of(self, rank: int) -> str:
         """The node a rank lies on; empty where it is not known."""
@@ -178,17 +154,11 @@ class Incident:
             given["hang"] = Hang.from_json(given["hang"])
         for name in ("pids", "gpus"):
             given[name] = {int(rank): int(number) for rank, number in (given.get(name) or {}).items()}
+        given["left"] = {
+            int(rank): Left(e["t"], e["code"], tuple(e["threads"])) for rank, e in given.get("left", {}).items()
+        }
+        given["became"] = {int(rank): name for rank, name in given.get("became", {}).items()}
         given["command"] = tuple(given.get("command", ()))
         for name in ("initialised", "init_entered"):
             given[name] = frozenset(given.get(name, ()))
         return cls(**{"attempt": 0, **given})
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _chain(links: object) -> tuple[tuple[str, str], ...]:
-    if not isinstance(links, (list, tuple)):
-        return ()
-    return tuple((str(k.get("type") or ""), str(k.get("text") or "")) for k in links if isinstance(k, Mapping))

@@ -12,7 +12,7 @@ from typing import Any
 from allranks.findings import Finding
 
 from .hangs.attribute import Hang
-from .incident import ExitRecord, Fault, Incident, LostNode
+from .incident import ExitRecord, Fault, Incident, Left, LostNode
 
 LOST_REASON = "nothing was heard for the lease"
 COUNTED = ("warn", "fail")  # what is in order is no evidence of a failure
@@ -57,6 +57,8 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
             for at, rank in enumerate(found)
             if len(found) <= int(facts.get(node, {}).get("gpus") or 0)
         },
+        left=_left(mine),
+        became={int(e["rank"]): str(e["program"]) for e in _all(mine, "rank-became")},
         memory={node: e["memory"] for node, e in facts.items() if e.get("memory")},
     )
 
@@ -86,6 +88,12 @@ def _departed(events: Iterable[Event]) -> dict[int, float]:
     """Ranks whose last word on their process group is that it is destroyed."""
     last = {int(e["rank"]): e for e in events if e.get("event") in ("rank-entered", "rank-departed")}
     return {rank: e["t"] for rank, e in last.items() if e["event"] == "rank-departed"}
+
+
+def _left(mine: Sequence[Event]) -> dict[int, Left]:
+    """Ranks whose last word is that their program has ended and their process waits."""
+    last = {int(e["rank"]): e for e in _all(mine, "rank-leaving")}
+    return {rank: Left(e["t"], int(e["code"]), tuple(e["threads"])) for rank, e in last.items() if e["waits"]}
 
 
 def _ranks(mine: Sequence[Event], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:

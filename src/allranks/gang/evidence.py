@@ -39,6 +39,8 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         pids={r.rank: r.pid for r in ranks if r.pid is not None},
         gpus={r.rank: gpu for n in gang.nodes.values() for r in n.ranks.values() if (gpu := n.gpu_of(r)) is not None},
         command=spec.command,
+        left={r.rank: left for r in ranks if (left := r.departure.to_left()) is not None},
+        became={r.rank: r.became for r in ranks if r.became},
         memory={n.name: n.memory for n in gang.nodes.values() if n.memory},
     )
     return judge(incident)

@@ -35,6 +35,13 @@ class Groups(Roster):
         actions = self._refuse_alone(alone, now) if alone is not None else []
         if rank is None:
             return actions
+        leaving = rank.departure.hear(event)
+        if leaving is not None:
+            return [*actions, leaving]
+        if event.what == "became":
+            rank.became = event.program
+            fields = {"node": event.node, "rank": event.rank, "program": event.program, "t": event.t}
+            return [*actions, Note("rank-became", fields)]
         if event.what in ("init-entered", "destroyed"):
             rank.entered, rank.departed_t = True, event.t if event.what == "destroyed" else None
             what = "rank-entered" if rank.departed_t is None else "rank-departed"

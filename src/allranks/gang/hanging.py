@@ -89,6 +89,8 @@ class Hanging(Roster):
         return now - since >= limit
 
     def _suspect(self, since: float, now: float) -> list[Action]:
+        if any(r.exit is None and r.departure.failed for r in self.ranks()):
+            return self._fail(now)  # what it died of is known: nothing has to be looked at
         watch = self.watch = Watch(since, now, set())
         return [Note("hang-suspected", {"quiet": round(now - since, 1)}), *self._ask(watch, now)]
 

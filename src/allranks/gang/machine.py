@@ -15,6 +15,7 @@ from allranks.plan.testing import arguments
 
 from .gathering import Gathering
 from .groups import Groups
+from .lingering import remark
 from .members import RankState
 from .places import listen_message, place_for, probe_message
 from .remarks import not_shared
@@ -225,10 +226,28 @@ class Gang(Groups, Gathering):
             return self._check_ended(now)
         if self.state is State.GATHERING and now >= self._gather_deadline:
             return self._check_gathered(now)
+        if self.state is State.RUNNING:
+            actions = self._watch_departures(now)
+            if actions:
+                return actions
         over = now - self.attempt_started > self.spec.init_timeout
         if not over or self.init_timeout_hit:
             return []
         return self._init_is_late(now) if self.state is State.RUNNING else self._init_is_over(now)
+
+    def _watch_departures(self, now: float) -> list[Action]:
+        """Programs that have ended while their processes go on: a failure ends the gang, else it is remarked upon."""
+        staying = [r for r in self.ranks() if r.exit is None]
+        if any(r.departure.is_overdue(now, self.spec.grace) for r in staying):
+            return self._fail(now)
+        remarkable = {r.rank: r.departure for r in staying if r.departure.is_remarkable(now)}
+        if not remarkable:
+            return []
+        for departure in remarkable.values():
+            departure.remarked = True
+        finding = remark(remarkable, {rank: place[0] for rank, place in self.layout().items()})
+        self.findings.append(finding)
+        return [Note("finding", finding.to_json())]
 
     def _init_is_late(self, now: float) -> list[Action]:
         """Some wait in init_process_group for others: stacks of those first, then the end."""

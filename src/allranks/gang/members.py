@@ -8,6 +8,7 @@ from typing import Any
 
 from allranks.plan.interfaces import addresses
 
+from .lingering import Departure
 from .states import Exit
 
 
@@ -24,6 +25,8 @@ class RankState:
     never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None
     exit: Exit | None = None
+    departure: Departure = field(default_factory=Departure)
+    became: str = ""  # the program that it has become by exec
 
 
 @dataclass

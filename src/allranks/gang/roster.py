@@ -108,6 +108,16 @@ class Roster:
         return {first + at: (name, at) for first, count, name in planned for at in range(count)}
 
     @property
+    def program_failed(self) -> bool:
+        """A rank has failed by itself: it ended so, or its program did and its process went on."""
+        return any((e.code != 0 and not e.expected) or self.own_code(e) for e in self.exits)
+
+    def own_code(self, event: Exit) -> int | None:
+        """What a rank's process would have ended with that allranks ended after its program had; else None."""
+        departures = (r.departure for r in self.ranks() if r.rank == event.rank)
+        return next((d.code for d in departures if event.expected and d.ended_t is not None), None)
+
+    @property
     def last_sign(self) -> float:
         """When ranks last showed that they come on: start of the attempt, through init_process_group, an end."""
         times = [r.initialised_t for r in self.ranks() if r.initialised_t is not None]

@@ -221,8 +221,7 @@ class Session:
         gang = self.controller.gang
         if self.controller.replaced:
             return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
-        failed = any(e.code != 0 and not e.expected for e in gang.exits)
-        code = CHECK if gang.refused_by_check else exit_code(self.verdict, gang.stop_reason, failed)
+        code = CHECK if gang.refused_by_check else exit_code(self.verdict, gang.stop_reason, gang.program_failed)
         if gang.hang is not None and self.verdict is not None and not gang.stop_reason:
             code = HANG
         if gang.testing and self.tested is not None and not gang.refused_by_check:
@@ -249,6 +248,9 @@ class Session:
         rank = self.verdict.finding.where.rank if self.verdict is not None else None
         for item in gang.exits:
             if item.rank == (rank if rank is not None else 0):
+                own = gang.own_code(item)
+                if own is not None:
+                    return {"rank": item.rank, "code": own, "signal": None}
                 return {"rank": item.rank, "code": item.code, "signal": item.signal}
         return {"rank": None, "code": None, "signal": None}
 

@@ -93,11 +93,18 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Report(Event):
-    """The runner says: init-entered, initialised, destroyed; node/runner_launched.py: alone. `size`: of how many."""
+    """The runner says: init-entered, initialised, destroyed, raised, leaving, threads-ended; node/observing.py:
+    main-gone, became; node/runner_launched.py: alone.
+
+    `size` is the process group's. Of a program that leaves: the `code` of its process and the names of the `threads`
+    that this waits for; `program` is what a rank has become by exec."""
 
     rank: int
     what: str
     size: int = 0
+    code: int = 0
+    threads: tuple[str, ...] = ()
+    program: str = ""
 
 
 @dataclass(frozen=True)

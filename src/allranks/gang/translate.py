@@ -53,7 +53,13 @@ def _started(node: str, m: Message, t: float) -> Event:
 
 
 def _report(node: str, m: Message, t: float) -> Event:
-    return Report(node, t, int(m["rank"]), str(m.get("event")), int(m.get("world_size") or 0))
+    threads = m.get("threads")
+    names = tuple(str(name)[:80] for name in threads[:5]) if isinstance(threads, list) else ()
+    code = m.get("code")
+    return Report(
+        node, t, int(m["rank"]), str(m.get("event")), int(m.get("world_size") or 0),
+        code if isinstance(code, int) else 0, names, str(m.get("program") or "")[:80],
+    )  # fmt: skip
 
 
 def _ended(node: str, m: Message, t: float) -> Event:

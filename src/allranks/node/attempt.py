@@ -86,6 +86,12 @@ class Attempt:
             rank.exit = self._exit(rank.rank, status, rank.error_files)
             self._tell(rank.exit)
 
+    def observe(self) -> None:
+        """Tell what the kernel shows of the ranks' processes."""
+        for rank in self.running():
+            for report in rank.observed.look():
+                self._tell({"type": "report", "rank": rank.rank, "t": time.time(), **report})
+
     def _exit(self, rank: int, status: int, error_files: List[str]) -> Dict[str, Any]:
         found = {"type": "exit", "rank": rank, "attempt": self.number, "t": time.time()}  # type: Dict[str, Any]
         if os.WIFSIGNALED(status):

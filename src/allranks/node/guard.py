@@ -128,6 +128,8 @@ class Guard:
     def _tick(self, now: float) -> None:
         self._watcher_beat()
         self._look_at_watcher()
+        if self._attempt is not None:
+            self._attempt.observe()
         begun = self._greeted and (self._link is not None or self._attempt is not None)
         if self._holder_gone() or now - self._heard > (self._lease if begun else min(self._lease, UNGREETED)):
             self._lease_over(now)

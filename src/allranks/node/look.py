@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional
 
 from . import facts
 from .asking import Asking, counted
+from .observing import catches
 from .processes import Process, read_process
 from .ras import ask_ras
 
@@ -110,7 +111,7 @@ def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, Any]
         state = read_process(process.pid)
         if state is not None and state.state in "TtZX":
             found[str(rank)] = {"error": "no stack: the process is in state %s" % state.state}
-        elif _catches(process.pid, number):
+        elif catches(process.pid, number):
             waiting[rank] = _size(path)
             os.kill(process.pid, number)
         else:
@@ -190,18 +191,6 @@ def _tail(path: str, start: int) -> str:
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(STACK_LIMIT).decode("utf-8", "replace")
-
-
-def _catches(pid: int, number: int) -> bool:
-    """Sent only if the process catches it: by default the signal would end it."""
-    try:
-        with open("/proc/%d/status" % pid) as file:
-            for line in file:
-                if line.startswith("SigCgt:"):
-                    return bool(int(line.split()[1], 16) & (1 << (number - 1)))
-    except (OSError, ValueError):
-        pass
-    return False
 
 
 def _py_spy(pid: int) -> Dict[str, str]:

@@ -7,6 +7,7 @@ import signal
 import struct
 from typing import Any, Dict, List, Optional
 
+from .observing import Observed
 from .processes import PR_SET_PDEATHSIG, Process, prctl, read_process
 
 PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on; below a user's soft limit
@@ -15,11 +16,14 @@ PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on
 class Rank:
     """A rank of the present attempt: its main process, its pipe, how it ended."""
 
-    def __init__(self, rank: int, local_rank: int, process: Process, pipe: int, error_files: List[str]) -> None:
+    def __init__(
+        self, rank: int, local_rank: int, process: Process, pipe: int, error_files: List[str], observed: Observed
+    ) -> None:
         self.rank, self.local_rank = rank, local_rank
         self.process = process
         self.pipe = pipe  # -1 once at its end
         self.error_files = error_files  # of itself, or of all ranks that it starts
+        self.observed = observed
         self.seen = False  # the ranks that it starts are to be seen end
         self.exit: Optional[Dict[str, Any]] = None
 
@@ -52,7 +56,8 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
         os.close(read_end)
         number, step = _unpack_failure(failure)
         raise StartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
-    rank = Rank(order["rank"], order["local_rank"], process, read_end, list(order.get("error_files", [])))
+    observed = Observed(process, order["argv"])
+    rank = Rank(order["rank"], order["local_rank"], process, read_end, list(order.get("error_files", [])), observed)
     rank.seen = bool(order.get("seen"))
     return rank
 

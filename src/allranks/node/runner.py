@@ -6,7 +6,7 @@ The program must not notice. What this file adds is switched on by variables tha
 
     TORCHELASTIC_ERROR_FILE   an uncaught exception is written there as JSON
     ALLRANKS_STACKS_FILE      SIGRTMIN+7 appends the Python stacks of all threads
-    ALLRANKS_REPORT_SOCKET    datagrams: init-entered, initialised, destroyed
+    ALLRANKS_REPORT_SOCKET    datagrams: raised, leaving, threads-ended; init-entered, initialised, destroyed
     ALLRANKS_ASK_SOCKET       where the guard asks which collective the rank is at
     ALLRANKS_PG_TIMEOUT       default timeout of process groups, in seconds
     ALLRANKS_PG_TIMEOUT_FORCED=1    … also where the program names a timeout
@@ -43,6 +43,8 @@ FORCED = os.environ.get("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
 AUDIT = os.environ.get("ALLRANKS_AUDIT_BATCHES", "")
 RANK = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdigit() else None
 TRACEBACK_LIMIT, TEXT_LIMIT, CHAIN_LIMIT = 64 << 10, 16 << 10, 16
+THREADS_NAMED = 5
+REPORT_TRIES, REPORT_PAUSE = 20, 0.05  # seconds; only for what is said once, when the program has ended
 show = sys.__excepthook__  # displays as the interpreter does, in C
 
 
@@ -190,13 +192,16 @@ def run() -> None:
     except SystemExit as leaving:
         if code is None:
             leave_module(leaving)
+        report_threads(exit_code(leaving))
         raise
     except BaseException as error:
         failure = strip(error)
     if failure is not None:
         record(failure)
+        report("raised")
         display(failure, code is not None)
         fall_silent(failure)
+    report_threads(0 if failure is None else 1)
     if code is not None:  # the interpreter takes these two away at this moment
         sys.modules["__main__"].__dict__.pop("__file__", None)
         sys.modules["__main__"].__dict__.pop("__cached__", None)
@@ -214,6 +219,34 @@ def leave_module(leaving: SystemExit) -> None:
     if not (leaving.code is None or isinstance(leaving.code, int)):
         complain("%s\n" % (leaving.code,))
         leaving.code = 1
+
+
+def exit_code(leaving: SystemExit) -> int:
+    """The code that the interpreter ends with: of a text it is 1."""
+    code = leaving.code
+    if isinstance(code, int):
+        return code & 0xFF
+    return 0 if code is None else 1
+
+
+def report_threads(code: int) -> None:
+    """Report that the program has ended while threads of it go on, which the interpreter now waits for.
+
+    Py_FinalizeEx calls threading._shutdown, which joins every thread that is no daemon, however long it takes
+    (CPython Python/pylifecycle.c); functions of atexit run after that, the last one registered first."""
+    threading = sys.modules.get("threading")
+    if not REPORT_SOCKET or threading is None:
+        return
+    try:
+        main = threading.main_thread()
+        names = [str(t.name)[:80] for t in threading.enumerate() if t is not main and not t.daemon]
+        if names:
+            import atexit
+
+            atexit.register(report, "threads-ended")
+            report("leaving", code=code, threads=names[:THREADS_NAMED], count=len(names))
+    except Exception:  # a program that has a `threading` of its own
+        pass
 
 
 def strip(error: BaseException) -> BaseException:
@@ -322,8 +355,14 @@ def describe(error: BaseException) -> Dict[str, Any]:
     facts: Dict[str, Any] = {"schema": 1, "type": kind.__qualname__, "module": kind.__module__, "text": text}
     facts["file"], facts["line"], facts["function"] = place_of(error)
     facts.update(t=now, rank=RANK, pid=PID, traceback=trace)
-    facts["chain"] = [{"type": type(one).__qualname__, "text": text_of(one)} for one in causes_of(error)]
+    facts["chain"] = [describe_link(one, how) for one, how in causes_of(error)]
     return {"message": {"message": "%s: %s" % (kind.__name__, text), "extraInfo": more}, "allranks": facts}
+
+
+def describe_link(error: BaseException, how: str) -> Dict[str, Any]:
+    file, line, function = place_of(error)
+    link = {"type": type(error).__qualname__, "text": text_of(error), "link": how}
+    return dict(link, file=file, line=line, function=function)
 
 
 def text_of(error: BaseException) -> str:
@@ -333,16 +372,22 @@ def text_of(error: BaseException) -> str:
         return "<exception str() failed>"
 
 
-def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """What the traceback calls the cause of the exception, and the cause of that, and so on."""
+def causes_of(error: BaseException) -> Iterator[Tuple[BaseException, str]]:
+    """What the traceback calls the cause of the exception, and the cause of that, and so on; of a group without one
+    its first member. With each goes what it is of the one before: cause, context or member."""
+    groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
     seen = {id(error)}
     while len(seen) <= CHAIN_LIMIT:
-        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if cause is None or id(cause) in seen:
+        following, how = error.__cause__, "cause"
+        if following is None and not error.__suppress_context__:
+            following, how = error.__context__, "context"
+        if following is None and isinstance(error, groups):
+            following, how = error.exceptions[0], "member"
+        if following is None or id(following) in seen:
             return
-        seen.add(id(cause))
-        yield cause
-        error = cause
+        seen.add(id(following))
+        yield following, how
+        error = following
 
 
 def place_of(error: BaseException) -> Tuple[Optional[str], Optional[int], Optional[str]]:
@@ -363,6 +408,36 @@ def place_of(error: BaseException) -> Tuple[Optional[str], Optional[int], Option
 def is_own(file: str) -> bool:
     library = os.path.dirname(os.__file__) + "/"
     return not (file.startswith((library, "<")) or "/site-packages/" in file or "/dist-packages/" in file)
+
+
+# ---- reports
+
+
+def report(event: str, **facts: object) -> None:
+    """One datagram to the guard, about this rank alone; one that cannot be sent is lost.
+
+    It never blocks; at the end of the program it waits for room, as what it says then is said once."""
+    if not REPORT_SOCKET or os.getpid() != PID:
+        return
+    try:
+        import _socket
+        import json
+
+        message = {"event": event, "rank": RANK, "pid": PID, "t": time.time()}
+        data = json.dumps(dict(message, **facts)).encode("ascii")
+        channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        try:
+            channel.setblocking(False)
+            for _ in range(REPORT_TRIES if event in ("raised", "leaving") else 1):
+                try:
+                    channel.sendto(data, REPORT_SOCKET)
+                    return
+                except BlockingIOError:  # the guard's queue is full
+                    time.sleep(REPORT_PAUSE)
+        finally:
+            channel.close()
+    except Exception:
+        pass
 
 
 # ---- stacks on a signal
@@ -420,6 +495,7 @@ class Known:
     """What the files beside the runner need to know."""
 
     pid, rank, reports, ask, limit, forced = PID, RANK, REPORT_SOCKET, ASK_SOCKET, PG_TIMEOUT, FORCED
+    report = staticmethod(report)
 
     @staticmethod
     def beside(name: str) -> Dict[str, Any]:

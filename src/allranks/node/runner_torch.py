@@ -7,7 +7,6 @@ what the runner knew at the start.
 from __future__ import annotations
 
 import os
-import time
 
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
@@ -77,14 +76,16 @@ def watch(module: Any, forced: Any, known: Known) -> None:
     entered: List[int] = []
 
     def parting() -> None:
-        """Said, not concluded from silence: a report can be lost."""
-        if not entered:
+        """Said, not concluded from silence: a report can be lost. Processes that it started may be its ranks."""
+        if not entered and not started:
             report(known, "never-joined", None, None)
 
+    started: List[int] = []
     if known.reports:
         import atexit
 
         atexit.register(parting)
+        watch_processes(started)
 
     @wraps(start)
     def init_process_group(*given: Any, **named: Any) -> Any:
@@ -108,6 +109,30 @@ def watch(module: Any, forced: Any, known: Known) -> None:
     module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
 
 
+# Targets of processes that work for their program and train nothing.
+HELPERS = ("torch.utils.data", "torch.multiprocessing.pool", "multiprocessing.", "concurrent.")
+
+
+def watch_processes(started: List[int]) -> None:
+    """Count the processes that the program starts to run functions of its own, as torch.multiprocessing.spawn does."""
+    import sys
+    from functools import wraps
+
+    base = getattr(sys.modules.get("multiprocessing.process"), "BaseProcess", None)
+    if base is None:
+        return
+    begin = base.start
+
+    @wraps(begin)
+    def start(self: Any) -> Any:
+        target = getattr(self, "_target", None)
+        if not str(getattr(target, "__module__", "")).startswith(HELPERS):
+            started.append(1)
+        return begin(self)
+
+    base.start = start
+
+
 class Recorder:
     """Answers the guard's questions (runner_recorder.py) while there are process groups."""
 
@@ -129,18 +154,9 @@ class Recorder:
 
 
 def report(known: Known, event: str, size: Any, backend: Any) -> None:
-    """One datagram to the guard; it never blocks, and one that cannot be sent is lost."""
-    if not known.reports or os.getpid() != known.pid:
-        return
+    """A process group's size, as planned where it is not known, and its backend; for the guard."""
     try:
-        import json
-        import socket
-
         size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-        message = {"event": event, "rank": known.rank, "pid": known.pid, "t": time.time()}
-        message.update(world_size=size or None, backend=str(backend or ""))
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-            channel.setblocking(False)
-            channel.sendto(json.dumps(message).encode(), known.reports)
+        known.report(event, world_size=size or None, backend=str(backend or ""))
     except Exception:
         pass

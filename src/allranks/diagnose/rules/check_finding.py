@@ -64,13 +64,16 @@ def _message(same: Sequence[Finding]) -> str:
     """h2, h3 and h4: Permission denied (publickey)."""
     if len(same) == 1:
         return same[0].message
-    nodes = [f.where.node or "?" for f in same]
+    nodes = [f.where.node for f in same if f.where.node]
+    every = "; ".join(f.message for f in same[:4]) + ("; …" if len(same) > 4 else "")
+    if len(nodes) < len(same):  # of links, or of the run as a whole: each message says where
+        return every
     rests = {_rest(f.message, n) for f, n in zip(same, nodes, strict=True)}
     names = name_nodes(list(dict.fromkeys(nodes)))
-    if len(rests) == 1:
-        rest = rests.pop()
-        return f"{names} {rest.removeprefix('the node ')}" if rest.startswith("the node can") else f"{names}: {rest}"
-    return f"{len(same)} places ({names}): " + "; ".join(f.message for f in same[:4]) + ("; …" if len(same) > 4 else "")
+    if len(rests) > 1:
+        return every
+    rest = rests.pop()
+    return f"{names} {rest.removeprefix('the node ')}" if rest.startswith("the node can") else f"{names}: {rest}"
 
 
 def _rest(message: str, node: str) -> str:

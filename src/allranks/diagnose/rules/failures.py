@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 from allranks.findings import Where
 
-from ..incident import ExitRecord, Incident, Raised
+from ..exceptions import Link, Raised, carries_worker, raised_in_log
+from ..incident import ExitRecord, Incident
 from .agents import behind_agent
-from .signatures import ENOUGH, SHAPES, Signature, lost_peer, raised_first, raised_in_log, signature_of
+from .signatures import ENOUGH, SHAPES, Signature, lost_peer, signature_of
 from .words import name_ranks
 
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
@@ -46,7 +47,7 @@ class Failure:
     """A failed rank. `kind`: raised, killed, crashed or exited; `key`: equal for failures that are alike.
 
     `peer`: "gone" or "waited" where it complains of a peer; `signal` also holds what a shell made 128+N of;
-    `told` is the exception of the chain that gave the cause.
+    `quoted` is the exception of the chain that says what failed.
     """
 
     exit: ExitRecord
@@ -58,7 +59,7 @@ class Failure:
     signal: int | None = None
     peer: str | None = None
     from_log: bool = False
-    told: tuple[str, str] = ("", "")
+    quoted: Link | None = None
 
     @property
     def rank(self) -> int:
@@ -84,6 +85,7 @@ def failures(incident: Incident) -> list[Failure]:
 
 
 def _classify(incident: Incident, end: ExitRecord) -> Failure:
+    end = _own_end(incident, end)
     failure = _by_itself(end)
     dead_guards = {f.node for f in incident.faults if f.id == "guard-death"}
     if failure.signal == KILL and end.node in dead_guards:
@@ -92,6 +94,14 @@ def _classify(incident: Incident, end: ExitRecord) -> Failure:
         raised_before = failure.kind == "raised" and not failure.from_log and _before(end.t, incident.detected_t)
         return failure if raised_before else replace(failure, role=Role.ENDED)
     return failure
+
+
+def _own_end(incident: Incident, end: ExitRecord) -> ExitRecord:
+    """The end of the program, where its process outlived it and was then ended by allranks."""
+    left = incident.left.get(end.rank)
+    if left is None or left.code == 0 or not end.expected or not _before(left.t, incident.detected_t):
+        return end
+    return end if end.raised is not None else replace(end, code=left.code, signal=None, t=left.t, expected=False)
 
 
 def _before(t: float, detected: float | None) -> bool:
@@ -103,12 +113,14 @@ def _by_itself(end: ExitRecord) -> Failure:
     if NO_SCRIPT.search(end.tail) and end.code == 2:
         return Failure(end, Role.ROOT, "exited", "no-script")
     raised = end.raised
-    if raised is not None and raised.type != "KeyboardInterrupt":
+    if raised is not None and telling(raised)[0].name != "KeyboardInterrupt":
         return _from_exception(end, raised, from_log=False)
     signal = INTERRUPT if raised is not None else _signal(end)
     if signal is not None:
-        return _from_signal(end, signal)
+        return replace(_from_signal(end, signal), raised=raised)
     raised = raised_in_log(end.tail)
+    if raised is not None and telling(raised)[0].name == "KeyboardInterrupt":
+        return replace(_from_signal(end, INTERRUPT), raised=raised)
     if raised is not None:
         return _from_exception(end, raised, from_log=True)
     return _from_code(end)
@@ -122,19 +134,23 @@ def _signal(end: ExitRecord) -> int | None:
 
 
 def _from_exception(end: ExitRecord, raised: Raised, from_log: bool) -> Failure:
-    links = [(raised.type, raised.text), *raised.chain]
-    told = [k for k in links if k[0].rsplit(".", 1)[-1] not in _BENIGN] or links
-    peers = [lost_peer(*k) for k in told]
-    rows = [signature_of(*k, raised.traceback) for k in told]
-    own = [(k, row) for k, row, peer in zip(told, rows, peers, strict=True) if row is not None or peer is None]
-    known = [(k, row) for k, row in own if row is not None]
+    links = telling(raised)
+    peers = [lost_peer(k.type, k.text) for k in links]
+    rows = [signature_of(k.type, k.text, raised.traceback) for k in links]
     if rows[-1] is None and peers[-1] is not None:
         return Failure(end, Role.CONSEQUENCE, "raised", peers[-1], raised, peer=peers[-1], from_log=from_log)
-    (kind, text), row = (known or own)[0]
-    if (kind, text) != links[0] and peers[0] is not None:  # a barrier in a `finally` spoke last
-        raised = raised_first(raised, kind, text)
-    key = row.cause if row is not None and row.shared else alike(kind, text)
-    return Failure(end, Role.ROOT, "raised", key, raised, row, from_log=from_log, told=(kind, text))
+    known = next((k for k, row in zip(links, rows, strict=True) if row is not None), None)
+    row = next((row for row in rows if row is not None), None)
+    own = [k for k, peer in zip(links, peers, strict=True) if peer is None]
+    quoted = own[-1] if known is None else [k for k in links if (k.name, k.text) == (known.name, known.text)][-1]
+    key = row.cause if row is not None and row.shared else alike(quoted.type, quoted.text)
+    return Failure(end, Role.ROOT, "raised", key, raised, row, from_log=from_log, quoted=quoted)
+
+
+def telling(raised: Raised) -> list[Link]:
+    """The exceptions of a chain that say something, the innermost last: no carriers of others, no empty queues."""
+    links = raised.links
+    return [k for k in links if k.name not in _BENIGN and not carries_worker(k)] or [links[0]]
 
 
 def _from_signal(end: ExitRecord, signal: int) -> Failure:

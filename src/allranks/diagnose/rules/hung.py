@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..incident import Incident
 from .candidate import Candidate, Strength
 from .init_timeout import place_of
+from .words import thread_words
 
 ID = "hung"
 SOURCE = "stacks of all ranks (the runner's dump signal, py-spy) and /proc, twice; see `allranks.diagnose.hangs`"
@@ -16,7 +17,8 @@ def apply(incident: Incident) -> Candidate | None:
     if hang is None:
         return None
     culprits = frozenset(hang.culprits)
+    raised = next((words for e in incident.exits if e.rank in culprits if (words := thread_words(e.tail))), "")
     return Candidate(
-        ID, hang.cause, Strength.ROOT, hang.message, hang.confidence, incident.detected_t, hang.remedy,
+        ID, hang.cause, Strength.ROOT, hang.message + raised, hang.confidence, incident.detected_t, hang.remedy,
         place_of(incident, culprits), hang.evidence, culprits,
     )  # fmt: skip

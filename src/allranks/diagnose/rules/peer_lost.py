@@ -9,7 +9,7 @@ from allranks.findings import Where
 
 from ..incident import Incident
 from .candidate import Candidate, Strength
-from .failures import Failure, Role, failures
+from .failures import Failure, Role, failures, telling
 from .init_timeout import missing_ranks, place_of
 from .words import last_lines, name_ranks, one_line, summary
 
@@ -39,8 +39,8 @@ def _said(failure: Failure) -> str:
     """What it complained of, on one line."""
     if failure.raised is None:
         return one_line((last_lines(failure.exit.tail, 1) or ("",))[0])
-    links = [(failure.raised.type, failure.raised.text), *failure.raised.chain]
-    return summary(links[-1][1] or links[-1][0], 200)
+    last = telling(failure.raised)[-1]
+    return summary(last.text or last.type, 200)
 
 
 def _candidate(incident: Incident, first: Failure, cause: str, message: str, confidence: float, remedy: str,
@@ -83,7 +83,7 @@ def _mesh(incident: Incident, first: Failure) -> Candidate:
 
 def _peer(incident: Incident, first: Failure) -> str | None:
     """The node that the complaint names by its address."""
-    words = [first.exit.tail] if first.raised is None else [first.raised.text, *(t for _, t in first.raised.chain)]
+    words = [first.exit.tail] if first.raised is None else [link.text for link in first.raised.links]
     found = [a or b for text in words for a, b in PEER.findall(text)]
     named = [n for n in (incident.addresses.get(k, k) for k in found) if n in incident.ranks_by_node]
     return named[0] if named else None

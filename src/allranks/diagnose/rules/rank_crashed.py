@@ -8,7 +8,7 @@ from ..incident import Incident
 from .candidate import Candidate, Strength
 from .failures import ABORT, NATIVE, Failure, Role, failures, first_of
 from .signatures import SHAPES
-from .words import last_lines
+from .words import further_words, last_lines
 
 ID = "rank-crashed"
 SOURCE = "wait(2) status, signal(7); CPython faulthandler's text; libstdc++'s terminate; gloo transport/tcp/pair.cc"
@@ -33,7 +33,9 @@ def apply(incident: Incident) -> Candidate | None:
     first = group.first
     cause, confidence, remedy, said = _reading(first)
     pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
-    message = f"{group.who(incident)} {said}{_line(first)}{pid}{group.also(incident)}"
+    message = (
+        f"{group.who(incident)} {said}{_line(first)}{pid}{further_words(incident, first.rank)}{group.also(incident)}"
+    )
     strength = Strength.ROOT if first.role is Role.ROOT else Strength.WEAK
     return Candidate(
         ID, cause, strength, message, confidence, first.t, remedy.format(rank=first.rank, node=first.exit.node),

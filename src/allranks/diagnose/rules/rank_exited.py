@@ -7,7 +7,7 @@ import re
 from ..incident import ExitRecord, Incident
 from .candidate import Candidate, Strength
 from .failures import NO_SCRIPT, Role, failures, first_of
-from .words import last_lines, one_line
+from .words import further_words, last_lines, one_line, thread_words
 
 ID = "rank-exited"
 SOURCE = "argparse (exit code 2, `usage:` and `error:`); CPython Modules/main.c (can't open file); sh(1) 126, 127"
@@ -24,7 +24,7 @@ def apply(incident: Incident) -> Candidate | None:
     first = group.first
     cause, confidence, remedy, said = _reading(first.exit)
     head, mark, rest = said.partition("; ")
-    tail = mark + rest
+    tail = mark + rest + thread_words(first.exit.tail) + further_words(incident, first.rank)
     pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
     return Candidate(
         ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK,
@@ -44,14 +44,20 @@ def _reading(end: ExitRecord) -> Reading:
                 f"check it against the working directory (--workdir) on the node: ls -l {_plain(absent[1])}",
                 f"could not open the script {absent[1]}: {why.rstrip(']')}")  # fmt: skip
     if end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
-        refused = next((line for line in reversed(end.tail.splitlines()) if "error: " in line), "")
-        return ("bad-launch-arguments", 0.95, "correct the arguments after `--`; the program's own --help names them",
-                f"refused the arguments of the program: {one_line(refused)}")  # fmt: skip
+        return ("bad-launch-arguments", 0.95, "correct the program's own arguments; its --help names them",
+                "refused the arguments of the program" + _refusal(end.tail))  # fmt: skip
     if end.code in (126, 127):
         cause = "permission-denied" if end.code == 126 else "remote-path-missing"
-        return cause, 0.8, "check the command, PATH and --prelude on the node", f"ended with code {end.code}: {last}"
+        said = f"ended with code {end.code}" + (f": {last}" if last else "")
+        return cause, 0.8, "check the command, PATH and --prelude on the node", said
     said = f"ended with code {end.code}" + (f"; its last line: {last}" if last else " and said nothing")
     return "program-exception", 0.6, LOGS, said
+
+
+def _refusal(tail: str) -> str:
+    """What argparse said, after a colon; empty where its line has scrolled out of what was kept."""
+    said = next((one_line(line) for line in reversed(tail.splitlines()) if "error: " in line), "")
+    return f": {said}" if said else ""
 
 
 def _plain(text: str) -> str:

@@ -7,14 +7,14 @@ from ..memory.figures import HostMemory
 from ..memory.levers import host_levers
 from ..memory.setting import setting_of
 from .candidate import Candidate, Strength
-from .failures import INTERRUPT, KILL, SIGNALS, TERM, Group, Role, failures, first_of
-from .words import last_lines
+from .failures import KILL, SIGNALS, Group, Role, failures, first_of
+from .words import further_words, last_lines, place, thread_words
 
 ID = "rank-killed"
 SOURCE = "wait(2) status; oom_kill of /proc/vmstat (mm/oom_kill.c counts each process it ends); signal(7)"
 ASK = (
-    "on {node}: journalctl -k --since -1h; look for whoever sends it (pkill in a script, an administrator, a job "
-    "manager or a limit of its own such as a cgroup or container)"
+    "on {node}: journalctl -k --since -1h; look for what sends it (the program itself, pkill in a script, a job "
+    "manager, a limit of its own such as a cgroup or container)"
 )
 
 
@@ -41,19 +41,26 @@ def _remedy(incident: Incident, end: ExitRecord, oom: bool) -> str:
 
 
 def _message(incident: Incident, group: Group, oom: bool) -> str:
-    number = group.first.signal or 0
+    """A signal does not carry its sender, and the program may have sent it to itself: none is named."""
+    first = group.first
+    number = first.signal or 0
     signal = SIGNALS.get(number, f"signal {number}")
-    pid = f" (pid {group.first.pid})" if group.first.pid and len(group.ranks) == 1 else ""
+    pid = f"pid {first.pid}" if first.pid and len(group.ranks) == 1 else ""
     was = "were" if group.scope != "all" and len(group.ranks) > 1 else "was"
-    head = f"{group.who(incident)} {was} killed by {signal}{pid}, and not by allranks"
+    if first.raised is not None:
+        within = ", ".join(part for part in (place(first.raised), pid) if part)
+        how = f"interrupted by {first.raised.type}" + (f" ({within})" if within else "")
+    else:
+        how = f"killed by {signal}" + (f" ({pid})" if pid else "")
+    head = f"{group.who(incident)} {was} {how}, and not by allranks"
+    more = further_words(incident, first.rank)
     if oom:
-        node = group.first.exit.node
-        return f"{head}: the kernel ran out of memory on {node}, or at the limit of a control group there"
+        return (
+            f"{head}: the kernel ran out of memory on {first.exit.node}, or at the limit of a control group there{more}"
+        )
     if number == KILL:
-        return f"{head}; the kernel's out-of-memory counter did not move: a person, a script or a job manager did it"
-    if number in (TERM, INTERRUPT):
-        return f"{head}: a person, a script or a job manager asked it to end"
-    return f"{head}: nothing at hand says who sent it or why"
+        return f"{head}: sender unknown, and the kernel's out-of-memory counter did not move{more}"
+    return f"{head}: sender unknown{thread_words(first.exit.tail)}{more}"
 
 
 def _evidence(incident: Incident, group: Group) -> tuple[str, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ..exceptions import Link
 from ..incident import Incident
 from ..memory.figures import HostMemory, read_gpu
 from ..memory.levers import gpu_levers, host_levers
 from ..memory.setting import setting_of
 from .candidate import Candidate, Strength
-from .failures import Failure, Group, Role, failures, first_of
-from .words import place, summary, trace_lines
+from .failures import Failure, Group, Role, failures, first_of, telling
+from .signatures import lost_peer, signature_of
+from .words import exception, further_words, place, placed, thread_words, trace_lines
 
 ID = "rank-raised"
 SOURCE = "the error files of the runner (torchelastic's format), else a traceback at the end of a log; signatures.py"
@@ -27,7 +29,6 @@ def apply(incident: Incident) -> Candidate | None:
     if ours and first.exit.oom_kills:
         cause = "host-out-of-memory"
     confidence = row.confidence if row is not None else 0.85
-    assert first.raised is not None
     return Candidate(
         ID, cause, Strength.ROOT, _message(incident, group), confidence * (0.8 if first.from_log else 1.0), first.t,
         _remedy(incident, first, cause), group.where(), _evidence(first),
@@ -38,7 +39,7 @@ def apply(incident: Incident) -> Candidate | None:
 def _remedy(incident: Incident, first: Failure, cause: str) -> str:
     """What the row says; of memory that ran out the levers, with the run's own figures."""
     if cause == "cuda-out-of-memory":
-        return gpu_levers(read_gpu(first.told[1]), setting_of(incident, first.exit))
+        return gpu_levers(read_gpu(first.quoted.text if first.quoted else ""), setting_of(incident, first.exit))
     if cause == "host-out-of-memory":
         node = first.exit.node
         return host_levers(HostMemory(), setting_of(incident, first.exit), node, incident.memory.get(node))
@@ -47,32 +48,49 @@ def _remedy(incident: Incident, first: Failure, cause: str) -> str:
 
 
 def _evidence(failure: Failure) -> tuple[str, ...]:
-    """The place, the line there, the exception; of a wrapped one what it came from instead of the line."""
-    assert failure.raised is not None
-    lines = trace_lines(failure.raised)
-    kind, told = failure.told
-    if (kind, told) == (failure.raised.type, failure.raised.text):
-        return lines
-    return (*lines[:1], lines[-1], f"because of {kind}: {summary(told)}")
+    """The place, the line there, the exception; of one that others followed, these instead of the line."""
+    raised, quoted = failure.raised, failure.quoted
+    assert raised is not None and quoted is not None
+    lines = trace_lines(quoted, raised.traceback)
+    before, after = _neighbours(failure)
+    more = [f"because of {placed(link)}" for link in (before,) if link is not None]
+    more += [f"which led to {placed(link)}" for link in (after,) if link is not None]
+    return (*lines[:1], lines[-1], *more) if more else lines
+
+
+def _neighbours(failure: Failure) -> tuple[Link | None, Link | None]:
+    """What the quoted exception came from, and what it ended as; what only repeats it, or tells of a peer, is left
+    out."""
+    raised, quoted = failure.raised, failure.quoted
+    assert raised is not None and quoted is not None
+    links = telling(raised)
+    inner, outer = links[-1], links[0]
+    same = [(link.name, link.text) == (quoted.name, quoted.text) for link in (inner, outer)]
+    lost = lost_peer(outer.type, outer.text) is not None and signature_of(outer.type, outer.text) is None
+    return (None if same[0] else inner), (None if same[1] or lost else outer)
 
 
 def _whole(failure: Failure) -> str:
     assert failure.raised is not None
-    return " ".join([failure.raised.text, *(text for _, text in failure.raised.chain)])
+    return " ".join(link.text for link in failure.raised.links)
 
 
 def _message(incident: Incident, group: Group) -> str:
     """rank 3 on h2 raised ValueError: bad batch (train.py:41 in step, pid 77)."""
     first = group.first
-    raised = first.raised
-    assert raised is not None
-    text = summary(raised.text, SHORT)
-    what = f"{raised.type}: {text}" if text else raised.type
-    kind, told = first.told
-    if (kind, told) != (raised.type, raised.text):
-        what += f", because of {kind}: {summary(told, SHORT)}"
+    raised, quoted = first.raised, first.quoted
+    assert raised is not None and quoted is not None
+    what = exception(quoted, SHORT)
     if first.signature is not None and first.signature.means:
         what += f", because {first.signature.means}"
     pid = f"pid {first.pid}" if first.pid and len(group.ranks) == 1 else ""
-    at = ", ".join(p for p in (place(raised), pid) if p)
-    return f"{group.who(incident)} raised {what}" + (f" ({at})" if at else "") + group.also(incident)
+    within = quoted.worker or (f"thread {raised.thread}" if raised.thread else "")
+    at = ", ".join(p for p in (place(quoted), f"in {within}" if within else "", pid) if p)
+    before, after = _neighbours(first)
+    said = f"{group.who(incident)} raised {what}" + (f" ({at})" if at else "")
+    if before is not None:
+        said += f", because of {placed(before, SHORT)}"
+    if after is not None:
+        said += f", which led to {placed(after, SHORT)}"
+    said += thread_words(first.exit.tail, quoted.text) + further_words(incident, first.rank)
+    return said + group.also(incident)

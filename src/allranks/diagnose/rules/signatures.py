@@ -7,9 +7,7 @@ where the text comes from. `shared`: the text concerns ranks as a whole, so it b
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-
-from ..incident import Raised
+from dataclasses import dataclass
 
 ENOUGH = 4096  # characters of a text that are looked at; patterns are bounded too, so that no log is slow to read
 
@@ -214,44 +212,3 @@ def lost_peer(kind: str, text: str) -> str | None:
     if _WAITED.search(whole):
         return "waited"
     return "gone" if _GONE.search(whole) else None
-
-
-_PREFIX = re.compile(r"^(\[\w+\]:?|\[[^\]\n]{1,40} \d+\]|\d+:) ?", re.MULTILINE)
-_LAST = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
-AFTER = 5  # lines that may follow a traceback at the end of a log
-
-
-def raised_in_log(tail: str) -> Raised | None:
-    """The exception of a traceback at the very end of a log, for programs without an error file."""
-    head, mark, rest = tail.rpartition("Traceback (most recent call last):\n")
-    if not mark:
-        return None
-    lines = _PREFIX.sub("", rest).split("\n")
-    for at, line in enumerate(lines):
-        match = None if line[:1].isspace() else _LAST.match(line)
-        if match:
-            if len([k for k in lines[at + 1 :] if k.strip()]) > AFTER:
-                return None
-            file, number, function = _innermost("\n".join(lines[:at]))
-            trace = mark + "\n".join(lines[: at + 1])
-            return Raised(match[1], match[2] or "", file, number, function, trace)
-    return None
-
-
-def raised_first(raised: Raised, kind: str, text: str) -> Raised:
-    """The same failure told by an earlier exception of its chain, with the place where that was raised."""
-    blocks = re.split(r"\n(?:During handling of|The above exception was)[^\n]*\n", raised.traceback)
-    line = f"{kind}: {text.splitlines()[0]}" if text else kind
-    block = next((b for b in blocks if line in b), "")
-    file, number, function = _innermost(block)
-    return replace(raised, type=kind, text=text, file=file, line=number, function=function)
-
-
-def _innermost(trace: str) -> tuple[str, int | None, str]:
-    """File, line and function of the innermost frame in the user's own code, else of the innermost."""
-    frames: list[tuple[str, str, str]] = re.findall(r'File "([^"\n]+)", line (\d+), in (.+)', trace)
-    own = [f for f in frames if not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f[0])]
-    if not frames:
-        return "", None, ""
-    file, number, function = (own or frames)[-1]
-    return file, int(number), function

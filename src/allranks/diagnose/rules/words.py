@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from ..incident import Incident, Raised
+from ..exceptions import Link, Raised, carries_worker, raised_in_thread
+from ..incident import Incident
 from ..naming import listed, numbers
 
 LINE = 240
@@ -20,20 +22,24 @@ def one_line(text: str, limit: int = LINE) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
+# What C++ and CUDA add to every message (c10/util/Backtrace.cpp, c10/cuda/CUDAException.cpp): from there on no news.
+_BOILERPLATE = re.compile(r"Exception raised from |frame #\d|CUDA kernel errors might be|Traceback \(most recent call")
+JOINED = 6  # lines of a text that are put on one
+
+
 def summary(text: str, limit: int = LINE) -> str:
     """What an exception's text says, on one line: without build paths, and with what a headline announces."""
     text = re.sub(r"^\[(enforce fail at )?/\S+/([\w.]+:\d+)\] ?", r"[\2] ", text.strip())
-    worker = re.match(r"Caught \w+ in (DataLoader worker process \d+)", text)
-    if worker:
-        last = re.sub(r"^[\w.]+: ", "", text.rsplit("\n", 1)[-1])
-        return one_line(last, limit) + f" (in {worker[1]})"
     differ = re.search(r"differ in the following aspects:\s*(.+)", text, re.DOTALL)
     if differ:
         return f"Detected mismatch between collectives: {one_line(' '.join(differ[1].split()), limit)}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):
-        return one_line(f"{lines[0]} {lines[1]}", limit)
-    return one_line(text, limit)
+    telling = list(itertools.takewhile(lambda line: not _BOILERPLATE.match(line), lines[:JOINED])) or lines[:1]
+    said = ""
+    for line in telling:
+        joint = "" if not said else " " if said[-1] in ":,;.([{=" else "; "
+        said += joint + line
+    return one_line(said, limit)
 
 
 def last_lines(text: str, count: int = 3) -> tuple[str, ...]:
@@ -67,7 +73,7 @@ def utc(t: float) -> str:
     return datetime.fromtimestamp(t, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def place(raised: Raised) -> str:
+def place(raised: Link | Raised) -> str:
     """train.py:41 in step; empty where it is not known."""
     if not raised.file or raised.line is None:
         return ""
@@ -79,15 +85,49 @@ def _place(file: str, line: int, function: str) -> str:
     return f"{file}:{line}{within}"
 
 
-def trace_lines(raised: Raised) -> tuple[str, ...]:
+def exception(raised: Link | Raised, limit: int = LINE) -> str:
+    """ValueError: bad batch."""
+    text = summary(raised.text, limit)
+    return f"{raised.type}: {text}" if text else raised.type
+
+
+def placed(raised: Link | Raised, limit: int = LINE) -> str:
+    """ValueError: bad batch (train.py:41 in step)."""
+    at = place(raised)
+    return exception(raised, limit) + (f" ({at})" if at else "")
+
+
+def thread_words(tail: str, known: str = "") -> str:
+    """What a thread of the rank had raised before, by its log, as the rest of a sentence; empty where none had, or
+    where it is what the sentence says already (`known`: the text)."""
+    raised = raised_in_thread(tail)
+    if raised is None:
+        return ""
+    inner = [link for link in raised.links if not carries_worker(link)][-1]
+    if known and inner.text == known:
+        return ""
+    return f"; before that its thread {raised.thread} had raised {placed(inner, 160)}"
+
+
+def further_words(incident: Incident, rank: int) -> str:
+    """What else is to be known of a rank's process, as the rest of a sentence: it outlived its program, or it has
+    become another program by exec."""
+    left, became = incident.left.get(rank), incident.became.get(rank)
+    said = f"; it had become another program by exec: {became}" if became else ""
+    if left is None:
+        return said
+    threads = f": {listed(left.threads)}" if left.threads else ""
+    return said + f"; its process went on, waiting for threads that still ran{threads}"
+
+
+def trace_lines(link: Link, traceback: str) -> tuple[str, ...]:
     """Where it was raised (whole path), the source line there, and the exception."""
     found = []
-    if raised.file and raised.line is not None:
-        found.append(_place(raised.file, raised.line, raised.function))
-        head = rf'File "{re.escape(raised.file)}", line {raised.line}, in [^\n]*\n +([^\n]+)'
-        source = re.findall(head, raised.traceback)
+    if link.file and link.line is not None:
+        found.append(_place(link.file, link.line, link.function))
+        head = rf'File "{re.escape(link.file)}", line {link.line}, in [^\n]*\n +([^\n]+)'
+        source = re.findall(head, traceback)
         found += [one_line(s) for s in source[-1:]]
-    elif raised.traceback:
-        found += last_lines(raised.traceback, 3)[:-1]
-    text = summary(raised.text)
-    return (*found, f"{raised.type}: {text}" if text else raised.type)
+    elif traceback:
+        found += last_lines(traceback, 3)[:-1]
+    return (*found, exception(link))

@@ -1,0 +1,283 @@
+"""Exceptions of ranks: what an error file or a traceback says of each, and of those it came from (pure).
+
+An exception has links, the outermost first: its cause or context, theirs, the first member of a group, and what a
+worker process raised, whose traceback stands in the text of the exception that carried it over (torch:
+multiprocessing/spawn.py, _utils.py ExceptionWrapper; CPython: multiprocessing/pool.py, concurrent/futures/process.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+HEADER = "Traceback (most recent call last):\n"
+LINKS = 16  # as many as the runner writes (node/runner.py, CHAIN_LIMIT)
+# What CPython prints between two tracebacks of a chain (Lib/traceback.py), and what the second is of the first.
+JOINTS = (
+    ("The above exception was the direct cause of the following exception:", "cause"),
+    ("During handling of the above exception, another exception occurred:", "context"),
+)
+_JOINT = re.compile(
+    r"\n(The above exception was the direct cause|During handling of the above exception)[^\n]{0,60}:\n"
+)
+_FRAME = re.compile(r'  File "([^"\n]+)", line (\d+), in ([^\n]+)')
+_LAST = re.compile(r"([A-Za-z_][\w.]*)(?::(?: (.*))?)?\Z")
+_THREAD = re.compile(r"^Exception in thread ([^\n]{1,200}?):\n(?=Traceback)", re.MULTILINE)
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
+# Exceptions that carry a worker's traceback over, and where they say the worker is.
+_WORKERS = (
+    (re.compile(r"Caught \w+ in ([^\n]{1,80}?)\.\n"), "{}"),
+    (re.compile(r"-- Process (\d+) terminated with the following error"), "process {} that it spawned"),
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One exception. `how` it belongs to the one before: cause, context, member (of a group) or worker; empty for
+    the first. `worker`: which worker process raised it. `line` is None where the place is not known."""
+
+    type: str
+    text: str = ""
+    file: str = ""
+    line: int | None = None
+    function: str = ""
+    how: str = ""
+    worker: str = ""
+
+    @property
+    def name(self) -> str:
+        """The type without its module."""
+        return self.type.rsplit(".", 1)[-1]
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The uncaught exception of a rank, as its error file or its log tells it. `chain` has the further links."""
+
+    type: str
+    text: str
+    file: str = ""
+    line: int | None = None
+    function: str = ""
+    traceback: str = ""
+    chain: tuple[Link, ...] = ()
+    pid: int | None = None
+    thread: str = ""
+
+    @classmethod
+    def from_error_file(cls, error: Mapping[str, Any]) -> Raised | None:
+        """Read allranks' own part, else torchelastic's; None where neither is there."""
+        own = error.get("allranks")
+        if isinstance(own, Mapping) and own.get("type"):
+            return cls(
+                str(own["type"]), str(own.get("text") or ""), str(own.get("file") or ""), _int(own.get("line")),
+                str(own.get("function") or ""), str(own.get("traceback") or ""), _chain(own.get("chain")),
+                _int(own.get("pid")),
+            )  # fmt: skip
+        message = error.get("message")
+        extra: Any = {}
+        if isinstance(message, Mapping):
+            extra, message = message.get("extraInfo"), message.get("message")
+        if not isinstance(message, str) or not message:
+            return None
+        kind, _, text = message.partition(": ")
+        trace = str(extra.get("py_callstack") or "") if isinstance(extra, Mapping) else ""
+        if not kind.isidentifier():
+            kind, text = "Exception", message
+        found = read_traceback(trace)
+        first = found[0] if found else Link(kind)
+        return cls(kind, text, first.file, first.line, first.function, trace, tuple(found[1:]))
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """This exception and all that it came from, the innermost last; a worker's stands after its carrier."""
+        first = Link(self.type, self.text, self.file, self.line, self.function)
+        found = [*_opened(first)]
+        for link in self.chain:
+            found += _opened(link if link.file else self._placed(link))
+        return tuple(found[:LINKS])
+
+    def _placed(self, link: Link) -> Link:
+        """With its place, from the traceback: older error files name no place in their chain."""
+        same = (one for one in read_traceback(self.traceback) if one.name == link.name)
+        place = next((one for one in same if one.text[:80] == link.text[:80]), None)
+        if place is None:
+            return link
+        return replace(link, file=place.file, line=place.line, function=place.function)
+
+
+def carries_worker(link: Link) -> bool:
+    """True where the text of an exception is mostly a worker's traceback: it has nothing to say itself."""
+    return HEADER in link.text
+
+
+def read_traceback(text: str) -> list[Link]:
+    """The exceptions of a printed traceback, the outermost first; empty where none can be read."""
+    start = text.find(HEADER)
+    if start < 0:
+        return []
+    parts = _JOINT.split(text[start:])
+    found: list[Link] = []
+    for at in range(0, len(parts), 2):  # innermost first, between two of them what joins them
+        link = _read_block(parts[at])
+        if link is None:
+            continue
+        joint = parts[at + 1] if at + 1 < len(parts) else ""
+        how = dict(JOINTS).get(joint, "")
+        found.append(replace(link, how=how))
+    return found[::-1][:LINKS]
+
+
+def _read_block(block: str) -> Link | None:
+    """One traceback: frames, then from the first line that is not indented the exception with its text."""
+    lines = block[block.find(HEADER) + len(HEADER) :].split("\n")
+    for at, line in enumerate(lines):
+        if line[:1].isspace() or not line:
+            continue
+        match = _LAST.match(line)
+        if match is None:
+            return None
+        text = "\n".join([match[2] or "", *lines[at + 1 :]]).strip('"\n ')
+        file, number, function = innermost_frame("\n".join(lines[:at]))
+        return Link(match[1], text, file, number, function)
+    return None
+
+
+def _opened(link: Link) -> Iterator[Link]:
+    """The exception, then those of the worker whose traceback it carries."""
+    yield link
+    at = link.text.find(HEADER)
+    if at < 0:
+        return
+    worker = _worker(link.text[:at])
+    for one in read_traceback(link.text[at:]):
+        yield from _opened(replace(one, how=one.how or "worker", worker=worker))
+
+
+def _worker(head: str) -> str:
+    for pattern, words in _WORKERS:
+        found = pattern.search(head)
+        if found:
+            return words.format(found[1])
+    return "a worker process"
+
+
+def innermost_frame(trace: str) -> tuple[str, int | None, str]:
+    """File, line and function of the innermost frame in the user's own code, else of the innermost."""
+    frames: list[tuple[str, str, str]] = _FRAME.findall(trace)
+    if not frames:
+        return "", None, ""
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    file, number, function = (own or frames)[-1]
+    return file, int(number), function
+
+
+# -- logs --------------------------------------------------------------------------------------------------
+
+_PREFIX = re.compile(r"^(\[\w+\]:?|\[[^\]\n]{1,40} \d+\]|\d+:) ?", re.MULTILINE)
+AFTER = 5  # lines that may follow a traceback at the end of a log
+
+
+def raised_in_log(tail: str) -> Raised | None:
+    """The exception of a traceback at the very end of a log, for programs without an error file."""
+    text = _PREFIX.sub("", tail)
+    last = text.rfind(HEADER)
+    if last < 0:
+        return None
+    found = _to_end(text, last)
+    if found is None:
+        return None
+    start = _chain_start(text, last)
+    earlier = read_traceback(text[start:last] + HEADER) if start < last else []
+    heads = [head for head in _THREAD.finditer(text, max(0, start - 300)) if head.end() == start]
+    return Raised(
+        found.type,
+        found.text,
+        found.file,
+        found.line,
+        found.function,
+        text[start:].rstrip(),
+        tuple(earlier),
+        thread=heads[0][1] if heads else "",
+    )
+
+
+def _to_end(text: str, start: int) -> Link | None:
+    """The traceback's exception, of its text the first line and those that are indented; None where more than a few
+    lines follow it."""
+    lines = text[start + len(HEADER) :].split("\n")
+    for at, line in enumerate(lines):
+        match = None if line[:1].isspace() else _LAST.match(line)
+        if match:
+            rest = lines[at + 1 :]
+            if len([k for k in rest if k.strip()]) > AFTER:
+                return None
+            file, number, function = innermost_frame("\n".join(lines[:at]))
+            more = list(itertools.takewhile(lambda k: k[:1].isspace(), rest))
+            return Link(match[1], "\n".join([match[2] or "", *more]), file, number, function)
+    return None
+
+
+def _chain_start(text: str, last: int) -> int:
+    """Where the first traceback of the chain begins whose last one begins at `last`."""
+    start = last
+    for _ in range(LINKS):
+        before = text[:start].rstrip("\n")
+        line = before[before.rfind("\n") + 1 :]
+        if all(line != words for words, _ in JOINTS):
+            return start
+        earlier = before.rfind(HEADER)
+        if earlier < 0:
+            return start
+        start = earlier
+    return start
+
+
+def raised_in_thread(tail: str) -> Raised | None:
+    """The last exception that ended a thread and not the program, by `threading.excepthook`'s words in a log."""
+    text = _PREFIX.sub("", tail)
+    heads = list(_THREAD.finditer(text))
+    if not heads:
+        return None
+    block = text[heads[-1].end() :]
+    links = read_traceback(_first_traceback(block))
+    if not links:
+        return None
+    first = links[0]
+    return Raised(
+        first.type, first.text, first.file, first.line, first.function, chain=tuple(links[1:]), thread=heads[-1][1]
+    )
+
+
+def _first_traceback(block: str) -> str:
+    """A chain of tracebacks at the beginning of a text, without what the program printed after it."""
+    lines = block.split("\n")
+    joints = {words for words, _ in JOINTS}
+    for at, line in enumerate(lines):
+        indented = line[:1].isspace() or not line or line.startswith("Traceback (most recent")
+        if indented or line in joints:
+            continue
+        following = next((k for k in lines[at + 1 :] if k), "")
+        if following not in joints:
+            return "\n".join(lines[: at + 1])
+    return block
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _chain(links: object) -> tuple[Link, ...]:
+    if not isinstance(links, (list, tuple)):
+        return ()
+    return tuple(
+        Link(
+            str(k.get("type") or ""), str(k.get("text") or ""), str(k.get("file") or ""), _int(k.get("line")),
+            str(k.get("function") or ""), str(k.get("link") or "context"),
+        )
+        for k in links
+        if isinstance(k, Mapping)
+    )  # fmt: skip

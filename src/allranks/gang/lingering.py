@@ -1,0 +1,85 @@
+"""Ranks whose program has ended while their process goes on. Pure.
+
+Python ends a process after the last thread that is no daemon, whatever the program ended with. A program that failed
+is given the grace and a few seconds; one that ended well may go on as under plain Python, and is remarked upon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from allranks.diagnose.incident import Left
+from allranks.diagnose.naming import listed
+from allranks.findings import Finding, Where
+
+from .states import Note, Report
+
+PATIENCE = 5.0  # seconds beyond the grace in which a program that failed may let go of its threads
+REMARK_AFTER = 30.0  # seconds after which one that ended well is remarked upon
+REMEDY = "end those threads before the program ends, or start them with daemon=True"
+
+
+@dataclass
+class Departure:
+    """How far a rank is on its way out. `raised_t`: an uncaught exception was recorded; `ended_t`: the program has
+    ended, and its process waits for `threads`, or has no main thread any more; `code` is what it will end with."""
+
+    raised_t: float | None = None
+    ended_t: float | None = None
+    code: int = 0
+    threads: tuple[str, ...] = ()
+    remarked: bool = False
+
+    def hear(self, event: Report) -> Note | None:
+        """A report of the rank; the event that keeps it, where it is one of a departure."""
+        if event.what == "raised":
+            self.raised_t, self.code = event.t, 1
+        elif event.what == "leaving":
+            self.ended_t, self.code, self.threads = event.t, event.code, event.threads
+        elif event.what == "main-gone":
+            self.ended_t = event.t
+        elif event.what == "threads-ended":
+            self.ended_t, self.threads = None, ()
+        else:
+            return None
+        fields = {"code": self.code, "threads": list(self.threads), "waits": self.ended_t is not None}
+        return Note(
+            "rank-leaving", {"node": event.node, "rank": event.rank, "what": event.what, **fields, "t": event.t}
+        )
+
+    def to_left(self) -> Left | None:
+        """For the judge; None where no process outlived its program."""
+        return Left(self.ended_t, self.code, self.threads) if self.ended_t is not None else None
+
+    @property
+    def failed(self) -> bool:
+        """The program has failed, whatever its process still does."""
+        return self.raised_t is not None or (self.ended_t is not None and self.code != 0)
+
+    def is_overdue(self, now: float, grace: float) -> bool:
+        """The program has failed, and nothing but threads that it left keeps its process."""
+        return self.failed and self.ended_t is not None and now - self.ended_t >= grace + PATIENCE
+
+    def is_remarkable(self, now: float) -> bool:
+        """The program has ended well, and its process goes on for long."""
+        waits = self.ended_t is not None and not self.failed and not self.remarked
+        return waits and now - (self.ended_t or now) >= REMARK_AFTER
+
+
+def remark(departures: Mapping[int, Departure], nodes: Mapping[int, str]) -> Finding:
+    """Ranks whose programs have ended well, by rank with their nodes: their processes go on."""
+    ranks = sorted(departures)
+    who = listed([f"rank {rank} on {nodes[rank]}" for rank in ranks[:4]])
+    who += f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
+    threads = listed(list(dict.fromkeys(name for rank in ranks for name in departures[rank].threads))[:4])
+    reached = "has reached the end of its program, but its process waits"
+    if len(ranks) > 1:
+        reached = "have reached the end of their program, but their processes wait"
+    message = f"{who} {reached} for {_threads(threads)}"
+    where = Where(node=nodes[ranks[0]], rank=ranks[0]) if len(ranks) == 1 else Where()
+    return Finding("threads-left", "warn", message, REMEDY, where)
+
+
+def _threads(names: str) -> str:
+    return f"threads that still run: {names}" if names else "threads that still run"

@@ -1,0 +1,72 @@
+"""Runs of the real `allranks` on virtual nodes of this machine: no root, no sshd, some seconds each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.hosts.waiting import wait_until
+
+from allranks.runs.directory import RunDirectory
+from allranks.runs.judged import judge_run
+
+BOUND = 120.0  # seconds: generous, the machine is shared
+
+
+class LocalRun:
+    """One `allranks run --local`; `place` holds its work directory and its runs directory."""
+
+    def __init__(self, place: Path, code: str, *options: str, nodes: int = 2, **environment: str) -> None:
+        self.work, self.runs = place / "work", place / "runs"
+        self.work.mkdir(exist_ok=True)
+        (self.work / "train.py").write_text(code)
+        words = ["run", "--local", str(nodes), "--nproc", "1", "--python", sys.executable, "--json", *options]
+        self.environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(self.runs), **environment}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "allranks", *words, "--", "train.py"], env=self.environment, cwd=self.work,
+            stdin=subprocess.DEVNULL, stdout=(place / "stdout").open("w"), stderr=(place / "stderr").open("w"),
+            start_new_session=True,
+        )  # fmt: skip
+        self.place = place
+
+    @property
+    def stderr(self) -> str:
+        return (self.place / "stderr").read_text()
+
+    @property
+    def directory(self) -> Path:
+        (found,) = self.runs.iterdir()
+        return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Events of a name so far."""
+        path = self.runs.is_dir() and next(self.runs.glob("*/events.jsonl"), None)
+        lines = path.read_text().splitlines() if path else []
+        return [e for e in map(json.loads, (k for k in lines if k.endswith("}"))) if e["event"] == name]
+
+    def until(self, name: str, count: int = 1) -> list[dict[str, Any]]:
+        """Waits for events."""
+        return wait_until(lambda: self.events(name) if len(self.events(name)) >= count else [], BOUND, name)
+
+    def result(self) -> dict[str, Any]:
+        """Waits for the end; the verdict must come from the run directory's files alone as well."""
+        try:
+            code = self.process.wait(BOUND)
+        finally:
+            self.process.kill()
+        document: dict[str, Any] = json.loads((self.place / "stdout").read_text())
+        assert document["exit"] == code
+        verdict = document["verdict"]
+        if verdict is not None:
+            kept = self.place / "again" / self.directory.name
+            shutil.copytree(self.directory, kept, ignore=shutil.ignore_patterns("verdict.json", "result.json"))
+            again = judge_run(RunDirectory(kept))
+            assert {k: again[k] for k in ("cause", "where", "message")} == {
+                k: verdict[k] for k in ("cause", "where", "message")
+            }
+        return document
