@@ -35,6 +35,7 @@ def hung(launch: Launch, *words: str, options: tuple[str, ...] = ()) -> dict[str
     ("what", "says"),
     [
         ("sleep", "misbehave (sleeping)"),
+        pytest.param("native", "misbehave (not answering, in native code: sleep (libc.so", marks=pytest.mark.slow),
         pytest.param("lock", "misbehave (waiting for a lock)", marks=pytest.mark.slow),
         pytest.param("fifo", "misbehave", marks=pytest.mark.slow),
     ],
@@ -47,6 +48,7 @@ def test_a_rank_that_is_elsewhere(launch: Launch, what: str, says: str) -> None:
     assert says in verdict["message"] and "rank 2 on h2 is at v_hang.py" in verdict["message"]
     assert "ranks 0, 1 and 3 wait in all_reduce" in verdict["message"]
     assert list((launch.run_dir / "evidence" / "stacks").glob("rank_*.txt"))
+    assert "woken" not in launch.log(2), "a look changes nothing"
     assert launch.alive() == []
 
 

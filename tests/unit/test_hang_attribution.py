@@ -8,7 +8,7 @@ import pytest
 
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, UNEVEN, Hang, attribute
 from allranks.diagnose.hangs.doing import Doing, Kind, Look, doing
-from allranks.diagnose.hangs.stacks import Frame, main_stack
+from allranks.diagnose.hangs.stacks import Frame, main_stack, native_call
 
 SITE = "/venv/lib/python3.11/site-packages"
 TORCH = f"{SITE}/torch/distributed/distributed_c10d.py"
@@ -75,6 +75,56 @@ Thread 9 (active): "worker"
     run (threading.py:982)
 """
     assert [str(f) for f in main_stack(text)] == ["data.py:41 in load", "train.py:50"]
+
+
+NATIVE = """Process 7: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 7 (idle): "MainThread"
+    clock_nanosleep (libc.so.6)
+    nanosleep (libc.so.6)
+    sleep (libc.so.6)
+    {frame}
+    load (/work/data.py:41)
+    <module> (/work/train.py:50)
+    0x7f810904524a (libc.so.6)
+"""
+
+
+@pytest.mark.parametrize(
+    ("frame", "call"),
+    [
+        ("snooze (slow.cpython-311-x86_64-linux-gnu.so)", "snooze (slow.cpython-311-x86_64-linux-gnu.so)"),
+        ("at::native::copy_(at::Tensor const&, bool) (libtorch_cpu.so)",
+         "at::native::copy_(at::Tensor const&, bool) (libtorch_cpu.so)"),
+        ("read_rows (/src/reader.pyx:12)", "read_rows (reader.pyx:12)"),
+        ("0x7f70c92b5f7a (libffi.so.8.1.2)", "sleep (libc.so.6)"),
+        ("PyCFuncPtr_call (_ctypes.c:4201)", "sleep (libc.so.6)"),
+    ],
+)  # fmt: skip
+def test_py_spys_native_frames(frame: str, call: str) -> None:
+    text = NATIVE.format(frame=frame)
+    assert [str(f) for f in main_stack(text)] == ["data.py:41 in load", "train.py:50"]
+    assert native_call(text) == call
+    assert native_call(text.replace(': "MainThread"', "")) == call, "a program without `threading`"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"text": NATIVE.format(frame="f (a.so)")}, "not answering, in native code: f (a.so)"),
+        ({"text": at(41), "library": "a.so", "syscall": "poll"}, "not answering, in native code: a.so, in poll"),
+        ({"syscall": "poll"}, "not answering, in native code: poll"),
+        ({"wchan": "hrtimer_nanosleep"}, "not answering, in native code: sleeping"),
+        ({}, "not answering, in native code"),
+    ],
+)
+def test_who_does_not_answer_is_in_native_code(more: dict[str, Any], why: str) -> None:
+    """It keeps the interpreter's lock: something below Python runs or waits with it."""
+    doing = seen(silent=True, **more)
+    assert (doing.kind, doing.why) == (Kind.ELSEWHERE, why)
+    found = hang(WAITS, doing, WAITS, WAITS)
+    assert found.culprits == (1,) and why in found.message and "is (" not in found.message
 
 
 EMPTY = "Current thread 0x1 (most recent call first):\n"

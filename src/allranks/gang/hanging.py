@@ -16,6 +16,7 @@ from allranks.diagnose.hangs.doing import Look, doing, read_look
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.findings import Finding, Where
 
+from .remarks import moved_by_look
 from .roster import Roster
 from .states import Action, Counters, Note, Quiet, Send, Stacks
 
@@ -127,15 +128,25 @@ class Hanging(Roster):
 
     def on_stacks(self, event: Stacks, now: float) -> list[Action]:
         """One node's answer; an answer that nobody waits for is of a late start, or came too late."""
-        watch = self.watch
+        watch, looks = self.watch, {rank: read_look(rank, found) for rank, found in event.ranks.items()}
+        moved = [look for look in looks.values() if look.moved]
         if watch is None or event.node not in watch.waiting:
-            return []
+            return self._moved_by_us(moved, now)
         watch.waiting.discard(event.node)
-        watch.looks[-1].update({rank: read_look(rank, found) for rank, found in event.ranks.items()})
+        watch.looks[-1].update(looks)
         watch.ras += [event.ras] if event.ras else []
         if not watch.waiting:
             self._looked(now)
-        return []
+        return self._moved_by_us(moved, now)
+
+    def _moved_by_us(self, looks: list[Look], now: float) -> list[Action]:
+        """Programs that a signal for their stacks has set going: a sign of life, for a reason of ours."""
+        if not looks or self.pulse is None:
+            return []
+        self.pulse.moved = now
+        finding = moved_by_look(looks, {rank: place[0] for rank, place in self.layout().items()})
+        self.findings.append(finding)
+        return [Note("finding", finding.to_json())]
 
     def _looked(self, now: float) -> None:
         assert self.watch is not None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from allranks.diagnose.hangs.doing import Look
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
 
@@ -59,6 +62,16 @@ def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
     remedy = f"ls -ld {path.rpartition('/')[0]} on the node; allranks logs --node {node}; or run without --sync"
     return Finding("tree-not-shipped", "fail", f"{node}: the synced tree is not in {path}: {error}", remedy,
                    Where(node=node))  # fmt: skip
+
+
+def moved_by_look(looks: Sequence[Look], nodes: Mapping[int, str]) -> Finding:
+    """The signal for a rank's stack has ended a call of native code early, and the program went on."""
+    first = looks[0]
+    node = nodes.get(first.rank, "")
+    who = f"rank {first.rank} on {node}" + (f" and {len(looks) - 1} more" if len(looks) > 1 else "")
+    message = f"{who} went on because allranks looked at it: the signal for its stack ended its {first.moved} early"
+    remedy = "install py-spy on the nodes (pip install py-spy): stacks are then read without a signal"
+    return Finding("moved-by-look", "warn", message, remedy, Where(node=node or None, rank=first.rank))
 
 
 def run_disk_full(path: str) -> Finding:

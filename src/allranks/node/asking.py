@@ -67,7 +67,7 @@ class Asking:
         for rank, channel in self._open.items():
             channel.close()
             why = "no answer within %g s (%s)" % (SECONDS, _state(read_process(self._ranks[rank].pid)))
-            self._found[rank] = {"error": "its flight recorder could not answer: %s" % why}
+            self._found[rank] = {"error": "its flight recorder could not answer: %s" % why, "silent": True}
         return self._found
 
     def _read(self, rank: int) -> None:

@@ -33,6 +33,7 @@ TICK = 1.0  # seconds between looks at the watcher, beats and lease checks
 UNGREETED = 10.0  # seconds a guard without ranks waits for a controller: the one it had died at the start
 FILE_TICK = 0.25  # seconds between looks at followed files while ranks run
 LOOK_SECONDS = 30.0
+LOOK_AT_RANKS_SECONDS = 20.0  # gang/hanging.py waits a little longer
 
 RELEASED, LEASE_OVER = 0, 3  # how a guard ends; anything else is a death
 
@@ -465,16 +466,35 @@ class Guard:
         self._attempt.begin_end(float(message["grace"]), message.get("reason", ""))
 
     def _on_stacks(self, message: Dict[str, Any]) -> None:
-        self._look_at_ranks(message, lambda ranks: looks(ranks, self._dir, message.get("ask") or ""))
+        """A look may have to signal a rank, which is done once: who has been is kept here."""
+        attempt = self._attempt
+        signalled = (
+            frozenset(r.rank for r in attempt.ranks.values() if r.signalled) if attempt is not None else frozenset()
+        )
+
+        def remember(result: Dict[str, Any]) -> None:
+            for rank in result.pop("signalled", None) or ():
+                if attempt is not None and rank in attempt.ranks:
+                    attempt.ranks[rank].signalled = True
+
+        word = message.get("ask") or ""
+        self._look_at_ranks(message, lambda ranks: looks(ranks, self._dir, word, signalled), remember)
 
     def _on_counters(self, message: Dict[str, Any]) -> None:
         self._look_at_ranks(message, lambda ranks: counters(ranks, self._dir))
 
-    def _look_at_ranks(self, message: Dict[str, Any], look_at: Callable[[Dict[int, Process]], Dict[str, Any]]) -> None:
+    def _look_at_ranks(
+        self, message: Dict[str, Any], look_at: Callable[[Dict[int, Process]], Dict[str, Any]],
+        remember: Callable[[Dict[str, Any]], None] = lambda result: None,
+    ) -> None:  # fmt: skip
         running = self._attempt.running() if self._attempt is not None else []
         wanted = {r.rank: r.process for r in running if r.rank in message.get("ranks", [])}
-        self._run_task(message["type"], lambda: look_at(wanted), 20.0,
-                       lambda result: self._tell({"type": message["type"], **result}))  # fmt: skip
+
+        def done(result: Dict[str, Any]) -> None:
+            remember(result)
+            self._tell({"type": message["type"], **result})
+
+        self._run_task(message["type"], lambda: look_at(wanted), LOOK_AT_RANKS_SECONDS, done)
 
     def _on_serve(self, message: Dict[str, Any]) -> None:
         """Opens two ports for the peers' tries; a task answers there for as long as the controller said."""

@@ -3,21 +3,22 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Optional
+from typing import AbstractSet, Any, Dict, Optional
 
 from . import facts
 from .asking import Asking, counted
-from .observing import catches
+from .dumping import dump, stacks_file
+from .native import ENDED_BY_STOP, native_facts, py_spy
 from .processes import Process, read_process
 from .ras import ask_ras
 
 PRELUDE_SECONDS = 25.0
-STACK_SECONDS = 2.0
 STACK_LIMIT = 64 << 10
+PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
+OUTSIDE_SECONDS = 8.0  # all ranks of the node
 DUMP = "import os,sys,json; os.write(int(sys.argv[1]), json.dumps(dict(os.environ)).encode())"
 
 
@@ -75,21 +76,41 @@ def _after_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[
     return {"environment": found, "said": said}
 
 
-def looks(ranks: Dict[int, Process], node_dir: str, word: str) -> Dict[str, Any]:
+def looks(
+    ranks: Dict[int, Process], node_dir: str, word: str, signalled: AbstractSet[int] = frozenset()
+) -> Dict[str, Any]:
     """Stacks of ranks, /proc's word on them, and (`word`: look or dump) which collective they are at.
 
-    With a dump, NCCL's word on the whole job too, where it has one. Who answers is not signalled."""
+    A look must not change the program. The ranks are asked first; what does not answer is read from outside (/proc,
+    py-spy); a signal is the last means: not at a first look, and once in a rank's life (`signalled` have had theirs).
+    With a dump, NCCL's word on the whole job too, where it has one.
+    """
     answers = Asking(ranks, node_dir, word).answers() if word else {}
-    found = {}  # type: Dict[str, Dict[str, Any]]
+    found = {}  # type: Dict[int, Dict[str, Any]]
     for rank, answer in answers.items():
         text = str(answer.pop("stacks", ""))[-STACK_LIMIT:]
         if text:
-            found[str(rank)] = {"text": text, "how": "asked", **process_facts(ranks[rank].pid)}
-            _append(stacks_file(node_dir, rank), text)
-    found.update(stacks({r: p for r, p in ranks.items() if str(r) not in found}, node_dir))
-    for rank, answer in answers.items():
-        found[str(rank)].update({"recorder": answer, "counted": counted(answer)})
-    return {"ranks": found, "ras": ask_ras(ranks, node_dir) if word == "dump" else None}
+            found[rank] = {"text": text, "how": "asked"}
+    silent = {rank for rank, answer in answers.items() if answer.get("silent")}
+    deadline = time.monotonic() + OUTSIDE_SECONDS
+    for rank, process in ranks.items():
+        if rank not in found:
+            found[rank] = from_outside(process, rank in silent, word == "dump", deadline)
+    if word != "look":
+        blind = {rank: ranks[rank] for rank, seen in found.items() if not seen.get("text") and not seen.get("state")}
+        for rank, seen in dump(blind, node_dir, signalled).items():
+            found[rank] = {**found[rank], **seen}
+    for rank, seen in found.items():
+        if seen.get("how") in ("asked", "py-spy"):  # the handler of the signal writes there itself
+            _append(stacks_file(node_dir, rank), seen["text"])
+        seen.update(process_facts(ranks[rank].pid))
+        if rank in answers:
+            seen.update({"recorder": answers[rank], "counted": counted(answers[rank])})
+    return {
+        "ranks": {str(rank): seen for rank, seen in found.items()},
+        "ras": ask_ras(ranks, node_dir) if word == "dump" else None,
+        "signalled": [rank for rank, seen in found.items() if seen.get("signalled")],
+    }
 
 
 def _append(path: str, text: str) -> None:
@@ -101,34 +122,25 @@ def _append(path: str, text: str) -> None:
         pass
 
 
-def stacks(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Dict[str, Any]]:
-    """Python stacks of ranks: the runner's dump signal, else py-spy, else why it could not look; and /proc's word."""
-    number = signal.SIGRTMIN + 7
-    found: Dict[str, Dict[str, Any]] = {}
-    waiting: Dict[int, int] = {}
-    for rank, process in ranks.items():
-        path = stacks_file(node_dir, rank)
-        state = read_process(process.pid)
-        if state is not None and state.state in "TtZX":
-            found[str(rank)] = {"error": "no stack: the process is in state %s" % state.state}
-        elif catches(process.pid, number):
-            waiting[rank] = _size(path)
-            os.kill(process.pid, number)
-        else:
-            found[str(rank)] = _py_spy(process.pid)
-    deadline = time.monotonic() + STACK_SECONDS
-    while waiting and time.monotonic() < deadline:
-        time.sleep(0.05)
-        for rank, before in list(waiting.items()):
-            size = _size(stacks_file(node_dir, rank))
-            if size > before and _settled(stacks_file(node_dir, rank), size):
-                found[str(rank)] = {"text": _tail(stacks_file(node_dir, rank), before), "how": "signal"}
-                del waiting[rank]
-    for rank in waiting:
-        state = read_process(ranks[rank].pid)
-        why = "the process is in state %s" % (state.state if state is not None else "gone")
-        found[str(rank)] = {"error": "no stack within %g s: %s" % (STACK_SECONDS, why)}
-    return {key: {**said, **process_facts(ranks[int(key)].pid)} for key, said in found.items()}
+def from_outside(process: Process, silent: bool, last: bool, deadline: float) -> Dict[str, Any]:
+    """What can be read of a rank that gave no stack itself: `text` by py-spy, `native` facts, or an `error`.
+
+    `silent`: its thread that answers was asked and did not, so something holds the interpreter's lock: then, at the
+    last look, py-spy stops the process for its native frames, unless it is in a call that a stop would end."""
+    state = read_process(process.pid)
+    if state is None or state.state in "TtZX":
+        shown = state.state if state is not None else "gone"
+        return {"error": "no stack: the process is in state %s" % shown, "state": shown}
+    found = native_facts(process.pid) if silent else {}  # type: Dict[str, Any]
+    if silent:
+        found["silent"] = True
+    native = silent and last and found.get("syscall") not in ENDED_BY_STOP
+    seen = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
+    if native and "error" in seen:
+        seen = py_spy(process.pid, False, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
+    if "text" in seen:
+        return {**found, "text": seen["text"], "how": "py-spy"}
+    return {**found, "error": "could not look: %s" % seen["error"]}
 
 
 def process_facts(pid: int) -> Dict[str, Any]:
@@ -168,41 +180,3 @@ def _read(path: str) -> str:
             return file.read(4096).strip()
     except OSError:
         return ""
-
-
-def stacks_file(node_dir: str, rank: int) -> str:
-    """Where the runner of a rank writes its stacks."""
-    return os.path.join(node_dir, "stacks_rank_%03d.txt" % rank)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
-def _settled(path: str, size: int) -> bool:
-    time.sleep(0.03)
-    return _size(path) == size
-
-
-def _tail(path: str, start: int) -> str:
-    with open(path, "rb") as file:
-        file.seek(start)
-        return file.read(STACK_LIMIT).decode("utf-8", "replace")
-
-
-def _py_spy(pid: int) -> Dict[str, str]:
-    tool = shutil.which("py-spy")
-    if tool is None:
-        return {"error": "could not look: the program has no dump handler and py-spy is not installed here"}
-    try:
-        done = subprocess.run(
-            [tool, "dump", "--nonblocking", "--pid", str(pid)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=8,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"error": "could not look: py-spy: %s" % error}
-    text = done.stdout.decode("utf-8", "replace")[:STACK_LIMIT]
-    return {"text": text, "how": "py-spy"} if done.returncode == 0 else {"error": "could not look: " + text[-300:]}

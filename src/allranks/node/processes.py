@@ -14,6 +14,7 @@ from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set
 MARK = "ALLRANKS_MARK"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PTRACER = 0x59616D61
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -8,7 +8,7 @@ import struct
 from typing import Any, Dict, List, Optional
 
 from .observing import Observed
-from .processes import PR_SET_PDEATHSIG, Process, prctl, read_process
+from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_process
 
 PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on; below a user's soft limit
 
@@ -24,6 +24,7 @@ class Rank:
         self.pipe = pipe  # -1 once at its end
         self.error_files = error_files  # of itself, or of all ranks that it starts
         self.observed = observed
+        self.signalled = False  # its stack was taken by a signal
         self.seen = False  # the ranks that it starts are to be seen end
         self.exit: Optional[Dict[str, Any]] = None
 
@@ -105,6 +106,7 @@ def _become_rank(order: Dict[str, Any], environment: Dict[str, str], output: int
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a help only: setuid programs clear it
+        _allow_looks(guard_pid)
         if os.getppid() != guard_pid:
             os._exit(1)
         _restore_signals()
@@ -121,6 +123,16 @@ def _become_rank(order: Dict[str, Any], environment: Dict[str, str], output: int
         os.write(failure, struct.pack("ii", error.errno or 0, step))
     finally:
         os._exit(127)
+
+
+def _allow_looks(guard_pid: int) -> None:
+    """Where Yama lets only ancestors attach (Ubuntu's default), py-spy and reads of /proc below the guard may too.
+
+    The relation covers the guard's descendants and outlives exec (Linux security/yama/yama_lsm.c)."""
+    try:
+        prctl(PR_SET_PTRACER, guard_pid)
+    except OSError:  # no Yama in this kernel
+        pass
 
 
 def _restore_signals() -> None:

@@ -44,7 +44,8 @@ def start(module: Any, known: Known) -> Callable[[], None]:
     over = _thread.allocate_lock()
     over.acquire()
     faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # of the thread itself
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    dump = {signal.SIGRTMIN + 7}  # of runner.py: sent to this thread, it interrupts nothing (node/dumping.py)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults - dump)
     try:  # the thread inherits the mask: a signal that the program waits for must not end up here
         _thread.start_new_thread(answer, (listener, module, known, over))
     finally:

@@ -1,5 +1,6 @@
 """Steps that all ranks do together, until one rank does something else: `v_hang.py WHAT [RANK]`."""
 
+import ctypes
 import os
 import sys
 import threading
@@ -19,6 +20,9 @@ def misbehave() -> None:
     """What the odd rank does at its fourth step."""
     if what == "sleep":
         time.sleep(600)
+    if what == "native":
+        ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock
+        print("woken", flush=True)
     if what == "lock":
         lock = threading.Lock()
         lock.acquire()

@@ -114,7 +114,8 @@ def _outside(
     at = f" at {first.at}" if first.at else ""
     why = f" ({first.why})" if first.why and kind is not Kind.STOPPED else ""
     verb = "is" if len(culprits) == 1 else "are"
-    message = f"{_named(culprits, names)} {verb}{f' {does}' if does else ''}{at}{why}"
+    doing = f"{f' {does}' if does else ''}{at}{why}" if does or at else f" {first.why}"
+    message = f"{_named(culprits, names)} {verb}{doing}"
     message += f"; {_who(waiting, names)} {_wait(waiting)}"
     remedy = _REMEDIES[kind].format(node=names.get(culprits[0], "the node"), rank=culprits[0])
     confidence = {Kind.STOPPED: 0.97, Kind.GONE: 0.9, Kind.BUSY: 0.7}.get(kind, 0.85)
@@ -123,7 +124,7 @@ def _outside(
 
 
 _REMEDIES = {
-    Kind.STOPPED: "ssh {node} and send SIGCONT to it, or find who stopped it (a debugger, Ctrl-Z, a cgroup freezer)",
+    Kind.STOPPED: "send it SIGCONT on {node}, or find what stopped it (a debugger, Ctrl-Z, a cgroup freezer)",
     Kind.GONE: "its process has ended and was not reaped: allranks logs --rank {rank}",
     Kind.BLOCKED: "look at the disk or the network file system on {node}: dmesg, mount, nfsstat",
     Kind.ELSEWHERE: "look at what rank {rank} waits for there; its whole stack is in evidence/stacks",

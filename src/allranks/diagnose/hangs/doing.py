@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .stacks import Frame, Stack, main_stack
+from .stacks import Frame, Stack, main_stack, native_call
 
 BUSY = 0.25  # of a core between two looks, used or waited for: it computes, or would, and does not wait for others
 MOVES = 1 << 20  # bytes between two looks: it saves or loads; the stacks that it prints are far less
@@ -55,6 +55,8 @@ class Look:
     `state` as /proc has it; `file` is what it reads, if known.
 
     `counted` are numbers that grow with every collective; `recorder` is what `recorder.read_recording` reads.
+    `silent`: its thread that answers got no turn, so something holds the interpreter's lock; `syscall` and `library`
+    are what its main thread is in. `moved`: the call that the signal for its stack has ended early.
     """
 
     rank: int
@@ -68,6 +70,10 @@ class Look:
     recorder: Mapping[str, Any] = field(default_factory=dict)
     ready: float = 0.0
     io: int = 0
+    silent: bool = False
+    syscall: str = ""
+    library: str = ""
+    moved: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,11 @@ def read_look(rank: int, found: Mapping[str, Any]) -> Look:
     text, error, state, wchan, file = (str(found.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
     cpu, counted, recorder = float(found.get("cpu") or 0.0), found.get("counted") or {}, found.get("recorder") or {}
     ready, moved = float(found.get("ready") or 0.0), int(found.get("io") or 0)
-    return Look(rank, text, error, state, cpu, wchan, file, counted, recorder, ready, moved)
+    syscall, library, ended = (str(found.get(k) or "") for k in ("syscall", "library", "moved"))
+    return Look(
+        rank, text, error, state, cpu, wchan, file, counted, recorder, ready, moved, bool(found.get("silent")), syscall,
+        library, ended,
+    )  # fmt: skip
 
 
 def doing(before: Look, after: Look, seconds: float) -> Doing:
@@ -110,8 +120,11 @@ def doing(before: Look, after: Look, seconds: float) -> Doing:
         return Doing(Kind.BUSY, at=own, why="it reads or writes", stack=stack)
     if after.state == "D":
         return Doing(Kind.BLOCKED, at=own, why=why or "in an uninterruptible wait of the kernel", stack=stack)
+    native = _native(after) if after.silent else ""
     if seconds > 0 and (after.cpu - before.cpu + after.ready - before.ready) / seconds >= BUSY:
-        return Doing(Kind.BUSY, at=own, why="it uses its CPU", stack=stack)
+        return Doing(Kind.BUSY, at=own, why=native or "it uses its CPU", stack=stack)
+    if native:
+        return Doing(Kind.ELSEWHERE, at=own, why=native, stack=stack)
     if not stack:
         return Doing(Kind.UNKNOWN, why=after.error or why, stack=stack)
     return Doing(Kind.ELSEWHERE, at=own, why=why, stack=stack)
@@ -131,6 +144,16 @@ def _collective(stack: Stack) -> str:
 
 def _waits_in_backward(stack: Stack) -> bool:
     return any(f.function in BACKWARD for f in stack[:6])
+
+
+def _native(look: Look) -> str:
+    """Of a rank whose interpreter's lock is held: by which code below Python."""
+    called = native_call(look.text)
+    parts = [part for part in (look.library, called or look.syscall) if part]
+    if look.library and look.library in called:
+        parts = [called]
+    code = ", in ".join(parts) or _why(look)
+    return f"not answering, in native code: {code}" if code else "not answering, in native code"
 
 
 def _why(look: Look) -> str:

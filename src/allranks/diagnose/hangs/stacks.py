@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
 _FAULTHANDLER = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _HEAD = re.compile(r"(?P<current>Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
-_PY_SPY = re.compile(r"\s+(?P<function>\S+) \((?P<file>.+):(?P<line>\d+)\)")
-_PY_SPY_HEAD = re.compile(r"Thread (?P<id>\S+) \((?P<state>[^)]*)\): \"?(?P<name>[^\"]*)\"?")
+_PY_SPY_HEAD = re.compile(r"Thread (?P<id>\S+) \((?P<state>idle|active[^)]*)\)(?:: \"?(?P<name>[^\"]*)\"?)?")
+_PY_SPY_PROCESS = re.compile(r"^Process (\d+):", re.MULTILINE)
+# With --native py-spy puts calls of C, C++, Fortran, Rust and Cython between the Python ones: a library, or a source.
+_NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|cu|h|hpp|f|f90|rs|pyx|S)$|^\?$|^python[\d.]*$|^\[vdso\]$")
+# What stands between the code that a program calls and the kernel, and between Python and that code.
+_SYSTEM = re.compile(r"^(libc|libpthread|ld-linux|ld-musl|libm|librt|\[vdso)[.\-\]]|^libc$")
+_GLUE = re.compile(r"^(libffi|libpython|python\d|_ctypes|callproc\.c|call\.c|ceval\.c|methodobject\.c|\?$)")
 
 
 @dataclass(frozen=True)
@@ -49,13 +55,56 @@ def _faulthandler(text: str) -> Stack:
     return tuple(stacks[-1]) if stacks else ()
 
 
+def native_call(text: str) -> str:
+    """What the main thread does below Python, by py-spy's native frames: `snooze (slow.so)`; empty where they do not
+    say. The innermost that is neither the C library's nor Python's own; else the outermost of the C library's."""
+    above = list(itertools.takewhile(_is_native, _py_spy_frames(text)))
+    own = [k for k in above if not _SYSTEM.search(_name(k)) and not _GLUE.search(_name(k))]
+    if own:
+        return _native_words(own[0])
+    system = list(itertools.takewhile(lambda k: _SYSTEM.search(_name(k)), above))
+    return _native_words(system[-1]) if system else ""
+
+
+def _native_words(frame: Frame) -> str:
+    line = f":{frame.line}" if frame.line else ""
+    where = f"({_name(frame)}{line})"
+    return where if frame.function.startswith("0x") else f"{frame.function} {where}"
+
+
+def _name(frame: Frame) -> str:
+    return frame.file.rsplit("/", 1)[-1]
+
+
+def _is_native(frame: Frame) -> bool:
+    return _NATIVE.search(_name(frame)) is not None
+
+
 def _py_spy(text: str) -> Stack:
+    return tuple(frame for frame in _py_spy_frames(text) if not _is_native(frame))
+
+
+def _py_spy_frames(text: str) -> list[Frame]:
+    """The main thread's, native ones too. It is called MainThread, or has no name and the process's number."""
     frames: list[Frame] = []
     inside = False
+    process = _PY_SPY_PROCESS.search(text)
     for line in text.splitlines():
         head = _PY_SPY_HEAD.match(line)
         if head:
-            inside = head["name"] == "MainThread"
-        elif inside and (frame := _PY_SPY.match(line)):
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
-    return tuple(frames)
+            unnamed = head["name"] is None and process is not None and head["id"] == process[1]
+            inside = head["name"] == "MainThread" or unnamed
+        elif inside and (frame := _read_py_spy(line)) is not None:
+            frames.append(frame)
+    return frames
+
+
+def _read_py_spy(line: str) -> Frame | None:
+    """`    load (/work/data.py:41)`; a C++ name has blanks and brackets too."""
+    function, mark, place = line.strip().rpartition(" (")
+    if not mark or not line[:1].isspace() or not place.endswith(")"):
+        return None
+    file, colon, number = place[:-1].rpartition(":")
+    if colon and number.isdecimal():
+        return Frame(file, int(number), function)
+    return Frame(place[:-1], 0, function)

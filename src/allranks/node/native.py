@@ -1,0 +1,167 @@
+"""What a process does below Python, read from /proc and by py-spy: no signal is sent, and nothing is written to it.
+
+The main thread's system call with its stack and instruction pointers is in /proc/PID/syscall (proc(5)); both that
+and /proc/PID/mem may be read by who may attach to the process (ptrace(2), PTRACE_MODE_ATTACH_FSCREDS).
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from .observing import command_line
+
+# System calls in which a program waits, by number (asm/unistd_64.h, asm-generic/unistd.h); others have only theirs.
+X86_64 = {
+    0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 23: "select", 34: "pause", 35: "nanosleep",
+    45: "recvfrom", 47: "recvmsg", 61: "wait4", 128: "rt_sigtimedwait", 202: "futex", 219: "restart_syscall",
+    220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 270: "pselect6", 271: "ppoll",
+    281: "epoll_pwait",
+}  # fmt: skip
+AARCH64 = {
+    22: "epoll_pwait", 29: "ioctl", 63: "read", 64: "write", 67: "pread64", 72: "pselect6", 73: "ppoll", 95: "waitid",
+    98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 128: "restart_syscall", 137: "rt_sigtimedwait",
+    192: "semtimedop", 207: "recvfrom", 212: "recvmsg", 260: "wait4",
+}  # fmt: skip
+CALLS = {"x86_64": X86_64, "aarch64": AARCH64}
+# A stop, as py-spy's for native frames, ends these early (signal(7), "Interruption ... by stop signals").
+ENDED_BY_STOP = ("epoll_wait", "epoll_pwait", "semtimedop", "rt_sigtimedwait")
+SCANNED = 16 << 10  # bytes of the stack that are looked through for return addresses
+# Libraries between a program's native code and the kernel, or between Python and that code.
+BETWEEN = ("libc.", "libc-", "libpthread", "ld-linux", "ld-musl", "libffi", "libpython", "_ctypes", "libm.", "librt")
+TEXT_LIMIT = 64 << 10
+
+
+class Position(NamedTuple):
+    """Where a thread stands in the kernel: equal twice, it has not moved. `call` is empty while it runs, or where it
+    may not be read. The arguments do not count: who calls again after a signal gives the time that is left."""
+
+    call: str
+    stack: int
+    instruction: int
+
+
+def position(pid: int) -> Position:
+    """Of the main thread."""
+    words = _read("/proc/%d/task/%d/syscall" % (pid, pid)).split()
+    if len(words) < 3 or not words[0].lstrip("-").isdigit():
+        return Position("", 0, 0)
+    number = int(words[0])
+    name = CALLS.get(os.uname().machine, {}).get(number, "system call %d" % number)
+    return Position(name if number >= 0 else "", int(words[-2], 16), int(words[-1], 16))
+
+
+def native_facts(pid: int) -> Dict[str, Any]:
+    """syscall: the call that the main thread is in; library: the native code that called it. What can't be read is
+    left out."""
+    found = {}  # type: Dict[str, Any]
+    here = position(pid)
+    if here.call:
+        found["syscall"] = here.call
+        library = calling_library(pid, here)
+        if library is not None:
+            found["library"] = library
+    return found
+
+
+def calling_library(pid: int, here: Position) -> Optional[str]:
+    """The innermost library on the stack that is neither C's nor Python's: by the first return address in one."""
+    code = _code_ranges(pid)
+    own = os.path.basename(_link("/proc/%d/exe" % pid))
+    if not code or not here.stack:
+        return None
+    try:
+        with open("/proc/%d/mem" % pid, "rb", 0) as memory:
+            memory.seek(here.stack)
+            data = memory.read(SCANNED)
+            for (word,) in struct.iter_unpack("=Q", data[: len(data) // 8 * 8]):
+                path = _holder(code, word)
+                if path is None or not _is_after_call(memory, word):
+                    continue
+                name = os.path.basename(path)
+                if name == own or name.startswith("libpython"):
+                    return None  # Python itself called
+                if not name.startswith(BETWEEN):
+                    return name
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _code_ranges(pid: int) -> List[Tuple[int, int, str]]:
+    """Executable mappings of files."""
+    found = []
+    for line in _read("/proc/%d/maps" % pid, 4 << 20).splitlines():
+        words = line.split(None, 5)
+        if len(words) == 6 and "x" in words[1] and words[5].startswith("/"):
+            low, _, high = words[0].partition("-")
+            found.append((int(low, 16), int(high, 16), words[5]))
+    return found
+
+
+def _holder(code: List[Tuple[int, int, str]], address: int) -> Optional[str]:
+    return next((path for low, high, path in code if low < address < high), None)
+
+
+def _is_after_call(memory: Any, address: int) -> bool:
+    """Whether a call instruction ends at an address: then it is where a function returns to.
+
+    x86-64: E8 rel32, or FF /2 with two to seven bytes; AArch64: BL, BLR (the architectures' manuals)."""
+    memory.seek(address - 8)
+    before = memory.read(8)
+    if len(before) < 8:
+        return False
+    if os.uname().machine == "aarch64":
+        word = struct.unpack("<I", before[4:])[0]
+        return bool(word >> 26 == 0b100101 or word & 0xFFFFFC1F == 0xD63F0000)
+    if before[3] == 0xE8:
+        return True
+    return any(before[-n] == 0xFF and before[-n + 1] >> 3 & 7 == 2 for n in (2, 3, 6, 7))
+
+
+def py_spy(pid: int, native: bool, seconds: float) -> Dict[str, str]:
+    """The stacks by py-spy, which reads the process's memory: `text`, or why there is none (`error`).
+
+    With `native` frames it has to stop the process for some milliseconds; without it does not."""
+    tool = _py_spy_tool(pid)
+    if tool is None:
+        return {"error": "py-spy is not installed here"}
+    how = "--native" if native else "--nonblocking"
+    found = _run([tool, "dump", how, "--full-filenames", "--pid", str(pid)], seconds)
+    if "full-filenames" in found.get("error", ""):  # an older one
+        found = _run([tool, "dump", how, "--pid", str(pid)], seconds)
+    return found
+
+
+def _run(command: List[str], seconds: float) -> Dict[str, str]:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": "py-spy: %s" % error}
+    text = done.stdout.decode("utf-8", "replace")[:TEXT_LIMIT]
+    return {"text": text} if done.returncode == 0 else {"error": "py-spy: " + text[-300:].strip()}
+
+
+def _py_spy_tool(pid: int) -> Optional[str]:
+    """On PATH, else beside the interpreter that the rank was started with."""
+    words = command_line(pid)
+    beside = os.path.dirname(words[0]) if words and os.path.isabs(words[0]) else None
+    return shutil.which("py-spy") or (shutil.which("py-spy", path=beside) if beside else None)
+
+
+def _read(path: str, limit: int = 4096) -> str:
+    try:
+        with open(path) as file:
+            return file.read(limit).strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
