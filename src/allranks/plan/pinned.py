@@ -20,7 +20,7 @@ from .plan import orders
 from .ranks import Attempt, NodePlan, Plan
 
 Message = dict[str, Any]
-PASS = ("hello", "ping", "ack", "end", "stacks", "release", "serve", "reach", "counters")
+PASS = ("hello", "ping", "ack", "end", "stacks", "release", "serve", "reach", "counters", "signal")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/node_[0-9]{2,6}")
 HOST = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
