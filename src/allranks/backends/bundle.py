@@ -51,7 +51,9 @@ from allranks.node.boot import enter
 enter()
 """
 
+# The shell ignores the two signals that a scheduler may send to every process; boot.py takes them over.
 SCRIPT = """{
+trap '' USR1 USR2
 b='%(boot)s'
 for p in %(pythons)s; do
 if "$p" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' </dev/null >/dev/null 2>&1; then

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from allranks.findings import Finding
 from allranks.plan.plan import make_plan
 from allranks.preflight.judge import judge
@@ -94,7 +97,14 @@ class Gathering(Spares):
         if summary.get("ending") and self.state is State.RUNNING and not event.dead:
             fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
             actions += [self.record(fault), *self._fail(now)]
-        return actions + self._resend(node, dead=True)
+        return actions + self._missed_signals(node, summary) + self._resend(node, dead=True)
+
+    def _missed_signals(self, node: NodeState, summary: Mapping[str, Any]) -> list[Action]:
+        """Signals for the ranks that were lost with the old channel."""
+        passed_on = int(summary.get("signals") or 0)
+        if self._adopted and not self._signals:
+            self._signals_before = max(self._signals_before, passed_on)
+        return [Send(node.name, message) for message in self._signals if message["order"] > passed_on]
 
     def _read_down(self, node: NodeState, event: Hello, now: float) -> list[Action]:
         """What the controller before us had not written down any more: a later attempt, ranks, or no start at all."""

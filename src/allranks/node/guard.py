@@ -23,7 +23,7 @@ from .link import HIGH_WATER, Journal, Link
 from .look import look, looks
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
-from .processes import Process, machine, read_process, reap_children, send_signal
+from .processes import USER_SIGNALS, Process, machine, read_process, reap_children, send_signal
 from .ranks import Rank
 from .tasks import Task
 from .tree import Landing
@@ -73,7 +73,7 @@ class Guard:
             "hello": self._on_hello, "ship": self._landing.ship, "setup": self._on_setup, "listen": self._on_listen,
             "probe": self._on_probe, "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack,
             "end": self._on_end, "stacks": self._on_stacks, "counters": self._on_counters, "serve": self._on_serve,
-            "reach": self._on_reach, "release": self._on_release,
+            "reach": self._on_reach, "release": self._on_release, "signal": self._on_signal,
         }  # fmt: skip
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -464,6 +464,14 @@ class Guard:
             self._drain_told = False
             return
         self._attempt.begin_end(float(message["grace"]), message.get("reason", ""))
+
+    def _on_signal(self, message: Dict[str, Any]) -> None:
+        """SIGUSR1 or SIGUSR2 for the ranks: it came to the controller, or to an engine's task on some node."""
+        number = USER_SIGNALS.get(str(message.get("name")))
+        attempt = self._attempt
+        if number is None or attempt is None or attempt.number != message.get("attempt"):
+            return
+        attempt.pass_signal(int(message["order"]), number, self._witness.processes)
 
     def _on_stacks(self, message: Dict[str, Any]) -> None:
         """A look may have to signal a rank, which is done once: who has been is kept here."""
