@@ -56,7 +56,8 @@ class Guard:
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
         self._attempt: Optional[Attempt] = None
         self._gate: Optional[Gate] = None
-        self._base = dict(os.environ)
+        self._session = dict(os.environ)
+        self._base = self._session
         self._tasks: Dict[int, Task] = {}
         self._selector = selectors.DefaultSelector()
         self._heard, self._greeted = time.monotonic(), False
@@ -372,13 +373,13 @@ class Guard:
         task.done(result)
 
     def _on_setup(self, message: Dict[str, Any]) -> None:
-        """Looks at this node in a task; the environment after the prelude stays here."""
+        """Looks at this node in a task, and keeps the environment after the prelude, which may run again."""
 
         def done(result: Dict[str, Any]) -> None:
             self._base = result.pop("environment", self._base)
             self._tell({"type": "facts", **result})
 
-        base, seconds = self._base, float(message.get("seconds", LOOK_SECONDS))
+        base, seconds = self._session, float(message.get("seconds", LOOK_SECONDS))
         self._run_task("the look at this node", lambda: look(message, base), seconds, done)
 
     def _on_listen(self, message: Dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 #SBATCH --job-name=demo
 #SBATCH --nodes=16
 #SBATCH --ntasks-per-node=8

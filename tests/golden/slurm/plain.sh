@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 #SBATCH --job-name=run
 #SBATCH --nodes=4
 #SBATCH --open-mode=append

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 #SBATCH --job-name=run
 #SBATCH --nodes=4
 #SBATCH --output=/home/me/work/runs/run-20261121-120000/slurm.log

@@ -38,7 +38,8 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     """The script for sbatch. `run_dir`: the run directory is there already, and the job's output goes into it."""
     spec = request.spec
     workdir = spec.workdir or request.workdir
-    lines = ["#!/bin/sh", *_directives(request, run_dir), "# Made by allranks: the controller runs on the first node."]
+    head = "# Made by allranks: the controller runs on the first node."
+    lines = ["#!/bin/bash", *_directives(request, run_dir), head]
     lines += [
         f"trap '' {WARNING_SIGNAL} USR1 USR2  # before allranks listens, none of them may end the script",
         "cd_failed() {",
