@@ -9,7 +9,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.backends.dialled import Refuse, Seat
+from allranks.backends.dialled import Hello, Refuse, Seat
 from allranks.backends.slurm.step import _admit
 from allranks.cluster.slurm import Allocation, allocation_cluster, read_allocation, refuse_step, tasks_per_node
 from allranks.diagnose.slurm import (
@@ -268,9 +268,9 @@ def test_srun_names_nodes() -> None:
 
 
 def test_seats_of_a_step() -> None:
-    seats = {0: Seat(0), 1: Seat(1, hello={"instance": "a"}, taken=True)}
-    assert _admit(seats, {"rank": 0}, "10.0.0.1") == 0
-    assert _admit(seats, {"rank": 1, "instance": "a"}, "10.0.0.1") == 1, "the same task again"
-    for hello in ({"rank": 2}, {"rank": True}, {"rank": "1"}, {}, {"rank": 1, "instance": "b"}):
+    seats = {0: Seat(0), 1: Seat(1, hello=Hello(1, instance="a"), taken=True)}
+    assert _admit(seats, Hello(0), "10.0.0.1") == 0
+    assert _admit(seats, Hello(1, instance="a"), "10.0.0.1") == 1, "the same task again"
+    for hello in (Hello(2), Hello(-1), Hello(1, instance="b")):
         with pytest.raises(Refuse):
             _admit(seats, hello, "10.0.0.1")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import re
 import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -21,15 +22,19 @@ from typing import Any, TypeVar
 from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
-from allranks.node.processes import USER_SIGNALS
-from allranks.node.secure import Handshake, Records, SecureError
+from allranks.node.secure import Handshake, Records, SecureError, pack_control, read_control
 
 from .transport import Client, Transport
 
 HANDSHAKE_SECONDS = 10.0
 HELLO_LIMIT = 1 << 20
-STRANGERS_AT_ONCE = 256  # connections that have not proved themselves yet
-PEERS_REPORTED = 1000
+STRANGERS_AT_ONCE = 256  # connections that have not proved themselves yet; the oldest goes for a new one
+STRANGERS_OF_ONE = 64  # of them from one address
+REPORTED = 1000  # refusals that are told, each once
+MOST_HERE = 4096  # ranks of one node
+AGREED = ("nnodes", "command", "script", "version")
+STOPS = ("ctrl-c", "sigterm")
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BEAT_SECONDS = 5.0
 READ = 256 << 10
 Message = dict[str, Any]
@@ -40,12 +45,39 @@ class Refuse(Exception):
     """A node is not admitted; the text is told to it and to the person at the coordinator."""
 
 
+@dataclass(frozen=True)
+class Hello:
+    """A node's first word. `instance` tells its process from others that come as the same rank; `begun`: an agent runs
+    there already; `nproc`: its own --nproc; `agreed`: what all nodes must have alike."""
+
+    rank: int
+    hostname: str = ""
+    instance: str = ""
+    begun: bool = False
+    nproc: int | None = None
+    agreed: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_hello(message: Mapping[str, Any]) -> Hello:
+    """From its JSON form; raises SecureError. A name that is none of a host's is left out."""
+    rank, nproc = message.get("rank"), message.get("nproc")
+    if message.get("type") != "hello" or isinstance(rank, bool) or not isinstance(rank, int):
+        raise SecureError("its first word is no hello with a node rank")
+    if isinstance(nproc, bool) or not isinstance(nproc, (int, type(None))) or (nproc and not 0 < nproc <= MOST_HERE):
+        raise SecureError(f"its --nproc is {str(nproc)[:40]}")
+    hostname = str(message.get("hostname") or "")
+    return Hello(
+        rank, hostname if _NODE_NAME.fullmatch(hostname) else "", str(message.get("instance") or "")[:64],
+        message.get("begun") is True, nproc, {key: str(message[key]) for key in AGREED if key in message},
+    )  # fmt: skip
+
+
 @dataclass
 class Seat:
     """A node rank: who sits there, and its present connection."""
 
     rank: int
-    hello: Message = field(default_factory=dict)
+    hello: Hello = Hello(-1)
     address: str = ""
     line: Line | None = None
     taken: bool = False
@@ -64,7 +96,7 @@ class Line:
     def tell(self, message: Mapping[str, Any]) -> None:
         """A control message; nothing happens on a broken connection."""
         if not self.closed:
-            self._writer.write(self._records.pack(b"C" + json.dumps(message).encode()))
+            self._writer.write(self._records.pack(pack_control(dict(message))))
 
     async def flush(self) -> None:
         """Waits until what was said has been handed to the kernel, as far as the node takes it."""
@@ -125,25 +157,32 @@ class Line:
         self._writer.close()
 
 
+@dataclass
+class Stranger:
+    """A connection that has not proved itself yet."""
+
+    peer: str
+    writer: asyncio.StreamWriter
+
+
 class Listener:
     """Admits `count - 1` nodes (rank 0 is this one). `admit(seats, hello, address)` gives the rank or raises Refuse.
 
     `told` is called, from the listener's thread, with what a person should know; `stopped` with the reason when a
-    node asks for the run to end; `signalled` with the node's rank and USR1 or USR2 when it got a signal for the ranks.
+    node asks for the run to end.
     """
 
     def __init__(
-        self, count: int, secret: bytes, admit: Callable[[dict[int, Seat], Message, str], int],
+        self, count: int, secret: bytes, admit: Callable[[dict[int, Seat], Hello, str], int],
         told: Callable[[str], None], first: int = 1,
     ) -> None:  # fmt: skip
         self.seats = {rank: Seat(rank) for rank in range(first, count)}
         self.stopped: Callable[[str], None] = lambda reason: None
-        self.signalled: Callable[[int, str], None] = lambda rank, name: None
         self._secret, self._admit, self._told = secret, admit, told
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
         self._servers: list[asyncio.Server] = []
-        self._strangers = 0
+        self._strangers: list[Stranger] = []  # the oldest first
         self._reported: set[str] = set()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -230,24 +269,36 @@ class Listener:
         if task is not None:
             self._keep(task)
         peer = (writer.get_extra_info("peername") or ("?",))[0]
-        if self._strangers >= STRANGERS_AT_ONCE:
-            writer.close()
-            return
-        self._strangers += 1
+        stranger = self._admit_stranger(peer, writer)
         try:
             records = await asyncio.wait_for(self._shake(reader, writer), HANDSHAKE_SECONDS)
             line = Line(reader, writer, records)
             first, *rest = await asyncio.wait_for(line.next(), HANDSHAKE_SECONDS)
-            hello = json.loads(first[1:].decode()) if first[:1] == b"C" and len(first) < HELLO_LIMIT else None
-            if not isinstance(hello, dict):
-                raise SecureError("its first word is no hello")
-        except (SecureError, EOFError, OSError, ValueError, asyncio.TimeoutError) as error:
+            if len(first) > HELLO_LIMIT:
+                raise SecureError("its first word is too long")
+            hello = read_hello(read_control(first))
+        except (SecureError, EOFError, OSError, asyncio.TimeoutError) as error:
             self._report(peer, error)
             writer.close()
             return
         finally:
-            self._strangers -= 1
+            if stranger in self._strangers:
+                self._strangers.remove(stranger)
         await self._serve(line, hello, peer, rest)
+
+    def _admit_stranger(self, peer: str, writer: asyncio.StreamWriter) -> Stranger:
+        """Where there are too many, the oldest goes: of this address, else of the address that has most."""
+        count = Counter(stranger.peer for stranger in self._strangers)
+        crowded = peer if count[peer] >= STRANGERS_OF_ONE else None
+        if crowded is None and len(self._strangers) >= STRANGERS_AT_ONCE:
+            crowded = count.most_common(1)[0][0]
+        oldest = next((stranger for stranger in self._strangers if stranger.peer == crowded), None)
+        if oldest is not None:
+            self._strangers.remove(oldest)
+            oldest.writer.transport.abort()
+        stranger = Stranger(peer, writer)
+        self._strangers.append(stranger)
+        return stranger
 
     async def _shake(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Records:
         shake = Handshake(self._secret, listens=True)
@@ -259,13 +310,17 @@ class Listener:
         return shake.channel()
 
     def _report(self, peer: str, error: BaseException) -> None:
-        if peer in self._reported or len(self._reported) >= PEERS_REPORTED:
+        if peer in self._reported or len(self._reported) >= REPORTED:
             return
         self._reported.add(peer)
-        why = str(error) or ("it hung up" if isinstance(error, EOFError) else "it did not prove itself in time")
+        why = "it did not prove itself in time"
+        if isinstance(error, SecureError):
+            why = str(error)
+        elif isinstance(error, EOFError):
+            why = "it hung up"
         self._told(f"a connection from {peer} was refused: {why}")
 
-    async def _serve(self, line: Line, hello: Message, peer: str, rest: list[bytes]) -> None:
+    async def _serve(self, line: Line, hello: Hello, peer: str, rest: list[bytes]) -> None:
         """Gives a node its seat, and carries what it says until the connection ends."""
         seat = None
         try:
@@ -274,7 +329,7 @@ class Listener:
                 for record in rest:
                     await self._take(seat, line, record)
                 rest = await line.next()
-        except (SecureError, EOFError, OSError, ValueError, TypeError, KeyError, struct.error):
+        except (SecureError, EOFError, OSError, struct.error):
             pass
         finally:
             await line.end()
@@ -282,13 +337,15 @@ class Listener:
                 seat.line = None
                 self._changed.set()
 
-    async def _seat(self, line: Line, hello: Message, peer: str) -> Seat | None:
+    async def _seat(self, line: Line, hello: Hello, peer: str) -> Seat | None:
         try:
             seat = self.seats[self._admit(self.seats, hello, peer)]
         except Refuse as error:
             line.tell({"type": "refused", "exit": 2, "message": str(error)})
             await line.flush()
-            self._told(str(error))
+            if str(error) not in self._reported and len(self._reported) < REPORTED:
+                self._reported.add(str(error))  # it may come again and again
+                self._told(str(error))
             return None
         if self._over is not None:
             line.tell(self._over)
@@ -297,6 +354,7 @@ class Listener:
         if seat.line is not None:
             await seat.line.end()
         seat.hello, seat.address, seat.line, seat.taken = hello, peer, line, True
+        line.tell({"type": "wait"})  # so that it knows whom it has reached
         self._changed.set()
         return seat
 
@@ -304,13 +362,11 @@ class Listener:
         if record[:1] == b"D":
             await line.deliver(record)
             return
-        message = json.loads(record[1:].decode())
-        if message["type"] == "closed":
-            await line.shut(int(message["number"]))
-        elif message["type"] == "stop":
-            self.stopped(str(message.get("reason")))
-        elif message["type"] == "signal" and message.get("name") in USER_SIGNALS:
-            self.signalled(seat.rank, str(message["name"]))
+        message = read_control(record)
+        if message["type"] == "closed" and isinstance(message.get("number"), int):
+            await line.shut(message["number"])
+        elif message["type"] == "stop" and message.get("reason") in STOPS:
+            self.stopped(message["reason"])
 
     async def _connect(self, rank: int, header: Mapping[str, Any], seconds: float) -> socket.socket | None:
         deadline = self._loop.time() + seconds

@@ -3,12 +3,11 @@
 Where nobody can log in (Kubernetes pods, tasks of a scheduler, a second terminal), every node dials the node
 that coordinates. Records carry control messages (`C` and JSON) or bytes of a channel (`D`, 4 bytes its number).
 
-    node → controller: hello, closed, stop, signal  controller → node: wait, refused, open, close, over
+    node → controller: hello, closed, stop          controller → node: wait, refused, open, close, over
 
 A connection that breaks is dialled again for as long as the lease lasts; the guard and its ranks do not notice.
 """
 
-import json
 import os
 import selectors
 import signal
@@ -19,8 +18,8 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .frames import Decoder, FrameError, pack_json
-from .processes import USER_SIGNALS
-from .secure import Handshake, Records, SecureError
+from .gate import failure_word
+from .secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
@@ -28,19 +27,26 @@ SILENT = 20.0  # seconds without a word after which a connection is taken for de
 PAUSES = (0.2, 0.5, 1.0, 2.0)
 HIGH_WATER = 4 << 20
 OVER_SECONDS = 5.0
-USER_SIGNALS_KEPT = 16  # of those that come while there is no connection
+MOST_TEXT = 2000  # characters of a sentence that the coordinator sends
 USAGE, NODE_FAILED, CTRL_C, SIGTERM_CODE = 2, 4, 130, 143
 
 
 class Outcome(NamedTuple):
-    """How it ended: the exit code, and a sentence for the person at this node."""
+    """How it ended: the exit code, and a sentence for the person at this node.
+
+    `tried`: where no coordinator ever answered, the last try at each address, as `gate.probe` words it."""
 
     exit: int
     message: str
+    tried: Tuple[Dict[str, Any], ...] = ()
 
 
 class Refused(Exception):
     """This node does not do what it was asked to; the text says why."""
+
+
+class NotStarted(Exception):
+    """The agent's process could not be started here; the text is the system's."""
 
 
 Message = Dict[str, Any]
@@ -49,6 +55,9 @@ Spawn = Callable[[Message], "subprocess.Popen[bytes]"]
 
 class Rules:
     """What a node does with an order before it goes to the guard. This one lets everything pass."""
+
+    def connected(self, coordinator: str, here: str) -> None:
+        """The addresses of both ends of the connection."""
 
     def header(self, header: Message) -> Message:
         """The header of a relay; raises Refused."""
@@ -78,12 +87,14 @@ class Dialler:
         self._number = -1
         self._header: Message = {}
         self._out, self._in = bytearray(), bytearray()  # to the controller, to the child
-        self._heard = 0.0
+        self._heard = 0.0  # when the coordinator of this run last said something
+        self._received = 0.0  # when anything last came over this connection
         self._begun = False  # a guard has been started here
+        self._agent_lives = False  # and has not ended by itself, as far as its relay showed
+        self._tried: List[Message] = []
         self._over: Optional[Outcome] = None
         self._over_at = 0.0
         self._signals: List[int] = []
-        self._for_the_ranks: List[str] = []  # names of signals that the controller has not been told of
         self._passed_on = False
         self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
         self._said = ""
@@ -101,9 +112,10 @@ class Dialler:
             if outcome is not None:
                 return outcome
             if self._socket is not None:
-                tries = 0
+                heard = self._heard
                 outcome = self._serve()
                 self._hang_up()
+                tries = 0 if self._heard > heard else tries
                 if outcome is not None:
                     return outcome
             if self._signals:
@@ -120,13 +132,6 @@ class Dialler:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda got, _: self._signals.append(got))
-        for number in USER_SIGNALS.values():
-            signal.signal(number, self._keep_for_ranks)
-
-    def _keep_for_ranks(self, number: int, frame: object) -> None:
-        """A signal for the ranks came here. The controller passes it on to all of them, once it is told."""
-        if len(self._for_the_ranks) < USER_SIGNALS_KEPT:
-            self._for_the_ranks += [name for name, known in USER_SIGNALS.items() if known == number]
 
     def _rest(self, seconds: float) -> None:
         """Sleeps, but a signal ends it."""
@@ -149,40 +154,49 @@ class Dialler:
     # -- dialling ----------------------------------------------------------------------------------
 
     def _dial(self) -> Optional[Outcome]:
-        """One try at every address; an outcome only where another try is of no use."""
-        why = "no address"
+        """One try at every address; an outcome only where another try is of no use.
+
+        Once ranks run here, nothing that answers is a reason to leave them: it is dialled on until the lease ends."""
+        self._tried = []
         for host, port in self._places:
+            began = time.monotonic()
+            found = {"address": host, "port": port, "ok": False}  # type: Message
             try:
-                sock = socket.create_connection((host, port), CONNECT_SECONDS)
-            except OSError as error:
-                why = "%s:%d: %s" % (host, port, error.strerror or error)
-                continue
-            try:
-                self._greet(sock)
+                self._greet(_connect(host, port, found))
                 return None
             except SecureError as error:
-                sock.close()
-                return Outcome(USAGE, "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error))
-            except (OSError, EOFError) as error:
-                sock.close()
-                why = "%s:%d hung up during the handshake (%s)" % (host, port, error or "another secret?")
-        self._once("waiting for the coordinator: " + why)
+                if not self._begun and not isinstance(error, ForeignError):
+                    return Outcome(USAGE, "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere"
+                                   % (host, port, error))  # fmt: skip
+                word, text = "foreign", str(error)
+            except EOFError:
+                word, text = "foreign", "it hung up during the handshake"
+            except OSError as error:
+                word, text = failure_word(error), error.strerror or str(error)
+            self._tried.append({**found, "error": word, "text": text, "seconds": round(time.monotonic() - began, 4)})
+        why = "; ".join("%(address)s:%(port)d: %(text)s" % found for found in self._tried) or "no address"
+        self._once(("dialling the coordinator again: " if self._begun else "waiting for the coordinator: ") + why)
         return None
 
     def _greet(self, sock: socket.socket) -> None:
-        """Handshake and hello; raises OSError, EOFError, SecureError."""
+        """Handshake and hello; raises OSError, EOFError, SecureError and then closes the connection."""
         sock.settimeout(HANDSHAKE_SECONDS)
         shake = Handshake(self._secret, listens=False)
-        sock.sendall(shake.begin())
-        while not shake.done:
-            data = sock.recv(4096)
-            if not data:
-                raise EOFError
-            sock.sendall(shake.feed(data))
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            sock.sendall(shake.begin())
+            while not shake.done:
+                data = sock.recv(4096)
+                if not data:
+                    raise EOFError
+                sock.sendall(shake.feed(data))
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._rules.connected(str(sock.getpeername()[0]), str(sock.getsockname()[0]))
+        except (OSError, EOFError, SecureError):
+            sock.close()
+            raise
         self._socket, self._records = sock, shake.channel()
-        self._heard = time.monotonic()
+        self._received = time.monotonic()
         self._out.clear()
         self._tell({**self._hello, "type": "hello", "begun": self._begun})
 
@@ -194,10 +208,10 @@ class Dialler:
             while True:
                 if self._signals:
                     self._pass_signal()
-                while self._for_the_ranks:
-                    self._tell({"type": "signal", "name": self._for_the_ranks.pop(0)})
                 if self._over is not None and (self._child is None or time.monotonic() > self._over_at):
                     self._end_child()
+                    if self._agent_lives:  # it was not released: its output may be wanted, its ranks are not
+                        self._end_guard(0.0, "over", release=False)
                     return self._over
                 try:
                     self._round(selector)
@@ -208,7 +222,10 @@ class Dialler:
                     return self._over
                 except Refused as error:
                     return self._refuse(str(error))
-                if time.monotonic() - self._heard > SILENT:
+                except NotStarted as error:
+                    self._hang_up()
+                    return Outcome(NODE_FAILED, "the agent could not be started here: %s" % error)
+                if time.monotonic() - self._received > SILENT:
                     self._once("the coordinator is silent: dialling again")
                     return self._over
 
@@ -246,32 +263,49 @@ class Dialler:
             return
         if not data:
             raise EOFError
-        self._heard = time.monotonic()
+        self._received = time.monotonic()
         for record in self._records.feed(data):
             if record[:1] == b"C":
-                self._obey(json.loads(record[1:].decode()))
+                self._obey(read_control(record))
             elif record[:1] == b"D" and struct.unpack_from(">I", record, 1)[0] == self._number:
+                self._heard = time.monotonic()
                 self._in += self._rules.down(record[5:])
 
     def _obey(self, message: Message) -> None:
         kind = message["type"]
+        if kind == "refused" and self._begun:
+            raise SecureError("another run's coordinator answers there (%s)" % _sentence(message))
+        self._heard = time.monotonic()
         if kind == "wait":
             if message.get("say"):
-                self._once(str(message["say"]))
+                self._once(_sentence(message, "say"))
         elif kind == "open":
-            self._end_child()
-            self._header = self._rules.header(message["header"])
-            self._number, self._begun = int(message["number"]), True
-            self._child = self._spawn(self._header)
-            assert self._child.stdin is not None and self._child.stdout is not None
-            for pipe in (self._child.stdin, self._child.stdout):
-                os.set_blocking(pipe.fileno(), False)
+            self._open(message)
         elif kind == "close" and message.get("number") == self._number:
             self._end_child()
         elif kind in ("over", "refused"):
-            code = int(message["exit"])
-            self._over = Outcome(code, str(message.get("message") or ""))
+            code = message.get("exit")
+            if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 255:
+                raise SecureError("an end without an exit code")
+            self._over = Outcome(code, _sentence(message))
             self._over_at = time.monotonic() + OVER_SECONDS
+
+    def _open(self, message: Message) -> None:
+        """A new channel: a relay of this node's own. Raises Refused, NotStarted."""
+        number, header = message.get("number"), message.get("header")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 32:
+            raise SecureError("a channel without a number")
+        self._end_child()
+        self._header = self._rules.header(header if isinstance(header, dict) else {})
+        self._number, self._begun = number, True
+        try:
+            child = self._child = self._spawn(self._header)
+        except OSError as error:
+            raise NotStarted(error.strerror or str(error)) from None
+        self._agent_lives = True
+        assert child.stdin is not None and child.stdout is not None
+        for pipe in (child.stdin, child.stdout):
+            os.set_blocking(pipe.fileno(), False)
 
     def _from_child(self, fd: int) -> None:
         try:
@@ -281,6 +315,7 @@ class Dialler:
         if not data:
             number = self._number
             self._end_child()
+            self._agent_lives = False
             self._tell({"type": "closed", "number": number})
             return
         self._rules.up(data)
@@ -298,7 +333,7 @@ class Dialler:
 
     def _tell(self, message: Message) -> None:
         assert self._records is not None
-        self._out += self._records.pack(b"C" + json.dumps(message).encode())
+        self._out += self._records.pack(pack_control(message))
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -349,29 +384,36 @@ class Dialler:
     def _alone(self, limit: float) -> Outcome:
         where = ", ".join("%s:%d" % place for place in self._places)
         if not self._begun:
-            return Outcome(NODE_FAILED, "no coordinator answered at %s within %g s" % (where, limit))
+            tried = tuple(self._tried)
+            why = "; ".join("%(address)s: %(text)s" % found for found in tried)
+            text = "no coordinator answered at %s within %g s" % (where, limit)
+            return Outcome(NODE_FAILED, text + (" (%s)" % why if why else ""), tried)
         self._end_guard(0.0, "lease")
         text = "nothing was heard from the coordinator (%s) for the lease of %g s: the ranks here are ended"
-        return Outcome(NODE_FAILED, text % (where, limit))
+        said = "; ".join(str(found["text"]) for found in self._tried)
+        return Outcome(NODE_FAILED, text % (where, limit) + (" (%s)" % said if said else ""))
 
-    def _end_guard(self, grace: float, reason: str) -> None:
+    def _end_guard(self, grace: float, reason: str, release: bool = True) -> None:
         """Has this node's guard end its ranks and itself, and waits for it (as a controller would)."""
         if not self._begun:
             return
-        child = self._spawn({**self._header, "mode": "attach"})
+        try:
+            child = self._spawn({**self._header, "mode": "attach"})
+        except OSError:
+            return  # its own lease ends it
         assert child.stdin is not None and child.stdout is not None
         hello = {"type": "hello", "protocol": 1, "lease": 10.0, "have": {}}
         try:
             child.stdin.write(pack_json(hello) + pack_json({"type": "end", "grace": grace, "reason": reason}))
             child.stdin.flush()
-            self._await_end(child)
+            self._await_end(child, release)
         except (OSError, ValueError):
             pass
         finally:
             self._child = child
             self._end_child()
 
-    def _await_end(self, child: "subprocess.Popen[bytes]") -> None:
+    def _await_end(self, child: "subprocess.Popen[bytes]", release: bool) -> None:
         assert child.stdin is not None and child.stdout is not None
         os.set_blocking(child.stdout.fileno(), False)
         decoder, deadline = Decoder(), time.monotonic() + 15.0
@@ -384,10 +426,34 @@ class Dialler:
                 if not data:
                     return
                 kinds = [f["type"] for f in decoder.feed(data) if isinstance(f, dict)]
+                if ("fault" in kinds or "ended" in kinds) and not release:
+                    return
                 if "fault" in kinds or "ended" in kinds:
                     child.stdin.write(pack_json({"type": "release"}))
                     child.stdin.flush()
                     deadline = min(deadline, time.monotonic() + 2.0)
+
+
+def _connect(host: str, port: int, found: Message) -> socket.socket:
+    """A connection to the first address of a name that answers; `found["ip"]` is the last one tried. Raises OSError."""
+    failure = OSError("no address")
+    for family, kind, proto, _, where in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+        found["ip"] = str(where[0])
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(CONNECT_SECONDS)
+            sock.connect(where)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+    raise failure
+
+
+def _sentence(message: Message, key: str = "message") -> str:
+    """Words of the coordinator's, on one line and of bounded length."""
+    text = str(message.get(key) or "")[:MOST_TEXT]
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _want(selector: selectors.BaseSelector, wanted: Dict[int, Tuple[bool, bool]]) -> None:

@@ -7,6 +7,7 @@ off the port, and torch still binds over it.
 """
 
 import errno
+import ipaddress
 import os
 import random
 import selectors
@@ -19,6 +20,25 @@ from .portowner import who_holds
 LOWEST_PORT = 10240
 TRIES = 64
 EXTRA = 0.5  # seconds given to the other addresses once one has answered
+MOST_CLIENTS = 1024  # connections to the port at a time: as many as wait in its queue
+# What a failed connection is called: see plan.network, which reads it.
+FAILURES = {
+    errno.ECONNREFUSED: "refused",
+    errno.ETIMEDOUT: "timeout",
+    errno.ECONNRESET: "refused",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.EACCES: "refused",
+}
+
+
+def failure_word(error: OSError) -> str:
+    """Why a connection failed: resolution, refused, timeout, unreachable or failed."""
+    if isinstance(error, socket.gaierror):
+        return "resolution"
+    if isinstance(error, (socket.timeout, TimeoutError)):
+        return "timeout"
+    return FAILURES.get(error.errno or 0, "failed")
 
 
 def wildcard(port: int, reuse: bool) -> socket.socket:
@@ -98,6 +118,8 @@ class Gate:
             except OSError:
                 pass
             self._clients.append((time.monotonic(), client))
+            if len(self._clients) > MOST_CLIENTS:
+                self._clients.pop(0)[1].close()  # whoever asks for the token reads it at once
         self._clients = [c for c in self._clients if not self._done(*c)]
 
     @staticmethod
@@ -182,14 +204,17 @@ def port_failure(port: int, error: OSError) -> Dict[str, Any]:
 class _Probe:
     """One connection attempt: connect, read the token, note the source address."""
 
-    def __init__(self, address: str, port: int, token: bytes) -> None:
+    def __init__(self, address: str, port: int, token: bytes, allowed: Optional["Allowed"]) -> None:
         self.address, self._port, self._token = address, port, token
-        self.result: Dict[str, Any] = {"address": address, "ok": False}
+        self.result: Dict[str, Any] = {"address": address, "port": port, "ok": False}
         self._begin = time.monotonic()
         self._data = b""
         self.sock: Optional[socket.socket] = None
         try:
             family, kind, proto, _, where = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)[0]
+            if allowed is not None and not allowed.has(str(where[0])):
+                self._finish("resolution", "here it is %s, and node 0 is %s" % (where[0], allowed))
+                return
             self.sock = socket.socket(family, kind, proto)
             self.sock.setblocking(False)
             self.sock.connect(where)
@@ -215,15 +240,7 @@ class _Probe:
             self.sock = None
 
     def _failed(self, number: int) -> None:
-        names = {
-            errno.ECONNREFUSED: "refused",
-            errno.ETIMEDOUT: "timeout",
-            errno.ECONNRESET: "refused",
-            errno.EHOSTUNREACH: "unreachable",
-            errno.ENETUNREACH: "unreachable",
-            errno.EACCES: "refused",
-        }
-        self._finish(names.get(number, "failed"), os.strerror(number))
+        self._finish(FAILURES.get(number, "failed"), os.strerror(number))
 
     def advance(self, readable: bool) -> None:
         """The socket became writable (connected or failed) or readable (the token)."""
@@ -259,10 +276,37 @@ class _Probe:
         self._finish("timeout", "no answer")
 
 
-def probe(addresses: List[str], port: int, token: str, seconds: float) -> Dict[str, Any]:
-    """Tries all addresses at once. Blocks up to `seconds`: run it as a task."""
+class Allowed:
+    """Where a node that joined by itself may look for the master: names, addresses and networks of its own."""
+
+    def __init__(self, words: List[str]) -> None:
+        self._networks = [ipaddress.ip_network(word, strict=False) for word in words if "/" in word]
+        self._addresses = {address for word in words if "/" not in word for address in _resolved(word)}
+
+    def has(self, address: str) -> bool:
+        """Whether an IP address is one of them."""
+        found = ipaddress.ip_address(address.partition("%")[0])
+        return str(found) in self._addresses or any(found in network for network in self._networks)
+
+    def __str__(self) -> str:
+        return " or ".join(sorted(self._addresses) + [str(network) for network in self._networks])
+
+
+def _resolved(word: str) -> List[str]:
+    """The IP addresses that a name or an address has here, without zones."""
+    try:
+        return [str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(word, None, 0, socket.SOCK_STREAM)]
+    except OSError:
+        return []
+
+
+def probe(
+    addresses: List[str], port: int, token: str, seconds: float, only: Optional[List[str]] = None
+) -> Dict[str, Any]:
+    """Tries all addresses at once, those of `only` where it is given. Blocks up to `seconds`: run it as a task."""
     began = time.monotonic()
-    probes = [_Probe(address, port, token.encode() + b"\n") for address in addresses]
+    allowed = Allowed(only) if only is not None else None
+    probes = [_Probe(address, port, token.encode() + b"\n", allowed) for address in addresses]
     deadline = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for item in probes:

@@ -23,7 +23,7 @@ from .link import HIGH_WATER, Journal, Link
 from .look import look, looks
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
-from .processes import USER_SIGNALS, Process, machine, read_process, reap_children, send_signal
+from .processes import Process, machine, read_process, reap_children, send_signal
 from .ranks import Rank
 from .tasks import Task
 from .tree import Landing
@@ -34,6 +34,7 @@ UNGREETED = 10.0  # seconds a guard without ranks waits for a controller: the on
 FILE_TICK = 0.25  # seconds between looks at followed files while ranks run
 LOOK_SECONDS = 30.0
 LOOK_AT_RANKS_SECONDS = 20.0  # gang/hanging.py waits a little longer
+MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 
 RELEASED, LEASE_OVER = 0, 3  # how a guard ends; anything else is a death
 
@@ -56,8 +57,7 @@ class Guard:
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
         self._attempt: Optional[Attempt] = None
         self._gate: Optional[Gate] = None
-        self._session = dict(os.environ)
-        self._base = self._session
+        self._base = dict(os.environ)
         self._tasks: Dict[int, Task] = {}
         self._selector = selectors.DefaultSelector()
         self._heard, self._greeted = time.monotonic(), False
@@ -74,7 +74,7 @@ class Guard:
             "hello": self._on_hello, "ship": self._landing.ship, "setup": self._on_setup, "listen": self._on_listen,
             "probe": self._on_probe, "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack,
             "end": self._on_end, "stacks": self._on_stacks, "counters": self._on_counters, "serve": self._on_serve,
-            "reach": self._on_reach, "release": self._on_release, "signal": self._on_signal,
+            "reach": self._on_reach, "release": self._on_release,
         }  # fmt: skip
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -268,10 +268,11 @@ class Guard:
         link.close()
 
     def _on_link(self) -> None:
-        if self._link is None:
+        link = self._link
+        if link is None:
             return
         try:
-            frames = self._link.receive()
+            frames = link.receive()
         except FrameError as error:
             self._log(str(error))
             self._drop_link({"type": "fault", "id": "protocol", "message": str(error)})
@@ -281,6 +282,8 @@ class Guard:
             return
         self._heard = time.monotonic()
         for frame in frames:
+            if self._link is not link:
+                return  # a message before has ended this connection
             if isinstance(frame, Output) and frame.stream.kind == TREE:
                 self._landing.chunk(frame)
                 continue
@@ -357,6 +360,9 @@ class Guard:
     def _run_task(
         self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[Dict[str, Any]], None]
     ) -> None:
+        if len(self._tasks) >= MOST_TASKS:
+            done({"error": "this node is at %d requests already" % MOST_TASKS})
+            return
         task = Task(name, function, seconds, done)
         self._tasks[task.pipe] = task
         self._selector.register(task.pipe, selectors.EVENT_READ, lambda: self._on_task(task))
@@ -373,13 +379,13 @@ class Guard:
         task.done(result)
 
     def _on_setup(self, message: Dict[str, Any]) -> None:
-        """Looks at this node in a task, and keeps the environment after the prelude, which may run again."""
+        """Looks at this node in a task; the environment after the prelude stays here."""
 
         def done(result: Dict[str, Any]) -> None:
             self._base = result.pop("environment", self._base)
             self._tell({"type": "facts", **result})
 
-        base, seconds = self._session, float(message.get("seconds", LOOK_SECONDS))
+        base, seconds = self._base, float(message.get("seconds", LOOK_SECONDS))
         self._run_task("the look at this node", lambda: look(message, base), seconds, done)
 
     def _on_listen(self, message: Dict[str, Any]) -> None:
@@ -407,12 +413,12 @@ class Guard:
 
     def _on_probe(self, message: Dict[str, Any]) -> None:
         addresses, port, token = message["addresses"], int(message["port"]), message["token"]
-        seconds = float(message["seconds"])
+        seconds, only = float(message["seconds"]), message.get("only")
         directory = message.get("nonce_dir")
         shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(token)))
         self._run_task(
             "the proof",
-            lambda: probe(addresses, port, token, seconds),
+            lambda: probe(addresses, port, token, seconds, only),
             seconds + 5,
             lambda result: self._tell({"type": "probed", **result, "shared": shared}),
         )
@@ -465,14 +471,6 @@ class Guard:
             self._drain_told = False
             return
         self._attempt.begin_end(float(message["grace"]), message.get("reason", ""))
-
-    def _on_signal(self, message: Dict[str, Any]) -> None:
-        """SIGUSR1 or SIGUSR2 for the ranks: it came to the controller, or to an engine's task on some node."""
-        number = USER_SIGNALS.get(str(message.get("name")))
-        attempt = self._attempt
-        if number is None or attempt is None or attempt.number != message.get("attempt"):
-            return
-        attempt.pass_signal(int(message["order"]), number, self._witness.processes)
 
     def _on_stacks(self, message: Dict[str, Any]) -> None:
         """A look may have to signal a rank, which is done once: who has been is kept here."""

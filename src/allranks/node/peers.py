@@ -16,7 +16,11 @@ import threading
 import time
 from typing import Any, Dict, Mapping, Optional, Set, Tuple
 
+from .gate import failure_word
+
 AT_ONCE = 8  # peers tried at a time
+MOST_CLIENTS = 1024  # connections answered at a time: who asks may be anybody
+CLIENT_SECONDS = 30.0
 CONNECT_SECONDS = 8.0  # four SYNs (0, 1, 3, 7 s): one of them arrives over a link that loses a third
 WAY_SECONDS = 3.5
 WORD_SECONDS = 20.0  # for the first word over an open connection: the peer may be busy with many
@@ -69,13 +73,17 @@ class _Counts:
 def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) -> Dict[str, Any]:
     """Answers peers until the time is over or the parent is gone."""
     counts, parent, deadline = _Counts(), os.getppid(), time.monotonic() + seconds
+    room = threading.Semaphore(MOST_CLIENTS)
     while time.monotonic() < deadline and os.getppid() == parent:
         for ready in select.select([tcp, udp], [], [], 0.5)[0]:
             if ready is udp:
                 _count(udp, token.encode(), counts)
             else:
                 client, _ = tcp.accept()
-                threading.Thread(target=_answer, args=(client, token, counts), daemon=True).start()
+                if room.acquire(blocking=False):
+                    threading.Thread(target=_answer, args=(client, token, counts, room), daemon=True).start()
+                else:
+                    client.close()
     return {}
 
 
@@ -103,10 +111,10 @@ def _count(udp: socket.socket, token: bytes, counts: _Counts) -> None:
                 pass
 
 
-def _answer(client: socket.socket, token: str, counts: _Counts) -> None:
+def _answer(client: socket.socket, token: str, counts: _Counts, room: threading.Semaphore) -> None:
     """One TCP peer: its token, then lines: `bulk N` and N bytes, or `count SENDER`."""
     try:
-        client.settimeout(30.0)
+        client.settimeout(CLIENT_SECONDS)
         with client, client.makefile("rwb") as stream:
             if stream.readline(LINE).decode().strip() != token:
                 return
@@ -122,6 +130,8 @@ def _answer(client: socket.socket, token: str, counts: _Counts) -> None:
                     _write(stream, json.dumps(counts.answer(int(value))))
     except (OSError, ValueError):
         pass
+    finally:
+        room.release()
 
 
 def _write(stream: Any, text: str) -> None:
@@ -224,16 +234,8 @@ def _connect(
 
 
 def _word(error: OSError) -> str:
-    """As the gate's probe says it."""
-    if isinstance(error, (socket.timeout, TimeoutError)):
-        return "timeout"
-    if isinstance(error, socket.gaierror):
-        return "resolution"
-    words = {
-        errno.ECONNREFUSED: "refused", errno.ECONNRESET: "reset", errno.ETIMEDOUT: "timeout",
-        errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable", errno.EACCES: "refused",
-    }  # fmt: skip
-    return words.get(error.errno or 0, "failed")
+    """As the rendezvous check says it; a connection that was open and breaks is no refusal."""
+    return "reset" if error.errno == errno.ECONNRESET else failure_word(error)
 
 
 class _Way(threading.Thread):

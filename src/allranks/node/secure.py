@@ -12,11 +12,13 @@ connection. What is sent is not hidden: use a network you trust with your logs, 
 
 import hashlib
 import hmac
+import json
 import os
 import struct
-from typing import List
+from typing import Any, Dict, List
 
-HELLO = b"ALLRANKS-JOIN 1\n"
+NAME = b"ALLRANKS-JOIN "
+HELLO = NAME + b"1\n"
 NONCE = PROOF = 32
 CODE = 16
 MAX_RECORD = (8 << 20) + 16  # a control frame and its type
@@ -27,6 +29,26 @@ ANSWER = GREETING + PROOF
 
 class SecureError(ValueError):
     """The other side does not know the secret, speaks another protocol, or bytes were changed on the way."""
+
+
+class ForeignError(SecureError):
+    """The other side is another program."""
+
+
+def pack_control(message: Dict[str, Any]) -> bytes:
+    """A control message as a record's payload."""
+    return b"C" + json.dumps(message).encode()
+
+
+def read_control(record: bytes) -> Dict[str, Any]:
+    """The message of a control record, an object with a "type" that is text; raises SecureError."""
+    try:
+        message = json.loads(record[1:].decode())
+    except (ValueError, RecursionError):
+        message = None
+    if record[:1] != b"C" or not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise SecureError("a control record that is no message")
+    return message
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
@@ -88,8 +110,11 @@ class Handshake:
 
     def _check_hello(self) -> None:
         start = self._buffer[: len(HELLO)]
-        if not HELLO.startswith(start):
-            raise SecureError("it does not speak allranks' join protocol 1")
+        if HELLO.startswith(start):
+            return
+        if start.startswith(NAME):
+            raise SecureError("it speaks another version of the join protocol")
+        raise ForeignError("another program answers there: it does not speak allranks' join protocol")
 
     def _nonces(self) -> bytes:
         mine, theirs = self._nonce, self._peer
