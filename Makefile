@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-slow test-launchers lint bench corpus setup system browser clean
+.PHONY: demo test test-slow test-launchers fuzz lint bench corpus setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -47,6 +47,10 @@ test: $(VENV)/.test system
 test-slow: $(VENV)/.test system browser
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python -m pytest tests/browser
+
+# The fuzzers of `make test` for minutes, each time with other input; they print how much, and the seed.
+fuzz: $(VENV)/.test
+	ALLRANKS_FUZZ_SECONDS=$${ALLRANKS_FUZZ_SECONDS:-120} $(BIN)/python -m pytest tests/fuzz -s
 
 # accelerate and deepspeed for real, in an environment of their own over torch's (docs/launchers.md). The default
 # tests skip these.

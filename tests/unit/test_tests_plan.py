@@ -8,6 +8,7 @@ from tests.unit.test_gang_machine import Drive
 from allranks.cli.pairs import dead_pairs, without
 from allranks.cluster import Cluster, Node
 from allranks.gang.tested import findings_of
+from allranks.plan.ranks import SuiteNodes
 from allranks.plan.testing import arguments
 from allranks.spec import RunSpec
 
@@ -58,7 +59,7 @@ def test_without_gpus_a_test_has_two_ranks_a_node_and_pairs_one() -> None:
 
 def test_the_interpreter_is_looked_for_without_a_command() -> None:
     spec = RunSpec(test="full", suite="pairs", backend="gloo", size=1 << 20, timeout=5.0, only=("barrier",))
-    assert arguments(spec, ["h1", "h2"], [("h1", "h2")]) == (
+    assert arguments(spec, SuiteNodes(("h1", "h2"), (("h1", "h2"),))) == (
         "--suite", "pairs", "--backend", "gloo", "--size", "1048576", "--timeout", "5s", "--nodes", "h1,h2",
         "--dead", "h1/h2", "--only", "barrier",
     )  # fmt: skip

@@ -26,16 +26,18 @@ from allranks.node.dial import Dialler, Outcome, Refused, Rules
 from allranks.node.frames import PROTOCOL, Decoder, Frame, Output, pack_json
 from allranks.node.secure import LEAST_SECRET
 from allranks.plan.launchers.words import read_command
-from allranks.plan.pinned import NotPinned, Own, pinned_header, pinned_message
+from allranks.plan.pinned import NotPinned, Own, Pin
 from allranks.spec import RunSpec
 from allranks.spec.secrets import redact_argv
+from allranks.spec.units import format_duration, format_size
 
 from .bundle import BOOT, MARKER, payload
-from .dialled import Refuse, Seat
+from .dialled import Hello, Refuse, Seat
 
 SECRET = "ALLRANKS_JOIN_SECRET"
 SCRIPT_LIMIT = 16 << 20
 BOOT_SECONDS = 30.0
+SHOWN = 2000  # characters of a command
 Message = dict[str, Any]
 
 
@@ -88,18 +90,28 @@ class Agreed:
     script: str
     version: str
 
-    def to_json(self) -> Message:
+    def to_json(self) -> dict[str, str]:
         """As it travels in the hello."""
-        return {"nnodes": self.nnodes, "command": self.command, "script": self.script, "version": self.version}
+        return {"nnodes": str(self.nnodes), "command": self.command, "script": self.script, "version": self.version}
 
 
 def agreed(spec: RunSpec, workdir: str) -> Agreed:
     """The command (secrets hidden) with all that decides what runs, and the script's own bytes."""
-    what = [spec.launcher, spec.test, spec.suite if spec.test == "full" else "", spec.wrap or ""]
-    words = " ".join(redact_argv(spec.command))
+    what: list[object] = [spec.launcher, spec.test, spec.wrap or ""]
+    if spec.test:
+        what += [spec.suite, spec.backend, spec.size, spec.timeout, spec.only, spec.min_bandwidth, spec.max_latency]
     digest = hashlib.sha256(repr((what, spec.command)).encode()).hexdigest()[:12]
-    shown = f"{words or spec.test or 'check'} [{digest}]"
+    shown = f"{_shown(spec)} [{digest}]"
     return Agreed(spec.nodes or 1, shown, _script_digest(spec, workdir), f"{allranks.__version__}/{PROTOCOL}")
+
+
+def _shown(spec: RunSpec) -> str:
+    """What a node does, in words for a person; what differs stands in the digest."""
+    if spec.command:
+        return " ".join(redact_argv(spec.command))[:SHOWN]
+    if spec.test:
+        return f"--test {spec.suite} --size {format_size(spec.size)} --timeout {format_duration(spec.timeout)}"
+    return "--check"
 
 
 def _script_digest(spec: RunSpec, workdir: str) -> str:
@@ -144,36 +156,35 @@ class Admission:
         self.started = False
         self.failure: Finding | None = None
 
-    def __call__(self, seats: dict[int, Seat], hello: Message, address: str) -> int:
+    def __call__(self, seats: dict[int, Seat], hello: Hello, address: str) -> int:
         """The rank of a node that is admitted; raises Refuse."""
-        rank, who = hello.get("rank"), f"{str(hello.get('hostname'))[:64]} ({address})"
-        if isinstance(rank, bool) or not isinstance(rank, int):
-            raise Refuse(f"{who} gave no node rank")
+        rank, who = hello.rank, f"{hello.hostname or '?'} ({address})"
         self._compare(hello, f"node {rank}, {who},")
         if rank not in seats:
             most = self._mine.nnodes - 1
             said = f"{who} came as node {rank}; there are node ranks 0 to {most}, and 0 is {self._hostname}"
             self._contradict(DUPLICATE, said)
         seat = seats[rank]
-        if seat.taken and seat.hello.get("instance") != hello.get("instance"):
+        if seat.taken and seat.hello.instance != hello.instance:
             self._same_rank(seat, rank, who)
-        if hello.get("begun") and not seat.taken:
-            raise Refuse(f"node {rank}, {who}, belongs to a run whose coordinator has gone: its ranks are ended")
+        if hello.begun and not seat.taken:
+            raise Refuse(f"node {rank}, {who}, belongs to another run: its ranks end with its lease")
         return rank
 
     def _same_rank(self, seat: Seat, rank: int, who: str) -> None:
-        other = f"{seat.hello.get('hostname')} ({seat.address})"
+        other = f"{seat.hello.hostname} ({seat.address})"
         if self.started:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:
             said = f"two nodes came as node {rank}: {other} and {who}; set another --node-rank on one of them"
             self._contradict(DUPLICATE, said)
 
-    def _compare(self, hello: Message, who: str) -> None:
-        mine, theirs = self._mine.to_json(), {k: hello.get(k) for k in self._mine.to_json()}
+    def _compare(self, hello: Hello, who: str) -> None:
+        mine = self._mine.to_json()
         for key, (cause, text) in COMPARED.items():
-            if mine[key] != theirs[key] and mine[key] and theirs[key]:
-                said = text.format(theirs=str(theirs[key])[:300], mine=mine[key], host=self._hostname)
+            theirs = hello.agreed.get(key, "")
+            if mine[key] != theirs and mine[key] and theirs:
+                said = text.format(theirs=theirs[:300], mine=mine[key], host=self._hostname)
                 self._contradict(cause, f"{who} {said}")
 
     def _contradict(self, cause: str, text: str) -> None:
@@ -189,15 +200,18 @@ class PinnedRules(Rules):
     """What this node lets the coordinator's messages do: see `plan.pinned`."""
 
     def __init__(self, own: Own) -> None:
-        self._own = own
+        self._pin = Pin(own, secrets.token_hex(3))
         self._down, self._up = Decoder(), Decoder()
-        self._node_dir, self._facts = "", dict[str, Any]()
+
+    def connected(self, coordinator: str, here: str) -> None:
+        """The addresses of both ends of the connection."""
+        self._pin.connected(coordinator, here)
 
     def header(self, header: Message) -> Message:
         """A relay of this node's own."""
         self._down, self._up = Decoder(), Decoder()
         try:
-            return pinned_header(self._own, header)
+            return self._pin.header(header)
         except NotPinned as error:
             raise Refused(str(error)) from None
 
@@ -209,17 +223,15 @@ class PinnedRules(Rules):
         if isinstance(frame, Output):
             raise Refused("bytes of a file")
         try:
-            return pack_json(pinned_message(self._own, frame, self._node_dir, self._facts))
+            return pack_json(self._pin.order(frame))
         except NotPinned as error:
             raise Refused(str(error)) from None
 
     def up(self, data: bytes) -> None:
-        """Remembers what the guard says of itself."""
+        """Remembers what this node's own agent says."""
         for frame in self._up.feed(data):
-            if isinstance(frame, dict) and frame["type"] == "hello":
-                self._node_dir = str(frame.get("node_dir") or "")
-            elif isinstance(frame, dict) and frame["type"] == "facts":
-                self._facts = dict(frame.get("facts") or {})
+            if isinstance(frame, dict):
+                self._pin.heard(frame)
 
 
 def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:

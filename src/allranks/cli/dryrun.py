@@ -14,8 +14,7 @@ from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for
 from allranks.plan.environment import forwarded
 from allranks.plan.plan import make_plan, orders
-from allranks.plan.ranks import Attempt
-from allranks.plan.testing import arguments
+from allranks.plan.ranks import Attempt, SuiteNodes
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.spec import RunSpec
@@ -43,7 +42,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     )
     plan = make_plan(spec, cluster, {})
     reach = reaching(spec, cluster)
-    tests = arguments(spec, [n.name for n in cluster.nodes]) if spec.test else ()
+    tests = SuiteNodes(tuple(n.name for n in cluster.nodes)) if spec.test else None
     attempt = Attempt(0, spec.master_addr or "<proved address>", spec.master_port, tests=tests)
     nodes = []
     for planned in plan.nodes:

@@ -17,6 +17,7 @@ from allranks.cluster import Cluster
 from allranks.gang import session as sessions
 from allranks.gang.staging import run_round
 from allranks.links.rounds import ALL_PASSED, Group, Stage, stages
+from allranks.plan.testing import of_a_stage
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.runs.directory import RunDirectory
@@ -95,8 +96,8 @@ class Staged:
         nodes = [n for n in self._cluster.nodes if n.name in group]
         part = Cluster(tuple(dataclasses.replace(n, index=i) for i, n in enumerate(nodes)), self._cluster.source)
         name = f"test-{len(nodes)}-{nodes[0].name}"[:40]
-        spec = dataclasses.replace(self._spec, suite="sync", runs_dir=str(self._run.path / "stages"), name=name,
-                                   nodes=None, size=min(self._spec.size, STAGED_SIZE))  # fmt: skip
+        stages_dir = str(self._run.path / "stages")
+        spec = dataclasses.replace(of_a_stage(self._spec), runs_dir=stages_dir, name=name, nodes=None)
         view = JsonView() if self._json else TestView(quiet=True)
         return sessions.create(spec, part, os.environ, os.getcwd(), lambda: view, transport=self._transport)
 
@@ -118,5 +119,4 @@ class Staged:
         return code
 
 
-STAGED_SIZE = 16 << 20  # bytes: a stage is to tell whether it works at all
 FINDING = ("id", "status", "where", "message", "remedy", "evidence", "check")

@@ -7,6 +7,7 @@ IPv6, private before public, the kernel's own order.
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -288,6 +289,38 @@ def explain(
         message = f"{node} cannot reach {place}: {why}{contrast}"
         finding = (cause, message, _remedy(cause, address, master, port, spec, mine, masters))
     return Finding(finding[0], "fail", finding[1], finding[2], where, evidence)
+
+
+def never_reached(
+    node: str, spec: RunSpec, interfaces: Sequence[Mapping[str, Any]], tried: Sequence[Result]
+) -> Finding:
+    """Why a node that joins never reached node 0; `tried` are its last tries, `interfaces` its own ones."""
+    result, mine = tried[0], {"interfaces": list(interfaces)}
+    address, port = str(result.get("address")), int(result.get("port") or 0)
+    cause, why, remedy = _never_reached(node, dataclasses.replace(spec, master_port=port), mine, address, result)
+    message = f"{node} cannot reach node 0 at {address} port {port}: {why}"
+    evidence = tuple(_evidence(found) for found in tried)
+    return Finding(cause, "fail", message, remedy, Where(node=node, peer=address, port=port), evidence)
+
+
+def _never_reached(node: str, spec: RunSpec, mine: Facts, address: str, result: Result) -> tuple[str, str, str]:
+    """Label, reason and remedy. Unlike in the rendezvous check it is not known that anybody listens."""
+    error, text, port = result.get("error"), str(result.get("text") or ""), spec.master_port
+    ip = str(result.get("ip") or address)
+    if error == "resolution":
+        remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
+        return "name-resolution", f"the name cannot be resolved ({text})", remedy
+    if address != "localhost" and ip != address and ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
+        remedy = f"correct the name in /etc/hosts of {node}, or give an IP address with --master-addr"
+        return "hostname-resolves-to-loopback", f"the name is {ip} here, which is this node itself", remedy
+    if error == "foreign":
+        held = f"ss -tlnp 'sport = :{port}'"
+        return "port-in-use", text, f"choose another --port on all nodes, or see on {address} who holds it: {held}"
+    if error == "refused":
+        remedy = "see whether node 0 runs with the same --port, and whether --master-addr is its address"
+        return "master-unreachable", "refused: nothing listens there, or a firewall rejects it", remedy
+    cause, why = _cause(result, _is_ip(ip) and on_link(mine, ip) is not None, False)
+    return cause, why, _remedy(cause, ip, address, port, spec, mine, {})
 
 
 def _evidence(result: Result) -> str:

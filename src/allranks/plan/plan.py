@@ -15,20 +15,21 @@ from allranks.spec import RunSpec
 
 from .environment import Place, Process, rank_environment, weak_names
 from .launchers import LAUNCHERS, collectives
-from .ranks import Attempt, NodePlan, Plan
+from .ranks import Attempt, NodePlan, Plan, SuiteNodes
 
 
 def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, Mapping[str, Any]]) -> Plan:
     """Fixes the number of ranks a node: --nproc, slots, visible devices, GPUs listed, else 1."""
     nodes, first = [], 0
     for rank, node in enumerate(cluster.nodes):
-        count, reason = _nproc(spec, node, facts.get(node.name, {}), len(cluster) if spec.local else 1)
+        count, reason = ranks_of(spec, node, facts.get(node.name, {}), len(cluster) if spec.local else 1)
         nodes.append(NodePlan(node, count, first, len(cluster), reason, rank))
         first += count
     return Plan(tuple(nodes))
 
 
-def _nproc(spec: RunSpec, node: Node, facts: Mapping[str, Any], shared_by: int) -> tuple[int, str]:
+def ranks_of(spec: RunSpec, node: Node, facts: Mapping[str, Any], shared_by: int = 1) -> tuple[int, str]:
+    """How many ranks a node runs, and what says so; `shared_by` virtual nodes have one machine's GPUs."""
     if spec.nproc is not None:
         return spec.nproc, "--nproc"
     if node.slots is not None:
@@ -92,10 +93,14 @@ def terms(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> di
     return {
         "world_size": world_size, "index": node.rank, "of": node.of,
         "first_rank": node.first_rank, "nproc": node.nproc,
-        "attempt": attempt.number, "repeats": attempt.repeats, "tests": list(attempt.tests),
+        "attempt": attempt.number, "repeats": attempt.repeats, "tests": _tested(attempt.tests),
         "master_addr": attempt.master_addr, "master_port": attempt.master_port,
         "run": place.run, "mark": place.mark, "node_dir": place.node_dir, "interfaces": dict(place.interfaces),
     }  # fmt: skip
+
+
+def _tested(tested: SuiteNodes | None) -> dict[str, Any] | None:
+    return {"nodes": list(tested.nodes), "dead": [list(pair) for pair in tested.dead]} if tested is not None else None
 
 
 def _wrapped(spec: RunSpec, argv: tuple[str, ...]) -> list[str]:

@@ -43,14 +43,22 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class SuiteNodes:
+    """Where collective tests run: nodes in the gang's order, and `dead` pairs that --suite pairs leaves out."""
+
+    nodes: tuple[str, ...]
+    dead: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Attempt:
     """What differs between attempts: number, address, port. `repeats`: of these, those that cost no attempt.
 
-    `tests`: arguments of the collective tests, where those run and not the program.
+    `tests` where the collective tests run and not the program.
     """
 
     number: int
     master_addr: str
     master_port: int
     repeats: int = 0
-    tests: tuple[str, ...] = ()
+    tests: SuiteNodes | None = None

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
 
 from allranks.spec import RunSpec
 
-Pairs = Iterable[tuple[str, str]]
+from .ranks import SuiteNodes
+
+STAGED_SIZE = 16 << 20  # bytes: a stage is to tell whether it works at all
 
 
-def arguments(spec: RunSpec, nodes: Iterable[str], dead: Pairs = ()) -> tuple[str, ...]:
-    """`nodes` are names in the gang's order; `dead` pairs are left out of --suite pairs.
+def of_a_stage(spec: RunSpec) -> RunSpec:
+    """What each group of --suite staged runs."""
+    return dataclasses.replace(spec, suite="sync", size=min(spec.size, STAGED_SIZE))
+
+
+def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
+    """The words for a rank: all from the spec but the names of nodes.
 
     A quick test before a run leaves no rows: the file is the training program's.
     """
     quick = spec.test == "quick"
     words = ["--suite", "sync" if quick else spec.suite, "--backend", spec.backend, "--size", str(spec.size),
-             "--timeout", f"{spec.timeout:g}s", "--nodes", ",".join(nodes)]  # fmt: skip
-    left_out = ",".join("/".join(pair) for pair in dead)
+             "--timeout", f"{spec.timeout:g}s", "--nodes", ",".join(tested.nodes)]  # fmt: skip
+    left_out = ",".join("/".join(pair) for pair in tested.dead)
     words += ["--dead", left_out] if left_out else []
     words += ["--only", ",".join(spec.only)] if spec.only and not quick else []
     words += ["--min-bandwidth", str(spec.min_bandwidth)] if spec.min_bandwidth else []

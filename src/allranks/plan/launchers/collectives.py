@@ -9,6 +9,7 @@ from allranks.spec import RunSpec
 
 from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan
+from ..testing import arguments
 
 ARCHIVE = "collectives.zip"  # node/boot.py writes it there
 
@@ -18,5 +19,6 @@ def collectives(
 ) -> list[Process]:
     """One process a rank, under the interpreter that the program would have."""
     python = str((facts.get("interpreter") or {}).get("path") or spec.python or "python3")
-    argv = (python, f"{place.node_dir}/runner.py", f"{place.node_dir}/{ARCHIVE}", *attempt.tests)
+    words = arguments(spec, attempt.tests) if attempt.tests is not None else ()
+    argv = (python, f"{place.node_dir}/runner.py", f"{place.node_dir}/{ARCHIVE}", *words)
     return [Process(node.first_rank + i, i, argv) for i in range(node.nproc)]

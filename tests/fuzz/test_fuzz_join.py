@@ -1,0 +1,381 @@
+"""Fuzzers of join: the handshake from both sides, records after it, and orders that reach a real agent."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import json
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fuzz.budget import Budget
+from tests.node.hostile import TOKEN, Service
+
+from allranks.backends.dialled import Hello, Listener, Refuse, Seat
+from allranks.backends.join import PinnedRules, spawn
+from allranks.cli.join import own_of
+from allranks.node.dial import Dialler, Outcome, Refused, Rules
+from allranks.node.frames import Decoder, FrameError, pack_json
+from allranks.node.secure import HELLO, Handshake, Records, pack_control
+from allranks.spec import RunSpec
+
+SECRET = b"0123456789abcdef0123"
+BOUND = 60.0
+Message = dict[str, Any]
+
+NASTY: list[Any] = [
+    None, True, False, 0, 1, -1, 7, 1 << 31, 1 << 63, 1 << 64, -(1 << 64), 10**400, 0.5, -0.5, 1e308, float("inf"),
+    float("nan"), "", "0", "x" * 5000, "../../etc/passwd", "/etc/passwd", "\x1b[2J", "\0", "a\nb", "ä☃", "-x;y", "--o",
+    "127.0.0.1", "169.254.169.254", "::1", [], [[]], [0], ["a"] * 3, [None] * 50, {}, {"": 0}, {"a": {"a": {}}},
+    {"0/0/0": -1}, {"LD_PRELOAD": "x"},
+]  # fmt: skip
+
+
+def mutated(message: Any, rng: random.Random) -> Any:
+    """A message with one to three of its parts changed, wherever they are."""
+    made = copy.deepcopy(message)
+    for _ in range(rng.randrange(1, 4)):
+        made = _changed(made, rng, 3)
+    return made
+
+
+def _changed(value: Any, rng: random.Random, depth: int) -> Any:
+    inner = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    if not inner or depth == 0 or rng.random() < 0.15:
+        return copy.deepcopy(rng.choice(NASTY))
+    key = rng.choice(inner)
+    if isinstance(value, dict) and rng.random() < 0.1:
+        value.pop(key)
+    elif isinstance(value, dict) and rng.random() < 0.1:
+        value[rng.choice(["extra", "path", "argv", ""])] = copy.deepcopy(rng.choice(NASTY))
+    else:
+        value[key] = _changed(value[key], rng, depth - 1)
+    return value
+
+
+def flipped(data: bytes, rng: random.Random) -> bytes:
+    """Bytes that were cut, changed, repeated or made longer on their way."""
+    found = bytearray(data)
+    for _ in range(rng.randrange(1, 4)):
+        kind, at = rng.randrange(5), rng.randrange(len(found) + 1)
+        if kind == 0:
+            del found[at:]
+        elif kind == 1 and at < len(found):
+            found[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            found[at:at] = rng.randbytes(rng.randrange(1, 40))
+        elif kind == 3:
+            found[at:at] = found[: rng.randrange(1, 60)]
+        else:
+            found[:] = rng.randbytes(rng.randrange(1, 200))
+    return bytes(found)
+
+
+# -- the node's side of the handshake and of control records -----------------------------------------------------
+
+
+CONTROLS: list[Message] = [
+    {"type": "wait", "say": "1 of 2 nodes are here"},
+    {"type": "open", "number": 1, "header": {"mode": "guard", "uid": "r"}},
+    {"type": "close", "number": 1},
+    {"type": "refused", "exit": 2, "message": "no"},
+    {"type": "over", "exit": 0, "message": "done"},
+]
+
+
+def answer(client: socket.socket, rng: random.Random) -> None:
+    """One connection of a node: a handshake that may be broken, then records that may be."""
+    with contextlib.suppress(OSError, ValueError), client:
+        client.settimeout(BOUND)
+        shake = Handshake(SECRET, listens=True)
+        reply = shake.feed(client.recv(4096))
+        if rng.random() < 0.5:
+            client.sendall(flipped(reply, rng))
+            return
+        client.sendall(reply)
+        while not shake.done:
+            shake.feed(client.recv(4096))
+        records = shake.channel()
+        client.sendall(b"".join(_records(records, rng) for _ in range(rng.randrange(1, 8))))
+
+
+def _records(records: Records, rng: random.Random) -> bytes:
+    kind = rng.randrange(4)
+    if kind == 0:
+        return records.pack(pack_control(rng.choice(CONTROLS)))
+    if kind == 1:
+        found = mutated(rng.choice(CONTROLS), rng)
+        return records.pack(b"C" + json.dumps(found).encode())
+    if kind == 2:
+        return records.pack(rng.choice((b"C", b"D", b"D\0\0\0\1", b"X")) + rng.randbytes(rng.randrange(0, 60)))
+    return flipped(records.pack(pack_control(rng.choice(CONTROLS))), rng)
+
+
+def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended() -> None:
+    """In one process, so that there are thousands of connections: tests/node/test_join_hostile.py has real nodes."""
+    budget, outcomes = Budget(400), Counter[str]()
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                answer(server.accept()[0], budget.random)
+
+    threading.Thread(target=serve, daemon=True).start()
+    said: list[str] = []
+
+    def child(header: Message) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+    places = [("127.0.0.1", server.getsockname()[1])]
+    for number in budget.rounds():
+        dialler = Dialler(places, SECRET, {"rank": 1}, child, Rules(), 60.0, 60.0, said.append)
+        dialler._begun = bool(number % 2)
+        outcome = dialler._dial()
+        if outcome is None and dialler._socket is not None:
+            outcome = dialler._serve()
+        dialler._hang_up()
+        os.close(dialler._wake_read)
+        os.close(dialler._wake_write)
+        assert outcome is None or (isinstance(outcome, Outcome) and 0 <= outcome.exit <= 255)
+        assert not (dialler._begun and number % 2 and outcome is not None and outcome.exit == 2 and not dialler._over)
+        outcomes["ended" if outcome else "dials on"] += 1
+    server.close()
+    assert outcomes["ended"] and outcomes["dials on"]
+    assert all(line.isprintable() and len(line) < 4000 for line in said)
+    budget.report("dialler", **{k.replace(" ", "_"): v for k, v in outcomes.items()})
+
+
+# -- node 0's side -------------------------------------------------------------------------------------------------
+
+
+def admit(seats: dict[int, Seat], hello: Hello, address: str) -> int:
+    seat = seats.get(hello.rank)
+    if seat is None or (seat.taken and seat.hello.instance != hello.instance):
+        raise Refuse("no such rank, or another's")
+    return hello.rank
+
+
+def greeting(rng: random.Random) -> Callable[[socket.socket], None]:
+    """What one stranger does: noise, a broken handshake, or (who knows the secret) broken records."""
+    hello = {"type": "hello", "rank": 2, "hostname": "h", "instance": "i", "nproc": 1, "begun": False, "nnodes": "3"}
+
+    def talk(sock: socket.socket) -> None:
+        kind = rng.randrange(4)
+        if kind == 0:
+            sock.sendall(flipped(HELLO + bytes(64), rng))
+            return
+        shake = Handshake(SECRET, listens=False)
+        sock.sendall(shake.begin())
+        while not shake.done:
+            reply = shake.feed(sock.recv(4096))
+            sock.sendall(flipped(reply, rng) if kind == 1 and reply else reply)
+            if kind == 1 and reply:
+                return
+        records = shake.channel()
+        first = mutated(hello, rng) if kind == 2 else hello
+        sock.sendall(records.pack(b"C" + json.dumps(first).encode()))
+        for _ in range(rng.randrange(40)):
+            word = rng.choice(({"type": "closed", "number": 1}, {"type": "stop", "reason": "later"}))
+            noise = rng.choice((b"D", b"X", b"D\0\0\0\7")) + rng.randbytes(rng.randrange(4, 60))
+            control = b"C" + json.dumps(mutated(word, rng)).encode()
+            sock.sendall(records.pack(rng.choice((noise, control))))
+
+    return talk
+
+
+def test_whatever_strangers_and_nodes_send_the_others_go_on() -> None:
+    budget, stops, told = Budget(400), list[str](), list[str]()
+    listener = Listener(3, SECRET, admit, told.append)
+    listener.stopped = stops.append
+    port = listener.start(["127.0.0.1"], 0)
+    good = socket.create_connection(("127.0.0.1", port), BOUND)
+    try:
+        shake = Handshake(SECRET, listens=False)
+        good.sendall(shake.begin())
+        while not shake.done:
+            good.sendall(shake.feed(good.recv(4096)))
+        records = shake.channel()
+        good.sendall(records.pack(pack_control({"type": "hello", "rank": 1, "instance": "good"})))
+        for _ in budget.rounds():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), BOUND) as sock:
+                sock.settimeout(BOUND)
+                greeting(budget.random)(sock)
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(65536):
+                    pass
+        assert stops == [] and 1 not in listener.missing()
+        good.sendall(records.pack(pack_control({"type": "stop", "reason": "ctrl-c"})))
+        while not stops:
+            assert good.recv(65536)  # beats come
+        budget.report("listener", lines_told=len(told))
+    finally:
+        good.close()
+        listener.finish(0, "over")
+
+
+# -- orders --------------------------------------------------------------------------------------------------------
+
+
+def orders(port: int) -> list[Message]:
+    """One honest order of each kind, for a node that trains or is checked."""
+    terms = {"world_size": 2, "index": 1, "of": 2, "first_rank": 1, "nproc": 1, "attempt": 0, "repeats": 0,
+             "tests": None, "master_addr": "127.0.0.1", "master_port": port, "run": "r-1", "mark": "r-1/node_01",
+             "interfaces": {}}  # fmt: skip
+    peer = {"address": "127.0.0.1", "ways": [], "port": port, "udp": port}
+    return [
+        {"type": "hello", "protocol": 1, "lease": 60.0, "have": {"0/0/0": 0}},
+        {"type": "ping", "sent": 1.0},
+        {"type": "ack", "sizes": {"1/0/0": 0}},
+        {"type": "setup", "uid": "r-1", "checks": [], "seconds": 30.0},
+        {"type": "probe", "addresses": ["127.0.0.1"], "port": port, "token": TOKEN, "seconds": 0.2, "nonce_dir": None},
+        {"type": "start", "terms": terms},
+        {"type": "stacks", "ranks": [1], "ask": "look"},
+        {"type": "counters", "ranks": [1]},
+        {"type": "end", "grace": 0.0, "reason": "failure"},
+        {"type": "listen", "port": 0, "token": TOKEN},
+        {"type": "serve", "token": TOKEN, "seconds": 0.2},
+        {"type": "reach", "token": TOKEN, "sender": 1, "names": [], "seconds": 0.2, "peers": {"b": peer}},
+    ]
+
+
+class Agent:
+    """A real agent of this machine behind a node's own rules."""
+
+    HEADER: Message = {"mode": "guard", "uid": "r-1", "node": "node_01", "mark": "r-1/node_01", "lease": 60.0,
+                       "grace": 0.2, "checks": []}  # fmt: skip
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.rules = PinnedRules(own_of(spec))
+        self.rules.connected("127.0.0.1", "127.0.0.1")
+        self.frames: list[Message] = []
+        self._relay: subprocess.Popen[bytes] | None = None
+        self.attach("guard")
+
+    def attach(self, mode: str = "attach") -> None:
+        """A new relay; the one before ends."""
+        self._end_relay()
+        self._relay = spawn(self.rules.header({**self.HEADER, "mode": mode}))
+        self._decoder = Decoder()
+
+    def _end_relay(self) -> None:
+        if self._relay is not None:
+            assert self._relay.stdin is not None and self._relay.stdout is not None
+            self._relay.stdin.close()
+            self._relay.stdout.close()
+            self._relay.kill()
+            self._relay.wait()
+
+    def give(self, data: bytes) -> bool:
+        """Whether the rules let it pass; each begins a stream of its own, as after a new connection."""
+        assert self._relay is not None and self._relay.stdin is not None
+        self.rules._down = Decoder()
+        try:
+            made = self.rules.down(data)
+        except (Refused, FrameError):
+            return False
+        try:
+            self._relay.stdin.write(made)
+        except BrokenPipeError:  # an order before has ended the connection
+            self.attach()
+        return bool(made)
+
+    def until(self, kind: str) -> Message:
+        assert self._relay is not None and self._relay.stdout is not None
+        while True:
+            for frame in self.frames:
+                if frame["type"] == kind:
+                    self.frames.clear()
+                    return frame
+            data = os.read(self._relay.stdout.fileno(), 1 << 18)
+            assert data, "the agent is gone"
+            self.rules.up(data)
+            self.frames += [f for f in self._decoder.feed(data) if isinstance(f, dict)]
+
+    def alive(self) -> int:
+        """The agent's pid over a new connection; fails where it does not answer."""
+        self.attach()
+        assert self.give(pack_json({"type": "hello", "protocol": 1, "lease": 60.0, "have": {}}))
+        hello = self.until("hello")
+        assert not hello["dead"], hello
+        return int(hello["pid"])
+
+    def close(self) -> None:
+        self.alive()
+        self.give(pack_json({"type": "end", "grace": 0.0, "reason": "done"}))
+        self.until("ended")
+        self.give(pack_json({"type": "release"}))
+        assert self._relay is not None and self._relay.stdout is not None
+        while os.read(self._relay.stdout.fileno(), 1 << 18):
+            pass
+        self._end_relay()
+
+
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    """A directory with a short path: a socket's is bounded."""
+    with tempfile.TemporaryDirectory(prefix="ar") as path:
+        yield path
+
+
+@pytest.mark.parametrize("what", ["train", "check"])
+def test_whatever_order_passes_the_agent_lives_and_runs_its_own_program(
+    what: str, tmp_path: Path, scratch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.chdir(work)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "py-spy").write_text("#!/bin/sh\nexit 1\n")  # it would take most of the time
+    (tmp_path / "bin" / "py-spy").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    spec = RunSpec(nodes=2, node_rank=1, master_addr="127.0.0.1", node_dir=scratch, nproc=1)
+    spec = dataclasses.replace(spec, python=sys.executable)
+    spec = dataclasses.replace(spec, command=("train.py",)) if what == "train" else spec
+    budget, passed = Budget(150), Counter[str]()
+    agent = Agent(spec)
+    agent.give(pack_json({"type": "hello", "protocol": 1, "lease": 60.0, "have": {}}))
+    pid = int(agent.until("hello")["pid"])
+    master = Service(token=TOKEN)
+    honest = orders(master.port)
+    try:
+        for number in budget.rounds():
+            order = budget.random.choice(honest)
+            changed = mutated(order, budget.random) if number % 5 else order
+            body = json.dumps(changed).encode()
+            frame = struct.pack(">IB", len(body) + 1, ord("J")) + body
+            if agent.give(frame if number % 7 else flipped(frame, budget.random)):
+                passed[str(order["type"])] += 1
+            if number % 25 == 24:
+                assert agent.alive() == pid
+        assert agent.alive() == pid
+        _only_own_programs(work)
+    finally:
+        budget.report(f"orders ({what})", passed=sum(passed.values()), kinds=len(passed))
+        agent.close()
+        master.close()
+    assert sorted(p.name for p in work.iterdir()) == ["train.py"]
+
+
+def _only_own_programs(work: Path) -> None:
+    """What works in the node's directory is the agent and its program."""
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(work) and int(entry) != os.getpid():
+                words = Path(f"/proc/{entry}/cmdline").read_bytes()
+                assert b"ALLRANKS-" in words or b"train.py" in words or words == b"", words
+
+
