@@ -27,12 +27,13 @@ class Joined:
     def start(
         self, host: Host, rank: int, program: list[str], *options: str, nnodes: int = 4,
         secret: str | None = SECRET, env: dict[str, str] | None = None, master: str = "h1", bare: bool = False,
+        nproc: str = "1",
     ) -> Joined:  # fmt: skip
         """One node; `bare`: who it is stands in `env` alone."""
         work = self.place / "work"
         work.mkdir(exist_ok=True)
         words = [] if bare else ["--nnodes", str(nnodes), "--node-rank", str(rank), "--master-addr", master]
-        words += ["--nproc", "1", "--python", PYTHON, "--runs-dir", str(self.runs), *options]
+        words += ["--nproc", nproc, "--python", PYTHON, "--runs-dir", str(self.runs), *options]
         words += ["--", *program] if program else []
         full = {"PYTHONPATH": os.pathsep.join(os.environ.get("PYTHONPATH", "").split(os.pathsep)), **(env or {})}
         if secret is not None:

@@ -178,20 +178,88 @@ def _events(joined: Joined, name: str) -> list[dict]:
     return [e for e in map(json.loads, lines) if e["event"] == name]
 
 
-def test_sigterm_on_any_node_gives_every_rank_time_to_save(joined: Joined) -> None:
+def test_sigterm_on_several_nodes_gives_every_rank_time_to_save(joined: Joined) -> None:
+    """A scheduler tells every node: that is not the second signal, which would wait for nothing."""
     code = (
         "import os, signal, sys, time\n"
-        "def save(*_):\n    open('saved-' + os.environ['RANK'], 'w').close(); sys.exit(0)\n"
+        "def save(*_):\n    time.sleep(1)\n    open('saved-' + os.environ['RANK'], 'w').close(); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\nopen('up-' + os.environ['RANK'], 'w').close()\ntime.sleep(999)\n"
     )
     work = joined.place / "work"
     work.mkdir()
     (work / "saves.py").write_text(code)
     begun(joined.all(["saves.py"]))
-    joined.kill(joined.bed.hosts[2], signal.SIGTERM)
+    for host in joined.bed.hosts[1:]:
+        joined.kill(host, signal.SIGTERM)
     assert set(joined.codes().values()) == {143}
     assert sorted(p.name for p in work.glob("saved-*")) == [f"saved-{r}" for r in range(4)]
     joined.nothing_left()
+
+
+@pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 143, "SIGHUP"),
+                                                      (signal.SIGINT, 130, "Ctrl-C")])  # fmt: skip
+def test_a_signal_to_node_0_while_it_waits_ends_the_others_with_the_reason(
+    joined: Joined, number: int, code: int, name: str
+) -> None:
+    for rank in (0, 1):
+        joined.start(joined.bed.hosts[rank], rank, STEPS, nnodes=3)
+    joined.until("h2", "2 of 3 nodes are here")
+    joined.kill(joined.bed.hosts[0], number)
+    assert set(joined.codes().values()) == {code}
+    for host in ("h1", "h2"):
+        assert f"node 0 (h1) was ended by {name} while it waited for node 2" in joined.said(host)
+    assert joined.document("result.json")["exit"] == code
+    joined.nothing_left()
+
+
+def test_each_nodes_own_number_of_ranks_holds(joined: Joined) -> None:
+    for rank, nproc in enumerate(("1", "3", "2")):
+        joined.start(joined.bed.hosts[rank], rank, program("v_gloo.py", "sum"), nnodes=3, nproc=nproc)
+    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    (plan,) = _events(joined, "plan")
+    assert (plan["world_size"], plan["ranks"]) == (6, {"h1": 1, "h2": 3, "h3": 2})
+    logs = sorted(str(p.relative_to(joined.run_dir / "logs")) for p in joined.run_dir.glob("logs/node_*/rank_*.log"))
+    assert logs == [
+        "node_00_h1/rank_000.log", "node_01_h2/rank_001.log", "node_01_h2/rank_002.log", "node_01_h2/rank_003.log",
+        "node_02_h3/rank_004.log", "node_02_h3/rank_005.log",
+    ]  # fmt: skip
+    joined.nothing_left()
+
+
+# What is wrong, where node 0 is said to be, its port, and the verdict.
+UNREACHED = [
+    ("refused", "h1", 29402, "master-unreachable", "refused: nothing listens there"),
+    ("filtered", "h1", 29400, "port-blocked", "a firewall drops it"),
+    ("rejected", "h1", 29401, "master-unreachable", "a firewall rejects it"),
+    ("resolution", "no-such-host", 29400, "name-resolution", "the name cannot be resolved"),
+    ("no-route", "192.0.2.7", 29400, "master-unreachable", "unreachable"),
+    ("switched-off", "h4", 29400, "master-unreachable", "no route to host"),
+    ("own-loopback", "h3", 29400, "hostname-resolves-to-loopback", "127.0.1.1 here, which is this node itself"),
+]
+
+
+def test_a_node_that_cannot_reach_node_0_says_why(bed4: Bed, tmp_path: Path) -> None:
+    bed4.hosts[0].drop_port(29400)
+    bed4.hosts[0].reject_port(29401)
+    bed4.hosts[3].link_down()
+    bed4.hosts[2].own_name_to("127.0.1.1")
+    made = {name: Joined(bed4, tmp_path / name) for name, *_ in UNREACHED}
+    host = bed4.hosts[2]
+    host.run(["ip", "neigh", "flush", "all"])  # to a neighbour that was there a moment ago packets just vanish
+    for name, master, port, _, _ in UNREACHED:
+        made[name].place.mkdir()
+        log = {"ALLRANKS_TERMINATION_LOG": str(tmp_path / name / "termination")}
+        options = ("--init-timeout", "5s", "--json", "--port", str(port))
+        made[name].start(host, 1, STEPS, *options, master=master, env=log)
+    for name, master, port, cause, said in UNREACHED:
+        assert made[name].codes() == {"h3": 4}
+        document = json.loads(made[name].said("h3").splitlines()[-1])
+        verdict = document["verdict"]
+        assert (verdict["cause"], document["exit"]) == (cause, 4), json.dumps(verdict)
+        assert verdict["message"].startswith(f"h3 cannot reach node 0 at {master} port {port}: ")
+        assert said in verdict["message"] and verdict["remedy"] and verdict["evidence"]
+        assert verdict["where"] == {"node": "h3", "peer": master, "port": port}
+        assert json.loads((tmp_path / name / "termination").read_text())["cause"] == cause
 
 
 @pytest.mark.slow
@@ -202,6 +270,16 @@ def test_check_and_tests_need_no_ssh(joined: Joined) -> None:
     joined.all([], "--test", "sync", "--size", "64KB")
     assert set(joined.codes().values()) == {0}, joined.said("h1")
     assert "PASS" in joined.said("h1") and joined.said("h2").splitlines()[-1] == "join      all tests passed"
+    joined.nothing_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", ["staged", "pairs"])
+def test_groups_of_joined_nodes_are_tested_too(joined: Joined, suite: str) -> None:
+    """Groups have another first node than node 0, and nodes that try one another."""
+    joined.all([], "--test", suite, "--size", "64KB")
+    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    assert joined.said("h2").splitlines()[-1] == "join      all tests passed"
     joined.nothing_left()
 
 

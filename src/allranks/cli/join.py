@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -15,13 +16,17 @@ from allranks.backends.join import agreed, follow, hello_of, require_loopback, t
 from allranks.backends.plugins import all_checks
 from allranks.cluster import Cluster
 from allranks.errors import AllranksError, UsageError
+from allranks.findings import Verdict
 from allranks.gang import session as sessions
-from allranks.gang.joining import Meeting, NoStart, end_sentence, write_termination
+from allranks.gang.joining import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
 from allranks.gang.places import Setting, setup_message
 from allranks.gang.session import own_environment
+from allranks.node.netfacts import interfaces
+from allranks.plan.network import never_reached
 from allranks.plan.pinned import Own
 from allranks.report.lines import LinesView
 from allranks.report.live import View
+from allranks.report.text import verdict_lines
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 from allranks.spec.whereabouts import node_names, whereabouts
@@ -31,10 +36,13 @@ from .check import choose, look
 from .keys import offer
 from .options import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TIMES, Text, option, split_words
 from .run import close, opening
+from .signals import Ending
 from .target import resolve_options, say_notes
 from .test import run_suite
 
 MEETING = "Meeting"
+OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
+VERDICT_CONFIDENCE = 0.9
 TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
 # Fields of a setup message that a node takes from nobody else.
 OWN_SETUP = (
@@ -155,12 +163,14 @@ def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> i
     names = node_names(os.environ, spec.master_addr or "", spec.nodes or 1)
     meeting = Meeting(spec, agreed(spec, os.getcwd()), secret, names, say)
     code, message = exits.NODE_FAILED, "the coordinator failed"
+    ending = Ending()
     try:
         meeting.open()
-        cluster = meeting.gather()
+        cluster = meeting.gather(ending.taken)
         if isinstance(cluster, NoStart):
             code, message = cluster.exit, cluster.finding.message
             return _no_start(meeting, cluster, view)
+        ending.throw()
         code, message = _begin(resolved, cluster, meeting, check, view, json_)
         return code
     except AllranksError as error:
@@ -170,14 +180,18 @@ def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> i
         code, message = exits.CTRL_C, "ended by Ctrl-C on node 0"
         raise
     finally:
+        ending.note()  # the others are told, whatever comes now
         meeting.finish(code, message)
 
 
 def _begin(
     resolved: Resolved, cluster: Cluster, meeting: Meeting, check: bool, view: View | LinesView, json_: bool
 ) -> tuple[int, str]:
-    # what the gate offers: the address that was named, or with --network whatever lies in it
-    spec = resolved.spec if not resolved.spec.network else dataclasses.replace(resolved.spec, master_addr=None)
+    spec = with_ranks_of_each(resolved.spec, cluster)
+    if spec.network or (spec.test and spec.suite in OTHER_FIRST):  # not the address that was named
+        spec = dataclasses.replace(spec, master_addr=None)
+    if check or spec.test:
+        meeting.on_stop(_stop_here)
     if check:
         code = look(spec, cluster, choose(spec), False, json_, meeting.transport())
         return code, "the check found nothing wrong" if code == 0 else "the check found what node 0 shows"
@@ -190,12 +204,16 @@ def _begin(
         transport=meeting.transport(),
     )  # fmt: skip
     meeting.on_stop(session.stop_from_afar)
-    meeting.on_signal(session.signal_at_node)
     view.opening(opening(session))
     result = session.run(None if json_ else offer)
     code, message = close(session, result, False), end_sentence(result)
     _terminate(result.get("verdict"), message)
     return code, message
+
+
+def _stop_here(reason: str) -> None:
+    """A node wants the end of a check or a test: as if this one had got the signal."""
+    os.kill(os.getpid(), signal.SIGINT if reason == "ctrl-c" else signal.SIGTERM)
 
 
 def _no_start(meeting: Meeting, ended: NoStart, view: View | LinesView) -> int:
@@ -229,11 +247,18 @@ def take_part(spec: RunSpec, secret: bytes, json_: bool) -> int:
     say = _say_line if json_ else _say
     say(f"node {spec.node_rank} of {spec.nodes} ({hello['hostname']}): dialling {places[0][0]}:{places[0][1]}")
     outcome = follow(spec, own_of(spec), secret, hello, places, say)
-    _terminate(None, outcome.message)
+    finding = never_reached(str(hello["hostname"]), spec, interfaces(), outcome.tried) if outcome.tried else None
+    verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE).to_json() if finding is not None else None
+    message = finding.message if finding is not None else outcome.message
+    _terminate(verdict, message)
     if json_:
-        sys.stdout.write(json.dumps({"schema": 1, "exit": outcome.exit, "message": outcome.message}) + "\n")
+        document = {"schema": 1, "exit": outcome.exit, "message": message}
+        sys.stdout.write(json.dumps({**document, "verdict": verdict} if verdict else document) + "\n")
+    elif verdict is not None:
+        for line in (f"{outcome.message}", *verdict_lines(verdict)):
+            _say(line)
     else:
-        _say(outcome.message)
+        _say(message)
     return outcome.exit
 
 

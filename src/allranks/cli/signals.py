@@ -5,7 +5,51 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+from allranks.errors import Interrupted
+
+from . import exits
+
 WORDS = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "stop", signal.SIGHUP: "leave"}
+
+
+class Ending:
+    """What SIGINT, SIGTERM and SIGHUP do to a command that others depend on: noted until `taken`, or raised.
+
+    asyncio's handlers go in its place while a loop has some, and leave the system's behind: so `note` and `throw`
+    put this one in place again."""
+
+    def __init__(self) -> None:
+        self._seen: str | None = None
+        self._throws = False
+        self.note()
+
+    def note(self) -> None:
+        """From now on a signal is remembered."""
+        self._install(False)
+
+    def throw(self) -> None:
+        """From now on a signal raises KeyboardInterrupt or Interrupted in the main thread."""
+        self._install(True)
+        if self._seen is not None:
+            self._on_signal(signal.Signals[self._seen], None)
+
+    def taken(self) -> str | None:
+        """The name of the first signal that has come."""
+        return self._seen
+
+    def _install(self, throws: bool) -> None:
+        self._throws = throws
+        for number in WORDS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        self._seen = self._seen or name
+        if not self._throws:
+            return
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Interrupted(f"ended by {name}", exits.TERMINATED)
 
 
 class Signals:

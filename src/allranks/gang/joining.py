@@ -61,15 +61,25 @@ class Meeting:
         port = self._listener.start(hosts, self._spec.join_port)
         self._say(f"node 0 of {self._count} ({self._mine_name()}) listens on port {port}")
 
-    def gather(self) -> Cluster | NoStart:
-        """The cluster once all are here; else why not."""
+    def gather(self, interrupted: Callable[[], str | None]) -> Cluster | NoStart:
+        """The cluster once all are here; else why not. `interrupted` gives the name of a signal that node 0 got."""
         deadline = self._started + self._spec.init_timeout
-        missing = self._listener.wait(deadline, self._tell, lambda: bool(self._admission.failure or self._stop))
+        signals: list[str] = []
+
+        def given_up() -> bool:
+            signals.extend(filter(None, (interrupted(),)))
+            return bool(self._admission.failure or self._stop or signals)
+
+        missing = self._listener.wait(deadline, self._tell, given_up)
         if self._admission.failure is not None:
             return NoStart(UsageError.exit_code, self._admission.failure)
-        if self._stop:
-            code = CTRL_C if self._stop == "ctrl-c" else STOPPED
-            return NoStart(code, Finding("unknown", "fail", f"a node was ended ({self._stop}) before all had come"))
+        if signals or self._stop:
+            is_ctrl_c = "SIGINT" in signals or (not signals and self._stop == "ctrl-c")
+            who = f"node 0 ({self._mine_name()})" if signals else "a node"
+            by = "Ctrl-C" if is_ctrl_c else (signals[0] if signals else "SIGTERM")
+            waited_for = f" while it waited for node {self._listed(missing)}" if missing else ""
+            finding = Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}")
+            return NoStart(CTRL_C if is_ctrl_c else STOPPED, finding)
         if missing:
             return NoStart(SERVICE, self._never_came(missing))
         self._admission.started = True
@@ -80,13 +90,10 @@ class Meeting:
         return DialledTransport(self._listener, self._ranks, self._spec.guard_python, self._spec.python)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
-        """What to do when a node asks for the end."""
+        """What to do when a node asks for the end, or has asked since all were here."""
         self._listener.stopped = stop
-
-    def on_signal(self, passed_on: Callable[[str, str], None]) -> None:
-        """What to do when a node got a signal for the ranks: call with the node's name and the signal's."""
-        names = {rank: name for name, rank in self._ranks.items()}
-        self._listener.signalled = lambda rank, signal: passed_on(names[rank], signal)
+        if self._stop:
+            stop(self._stop)
 
     def finish(self, exit_code: int, message: str) -> None:
         """Every node hears how it ended."""
@@ -121,7 +128,7 @@ class Meeting:
         here = {0: self._mine_name()}
         for rank, seat in self._listener.seats.items():
             if seat.line is not None:
-                here[rank] = str(seat.hello.get("hostname") or seat.address)
+                here[rank] = seat.hello.hostname or seat.address
         return here
 
     def _tell(self, missing: list[int]) -> None:
@@ -157,10 +164,14 @@ class Meeting:
         self._ranks = {names[rank]: rank for rank in self._listener.seats}
         nodes = [Node(0, names[0], names[0], slots=self._spec.nproc, is_local=True)]
         for rank, seat in sorted(self._listener.seats.items()):
-            nproc = seat.hello.get("nproc")
-            slots = nproc if isinstance(nproc, int) and 0 < nproc <= 1024 else None
-            nodes.append(Node(rank, names[rank], seat.address, slots=slots))
+            nodes.append(Node(rank, names[rank], seat.address, slots=seat.hello.nproc))
         return Cluster(tuple(nodes), "join")
+
+
+def with_ranks_of_each(spec: RunSpec, cluster: Cluster) -> RunSpec:
+    """The spec of a run on joined nodes: where their --nproc differ, each node's own holds and none is common."""
+    counts = {node.slots for node in cluster.nodes}
+    return spec if len(counts) == 1 else dataclasses.replace(spec, nproc=None)
 
 
 def _unique(names: Mapping[int, str]) -> dict[int, str]:

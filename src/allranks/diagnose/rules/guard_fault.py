@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from allranks.findings import Where
 
 from ..incident import Fault, Incident
-from ..naming import SIGNALS, numbers
+from ..naming import numbers
 from .candidate import Candidate, Strength
+from .failures import SIGNALS
 from .words import name_nodes, one_line
 
 ID = "guard-fault"
