@@ -148,6 +148,43 @@ def test_prelude_that_fails_on_one_node(bed4: Bed, tmp_path: Path) -> None:
     assert "module: cuda/12 not found" in verdict["message"]
 
 
+def test_a_prelude_that_fails_everywhere(bed2: Bed, tmp_path: Path) -> None:
+    """One sentence names all, with the shell's own words."""
+    launch = Launch(bed2, tmp_path).start(program("tell.py"), "--prelude", "export A=1\nsource nofile.sh\nexport B=2")
+    verdict = refused(bed2, launch, "remote-path-missing", None)
+    assert verdict["message"].startswith("h1 and h2: line 2 of the prelude ended with code 1: source nofile.sh")
+    assert "nofile.sh: No such file or directory" in verdict["message"]
+
+
+def test_functions_that_the_login_shell_exports(bed2: Bed, tmp_path: Path) -> None:
+    """`module` is one, and ssh's command is run by a /bin/sh that drops it."""
+    for host in bed2.hosts:
+        host.set_shell("root", "bash")
+        function = 'module() { case $2 in cuda) export CUDA_HOME=/opt/cuda;; *) echo "no $2" >&2; return 1;; esac; }'
+        host.write_home("root", ".bashrc", f"{function}\nexport -f module\n")
+    launch = Launch(bed2, tmp_path / "one").start(program("tell.py"), "--prelude", "module load cuda")
+    done(bed2, launch)
+    for rank in (0, 1):
+        environment = told(launch, rank)["env"]
+        assert environment["CUDA_HOME"] == "/opt/cuda"
+        assert environment["BASH_FUNC_module%%"].startswith("() {")
+    launch = Launch(bed2, tmp_path / "other").start(program("tell.py"), "--prelude", "module load cudnn")
+    verdict = refused(bed2, launch, "remote-path-missing", None)
+    assert "line 1 of the prelude ended with code 1: module load cudnn: no cudnn" in verdict["message"]
+
+
+def test_a_node_without_bash(bed2: Bed, tmp_path: Path) -> None:
+    host = bed2.host("h2")
+    host.set_shell("root", "dash")
+    host.run(["mount", "--bind", "/dev/null", "/usr/bin/bash"])
+    try:
+        launch = Launch(bed2, tmp_path).start(program("tell.py"), "--prelude", "export A=1")
+        verdict = refused(bed2, launch, "remote-path-missing", "h2")
+    finally:
+        host.run(["umount", "/usr/bin/bash"])
+    assert verdict["message"] == "h2: --prelude needs bash, which is not on PATH of this node"
+
+
 def test_prelude_and_env_reach_the_ranks(bed2: Bed, tmp_path: Path) -> None:
     odd = "two words, 'quotes' \"both\", $HOME ! \\ and\na new line"
     launch = Launch(bed2, tmp_path)

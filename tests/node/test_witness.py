@@ -87,6 +87,29 @@ def test_another_process_is_not_followed() -> None:
     assert seen("os._exit(3)", socket="/other/report.sock") == []
 
 
+def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """runner_launched.py reports and then becomes the runner."""
+    looks: list[int] = []
+    real = open
+
+    def empty_at_first(path: str, *rest: object) -> object:
+        if str(path).endswith("/environ"):
+            looks.append(1)
+            return real(os.devnull, "rb") if len(looks) < 4 else real(path, *rest)  # type: ignore[call-overload]
+        return real(path, *rest)  # type: ignore[call-overload]
+
+    child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
+    with selectors.DefaultSelector() as selector:
+        one = Witness(selector, SOCKET)
+        settled(child.pid)
+        monkeypatch.setattr(witness, "open", empty_at_first, raising=False)
+        one.heard({"event": "launched", "pid": child.pid, "rank": 5}, None)
+        assert (len(selector.get_map()), list(one.processes)) == (1, [5])
+        one.forget()
+    child.kill()
+    child.wait()
+
+
 def test_before_python_3_9(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(witness.os, "pidfd_open", raising=False)
     assert [(rank, os.waitstatus_to_exitcode(s)) for rank, s in seen("os._exit(4)")] == [(3, 4)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.hosts.launching import PYTHON, Launch
+from tests.hosts.launching import BOUND, PYTHON, Launch
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 
@@ -37,6 +39,32 @@ class SlurmLaunch(Launch):
         """`allranks run --slurm`: submits and follows."""
         words = ["--slurm", "--nodes", str(nodes), "--python", PYTHON, "--json", *options]
         return self._popen(self.command("run", *words, "--", *program), env)
+
+    def script(self, program: Sequence[str], *options: str, directives: Sequence[str] = (), start: str = "exec") -> str:
+        """A user's own batch script with `allranks run` in it; gives the job's number. `start`: exec, or nothing."""
+        run = shlex.join(self.command("run", *options, "--python", PYTHON, "--json", "--", *program))
+        lines = ["#!/bin/bash", *(f"#SBATCH {d}" for d in directives), f"{start} {run}"]
+        (self.work / "job.sh").write_text("\n".join(lines) + "\n")
+        done = subprocess.run(
+            ["sbatch", "--parsable", f"--output={self.place}/stdout", f"--error={self.place}/stderr", "job.sh"],
+            env=self.environment(), cwd=self.work, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def written_result(self, bound: float = BOUND) -> dict[str, Any]:
+        """result.json, once it is there."""
+        path = wait_until(lambda: self.runs.is_dir() and self.run_dir / "result.json", bound, "a run directory")
+        wait_until(path.exists, bound, f"result.json\n{self.stderr if (self.place / 'stderr').exists() else ''}")
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def task_pid(self, name: str) -> int:
+        """The machine pid of this run's task on a node: what slurmstepd has started there."""
+        for process in self.slurm.hosts.host(name).pids():
+            parent = Path(f"/proc/{process.ppid}/comm")
+            if process.pid in self.alive() and parent.exists() and parent.read_text().startswith("slurmstepd"):
+                return process.pid
+        raise AssertionError(f"no task of this run on {name}")
 
     def _popen(self, words: list[str], env: dict[str, str] | None) -> SlurmLaunch:
         self.process = subprocess.Popen(

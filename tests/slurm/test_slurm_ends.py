@@ -82,6 +82,17 @@ def test_preempted_for_good(slurm: SlurmBed, tmp_path: Path) -> None:
     assert "preempted" in result["verdict"]["message"] and saved(launch) == ["saved-0", "saved-1"]
 
 
+def test_slurm_takes_the_node_that_the_controller_is_on(slurm: SlurmBed, tmp_path: Path) -> None:
+    """The controller lives on and gets SIGTERM, as at a scancel: srun's own word tells them apart."""
+    launch = SlurmLaunch(slurm, tmp_path)
+    launch.script(program("nasty.py", "wait"), directives=["--nodelist=h[3-4]", "-N2", "--no-requeue"], start="")
+    launch.until_running(2)
+    slurm.scontrol("update", "nodename=h3", "state=down", "reason=test")
+    verdict = launch.written_result()["verdict"]
+    assert (verdict["cause"], verdict["where"].get("node")) == ("node-network-down", "h3"), verdict
+    launch.all_gone()
+
+
 def test_the_controllers_own_node_dies(slurm: SlurmBed, tmp_path: Path) -> None:
     """Nobody is left there to say anything: the verdict is Slurm's, given by who follows."""
     launch = SlurmLaunch(slurm, tmp_path).outside(program("nasty.py", "wait"), "--sbatch", "--no-requeue", nodes=2)

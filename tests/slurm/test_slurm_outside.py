@@ -56,6 +56,20 @@ def test_an_exception_then_its_verdict_and_exit_code(slurm: SlurmBed, tmp_path: 
     launch.nothing_left()
 
 
+def test_functions_that_the_submitting_shell_exports_reach_the_prelude(slurm: SlurmBed, tmp_path: Path) -> None:
+    """Through sbatch, the batch script, srun and the shell of its tasks."""
+    function = '() {  case $2 in cuda) export CUDA_HOME=/opt/cuda;; *) echo "no $2" >&2; return 1;; esac\n}'
+    launch = SlurmLaunch(slurm, tmp_path)
+    launch.outside(
+        program("tell.py"), "--prelude", "module load cuda; [ $SLURMD_NODENAME = h1 ] || module load cudnn", nodes=2,
+        env={"BASH_FUNC_module%%": function},
+    )  # fmt: skip
+    verdict = launch.result()["verdict"]
+    assert (verdict["cause"], verdict["where"]["node"]) == ("remote-path-missing", "h2"), launch.stderr
+    assert "ended with code 1: module load cudnn: no cudnn" in verdict["message"]
+    launch.nothing_left()
+
+
 @pytest.mark.slow
 def test_detached_then_status_logs_attach_and_stop(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)

@@ -389,12 +389,29 @@ def test_all_unreachable_nodes_are_found() -> None:
 
 
 def test_a_failed_prelude_ends_it() -> None:
+    """The others get a moment, so that all on which it fails are named together."""
     drive = Drive()
     for name in drive.names:
         drive.hello(name)
-    words = drive.facts("h1", "the prelude ended with code 1")
+    error = "line 1 of the prelude ended with code 1: module load cuda\nbash: line 1: module: command not found"
+    assert drive.facts("h2", error) == ["facts", "finding"]
+    assert drive.facts("h0") == ["facts"]
+    words = drive.facts("h1", error)
     assert words[:3] == ["facts", "finding", "ending"]
-    assert "prelude" in drive.gang.findings[0].message and drive.gang.findings[0].where.node == "h1"
+    assert [f.where.node for f in drive.gang.findings] == ["h1", "h2"]
+    assert drive.gang.findings[0].message == f"h1: {error}".replace("\n", ": ")
+
+
+def test_a_failed_prelude_waits_for_no_slow_node() -> None:
+    drive = Drive()
+    for name in drive.names:
+        drive.hello(name)
+    drive.facts("h1", "the prelude ended with code 1")
+    drive.now += GATHER_PATIENCE - 0.1
+    assert drive.feed(Tick("", drive.now)) == []
+    drive.now += 0.2
+    assert drive.feed(Tick("", drive.now))[0] == "ending"
+    assert "h1" in drive.gang.findings[0].message
 
 
 def test_a_failed_check_ends_it() -> None:

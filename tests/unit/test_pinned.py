@@ -212,6 +212,7 @@ PASSED = [
     ({"type": "end", "grace": 1.0, "reason": "ctrl-c"}, {}),
     ({"type": "stacks", "ranks": [2, 3], "ask": "dump"}, {}),
     ({"type": "counters", "ranks": [2]}, {}),
+    ({"type": "signal", "attempt": 0, "order": 1, "name": "USR1"}, {}),
     ({"type": "release"}, {}),
     (PROBE, {"nonce_dir": None, "only": ["a", "10.0.0.1"]}),
 ]
@@ -240,6 +241,8 @@ REFUSED = [
     {"type": "stacks", "ranks": [-1], "ask": "look"},
     {"type": "stacks", "ranks": [0], "ask": "exec"},
     {"type": "counters", "ranks": [10**9]},
+    {"type": "signal", "attempt": 0, "order": 1, "name": "KILL"},
+    {"type": "signal", "attempt": 0, "order": -1, "name": "USR1"},
     {"type": "setup", "uid": "u", "seconds": 1e9},
     {"type": "setup", "uid": "../u", "seconds": 30},
     {"type": "listen", "port": 0, "token": TOKEN},

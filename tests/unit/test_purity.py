@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("cluster", "spec", "plan", "preflight", "diagnose", "links", "overlap")
 GANG = ("machine", "roster", "states", "members", "places", "remarks", "hanging", "auditing", "gathering", "spares",
-        "lingering", "policy", "history", "groups")  # fmt: skip
+        "lingering", "policy", "history", "groups", "signals")  # fmt: skip
 REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "machines")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "findings.py", "errors.py")  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
+from allranks.node.processes import USER_SIGNALS
 from allranks.node.secure import Handshake, Records, SecureError, pack_control, read_control
 
 from .transport import Client, Transport
@@ -169,7 +170,7 @@ class Listener:
     """Admits `count - 1` nodes (rank 0 is this one). `admit(seats, hello, address)` gives the rank or raises Refuse.
 
     `told` is called, from the listener's thread, with what a person should know; `stopped` with the reason when a
-    node asks for the run to end.
+    node asks for the run to end; `signalled` with the node's rank and USR1 or USR2 when it got a signal for the ranks.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class Listener:
     ) -> None:  # fmt: skip
         self.seats = {rank: Seat(rank) for rank in range(first, count)}
         self.stopped: Callable[[str], None] = lambda reason: None
+        self.signalled: Callable[[int, str], None] = lambda rank, name: None
         self._secret, self._admit, self._told = secret, admit, told
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
@@ -367,6 +369,8 @@ class Listener:
             await line.shut(message["number"])
         elif message["type"] == "stop" and message.get("reason") in STOPS:
             self.stopped(message["reason"])
+        elif message["type"] == "signal" and message.get("name") in USER_SIGNALS:
+            self.signalled(seat.rank, message["name"])
 
     async def _connect(self, rank: int, header: Mapping[str, Any], seconds: float) -> socket.socket | None:
         deadline = self._loop.time() + seconds

@@ -24,12 +24,16 @@ class Reach:
         self.step, self.engine = step, engine
         self.transport: Transport = step.transport()
         engine.told = step.output
+        engine.step_end = step.end_finding
 
     def begin(self, session: Session) -> None:
         """Before a run: where srun's words go, who is told of a SIGTERM, what Slurm will not give."""
         self.step.log_to(session.run_dir.path / "srun.log")
         self.step.listener.stopped = session.stop_from_afar
-        for text in self.engine.remarks(session.spec.stop_grace):
+        names = {task: name for name, task in self.step.ranks.items()}
+        self.step.listener.signalled = lambda task, signal: session.signal_at_node(names[task], signal)
+        self.step.on_end(session.step_ended)
+        for text in self.engine.remarks():
             session.say_note(text)
 
     def end(self) -> None:
@@ -44,9 +48,9 @@ def allocated(spec: RunSpec, cluster: Cluster) -> Reach | None:
     from allranks.backends.slurm.inside import inside  # imported late: few runs are Slurm's
     from allranks.backends.slurm.step import Step
 
-    engine = inside(os.environ)
+    engine = inside(os.environ, spec.stop_grace)
     assert engine is not None  # find_cluster has seen to it
-    return Reach(Step(spec, cluster, engine.allocation.job, _say), engine)
+    return Reach(Step(spec, cluster, engine.allocation.job, _say, engine.advice), engine)
 
 
 def step_argv(spec: RunSpec, cluster: Cluster) -> list[str]:

@@ -204,6 +204,7 @@ def _begin(
         transport=meeting.transport(),
     )  # fmt: skip
     meeting.on_stop(session.stop_from_afar)
+    meeting.on_signal(session.signal_at_node)
     view.opening(opening(session))
     result = session.run(None if json_ else offer)
     code, message = close(session, result, False), end_sentence(result)

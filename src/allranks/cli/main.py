@@ -30,6 +30,7 @@ VERBS = {
     "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "init": "write a commented allranks.toml",
 }
+OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 USAGE = """usage: allranks VERB [options]          allranks VERB --help
 
 {verbs}
@@ -60,6 +61,11 @@ def run_verb(verb: str, words: list[str]) -> int:
     if verb not in VERBS:
         return _fail(f"no verb {verb!r}; there are {', '.join(VERBS)}", exits.USAGE, as_json)
     import typer  # here: `allranks --help` needs none of it
+
+    if verb in OF_A_RUN:
+        from allranks.node.processes import survive_user_signals  # as typer
+
+        survive_user_signals()
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
     app.command(name=verb)(importlib.import_module(f"allranks.cli.{verb}").command)

@@ -18,7 +18,8 @@ _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 class Allocation:
     """What Slurm gave. `tasks` are tasks a node as they were asked for; empty where nobody asked.
 
-    `restarts` counts requeues of the job; `batch`: this process descends from the job's batch script.
+    `restarts` counts requeues of the job; `batch`: this process descends from the job's batch script, and
+    `made_by_allranks`: allranks has written that script.
     """
 
     job: str
@@ -26,10 +27,16 @@ class Allocation:
     tasks: tuple[int, ...] = ()
     restarts: int = 0
     batch: bool = False
+    made_by_allranks: bool = False
+
+
+MADE_BY_ALLRANKS = "ALLRANKS_BATCH_SCRIPT"  # a variable that the scripts of `run --slurm` and `render slurm` set
 
 
 def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """None outside of an allocation; ConfigError where the variables contradict each other."""
+    """None outside of an allocation; ConfigError where the variables contradict each other, UsageError in a
+    heterogeneous job."""
+    _refuse_heterogeneous(environ)
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
     nodelist = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
     if not job or not nodelist:
@@ -49,7 +56,18 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
         )
     restarts = environ.get("SLURM_RESTART_COUNT", "0")
     batch = environ.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in environ
-    return Allocation(job, nodes, tasks, int(restarts) if restarts.isdigit() else 0, batch)
+    made_by_allranks = batch and bool(environ.get(MADE_BY_ALLRANKS))
+    return Allocation(job, nodes, tasks, int(restarts) if restarts.isdigit() else 0, batch, made_by_allranks)
+
+
+def _refuse_heterogeneous(environ: Mapping[str, str]) -> None:
+    """Its components are jobs of their own: salloc names no nodes for all of them, sbatch those of the first."""
+    size = environ.get("SLURM_HET_SIZE") or environ.get("SLURM_PACK_SIZE") or ""  # before Slurm 20.02
+    if size.isdigit() and int(size) > 1:
+        raise UsageError(
+            f"job {environ.get('SLURM_JOB_ID', '?')} is heterogeneous: its {size} components have no step in common.\n"
+            "hint: ask for all nodes in one component, or reach them by ssh: --hosts"
+        )
 
 
 def tasks_per_node(text: str) -> tuple[int, ...]:

@@ -1,8 +1,19 @@
-"""Lists of words and of ranks as people write them (pure)."""
+"""Lists of words and of ranks as people write them, and the names of signals (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+# signal(7) of Linux; this module may stand on another system, so its own numbers are of no use
+SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+    10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
+}  # fmt: skip
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM for 15."""
+    return SIGNALS.get(number, f"signal {number}")
 
 
 def listed(words: Sequence[str]) -> str:

@@ -5,12 +5,16 @@ Facts: Slurm's job_state_string and job_reason_string (slurm_protocol_defs.c), `
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from allranks.findings import Finding, Where
+from allranks.plan.slurm import WARNING_SIGNAL
+
+from .naming import signal_name
 
 CHECK = "slurm"  # findings that are Slurm's own word carry it
 PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
@@ -177,10 +181,58 @@ def _meaning(reason: str) -> tuple[str, str]:
     return "", ""
 
 
+# -- what to do next time ------------------------------------------------------------------------------
+
+
+class Origin(enum.Enum):
+    """How the job was started: it decides which options its owner can change, and where they are written."""
+
+    ALLRANKS = "--sbatch"  # `allranks run --slurm`, or a script of `allranks render slurm`
+    SCRIPT = "#SBATCH"
+    SHELL = "salloc"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Fixes in the words of the job's origin. `warn_seconds`: how long before the end a signal leaves ranks time to
+    save (--stop-grace) and us to write it down."""
+
+    origin: Origin = Origin.ALLRANKS
+    warn_seconds: int = 45
+
+    def option(self, text: str) -> str:
+        """An option of sbatch or salloc where the user would write it."""
+        return f"{self.origin.value} {text}"
+
+    @property
+    def longer(self) -> str:
+        """Against a time limit."""
+        more = f"ask for more time ({self.option('--time=…')})"
+        if self.origin is Origin.ALLRANKS:
+            return f"{more} and save checkpoints in time: SIGTERM comes --stop-grace before the end"
+        if self.origin is Origin.SCRIPT:
+            return f"{more}. {self.warning}"
+        return f"{more}. With `salloc --signal=USR1@{self.warn_seconds}` ranks get SIGUSR1 before the end"
+
+    @property
+    def warning(self) -> str:
+        """How a script of the user's own gives ranks time to save before a limit or a preemption."""
+        directive = f"#SBATCH --signal=B:{WARNING_SIGNAL}@{self.warn_seconds}"
+        return f"With `{directive}` and `exec allranks run` ranks get SIGTERM in time to save"
+
+    @property
+    def preempted(self) -> str:
+        """Against a preemption."""
+        if self.origin is Origin.SHELL:
+            return "save checkpoints often: an allocation of salloc does not come back"
+        again = "the job starts again by itself, as a fresh attempt"
+        return f"save checkpoints at SIGTERM. With {self.option('--requeue')} {again}"
+
+
 # -- the end -------------------------------------------------------------------------------------------
 
 
-def ended(job: Job, kill_wait: int | None = None, line: str = "") -> Finding | None:
+def ended(job: Job, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
     """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
     given = f" ({job.limit})" if job.limit else ""
     saved = "" if kill_wait is None else f"; ranks had {kill_wait} s (KillWait)"
@@ -188,18 +240,18 @@ def ended(job: Job, kill_wait: int | None = None, line: str = "") -> Finding | N
     if job.state in ("TIMEOUT", "DEADLINE"):
         what = "its time limit" if job.state == "TIMEOUT" else "its deadline"
         message = f"Slurm ended job {job.id}: {what}{given} was up{saved}"
-        return _fail(LIMIT, message, LONGER, evidence)
+        return _fail(LIMIT, message, advice.longer, evidence)
     if job.state == "PREEMPTED" or (job.preempted and job.state in ("REQUEUED", "CANCELLED", "COMPLETING", "PENDING")):
-        return _fail(
-            LIMIT, f"Slurm preempted job {job.id}: a job of a higher priority took its nodes", PREEMPTED, evidence
-        )
+        message = f"Slurm preempted job {job.id}: a job of a higher priority took its nodes"
+        return _fail(LIMIT, message, advice.preempted, evidence)
     if job.state == "REQUEUED":
-        return _fail(LIMIT, f"Slurm put job {job.id} back into the queue", PREEMPTED, evidence)
+        return _fail(LIMIT, f"Slurm put job {job.id} back into the queue", advice.preempted, evidence)
     if job.state == "NODE_FAIL" or (job.state in PENDING and job.failed_node):
-        return _node_failed(job, evidence)
+        return _node_failed(job, evidence, advice)
     if job.state == "OUT_OF_MEMORY":
         message = f"Slurm ended job {job.id}: a process wanted more memory than the job has"
-        return _fail("host-out-of-memory", message, "ask for more: --sbatch --mem=… (0: all of the node's)", evidence)
+        remedy = f"ask for more: {advice.option('--mem=…')} (0: all of the node's)"
+        return _fail("host-out-of-memory", message, remedy, evidence)
     if job.state == "CANCELLED":
         by = f" by {_user(job.by)}" if job.by else ""
         return _fail("slurm-cancelled", f"job {job.id} was cancelled{by}", "start it again if not meant", evidence)
@@ -209,23 +261,47 @@ def ended(job: Job, kill_wait: int | None = None, line: str = "") -> Finding | N
     return None
 
 
-def _node_failed(job: Job, evidence: tuple[str, ...]) -> Finding:
+def script_ended(job: Job, line: str = "") -> Finding | None:
+    """The batch script ended while a step of it went on, which Slurm ends with it; None where it was Slurm's doing.
+
+    While the job completes, only the script's exit code tells it from a cancelled job, whose script ends by SIGTERM.
+    """
+    code, number = job.exit_code or 0, job.exit_signal or 0
+    if number in ENDS_OF_SLURM or code in (128 + end for end in ENDS_OF_SLURM):
+        return None
+    evidence = _evidence(job, line)
+    if number:
+        name = signal_name(number)
+        message = f"job {job.id}'s batch script was ended by {name}: its shell has no trap for it"
+        remedy = f"start `exec allranks run …` in it, or begin the script with `trap '' {name.replace('SIG', '')}`"
+        return _fail("slurm-config", message, remedy, evidence)
+    message = f"job {job.id}'s batch script ended (exit code {code}) before this run did: Slurm ends its steps with it"
+    remedy = "end the script with `exec allranks run …`, or with `wait` after `&`"
+    return _fail("slurm-config", message, remedy, evidence)
+
+
+ENDS_OF_SLURM = (9, 15)  # SIGKILL, SIGTERM
+
+
+def _node_failed(job: Job, evidence: tuple[str, ...], advice: Advice) -> Finding:
     node = job.failed_node or _only(job.nodes)
     which = node or (f"a node of {job.nodes}" if job.nodes else "a node")
     message = f"Slurm ended job {job.id}: {which} failed (it no longer answers slurmctld)"
-    remedy = "sinfo -R -l; scontrol show node NODE says since when. Leave it out: --sbatch --exclude=NODE"
-    return _fail("node-network-down", message, remedy.replace("NODE", node) if node else remedy, evidence, node)
+    name = node or "NODE"
+    without = advice.option(f"--exclude={name}")
+    remedy = f"sinfo -R -l; scontrol show node {name} says since when. Leave it out: {without}"
+    return _fail("node-network-down", message, remedy, evidence, node)
 
 
-def warned(job: Job, at: float, now: float) -> Finding:
+def warned(job: Job, at: float, now: float, advice: Advice = Advice()) -> Finding:
     """Slurm announced the end at `at` (unix seconds): the time limit where that is near, else a preemption."""
     left = _seconds_until(job.end, now)
     given = f" ({job.limit})" if job.limit else ""
     if job.preempted or left is None or left > LIMIT_NEAR:
         message = f"Slurm preempted job {job.id} for one of a higher priority: ranks were ended in order before it"
-        return _fail(LIMIT, message, PREEMPTED, _evidence(job, ""))
+        return _fail(LIMIT, message, advice.preempted, _evidence(job, ""))
     message = f"job {job.id}'s time limit{given} was nearly up: Slurm said so, and ranks were ended in order before it"
-    return _fail(LIMIT, message, LONGER, _evidence(job, ""))
+    return _fail(LIMIT, message, advice.longer, _evidence(job, ""))
 
 
 def _seconds_until(text: str, now: float) -> float | None:
@@ -237,10 +313,6 @@ def _seconds_until(text: str, now: float) -> float | None:
 
 LIMIT = "slurm-preempted-or-timeout"
 LIMIT_NEAR = 600.0  # seconds: Slurm's warnings of a limit come up to a minute early, ours at most minutes before it
-
-
-LONGER = "ask for more time (--sbatch --time=…) and save checkpoints in time: SIGTERM comes --stop-grace before the end"
-PREEMPTED = "save checkpoints at SIGTERM; with --sbatch --requeue the job starts again by itself, as a fresh attempt"
 
 
 def _only(nodes: str) -> str:
@@ -279,6 +351,11 @@ def cancelled(text: str) -> tuple[str, str] | None:
     return found
 
 
+def error_lines(stderr: str) -> tuple[str, ...]:
+    """What srun and slurmstepd call errors."""
+    return tuple(line.strip() for line in stderr.splitlines() if "error" in line)
+
+
 _OOM = re.compile(r"[^\n]*\boom.kill event[^\n]*")
 
 
@@ -288,22 +365,72 @@ def out_of_memory(text: str) -> str:
     return found[0].strip() if found else ""
 
 
+_NODE_FAILURE = re.compile(r"[Nn]ode failure on (?P<node>[\w.-]+)(?P<why>)")
 _ON_NODE = (
     re.compile(r"Task launch for \S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)"),
-    re.compile(r"[Nn]ode failure on (?P<node>[\w.-]+)(?P<why>)"),
+    _NODE_FAILURE,
     re.compile(r"[Tt]imed out waiting for (?:job )?(?:step|launch) response from (?P<node>[\w.-]+)(?P<why>)"),
 )
 _TASK = re.compile(r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: (?P<why>.+)")  # ended by itself, or with the step
 _WITH_THE_STEP = re.compile(r"Killed|Terminated|exit code 1(?:37|43)\b")
+_STEP_ENDS = re.compile(r"Terminating StepId|Job step aborted|forcing job termination|\*\*\* (?:STEP|JOB) ")
 
 
 def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[str, str]:
-    """What srun says of single nodes: name → its words. `nodes` are the ones that count."""
+    """What srun says of single nodes: name → its words. `nodes` are the ones that count.
+
+    Of tasks that were killed those count whose end made srun end the step: they are named before it says so.
+    """
     found: dict[str, str] = {}
     ended: dict[str, str] = {}
+    killed_first: dict[str, str] = {}
+    step_ends = False
     for line in stderr.splitlines():
+        if _STEP_ENDS.search(line) and not step_ends:
+            step_ends = True
+            killed_first = dict(ended)
         for pattern in (*_ON_NODE, _TASK):
             match = pattern.search(line)
             if match and (nodes is None or match["node"] in nodes):
                 (ended if pattern is _TASK else found).setdefault(match["node"], (match["why"] or line).strip())
-    return found or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}
+    return found or killed_first or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}
+
+
+def failed_node(stderr: str, nodes: Mapping[str, int]) -> tuple[str, str]:
+    """The first of the nodes that srun says has failed, and its line; empty where it says of none."""
+    for line in stderr.splitlines():
+        match = _NODE_FAILURE.search(line)
+        if match and match["node"] in nodes:
+            return match["node"], line.strip()
+    return "", ""
+
+
+NO_PYTHON = "no Python 3.8 or newer was found"
+_DEAD = re.compile(r"communication|timed out|node failure|not responding|refused", re.IGNORECASE)
+
+
+def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], advice: Advice = Advice()) -> Finding:
+    """A node that srun or its own shell has given up; `started`: allranks ran there before."""
+    if NO_PYTHON in why:
+        remedy = "name one with --guard-python /path/to/python3"
+        return _fail("environment-mismatch", f"{node}: {why}", remedy, evidence, node)
+    what = "srun ended the step because of its task there" if started else "Slurm could not start its task"
+    without = advice.option(f"--exclude={node}")
+    remedy = f"sinfo -n {node} -R; scontrol show node {node} says more. Leave it out: {without}"
+    cause = "node-network-down" if _DEAD.search(why) else "unknown" if started else "slurm-config"
+    return _fail(cause, f"{node}: {what}: {why}", remedy, evidence, node)
+
+
+def step_ended(
+    stderr: str, at_fault: Mapping[str, str], started: Collection[str], code: int | None, advice: Advice = Advice()
+) -> Finding:
+    """srun has ended before the run did: for a task of a node, else for what it said last.
+
+    `at_fault` are the nodes that srun complains of, with its words; allranks has run on those in `started`.
+    """
+    lines = error_lines(stderr)
+    if len(at_fault) == 1:
+        (node, why), *_ = at_fault.items()
+        return task_failed(node, why, node in started, lines[-3:], advice)
+    message = f"srun ended (exit code {code}) before this run did: {lines[-1][:300] if lines else 'it said nothing'}"
+    return _fail("slurm-config", message, "see srun.log in the run directory", lines[-3:])

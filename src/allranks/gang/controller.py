@@ -448,16 +448,28 @@ class Controller:
                 continue
             quiet = now - member.heard
             if quiet > (self.spec.lease if member.known else max(self.spec.lease, self.spec.connect_timeout)):
-                member.lost = True
-                if member.channel is not None:
-                    member.channel.close()
-                self.feed(Lost(member.node.name, time.time(), time.time() - quiet))
+                self._lose(member, quiet)
             elif quiet > 3 * self._beat and member.known and not member.silent:
                 member.silent = True
                 self.feed(Silent(member.node.name, time.time()))
                 if member.channel is not None:
                     member.channel.close()
                 self._open(member)
+
+    def lose_all_nodes(self) -> None:
+        """No node can be reached any more, nor will be: each that was is lost at once, without its lease's patience."""
+        for member in self.members.values():
+            if self.gang.state is State.OVER:
+                return
+            if member.known and not member.lost and member.node.name not in self.released:
+                self._lose(member, time.monotonic() - member.heard)
+
+    def _lose(self, member: Member, quiet: float) -> None:
+        """Give a node up; `quiet` are the seconds since its last word."""
+        member.lost = True
+        if member.channel is not None:
+            member.channel.close()
+        self.feed(Lost(member.node.name, time.time(), time.time() - quiet))
 
     def _first_step(self) -> None:
         seconds = self.progress.first_step_t

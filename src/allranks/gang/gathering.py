@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from allranks.findings import Finding
 from allranks.plan.plan import make_plan
 from allranks.preflight.judge import judge
@@ -94,7 +97,14 @@ class Gathering(Spares):
         if summary.get("ending") and self.state is State.RUNNING and not event.dead:
             fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
             actions += [self.record(fault), *self._fail(now)]
-        return actions + self._resend(node, dead=True)
+        return actions + self._missed_signals(node, summary) + self._resend(node, dead=True)
+
+    def _missed_signals(self, node: NodeState, summary: Mapping[str, Any]) -> list[Action]:
+        """Signals for the ranks that were lost with the old channel."""
+        passed_on = int(summary.get("signals") or 0)
+        if self._adopted and not self._signals:
+            self._signals_before = max(self._signals_before, passed_on)
+        return [Send(node.name, message) for message in self._signals if message["order"] > passed_on]
 
     def _read_down(self, node: NodeState, event: Hello, now: float) -> list[Action]:
         """What the controller before us had not written down any more: a later attempt, ranks, or no start at all."""
@@ -128,11 +138,20 @@ class Gathering(Spares):
         node.facts = event.facts
         actions: list[Action] = [Note("facts", node.told())]
         if event.error:
-            self.refused_by_check = True
-            return actions + self._refuse([prelude_failed(node.name, event.error)], now)
+            return actions + self._look_failed(prelude_failed(node.name, event.error), now)
+        if self.refused_by_check:
+            return actions + self._check_gathered(now)
         if any(n.facts is None for n in self.nodes.values()):
             return actions
         return actions + self._judge(now)
+
+    def _look_failed(self, finding: Finding, now: float) -> list[Action]:
+        """The others get a moment to say the same: one sentence names them all."""
+        self.refused_by_check = True
+        self.findings.append(finding)
+        self.findings.sort(key=self._place)
+        self._gather_deadline = min(self._gather_deadline, now + GATHER_PATIENCE)
+        return [Note("finding", finding.to_json()), *self._check_gathered(now)]
 
     def _judge(self, now: float) -> list[Action]:
         facts = {n.name: dict(n.facts or {}) for n in self.nodes.values()}
@@ -181,9 +200,11 @@ class Gathering(Spares):
         return node.index if node is not None else -1
 
     def _check_gathered(self, now: float) -> list[Action]:
-        """With a node that can't be reached, the others get a moment to fail too: all are named at once."""
+        """With a node that has failed, the others get a moment to fail too: all are named at once."""
         failed = any(n.state == "unreachable" for n in self.nodes.values())
         open_ends = any(n.state == "connecting" for n in self.nodes.values())
+        if self.refused_by_check and not failed:
+            failed, open_ends = True, any(n.facts is None for n in self.nodes.values())
         if failed and self.state is State.GATHERING and (not open_ends or now >= self._gather_deadline):
             return self._fail(now)
         return []

@@ -20,15 +20,16 @@ class History:
         self._failed: list[Tried] = []
 
     def add(
-        self, gang: Gang, verdict: Verdict | None, steps: Mapping[int, int | None], now: float, adopted: bool
+        self, gang: Gang, verdict: Verdict | None, steps: Mapping[int, int | None], now: float, against: str
     ) -> tuple[Decision, Verdict | None]:
-        """An attempt that is over: what follows, and its verdict with that in it. `steps` are those by rank."""
+        """An attempt that is over: what follows, and its verdict with that in it. `steps` are those by rank,
+        `against` is why there can be no further attempt, whatever the cause."""
         outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
         decision, step = Decision("finish"), _step(verdict, steps)
         seconds = round((gang.failed_t or now) - gang.attempt_started, 1)
         if verdict is not None and not gang.stop_reason:
             self._failed.append(_tried(gang, verdict, step, seconds))
-            decision = self._decide(gang, adopted)
+            decision = self._decide(gang, against)
             if gang.spec.retries:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = dataclasses.replace(verdict, decision=f"{again}: {decision.reason}")
@@ -48,9 +49,9 @@ class History:
         )
         return decision, verdict
 
-    def _decide(self, gang: Gang, adopted: bool) -> Decision:
-        if adopted:
-            return Decision("finish", "this allranks took the run over: it has not what the ranks were started with")
+    def _decide(self, gang: Gang, against: str) -> Decision:
+        if against:
+            return Decision("finish", against)
         ranks = {p.node.name: p.nproc for p in gang.plan.nodes} if gang.plan is not None else {}
         spec = gang.spec
         return decide(self._failed, Means(spec.retries, spec.on_hang, gang.ready_spares, ranks))

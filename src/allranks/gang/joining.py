@@ -95,6 +95,11 @@ class Meeting:
         if self._stop:
             stop(self._stop)
 
+    def on_signal(self, passed_on: Callable[[str, str], None]) -> None:
+        """What to do when a node got a signal for the ranks: call with the node's name and the signal's."""
+        names = {rank: name for name, rank in self._ranks.items()}
+        self._listener.signalled = lambda rank, signal: passed_on(names[rank], signal)
+
     def finish(self, exit_code: int, message: str) -> None:
         """Every node hears how it ended."""
         self._listener.finish(exit_code, message)

@@ -35,6 +35,7 @@ from .states import (
     Started,
     State,
     Stop,
+    UserSignal,
     exit_fields,
 )
 
@@ -71,7 +72,8 @@ class Gang(Groups, Gathering):
         return self._remember(getattr(self, name)(event, now))
 
     def _remember(self, actions: list[Action]) -> list[Action]:
-        self._asked.update((a.node, a.message) for a in actions if isinstance(a, Send))
+        requests = (a for a in actions if isinstance(a, Send) and a.message["type"] != "signal")
+        self._asked.update((a.node, a.message) for a in requests)
         return actions
 
     # -- the gate ----------------------------------------------------------------------------------
@@ -266,6 +268,25 @@ class Gang(Groups, Gathering):
         self.init_timeout_hit = True
         return [Note("init-timeout", {"seconds": round(now - self.attempt_started, 1)}), *self._fail(now)]
 
+    # -- signals for the ranks -----------------------------------------------------------------------
+
+    def on_user_signal(self, event: UserSignal, now: float) -> list[Action]:
+        """SIGUSR1 or SIGUSR2 goes to every rank, once."""
+        if not self._signal_ways.is_new(event.name, event.source, now):
+            return []
+        running = [r for r in self.processes() if r.pid is not None and r.exit is None and r.state != "lost"]
+        if self.testing or not running:
+            return [_not_passed_on(event)]
+        order = self._signals_before + len(self._signals) + 1
+        message = {"type": "signal", "attempt": self.attempt, "order": order, "name": event.name}
+        self._signals.append(message)
+        note = Note("signal", {"signal": f"SIG{event.name}", "ranks": len(running), "source": event.source or None})
+        return [note, *(Send(n.name, message) for n in self.nodes.values() if not n.gone)]
+
+    def on_early_signal(self, event: UserSignal, now: float) -> list[Action]:
+        """Before the ranks run it would have to wait, and then end those that handle it later."""
+        return [_not_passed_on(event)] if self._signal_ways.is_new(event.name, event.source, now) else []
+
     # -- ending ------------------------------------------------------------------------------------
 
     def _fail(self, now: float) -> list[Action]:
@@ -334,6 +355,8 @@ class Gang(Groups, Gathering):
         self.attempt_started, self.initialised_t, self.failed_t = now, None, None
         self.init_timeout_hit, self._stacks_t, self.refused_by_check = False, None, False
         self.exits, self.faults, self.lost = [], [], []
+        self._signals = []
+        self._signals_before = 0
         self.findings = [f for f in self.findings if f.id == "spare-unused"]
         self.hang, self.watch = None, None
         actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {})]
@@ -347,3 +370,8 @@ class Gang(Groups, Gathering):
                 node.state = "ready"
                 actions += [self._first_order(node)] if node.facts is None else []
         return actions + (self._judge(now) if known else [])
+
+
+def _not_passed_on(event: UserSignal) -> Note:
+    where = f"to {event.source}'s task" if event.source else "to the controller"
+    return Note("note", {"message": f"SIG{event.name} came {where} while no rank ran: no rank got it"})

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from allranks.diagnose.hangs.doing import Look
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
+from allranks.preflight.checks.look import failed_look
 
 
 def prelude_failed(node: str, error: str) -> Finding:
     """The prelude, or the look itself, failed on a node."""
-    return Finding(
-        "remote-path-missing", "fail", f"{node}: {error}", "try the --prelude by hand on the node", Where(node=node)
-    )
+    return failed_look([node], error)
 
 
 def not_shared(node: str, master: str, directory: str) -> Finding:

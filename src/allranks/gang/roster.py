@@ -13,6 +13,7 @@ from allranks.spec import RunSpec
 
 from .members import NodeState, RankState
 from .places import Setting
+from .signals import SignalWays
 from .states import Exit, Fault, Lost, Note, State
 
 LAMING = ("guard-death", "watcher-lost", "lease-over")  # faults after which nothing would watch over ranks there
@@ -49,6 +50,9 @@ class Roster:
         self._interfaces: dict[str, dict[str, str]] = {}
         self._asked: dict[str, Mapping[str, Any]] = {}  # the last request to each node: a broken channel loses it
         self._repeats = 0
+        self._signal_ways = SignalWays()
+        self._signals: list[dict[str, Any]] = []  # those passed on to the ranks of the present attempt
+        self._signals_before = 0  # in this attempt, by the controller before us
         self._adopted = False
         self.testing = bool(spec.test)  # the present attempt runs the collective tests
 

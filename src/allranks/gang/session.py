@@ -23,7 +23,7 @@ from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.findings import SURE, Finding, Verdict
-from allranks.node.processes import read_process
+from allranks.node.processes import USER_SIGNALS, read_process, survive_user_signals
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
@@ -39,6 +39,8 @@ from .machine import Gang
 from .places import Setting
 from .policy import Decision
 from .shipping import Shipper
+from .signals import CONTROLLER
+from .states import UserSignal
 from .view import View
 
 if TYPE_CHECKING:
@@ -90,7 +92,10 @@ class Session:
         self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
     ) -> dict[str, Any]:
         """Runs to the end and returns the result document; `stop_first` ends an adopted run at once."""
-        asyncio.run(self._main(on_stop_key, stop_first))
+        try:
+            asyncio.run(self._main(on_stop_key, stop_first))
+        finally:
+            survive_user_signals()  # the loop has taken its handlers back
         return self.finish()
 
     def stop_from_afar(self, reason: str) -> None:
@@ -104,11 +109,31 @@ class Session:
         if self.engine is not None:
             self._shorten()
 
+    def signal_at_node(self, node: str, name: str) -> None:
+        """SIGUSR1 or SIGUSR2 came to a node's task, which is not a rank; from any thread."""
+        self._from_any_thread(self.pass_signal, name, node)
+
+    def step_ended(self) -> None:
+        """The engine's processes on the nodes are gone, and with them every way to the nodes; from any thread."""
+        self._from_any_thread(self.controller.lose_all_nodes)
+
+    def _from_any_thread(self, act: Callable[..., None], *arguments: str) -> None:
+        """After the run, or before it, nothing is done."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(act, *arguments)
+
+    def pass_signal(self, name: str, source: str = CONTROLLER) -> None:
+        """SIGUSR1 or SIGUSR2 is for the ranks, wherever it came to."""
+        self.controller.feed(UserSignal("", time.time(), name, source))
+
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
         loop = self._loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self.interrupt, "ctrl-c")
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.interrupt, "sigterm")
+        for name, number in USER_SIGNALS.items():
+            loop.add_signal_handler(number, self.pass_signal, name)
         if self.engine is not None:
             loop.add_signal_handler(self.engine.SIGNAL, self.end_announced)
         if on_stop_key is not None:
@@ -158,7 +183,8 @@ class Session:
             message = f"port {gang.master_port} was taken: trying another"
             self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
             return Decision("repeat")
-        if self.engine is not None and (gang.stop_reason or any(e.code != 0 for e in gang.exits) or gang.findings):
+        failed = any(e.code != 0 for e in gang.exits) or gang.findings or gang.lost
+        if self.engine is not None and (gang.stop_reason or failed):
             self._engine_says(gang, self.engine.finding(bool(gang.stop_reason)))
         self._audit(gang)
         verdict = judge_attempt(gang, self.run_dir, self.spec)
@@ -170,12 +196,20 @@ class Session:
 
             verdict = complete(verdict, self.run_dir)
         steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
-        decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self.adopted)
+        decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self._against_retry())
         self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
         if decision.kind == "retry" and self.verdict is not None:
             self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
                        "verdict": self.verdict.to_json()})  # fmt: skip
         return decision
+
+    def _against_retry(self) -> str:
+        """Why there can be no further attempt, whatever the cause; empty where there can be one."""
+        if self.adopted:
+            return "this allranks took the run over: it has not what the ranks were started with"
+        if self.engine is not None and self.engine.step_end() is not None:
+            return "Slurm's step has ended, and with it the way to the nodes"
+        return ""
 
     def _engine_says(self, gang: Gang, finding: Finding | None) -> None:
         """What took the nodes back: written down, so that `diagnose` knows it too."""

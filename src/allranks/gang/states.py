@@ -194,6 +194,14 @@ class Stop(Event):
 
 
 @dataclass(frozen=True)
+class UserSignal(Event):
+    """SIGUSR1 or SIGUSR2 for the ranks; `node` is empty. It came to `source`: a node's task, or the controller ("")."""
+
+    name: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class Quiet(Event):
     """No rank has shown anything since `since` (unix seconds); `node` is empty. Comes again while it lasts."""
 
@@ -288,9 +296,15 @@ SPARE_TABLE: dict[type[Event], str] = {
 }
 
 TABLE: dict[State, dict[type[Event], str]] = {
-    State.GATHERING: {**_ALWAYS, Shipped: "on_shipped", Facts: "on_facts", Unreachable: "on_unreachable"},
-    State.LISTENING: {**_ALWAYS, Listening: "on_listening"},
-    State.PROVING: {**_ALWAYS, Probed: "on_probed"},
+    State.GATHERING: {
+        **_ALWAYS,
+        Shipped: "on_shipped",
+        Facts: "on_facts",
+        Unreachable: "on_unreachable",
+        UserSignal: "on_early_signal",
+    },
+    State.LISTENING: {**_ALWAYS, Listening: "on_listening", UserSignal: "on_early_signal"},
+    State.PROVING: {**_ALWAYS, Probed: "on_probed", UserSignal: "on_early_signal"},
     State.RUNNING: {
         **_ALWAYS,
         Started: "on_started",
@@ -301,6 +315,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Stacks: "on_stacks",
         Counters: "on_counters",
         Audited: "on_audited",
+        UserSignal: "on_user_signal",
     },
     State.ENDING: {
         **_ALWAYS,
@@ -309,6 +324,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Exit: "on_exit",
         Ended: "on_ended",
         Drained: "on_drained",
+        UserSignal: "on_user_signal",
         # late answers of a start that is being given up
         Shipped: "ignore",
         Facts: "ignore",
@@ -321,10 +337,12 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Audited: "ignore",
     },
     State.OVER: {
+        Stop: "ignore",  # an engine's SIGTERM comes to every node's task, to the last ones late
         Stacks: "ignore",
         Counters: "ignore",
         Quiet: "ignore",
         Audited: "ignore",
+        UserSignal: "ignore",
         Tick: "ignore",
         Hello: "ignore",
         Ended: "ignore",

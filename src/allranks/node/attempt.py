@@ -36,6 +36,7 @@ class Attempt:
         self._reason = ""
         self._began_end = 0.0
         self.left: Optional[List[Dict[str, Any]]] = None
+        self.signals = 0  # number of the last signal that was passed on to the ranks
         self._ooms = _oom_kills()
 
     @property
@@ -122,6 +123,22 @@ class Attempt:
         else:
             self._end_at = min(self._end_at, now + grace)
 
+    def pass_signal(self, order: int, number: int, launched: Dict[int, Process]) -> None:
+        """Send a signal to each rank's process once; `order` counts the signals of this attempt, one that came before
+        is not repeated.
+
+        `launched` are the processes of ranks that another launcher has started, by rank: the launcher itself is
+        left out, as it would end (torchrun handles neither SIGUSR1 nor SIGUSR2).
+        """
+        if order <= self.signals:
+            return
+        self.signals = order
+        for rank in self.running():
+            if not rank.seen:
+                send_signal(rank.process, number)
+        for process in launched.values():
+            send_signal(process, number)
+
     def next_deadline(self) -> Optional[float]:
         """When SIGKILL is due (CLOCK_MONOTONIC seconds)."""
         return None if self.ended else self._end_at
@@ -169,6 +186,7 @@ class Attempt:
             },
             "ending": self.ending,
             "ended": self.left,
+            "signals": self.signals,
         }
 
 

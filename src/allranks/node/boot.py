@@ -22,7 +22,17 @@ from .dial import Dialler, Rules
 from .frames import NODE_LOG, Stream, pack_json
 from .link import Link, read_journal
 from .outlet import Outlet
-from .processes import PR_SET_CHILD_SUBREAPER, end_all, marked, prctl, read_process, reap_children, snapshot
+from .processes import (
+    PR_SET_CHILD_SUBREAPER,
+    USER_SIGNALS,
+    end_all,
+    marked,
+    prctl,
+    read_process,
+    reap_children,
+    snapshot,
+    survive_user_signals,
+)
 from .sweep import sweep
 from .watcher import END_SECONDS, Keeper, Watcher
 
@@ -31,6 +41,7 @@ BUFFER = 1 << 20
 
 def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     """Entry point, called by the boot line with the header the controller sent."""
+    survive_user_signals()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if header.get("engine"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it goes to every process of the step: ranks heed it, we stay
@@ -48,6 +59,12 @@ def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     except Exception as error:
         text = "%s: %s" % (type(error).__name__, error)
         _say({"type": "fault", "id": "boot", "message": text, "traceback": traceback.format_exc()[-2000:]})
+
+
+def _ignore_user_signals() -> None:
+    """In a child before exec: until its own `survive_user_signals` nothing may end it."""
+    for number in USER_SIGNALS.values():
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _say(message: Dict[str, Any]) -> None:
@@ -117,7 +134,7 @@ def _start_relay(archive: int, header: Dict[str, Any], files: Dict[str, bytes]) 
     line = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.node import boot; boot.enter()"
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", line % archive], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        pass_fds=(archive,), start_new_session=True, bufsize=0,
+        pass_fds=(archive,), start_new_session=True, bufsize=0, preexec_fn=_ignore_user_signals,
     )  # fmt: skip
     assert child.stdin is not None
     for part in (json.dumps({**header, "files": list(files)}).encode(), *files.values()):
@@ -144,7 +161,7 @@ def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.soc
     given = json.dumps({"header": header, "directory": directory, "listener": listener.fileno(), "log": log})
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     child = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True,
+        words, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, preexec_fn=_ignore_user_signals,
         pass_fds=(archive, listener.fileno(), write_end), env={**os.environ, "ALLRANKS_READY": str(write_end)},
     )  # fmt: skip
     for fd in (write_end, out, archive):
@@ -159,6 +176,7 @@ def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.soc
 
 def scoped() -> None:
     """In the scope: becomes the watcher. Its order comes over standard input."""
+    survive_user_signals()
     order = json.loads(sys.stdin.read())
     ready = int(os.environ.pop("ALLRANKS_READY"))
     listener = socket.socket(fileno=order["listener"])
@@ -340,8 +358,17 @@ def read_exactly(count: int) -> bytes:
 
 def enter() -> None:
     """Reads the header (4 bytes length, JSON), then the files that it names (the same), and goes to `main`."""
+    _restore_functions()
     header = json.loads(_read_part().decode())
     main(header, {name: _read_part() for name in header["files"]})
+
+
+def _restore_functions() -> None:
+    """Bash's exported functions, which a /bin/sh between it and us has dropped: a prelude calls `module`."""
+    for entry in bytes.fromhex(os.environ.pop("ALLRANKS_FUNCTIONS", "")).split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name:
+            os.environb.setdefault(name, value)
 
 
 def _read_part() -> bytes:

@@ -3,7 +3,7 @@
 Where nobody can log in (Kubernetes pods, tasks of a scheduler, a second terminal), every node dials the node
 that coordinates. Records carry control messages (`C` and JSON) or bytes of a channel (`D`, 4 bytes its number).
 
-    node → controller: hello, closed, stop          controller → node: wait, refused, open, close, over
+    node → controller: hello, closed, stop, signal  controller → node: wait, refused, open, close, over
 
 A connection that breaks is dialled again for as long as the lease lasts; the guard and its ranks do not notice.
 """
@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .frames import Decoder, FrameError, pack_json
 from .gate import failure_word
+from .processes import USER_SIGNALS
 from .secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
 
 CONNECT_SECONDS = 5.0
@@ -27,6 +28,7 @@ SILENT = 20.0  # seconds without a word after which a connection is taken for de
 PAUSES = (0.2, 0.5, 1.0, 2.0)
 HIGH_WATER = 4 << 20
 OVER_SECONDS = 5.0
+USER_SIGNALS_KEPT = 16  # of those that come while there is no connection
 MOST_TEXT = 2000  # characters of a sentence that the coordinator sends
 USAGE, NODE_FAILED, CTRL_C, SIGTERM_CODE = 2, 4, 130, 143
 
@@ -95,6 +97,7 @@ class Dialler:
         self._over: Optional[Outcome] = None
         self._over_at = 0.0
         self._signals: List[int] = []
+        self._for_the_ranks: List[str] = []  # names of signals that the controller has not been told of
         self._passed_on = False
         self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
         self._said = ""
@@ -132,6 +135,13 @@ class Dialler:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda got, _: self._signals.append(got))
+        for number in USER_SIGNALS.values():
+            signal.signal(number, self._keep_for_ranks)
+
+    def _keep_for_ranks(self, number: int, frame: object) -> None:
+        """A signal for the ranks came here. The controller passes it on to all of them, once it is told."""
+        if len(self._for_the_ranks) < USER_SIGNALS_KEPT:
+            self._for_the_ranks += [name for name, known in USER_SIGNALS.items() if known == number]
 
     def _rest(self, seconds: float) -> None:
         """Sleeps, but a signal ends it."""
@@ -208,6 +218,8 @@ class Dialler:
             while True:
                 if self._signals:
                     self._pass_signal()
+                while self._for_the_ranks:
+                    self._tell({"type": "signal", "name": self._for_the_ranks.pop(0)})
                 if self._over is not None and (self._child is None or time.monotonic() > self._over_at):
                     self._end_child()
                     if self._agent_lives:  # it was not released: its output may be wanted, its ranks are not

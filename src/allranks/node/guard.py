@@ -23,7 +23,7 @@ from .link import HIGH_WATER, Journal, Link
 from .look import look, looks
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
-from .processes import Process, machine, read_process, reap_children, send_signal
+from .processes import USER_SIGNALS, Process, machine, read_process, reap_children, send_signal
 from .ranks import Rank
 from .tasks import Task
 from .tree import Landing
@@ -57,7 +57,8 @@ class Guard:
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
         self._attempt: Optional[Attempt] = None
         self._gate: Optional[Gate] = None
-        self._base = dict(os.environ)
+        self._session = dict(os.environ)
+        self._base = self._session
         self._tasks: Dict[int, Task] = {}
         self._selector = selectors.DefaultSelector()
         self._heard, self._greeted = time.monotonic(), False
@@ -74,7 +75,7 @@ class Guard:
             "hello": self._on_hello, "ship": self._landing.ship, "setup": self._on_setup, "listen": self._on_listen,
             "probe": self._on_probe, "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack,
             "end": self._on_end, "stacks": self._on_stacks, "counters": self._on_counters, "serve": self._on_serve,
-            "reach": self._on_reach, "release": self._on_release,
+            "reach": self._on_reach, "release": self._on_release, "signal": self._on_signal,
         }  # fmt: skip
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -379,13 +380,13 @@ class Guard:
         task.done(result)
 
     def _on_setup(self, message: Dict[str, Any]) -> None:
-        """Looks at this node in a task; the environment after the prelude stays here."""
+        """Looks at this node in a task, and keeps the environment after the prelude, which may run again."""
 
         def done(result: Dict[str, Any]) -> None:
             self._base = result.pop("environment", self._base)
             self._tell({"type": "facts", **result})
 
-        base, seconds = self._base, float(message.get("seconds", LOOK_SECONDS))
+        base, seconds = self._session, float(message.get("seconds", LOOK_SECONDS))
         self._run_task("the look at this node", lambda: look(message, base), seconds, done)
 
     def _on_listen(self, message: Dict[str, Any]) -> None:
@@ -471,6 +472,14 @@ class Guard:
             self._drain_told = False
             return
         self._attempt.begin_end(float(message["grace"]), message.get("reason", ""))
+
+    def _on_signal(self, message: Dict[str, Any]) -> None:
+        """SIGUSR1 or SIGUSR2 for the ranks: it came to the controller, or to an engine's task on some node."""
+        number = USER_SIGNALS.get(str(message.get("name")))
+        attempt = self._attempt
+        if number is None or attempt is None or attempt.number != message.get("attempt"):
+            return
+        attempt.pass_signal(int(message["order"]), number, self._witness.processes)
 
     def _on_stacks(self, message: Dict[str, Any]) -> None:
         """A look may have to signal a rank, which is done once: who has been is kept here."""

@@ -1,25 +1,20 @@
 """What a guard looks at in a task: the prelude's environment, the node's facts, stacks of ranks."""
 
-import json
 import os
-import shutil
-import subprocess
-import sys
 import time
-from typing import AbstractSet, Any, Dict, Optional
+from typing import AbstractSet, Any, Dict, List
 
 from . import facts
 from .asking import Asking, counted
 from .dumping import dump, stacks_file
 from .native import ENDED_BY_STOP, native_facts, py_spy
+from .prelude import run_prelude
 from .processes import Process, read_process
 from .ras import ask_ras
 
-PRELUDE_SECONDS = 25.0
 STACK_LIMIT = 64 << 10
 PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
 OUTSIDE_SECONDS = 8.0  # all ranks of the node
-DUMP = "import os,sys,json; os.write(int(sys.argv[1]), json.dumps(dict(os.environ)).encode())"
 
 
 def look(request: Dict[str, Any], base: Dict[str, str]) -> Dict[str, Any]:
@@ -27,53 +22,14 @@ def look(request: Dict[str, Any], base: Dict[str, str]) -> Dict[str, Any]:
     environment = dict(base)
     for name in ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"):
         environment.pop(name, None)
+    remarks: List[str] = []
     if request.get("prelude"):
-        found = _after_prelude(request["prelude"], environment, request.get("workdir"))
-        if "error" in found:
-            return {"facts": {}, "environment": environment, "prelude_error": found["error"]}
-        environment = found["environment"]
-    return {
-        "facts": facts.collect({**request, "environ": {**environment, **request.get("environ", {})}}),
-        "environment": environment,
-    }
-
-
-def _after_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> Dict[str, Any]:
-    """Runs the user's lines in a shell (bash where there is one) and reads the environment they leave."""
-    shell = shutil.which("bash", path=environment.get("PATH")) or "/bin/sh"
-    read_end, write_end = os.pipe()
-    os.set_inheritable(write_end, True)
-    script = '%s\n"$ALLRANKS_DUMP_PYTHON" -I -S -c "$ALLRANKS_DUMP" %d' % (prelude, write_end)
-    dump = {"ALLRANKS_DUMP_PYTHON": sys.executable, "ALLRANKS_DUMP": DUMP}
-    try:
-        done = subprocess.run(
-            [shell, "-c", script],
-            env={**environment, **dump},
-            cwd=workdir if workdir and os.path.isdir(workdir) else None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=[write_end],
-            timeout=PRELUDE_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": "the prelude did not finish within %g s" % PRELUDE_SECONDS}
-    finally:
-        os.close(write_end)
-    os.set_blocking(read_end, False)
-    try:
-        data = os.read(read_end, 4 << 20)
-    except BlockingIOError:
-        data = b""
-    os.close(read_end)
-    said = done.stdout.decode("utf-8", "replace").strip()[-400:]
-    if not data:
-        return {"error": "the prelude ended with code %d before its environment could be read: %s"
-                % (done.returncode, said)}  # fmt: skip
-    found = json.loads(data.decode())
-    for name in dump:
-        found.pop(name, None)
-    return {"environment": found, "said": said}
+        outcome = run_prelude(request["prelude"], environment, request.get("workdir"))
+        if outcome.environment is None:
+            return {"facts": {}, "environment": environment, "prelude_error": outcome.error}
+        environment, remarks = outcome.environment, outcome.remarks
+    found = facts.collect({**request, "environ": {**environment, **request.get("environ", {})}})
+    return {"facts": {**found, "prelude": {"remarks": remarks}}, "environment": environment}
 
 
 def looks(

@@ -15,8 +15,18 @@ MARK = "ALLRANKS_MARK"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER = 0x59616D61
+USER_SIGNALS = {"USR1": signal.SIGUSR1, "USR2": signal.SIGUSR2}  # for the ranks alone, whoever gets them
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def survive_user_signals() -> None:
+    """Keep this process of ours alive at SIGUSR1 and SIGUSR2, which are meant for the ranks.
+
+    A handler and not SIG_IGN: exec keeps an ignored signal ignored, and what this process starts must not inherit it.
+    """
+    for number in USER_SIGNALS.values():
+        signal.signal(number, lambda *_: None)
 
 
 class Process(NamedTuple):

@@ -136,7 +136,8 @@ def _allow_looks(guard_pid: int) -> None:
 
 
 def _restore_signals() -> None:
-    """Python ignores SIGPIPE and SIGXFSZ and the guard handles SIGCHLD: a rank starts with none of it."""
+    """Python ignores SIGPIPE and SIGXFSZ, the guard handles SIGCHLD, and a batch script may ignore SIGXCPU: a rank
+    starts with none of it."""
     signal.set_wakeup_fd(-1)
     for number in (
         signal.SIGPIPE,
@@ -145,6 +146,9 @@ def _restore_signals() -> None:
         signal.SIGTERM,
         signal.SIGHUP,
         signal.SIGINT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGXCPU,
     ):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -8,11 +8,15 @@ kernel knows no pidfd (before 5.3), there is only the launcher's own word.
 import ctypes
 import os
 import selectors
+import time
 from typing import Any, Dict, List, Optional
 
 from .attempt import Attempt
+from .processes import Process, read_process
 
 PIDFD_OPEN = 434  # the same on every architecture
+EXEC_LOOKS = 50
+EXEC_PAUSE = 0.002  # seconds between two looks at a process that is in the midst of exec(2)
 
 
 class Witness:
@@ -23,6 +27,7 @@ class Witness:
         self._selector, self._proof = selector, ("ALLRANKS_REPORT_SOCKET=" + reports).encode()
         self._attempt = None  # type: Optional[Attempt]
         self._open = []  # type: List[int]
+        self.processes: Dict[int, Process] = {}
 
     def heard(self, message: Dict[str, Any], attempt: "Optional[Attempt]") -> bool:
         """Takes the word of a process that starts; the attempt is told of its failure."""
@@ -39,6 +44,9 @@ class Witness:
 
     def _follow(self, fd: int, pid: int, rank: int) -> None:
         self._open.append(fd)
+        process = read_process(pid)
+        if process is not None:
+            self.processes[rank] = process
         self._selector.register(fd, selectors.EVENT_READ, lambda: self._look(fd, pid, rank))
 
     def _look(self, fd: int, pid: int, rank: int) -> None:
@@ -54,6 +62,7 @@ class Witness:
 
     def forget(self) -> None:
         """The attempt is over."""
+        self.processes.clear()
         for fd in list(self._open):
             self._close(fd)
 
@@ -69,11 +78,20 @@ def exit_status(pid: int) -> Optional[int]:
 
 
 def _environment(pid: int) -> List[bytes]:
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
+    """The entries; none where they cannot be read.
+
+    A process reports, then becomes the runner: in the midst of exec(2) its environment reads as empty.
+    """
+    for _ in range(EXEC_LOOKS):
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                found = file.read()
+        except OSError:
+            return []
+        if found:
+            return found.split(b"\0")
+        time.sleep(EXEC_PAUSE)
+    return []
 
 
 def _pidfd(pid: int) -> Optional[int]:

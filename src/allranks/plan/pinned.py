@@ -35,6 +35,7 @@ STREAM = re.compile(r"[0-9]{1,3}/[0-9]{1,10}/[0-9]{1,5}")  # kind/rank/attempt: 
 INTERFACES = re.compile(r"[=^]?[A-Za-z0-9._,:-]{1,200}")
 INTERFACE_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 STACK_WORDS = ("", "look", "dump")
+USER_SIGNALS = ("USR1", "USR2")
 MOST_RANKS = 1 << 20
 MOST_HERE = 4096  # ranks of one node
 MOST_STREAMS = 1 << 17
@@ -80,7 +81,7 @@ class Pin:
         self._makers: dict[str, Callable[[Mapping[str, Any]], Message]] = {
             "hello": self._hello, "ping": _ping, "ack": _ack, "setup": self._setup, "listen": self._listen,
             "probe": self._probe, "serve": self._serve, "reach": self._reach, "start": self._start,
-            "stacks": _stacks, "counters": _counters, "end": _end, "release": _release,
+            "stacks": _stacks, "counters": _counters, "signal": _signal, "end": _end, "release": _release,
         }  # fmt: skip
 
     # -- what this node has seen for itself ----------------------------------------------------------
@@ -351,6 +352,13 @@ def _stacks(message: Mapping[str, Any]) -> Message:
 
 def _counters(message: Mapping[str, Any]) -> Message:
     return {"ranks": _ranks(message)}
+
+
+def _signal(message: Mapping[str, Any]) -> Message:
+    name = message.get("name")
+    if name not in USER_SIGNALS:
+        raise NotPinned(f"the signal {str(name)[:40]!r}")
+    return {"attempt": _whole(message, "attempt", 65535), "order": _whole(message, "order", 1 << 53), "name": name}
 
 
 def _end(message: Mapping[str, Any]) -> Message:

@@ -10,6 +10,9 @@ from allranks.cluster.hostlist import compress
 from allranks.errors import UsageError
 
 WARN_BEFORE = 15  # seconds from the end of the grace to the job's own end: for logs and a word
+# What the batch script asks Slurm for before the job's end. SIGUSR1 and SIGUSR2 are the program's own: they go to the
+# ranks, whoever sends them. SIGXCPU is by custom a batch system's soft limit of time.
+WARNING_SIGNAL = "XCPU"
 OVERLAP = (20, 11)  # the version that has srun --overlap, and without it lets a step wait for another
 
 # What srun would take for the user's wish for this step: the step has one task a node and all that the job has.

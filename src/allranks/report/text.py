@@ -59,6 +59,8 @@ def event_line(event: Document, nodes: int) -> str | None:
         return finding_line(event)
     if kind == "fault":
         return f"note: {node}: {event['message']}"
+    if kind == "signal":
+        return f"{event['signal']} sent to {count_text(int(event['ranks']), 'rank')}"
     if kind == "job":
         return f"job       {event.get('job')}: {event.get('message')}"
     if kind == "note":
@@ -80,6 +82,11 @@ def _tree_line(event: Document) -> str:
     left_out = event.get("left_out") or []
     more = f", … {len(left_out)} in all" if len(left_out) > 4 else ""
     return line + (f"\nnote: left out as large: {', '.join(left_out[:4])}{more}" if left_out else "")
+
+
+def count_text(number: int, noun: str) -> str:
+    """ "1 rank", "2 ranks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def counts_text(ranks: Document) -> str:

@@ -1,15 +1,16 @@
-#!/bin/sh
+#!/bin/bash
 #SBATCH --job-name=run
 #SBATCH --nodes=4
 #SBATCH --open-mode=append
-#SBATCH --signal=B:USR1@45
+#SBATCH --signal=B:XCPU@45
 # Made by allranks: the controller runs on the first node.
-trap '' USR1  # Slurm's warning: until the controller listens, it must not end the script
+trap '' XCPU USR1 USR2  # before allranks listens, none of them may end the script
 cd_failed() {
   echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2
   exit 4
 }
 cd /home/me/work || cd_failed /home/me/work
+export ALLRANKS_BATCH_SCRIPT=1
 [ -x /opt/allranks/bin/python ] || cd_failed /opt/allranks/bin/python
 exec /opt/allranks/bin/python \
   -m \

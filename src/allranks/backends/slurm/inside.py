@@ -1,6 +1,6 @@
 """The Slurm job that this controller runs in: its earlier start, how it wants us to end, what it says of the end (IO).
 
-Slurm tells a batch script before the time limit or a preemption by the signal that we asked for (USR1). SIGTERM is
+Slurm tells a batch script before the time limit or a preemption by the signal that we asked for (SIGXCPU). SIGTERM is
 `allranks stop` where the job goes on, else Slurm's own end: then KILL_WAIT is all that is left.
 """
 
@@ -9,16 +9,28 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from allranks.cluster.slurm import Allocation, read_allocation
-from allranks.diagnose.slurm import Job, cancelled, ended, nodes_at_fault, out_of_memory, warned
+from allranks.cluster.slurm import MADE_BY_ALLRANKS, Allocation, read_allocation
+from allranks.diagnose.slurm import (
+    Advice,
+    Job,
+    Origin,
+    cancelled,
+    ended,
+    failed_node,
+    out_of_memory,
+    script_ended,
+    warned,
+)
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
-from allranks.plan.slurm import WARN_BEFORE
+from allranks.node.processes import command_of
+from allranks.plan.render.slurm import warning
+from allranks.plan.slurm import WARNING_SIGNAL
 from allranks.runs.directory import RunDirectory
 
 MARGIN = 2.0  # seconds before Slurm's SIGKILL in which the result is written
@@ -29,14 +41,17 @@ LOOK_EVERY = 5.0
 
 @dataclass
 class Inside:
-    """One controller's job. `warned_t` is when Slurm announced the end; `told` gives what our step has printed."""
+    """One controller's job. `warned_t` is when Slurm announced the end; `told` gives what our step has printed,
+    `step_end` why it ended before the run did."""
 
-    SIGNAL: ClassVar[int] = signal.SIGUSR1
+    SIGNAL: ClassVar[int] = getattr(signal, f"SIG{WARNING_SIGNAL}")
 
     allocation: Allocation
     warned_t: float | None = None
     told: Callable[[], str] = str
+    step_end: Callable[[], Finding | None] = lambda: None
     output: Path | None = None
+    stop_grace: float = 30.0
 
     @property
     def document(self) -> dict[str, Any]:
@@ -55,20 +70,26 @@ class Inside:
         self.output = found.path / "slurm.log" if found is not None else None
         return found
 
-    def remarks(self, stop_grace: float) -> list[str]:
+    @property
+    def advice(self) -> Advice:
+        """What the owner of this job can change, in the words of how it was started."""
+        origin = Origin.SCRIPT if self.allocation.batch else Origin.SHELL
+        return Advice(Origin.ALLRANKS if self.allocation.made_by_allranks else origin, warning(self.stop_grace))
+
+    def remarks(self) -> list[str]:
         """Where Slurm gives ranks less time than asked for."""
         wait = kill_wait()
-        if wait is None or stop_grace <= wait - MARGIN:
+        if wait is None or self.stop_grace <= wait - MARGIN:
             return []
-        at = f"Slurm's KillWait is {wait} s: scancel"
-        if self.allocation.batch:
+        short = f"leaves ranks {wait} s to save (Slurm's KillWait), not the {self.stop_grace:g} s of --stop-grace"
+        origin = self.advice.origin
+        if origin is Origin.ALLRANKS:
+            return [f"scancel {short}. `allranks stop` gives them all of it"]
+        if origin is Origin.SCRIPT:
             return [
-                f"{at} leaves ranks that long to save, not the {stop_grace:g} s of --stop-grace (`allranks stop` does)"
+                f"scancel {short}. So does the time limit, unless the script asks for a signal. {self.advice.warning}"
             ]
-        return [
-            f"{at} and the time limit leave ranks that long to save, not the {stop_grace:g} s of --stop-grace; "
-            f"in a job of `allranks run --slurm` they are told {WARN_BEFORE} s and --stop-grace before the limit"
-        ]
+        return [f"scancel {short}. So does the time limit. Before it, `salloc --signal=USR1@60` sends ranks SIGUSR1"]
 
     def warning(self) -> None:
         """Slurm has announced the end."""
@@ -96,25 +117,38 @@ class Inside:
     def finding(self, stopped: bool) -> Finding | None:
         """Slurm's own reason for the end of the ranks; None where it has none."""
         job = self._look()
-        if job is None:
-            return None
-        if self.warned_t is not None:
-            return warned(job, self.warned_t, time.time())
-        if job.state == "RUNNING" and job.preempted and stopped:
-            return warned(job, time.time(), time.time())
-        if job.state == "RUNNING" and out_of_memory(self.told()):
-            return ended(job.told("OUT_OF_MEMORY", ""), line=out_of_memory(self.told()))
-        said = cancelled(self.told()) or cancelled(self._own_output())
-        if job.state != "RUNNING" or (said is not None and said[0] != "CANCELLED"):
-            state = said[0] if said is not None else "CANCELLED" if job.state == "COMPLETING" and stopped else job.state
-            line = said[1] if said is not None else ""
-            return ended(job.told(state, self._failed_node()), kill_wait(), line)
-        return None
+        found = self._of_the_job(job, stopped) if job is not None else None
+        return found or self.step_end()
 
-    def _failed_node(self) -> str:
-        """The one node that srun complains of; slurmctld says only that one of the job has failed."""
-        names = list(nodes_at_fault(self.told(), dict.fromkeys(self.allocation.nodes, 0)))
-        return names[0] if len(names) == 1 else ""
+    def _of_the_job(self, job: Job, stopped: bool) -> Finding | None:
+        """What srun and slurmstepd say is nearer than slurmctld's state, which is COMPLETING while we are here."""
+        advice, printed = self.advice, self.told()
+        if self.warned_t is not None:
+            return warned(job, self.warned_t, time.time(), advice)
+        if job.state == "RUNNING" and job.preempted and stopped:
+            return warned(job, time.time(), time.time(), advice)
+        node, line = failed_node(printed, dict.fromkeys(self.allocation.nodes, 0))
+        if node:
+            return ended(job.told("NODE_FAIL", node), line=line, advice=advice)
+        if job.state == "RUNNING" and out_of_memory(printed):
+            return ended(job.told("OUT_OF_MEMORY", ""), line=out_of_memory(printed), advice=advice)
+        said = cancelled(printed) or cancelled(self._own_output()) or ("CANCELLED", "")
+        if said[0] != "CANCELLED":
+            return ended(job.told(said[0], ""), kill_wait(), said[1], advice)
+        if job.state in ("RUNNING", "PENDING"):
+            return None
+        if job.state not in ("COMPLETING", "COMPLETED", "FAILED"):
+            return ended(job, kill_wait(), said[1], advice)
+        if job.restarts > self.allocation.restarts:
+            return ended(job.told("REQUEUED", ""), kill_wait(), said[1], advice)
+        own_end = script_ended(job, said[1]) if self._below_the_script() else None
+        return own_end or (ended(job.told("CANCELLED", ""), kill_wait(), said[1], advice) if stopped else None)
+
+    def _below_the_script(self) -> bool:
+        """A batch script is above us, and may have ended; False where this process has taken its place (exec)."""
+        if not self.allocation.batch:
+            return False
+        return not command_of(os.getppid()).startswith("slurmstepd")
 
     def _look(self) -> Job | None:
         from . import jobs
@@ -146,7 +180,8 @@ def kill_wait() -> int | None:
         return None
 
 
-def inside(environ: Mapping[str, str]) -> Inside | None:
-    """The job we are in."""
+def inside(environ: MutableMapping[str, str], stop_grace: float) -> Inside | None:
+    """The job we are in. Ranks do not see whose script it is."""
     allocation = read_allocation(environ)
-    return Inside(allocation) if allocation is not None else None
+    environ.pop(MADE_BY_ALLRANKS, None)
+    return Inside(allocation, stop_grace=stop_grace) if allocation is not None else None

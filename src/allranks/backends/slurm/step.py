@@ -13,16 +13,18 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from allranks.backends.bundle import NO_PYTHON, boot_script, payload
+from allranks.backends.bundle import NO_PYTHON as NO_PYTHON_LINE
+from allranks.backends.bundle import boot_script, payload
 from allranks.backends.dialled import DialledTransport, Hello, Listener, Refuse, Seat
 from allranks.backends.transport import Client, _die_with_the_controller
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.slurm import nodes_at_fault
+from allranks.diagnose.slurm import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
 from allranks.findings import Finding, Where
 from allranks.node.netfacts import interfaces
 from allranks.plan.slurm import step_command, step_environment
@@ -37,10 +39,13 @@ LAUNCHER = "$SLURM_LAUNCH_NODE_IPADDR"  # where srun is, as a node sees it: Slur
 
 
 class Step:
-    """The srun process. `say` shows what a stranger's connection was refused for."""
+    """The srun process. `say` shows what a stranger's connection was refused for; `advice` words the fixes."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster, job: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, spec: RunSpec, cluster: Cluster, job: str, say: Callable[[str], None], advice: Advice
+    ) -> None:  # fmt: skip
         self._spec, self._job = spec, job
+        self.advice = advice
         self._secret = secrets.token_bytes(32)
         names = [n.name for n in sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)]
         self.ranks = {name: task for task, name in enumerate(names)}  # as Slurm numbers the nodes of the step
@@ -48,6 +53,8 @@ class Step:
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._from = 0  # what stands before it was said to a start before ours
+        self._finishing = False
+        self._on_end: Callable[[], None] = lambda: None
 
     def transport(self) -> StepTransport:
         """How the nodes are reached."""
@@ -94,6 +101,16 @@ class Step:
             )  # fmt: skip
         finally:
             os.close(given)
+        threading.Thread(target=self._await_end, args=(self._process,), name="srun", daemon=True).start()
+
+    def on_end(self, act: Callable[[], None]) -> None:
+        """What to do when srun ends before `finish`; called in a thread."""
+        self._on_end = act
+
+    def _await_end(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        if not self._finishing:
+            self._on_end()
 
     def output(self) -> str:
         """What srun and the tasks have printed."""
@@ -104,15 +121,23 @@ class Step:
         text = self.output()
         found = nodes_at_fault(text, self.ranks)
         for line in text.splitlines():
-            task, marker, tried = line.partition(": " + NO_PYTHON.decode())
+            task, marker, tried = line.partition(": " + NO_PYTHON_LINE.decode())
             if marker and task.strip().isdigit() and int(task) < len(self.ranks):
-                found[list(self.ranks)[int(task)]] = f"no Python 3.8 or newer was found (tried {tried})"
+                found[list(self.ranks)[int(task)]] = f"{NO_PYTHON} (tried {tried})"
         return found
+
+    def end_finding(self) -> Finding | None:
+        """Why srun ended before `finish`; None where it did not."""
+        if self._finishing or self._process is None or self._process.poll() is None:
+            return None
+        started = [name for name, task in self.ranks.items() if self.listener.seats[task].taken]
+        return step_ended(self.output(), self.at_fault(), started, self._process.returncode, self.advice)
 
     def finish(self, message: str) -> None:
         """The tasks are told the end and go; then srun; what does not go is ended."""
         if self._process is None:
             return
+        self._finishing = True
         self.listener.finish(0, message)
         try:
             self._process.wait(END_PATIENCE if all(seat.taken for seat in self.listener.seats.values()) else 0.5)
@@ -149,16 +174,16 @@ class StepTransport(DialledTransport):
         """Why it did not come: srun's own words, where it has any."""
         blamed = self._step.at_fault()
         place = Where(node=node.name)
-        lines = [line.strip() for line in self._step.output().splitlines() if "error" in line]
+        lines = error_lines(self._step.output())
         if node.name in blamed:
-            return _did_not_start(node.name, blamed[node.name], tuple(lines[-3:]))
+            return task_failed(node.name, blamed[node.name], False, lines[-3:], self._step.advice)
         if self._step.ended and blamed:
             text = f"{node.name} did not start: the step ended because of {', '.join(sorted(blamed))}"
             return Finding("slurm-config", "skipped", text, "", place)
         if self._step.ended:
             said = lines[-1] if lines else "it said nothing"
             text = f"{node.name}: srun ended before the node answered: {said[:300]}"
-            return Finding("slurm-config", "fail", text, "see srun.log in the run directory", place, tuple(lines[-3:]))
+            return Finding("slurm-config", "fail", text, "see srun.log in the run directory", place, lines[-3:])
         return Finding(
             "master-unreachable", "fail",
             f"{node.name}: its task in Slurm's step did not dial back within {seconds:g} s: it hangs in a prolog, or a "
@@ -167,20 +192,6 @@ class StepTransport(DialledTransport):
             f"--connect-timeout",
             place,
         )  # fmt: skip
-
-
-def _did_not_start(name: str, why: str, evidence: tuple[str, ...]) -> Finding:
-    """A node that srun or its own shell has given up."""
-    place = Where(node=name)
-    if "no Python" in why:
-        remedy = "name one with --guard-python /path/to/python3"
-        return Finding("environment-mismatch", "fail", f"{name}: {why}", remedy, place, evidence)
-    dead = any(
-        word in why.lower() for word in ("communication", "timed out", "node failure", "not responding", "refused")
-    )
-    remedy = f"sinfo -n {name} -R; scontrol show node {name}; leave it out: --sbatch --exclude={name}"
-    cause = "node-network-down" if dead else "slurm-config"
-    return Finding(cause, "fail", f"{name}: Slurm could not start its task: {why}", remedy, place, evidence)
 
 
 def _admit(seats: dict[int, Seat], hello: Hello, address: str) -> int:

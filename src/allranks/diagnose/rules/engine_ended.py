@@ -10,6 +10,7 @@ from .candidate import Candidate, Strength
 ID = "engine-ended"
 SOURCE = "Slurm: scontrol show job, slurmstepd's own lines; the finding carries the engine's name as its check"
 ENGINES = frozenset({CHECK})
+KNOWN, NOT_KNOWN = 0.95, 0.7  # confidence: whether the engine said why
 
 
 def apply(incident: Incident) -> Candidate | None:
@@ -19,7 +20,9 @@ def apply(incident: Incident) -> Candidate | None:
         return None
     node = found.where.node
     ranks = incident.ranks_by_node.get(node, ()) if node is not None else ()
+    cause = found.id if found.id in CAUSES else "unknown"
+    confidence = KNOWN if cause != "unknown" else NOT_KNOWN
     return Candidate(
-        ID, found.id if found.id in CAUSES else "unknown", Strength.ENGINE, found.message, 0.95, None, found.remedy,
-        found.where, found.evidence, frozenset(ranks),
+        ID, cause, Strength.ENGINE, found.message, confidence, None, found.remedy, found.where, found.evidence,
+        frozenset(ranks),
     )  # fmt: skip

@@ -19,6 +19,7 @@ from allranks.findings import Where
 
 from ..exceptions import Link, Raised, carries_worker, raised_in_log
 from ..incident import ExitRecord, Incident
+from ..naming import SIGNALS
 from .agents import behind_agent
 from .signatures import ENOUGH, SHAPES, Signature, lost_peer, signature_of
 from .words import name_ranks
@@ -26,8 +27,6 @@ from .words import name_ranks
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
 KILL, ABORT, INTERRUPT, TERM = 9, 6, 2, 15
 NATIVE = {11: "SIGSEGV", 7: "SIGBUS", 4: "SIGILL", 8: "SIGFPE", 6: "SIGABRT"}
-SIGNALS = {**NATIVE, 9: "SIGKILL", 15: "SIGTERM", 2: "SIGINT", 1: "SIGHUP", 13: "SIGPIPE", 24: "SIGXCPU", 25: "SIGXFSZ",
-           3: "SIGQUIT", 10: "SIGUSR1", 12: "SIGUSR2"}  # fmt: skip
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 _BENIGN = {"Empty", "StopIteration", "KeyboardInterrupt"}
 _UNJOINED = "terminate called without an active exception"

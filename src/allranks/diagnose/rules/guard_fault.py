@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from allranks.findings import Where
 
 from ..incident import Fault, Incident
-from ..naming import numbers
+from ..naming import SIGNALS, numbers
 from .candidate import Candidate, Strength
-from .failures import SIGNALS
 from .words import name_nodes, one_line
 
 ID = "guard-fault"

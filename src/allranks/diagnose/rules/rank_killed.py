@@ -6,8 +6,9 @@ from ..incident import ExitRecord, Incident
 from ..memory.figures import HostMemory
 from ..memory.levers import host_levers
 from ..memory.setting import setting_of
+from ..naming import signal_name
 from .candidate import Candidate, Strength
-from .failures import KILL, SIGNALS, Group, Role, failures, first_of
+from .failures import KILL, Group, Role, failures, first_of
 from .words import further_words, last_lines, place, thread_words
 
 ID = "rank-killed"
@@ -44,7 +45,7 @@ def _message(incident: Incident, group: Group, oom: bool) -> str:
     """A signal does not carry its sender, and the program may have sent it to itself: none is named."""
     first = group.first
     number = first.signal or 0
-    signal = SIGNALS.get(number, f"signal {number}")
+    signal = signal_name(number)
     pid = f"pid {first.pid}" if first.pid and len(group.ranks) == 1 else ""
     was = "were" if group.scope != "all" and len(group.ranks) > 1 else "was"
     if first.raised is not None:

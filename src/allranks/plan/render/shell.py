@@ -10,6 +10,15 @@ from allranks.spec.secrets import is_secret_name
 from ..launchers.words import Words
 from .request import Request
 
+# As node/prelude.py tells them apart; here the status of a file that it sources counts, whatever it comes from.
+PRELUDE = """\
+# A command of the prelude that fails ends this script, one inside a file or function that it uses does not.
+trap 'code=$? line=$LINENO; if [ ${#BASH_SOURCE[@]} = 1 ]; then
+  echo "$0: line $line: a command of the prelude ended with code $code" >&2
+  exit "$code"
+fi' ERR
+%s
+trap - ERR"""
 TOLD = "{}: start this here, and the other nodes' scripts there, in any order"
 
 
@@ -23,8 +32,9 @@ def script(
     """A script for one node: `lines` come before the command."""
     spec = request.spec
     wrapped = [*shlex.split(spec.wrap or ""), *launcher]
-    parts = ["#!/bin/bash", f"# {title}", "set -e"]
-    parts += [spec.prelude.rstrip("\n")] if spec.prelude else []
+    parts = ["#!/bin/bash", f"# {title}"]
+    parts += [PRELUDE % spec.prelude.rstrip("\n")] if spec.prelude else []
+    parts.append("set -e")
     if any(isinstance(word, Here) for word in (*launcher, *program)):
         parts.append('here="$(cd "$(dirname "$0")" && pwd)"')
     parts += [f"cd {shlex.quote(spec.workdir or request.workdir)}", *exports(request), *lines]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import shlex
 
+from allranks.cluster.slurm import MADE_BY_ALLRANKS
 from allranks.spec.secrets import is_secret_name
 from allranks.spec.words import as_options
 
-from ..slurm import WARN_BEFORE, check_sbatch
+from ..slurm import WARN_BEFORE, WARNING_SIGNAL, check_sbatch
 from .request import Rendered, Request
 from .shell import folded
 
@@ -37,15 +38,17 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     """The script for sbatch. `run_dir`: the run directory is there already, and the job's output goes into it."""
     spec = request.spec
     workdir = spec.workdir or request.workdir
-    lines = ["#!/bin/sh", *_directives(request, run_dir), "# Made by allranks: the controller runs on the first node."]
+    head = "# Made by allranks: the controller runs on the first node."
+    lines = ["#!/bin/bash", *_directives(request, run_dir), head]
     lines += [
-        "trap '' USR1  # Slurm's warning: until the controller listens, it must not end the script",
+        f"trap '' {WARNING_SIGNAL} USR1 USR2  # before allranks listens, none of them may end the script",
         "cd_failed() {",
         '  echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2',
         "  exit 4",
         "}",
         f"cd {shlex.quote(workdir)} || cd_failed {shlex.quote(workdir)}",
     ]
+    lines += [f"export {MADE_BY_ALLRANKS}=1"]
     python = request.allranks[0]
     lines += [f"[ -x {shlex.quote(python)} ] || cd_failed {shlex.quote(python)}"] if "/" in python else []
     if run_dir is not None:
@@ -79,7 +82,7 @@ def _directives(request: Request, run_dir: str | None) -> list[str]:
         *([f"--partition={spec.partition}"] if spec.partition is not None else []),
         *([f"--output={run_dir.replace('%', '%%')}/slurm.log"] if run_dir is not None else []),
         "--open-mode=append",
-        f"--signal=B:USR1@{warning(spec.stop_grace)}",
+        f"--signal=B:{WARNING_SIGNAL}@{warning(spec.stop_grace)}",
     ]
     lines = [f"#SBATCH {shlex.quote(word)}" for word in words]
     asked = check_sbatch(spec.sbatch)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 from allranks.findings import Finding
+from allranks.spec.secrets import redact_text
 
-from ..compare import Nodes, by_value, names, part_error, place
+from ..compare import Nodes, by_value, names, part, part_error, place
 
 ID = "look"
 GROUP = "host"
@@ -17,8 +18,25 @@ NEEDS = "clock"
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """remote-path-missing, as where a module or an environment that the prelude names is absent."""
     errors = {n: error for n, f in facts_by_node.items() for error in [part_error(f, "look")] if error}
-    found = []
-    for error, nodes in by_value(errors).items():
-        remedy = "try the --prelude by hand on the node"
-        found.append(Finding("remote-path-missing", "fail", f"{names(nodes)}: {error}", remedy, place(nodes)))
-    return found
+    found = [failed_look(nodes, error) for error, nodes in by_value(errors).items()]
+    remarks: Dict[str, List[str]] = {}
+    for node, facts in facts_by_node.items():
+        for remark in part(facts, "prelude").get("remarks") or ():
+            remarks.setdefault(str(remark), []).append(node)
+    return found + [_went_on(nodes, remark) for remark, nodes in remarks.items()]
+
+
+def failed_look(nodes: Sequence[str], error: str) -> Finding:
+    """remote-path-missing: `error` is a sentence, and below it the last words of the prelude."""
+    sentence, _, said = redact_text(error).partition("\n")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = f": {lines[-1][:300]}" if lines else ""
+    remedy = "try the --prelude by hand in bash on the node; `|| true` behind a command lets it fail"
+    message = f"{names(nodes)}: {sentence}{last}"
+    return Finding("remote-path-missing", "fail", message, remedy, place(nodes), tuple(lines[-3:]))
+
+
+def _went_on(nodes: Sequence[str], remark: str) -> Finding:
+    sentence = redact_text(remark).partition("\n")[0]
+    message = f"{names(nodes)}: {sentence}, by a condition at its end: it counts as done"
+    return Finding(ID, "warn", message, "let the file end with `true`", place(nodes))

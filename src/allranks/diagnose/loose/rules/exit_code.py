@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ...naming import SIGNALS, signal_name
 from ...rules.candidate import Candidate, Strength
-from ...rules.failures import KILL, SIGNALS
+from ...rules.failures import KILL
 from ..evidence import Evidence, shown, whole
 from ..fixes import FIXES
 from ..sighting import Sighting
@@ -148,7 +149,7 @@ def _judged(evidence: Evidence, end: End) -> Candidate | None:
 def _meaning(evidence: Evidence, end: End) -> tuple[str, Strength, float, str] | None:
     """Cause, strength, confidence and words; None for victims."""
     signal = end.signal
-    name = f"exit code {end.code}" if signal is None else SIGNALS.get(signal, f"signal {signal}")
+    name = f"exit code {end.code}" if signal is None else signal_name(signal)
     if signal in CRASHES:
         if after_abort(evidence, end.sighting):
             return "segfault-native", Strength.SYMPTOM, 0.3, f"crashed with {name} while it aborted"

@@ -1,0 +1,243 @@
+"""The prelude: the user's shell lines, run in bash, and the environment that they leave.
+
+A command of the prelude itself that fails ends it. What fails inside a file, a function or an evaluated text that it
+uses does not: scripts of conda and of environment modules fail inwardly all the time, and say by their own exit
+status how it went. bash(1), `trap`: conditions, `!` and all but the last command of `&&`, `||` and pipelines raise no
+ERR; functions and subshells inherit none of the traps; a sourced file inherits ERR and is followed by RETURN, and
+DEBUG is off while it runs.
+"""
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Dict, List, NamedTuple, Optional
+
+SECONDS = 25.0
+TAIL = 2000  # characters of its last words
+PLACES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
+POLL = 0.05  # seconds: programs that it leaves in the background keep its pipes open
+DUMP = "import os, sys, json; os.fdopen(int(sys.argv[1]), 'wb').write(json.dumps(dict(os.environ)).encode())"
+
+# Bash runs the handlers' own commands under DEBUG too, so the last command but one is the one that failed. `$_`, which
+# the user's next command may read, is put back, and carries a mark: nothing has run since a command failed inside.
+TRAPS = r"""
+__allranks_fd=$ALLRANKS_FD __allranks_text=$ALLRANKS_TEXT __allranks_python=$ALLRANKS_PYTHON
+__allranks_dump=$ALLRANKS_DUMP
+unset ALLRANKS_FD ALLRANKS_TEXT ALLRANKS_PYTHON ALLRANKS_DUMP ALLRANKS_TRAPS
+__allranks_began= __allranks_before= __allranks_word= __allranks_mark=
+__allranks_source= __allranks_status=0 __allranks_file=
+__allranks_returned() {
+  __allranks_status=$1 __allranks_word=$2
+  case $2 in
+    allranks:failed) __allranks_source=failed ;;
+    allranks:condition) __allranks_source=condition ;;
+    *) __allranks_file=
+       if [ "$1" = 0 ]; then __allranks_source=returned; else __allranks_source=condition; fi ;;
+  esac
+}
+__allranks_failed() {
+  local code=$1 line=$2 command=$3 began=$4 depth=$5 word=$6 source=
+  if [ "$depth" = 0 ] && [ "$BASH_SUBSHELL" = 0 ]; then
+    case $command in
+      "eval "*|"( "*) __allranks_has "$command" || command=$began ;;
+      *) command=$began ;;
+    esac
+  fi
+  case $command in
+    "source "*|". "*|"\\. "*|"builtin source "*|"builtin . "*)
+      if [ "$__allranks_source" = condition ] && [ "$__allranks_status" = "$code" ]; then source=condition; fi
+      case $word in /*) ;; *) word=$PWD/$word ;; esac
+      if [ -z "$__allranks_file" ]; then __allranks_file=$word; fi ;;
+  esac
+  if [ "$depth" != 0 ] || [ "$BASH_SUBSHELL" != 0 ]; then
+    if [ -n "$source" ]; then __allranks_mark=allranks:condition; else __allranks_mark=allranks:failed; fi
+    return 0
+  fi
+  __allranks_mark=$6
+  case $__allranks_text in *eval*) __allranks_has "$command" || return 0 ;; esac
+  printf '%s\0' "${source:-failed}" "$code" "$line" "$command" "$__allranks_file" >&"$__allranks_fd"
+  if [ -z "$source" ]; then exit "$code"; fi
+}
+__allranks_has() {
+  case $__allranks_text in *"${1//[[:space:]]/}"*) return 0 ;; esac
+  return 1
+}
+trap '__allranks_word=$_ __allranks_before=$__allranks_began __allranks_began=$BASH_COMMAND
+  : "$__allranks_word"' DEBUG
+trap '__allranks_returned "$?" "$_"; : "$__allranks_word"' RETURN
+trap '__allranks_failed "$?" "$LINENO" "$BASH_COMMAND" "$__allranks_before" "${#BASH_SOURCE[@]}" "$_"
+  : "$__allranks_mark"' ERR
+"""
+FIRST = 'eval "$ALLRANKS_TRAPS"; '
+LAST = """
+
+trap - DEBUG RETURN ERR
+"$__allranks_python" -I -S -c "$__allranks_dump" "$__allranks_fd"
+"""
+
+
+class Report(NamedTuple):
+    """A command of the prelude that failed: its code, its line, its words. `source`: the file that it had read."""
+
+    kind: str
+    code: int
+    line: int
+    command: str
+    source: str
+
+
+class Outcome(NamedTuple):
+    """`environment` is None where `error` says why; `remarks` are what it went on after."""
+
+    environment: Optional[Dict[str, str]]
+    error: str = ""
+    remarks: List[str] = []
+
+
+def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> Outcome:
+    """Run the prelude in the working directory, where that exists, and read the environment after it."""
+    bash = find_bash(environment)
+    if bash is None:
+        return Outcome(None, "--prelude needs bash, which is not on PATH of this node")
+    run = _Run(bash, prelude, environment, workdir)
+    try:
+        finished = run.follow()
+    finally:
+        run.close()
+    return _read(run, finished)
+
+
+def find_bash(environment: Dict[str, str]) -> Optional[str]:
+    """The first bash on the node's PATH, else where distributions have it."""
+    found = shutil.which("bash", path=environment.get("PATH", os.defpath))
+    return found or next((place for place in PLACES if os.access(place, os.X_OK)), None)
+
+
+class _Run:
+    """A bash with the prelude in it; what it says is kept, of its words the last."""
+
+    def __init__(self, bash: str, prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> None:
+        self.reports, report_end = os.pipe()
+        own = {
+            "ALLRANKS_FD": str(report_end), "ALLRANKS_TEXT": "".join(prelude.split()), "ALLRANKS_TRAPS": TRAPS,
+            "ALLRANKS_PYTHON": sys.executable, "ALLRANKS_DUMP": DUMP,
+        }  # fmt: skip
+        try:
+            self.process = subprocess.Popen(
+                ["bash", "-c", FIRST + prelude + LAST],
+                executable=bash,
+                env={**environment, **own},
+                cwd=workdir if workdir and os.path.isdir(workdir) else None,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[report_end],
+                start_new_session=True,
+                bufsize=0,
+            )
+        finally:
+            os.close(report_end)
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self.output, self.errors = self.process.stdout.fileno(), self.process.stderr.fileno()
+        self.data = {self.reports: bytearray(), self.output: bytearray(), self.errors: bytearray()}
+
+    def follow(self) -> bool:
+        """Read until it has ended; False where that took too long, and it was killed."""
+        deadline = time.monotonic() + SECONDS
+        with selectors.DefaultSelector() as selector:
+            for fd in self.data:
+                os.set_blocking(fd, False)
+                selector.register(fd, selectors.EVENT_READ)
+            while True:
+                ended = self.process.poll() is not None
+                ready = selector.select(0 if ended else POLL)
+                for key, _ in ready:
+                    if not self._take(key.fd):
+                        selector.unregister(key.fd)
+                if ended and not ready:
+                    return True
+                if time.monotonic() > deadline:
+                    self._kill()
+                    return False
+
+    def _take(self, fd: int) -> bool:
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return True
+        self.data[fd] += data
+        if fd != self.reports:
+            del self.data[fd][: -4 * TAIL]
+        return bool(data)
+
+    def _kill(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(1)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+
+    def close(self) -> None:
+        """Close the pipes."""
+        os.close(self.reports)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def last_words(self) -> str:
+        """The end of its standard error, else of its standard output."""
+        for fd in (self.errors, self.output):
+            text = bytes(self.data[fd]).decode("utf-8", "replace").strip()
+            if text:
+                return text[-TAIL:]
+        return ""
+
+
+def _read(run: _Run, finished: bool) -> Outcome:
+    """What the reports, the exit code and the last words come to."""
+    *fields, rest = bytes(run.data[run.reports]).split(b"\0")
+    words = [field.decode("utf-8", "replace") for field in fields]
+    rows = [words[at : at + 5] for at in range(0, len(words), 5)]
+    reports = [Report(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in rows if len(row) == 5]
+    said = run.last_words()
+    if not finished:
+        return Outcome(None, _with("the prelude did not finish within %g s" % SECONDS, said))
+    failed = [report for report in reports if report.kind == "failed" or not _ends_in_condition(report.source)]
+    if failed:
+        return Outcome(None, _with(_sentence(failed[0]), said))
+    if not rest:
+        how = "the prelude ended with code %d before its environment could be read" % (run.process.returncode or 0)
+        return Outcome(None, _with(how, said))
+    remarks = [_with(_sentence(report), said) for report in reports]
+    return Outcome(json.loads(rest.decode()), "", remarks)
+
+
+def _sentence(report: Report) -> str:
+    command = " ".join(report.command.split())[:200]
+    return "line %d of the prelude ended with code %d: %s" % (report.line, report.code, command)
+
+
+def _with(sentence: str, said: str) -> str:
+    return "%s\n%s" % (sentence, said) if said else sentence
+
+
+def _ends_in_condition(path: str) -> bool:
+    """Whether the last line of a sourced file may have left a condition's status: `[ -f x ] && . x`, or such a line in
+    a block. Else the status was asked for, by `return`. A file that cannot be read is given the benefit of the doubt.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            text = file.read(4096).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return True
+    lines = [line.strip() for line in text.splitlines()]
+    code = [line for line in lines if line and not line.startswith("#")]
+    if not code:
+        return True
+    return "&&" in code[-1] or code[-1].split("#")[0].rstrip(" ;").endswith(("fi", "done", "esac", "}"))

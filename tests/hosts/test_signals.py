@@ -1,0 +1,87 @@
+"""SIGUSR1 and SIGUSR2 to the controller reach each rank once; our own processes outlive them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import BOUND, PYTHON, Launch, program
+from tests.hosts.waiting import wait_until
+
+torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+def arrived(launch: Launch) -> int:
+    """How many signals the ranks have written down so far."""
+    logs = launch.run_dir.glob("logs/node_*/rank_*.log")
+    return sum(path.read_text().count("GOT ") for path in logs)
+
+
+def counted(launch: Launch) -> list[dict[str, int]]:
+    """What each rank has counted, in the order of the ranks, once the run is over."""
+    (launch.work / "go").touch()
+    assert launch.result()["exit"] == 0, launch.stderr
+    logs = "".join(path.read_text() for path in sorted(launch.run_dir.glob("logs/node_*/rank_*.log")))
+    return [json.loads(line.split("COUNTED ", 1)[1]) for line in logs.splitlines() if "COUNTED " in line]
+
+
+def test_over_ssh_each_rank_gets_the_controllers_signals_once(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path).start(program("v_signals.py"), nproc=2).until_running(4)
+    launch.signal(signal.SIGUSR1)
+    wait_until(lambda: arrived(launch) == 4, BOUND, "SIGUSR1 at four ranks")
+    for number in (1, 2):
+        launch.signal(signal.SIGUSR2)
+        wait_until(lambda n=number: arrived(launch) == 4 + 4 * n, BOUND, f"SIGUSR2 for the {number}. time")
+    assert counted(launch) == [{"SIGUSR1": 1, "SIGUSR2": 2}] * 4
+    assert [(e["signal"], e["ranks"], e["source"]) for e in launch.events("signal")] == [
+        ("SIGUSR1", 4, None),
+        ("SIGUSR2", 4, None),
+        ("SIGUSR2", 4, None),
+    ]
+
+
+def test_local_ranks_get_it_too(bed2: Bed, tmp_path: Path) -> None:
+    launch = Launch(bed2, tmp_path)
+    words = ["--local", "2", "--nproc", "1", "--python", PYTHON, "--json", "--", *program("v_signals.py")]
+    launch.process = subprocess.Popen(
+        launch.command("run", *words), env=launch.environment(), cwd=launch.work, text=True, stdin=subprocess.DEVNULL,
+        stdout=(tmp_path / "stdout").open("w"), stderr=(tmp_path / "stderr").open("w"), start_new_session=True,
+    )  # fmt: skip
+    launch.until_running(2)
+    launch.signal(signal.SIGUSR1)
+    wait_until(lambda: arrived(launch) == 2, BOUND, "SIGUSR1 at two ranks")
+    assert counted(launch) == [{"SIGUSR1": 1}] * 2
+
+
+def test_agent_supervisor_and_relay_outlive_them(bed2: Bed, tmp_path: Path) -> None:
+    """As where somebody signals every process of a user: what is ours goes on, and keeps it from the ranks."""
+    launch = Launch(bed2, tmp_path).start(program("v_signals.py")).until_running(2)
+    ours = [p for host in bed2.hosts for p in host.pids() if "ALLRANKS-BOOT" in p.command or "allranks" in p.command]
+    ranks = {launch.rank_pid(rank) for rank in (0, 1)}
+    targets = [p.pid for p in ours if p.pid not in ranks]
+    assert len(targets) >= 3 * len(bed2.hosts), "an agent, a supervisor and a relay on each host"
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        for pid in targets:
+            os.kill(pid, number)
+    launch.signal(signal.SIGUSR1)
+    wait_until(lambda: arrived(launch) == 2, BOUND, "the controller's own at both ranks")
+    assert {pid for pid in targets if Path(f"/proc/{pid}").exists()} == set(targets)
+    assert counted(launch) == [{"SIGUSR1": 1}] * 2
+    assert launch.events("node-silent") == []
+
+
+@pytest.mark.torch
+@torch
+def test_below_another_launcher_its_ranks_get_it_and_not_the_launcher(bed2: Bed, tmp_path: Path) -> None:
+    """torchrun ends by SIGUSR1."""
+    launch = Launch(bed2, tmp_path).start(program("v_signals.py"), "--launcher", "torchrun", nproc=2)
+    wait_until(lambda: len(list(launch.work.glob("up-*"))) == 4, BOUND, "four programs up")
+    launch.signal(signal.SIGUSR1)
+    wait_until(lambda: arrived(launch) == 4, BOUND, "SIGUSR1 at four ranks")
+    assert counted(launch) == [{"SIGUSR1": 1}] * 4

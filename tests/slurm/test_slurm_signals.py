@@ -1,0 +1,110 @@
+"""SIGUSR1 and SIGUSR2 as Slurm sends them: each rank gets each once, whichever processes Slurm had reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.hosts.launching import BOUND, program
+from tests.hosts.waiting import wait_until
+from tests.slurm.bed import SlurmBed
+from tests.slurm.jobs import SlurmLaunch
+
+from allranks.gang.signals import SAME_SECONDS
+
+LIMIT_BOUND = 180.0  # Slurm looks at time limits every half minute
+
+
+def arrived(launch: SlurmLaunch) -> int:
+    """How many signals the ranks have written down so far."""
+    return sum(path.read_text().count("GOT ") for path in launch.run_dir.glob("logs/node_*/rank_*.log"))
+
+
+def counted(launch: SlurmLaunch, ranks: int) -> list[dict[str, int]]:
+    """What each rank has counted, once the run has ended well."""
+    (launch.work / "go").touch()
+    result = launch.written_result()
+    assert (result["exit"], result["verdict"]) == (0, None), result
+    return [json.loads(launch.log(rank).split("COUNTED ", 1)[1]) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("start", ["exec", ""], ids=["exec", "below the shell"])
+def test_scancel_in_all_its_ways(slurm: SlurmBed, tmp_path: Path, start: str) -> None:
+    """To all steps, to the batch script alone, to both: Slurm signals the shell or what the shell has become."""
+    launch = SlurmLaunch(slurm, tmp_path)
+    job = launch.script(program("v_signals.py"), directives=["-N3"], start=start)
+    launch.until_running(3)
+    ways = [["--signal=USR1"], ["--signal=USR2"], ["--full", "--signal=USR1"]]
+    if start == "exec":  # else the shell, which has no trap, would end
+        ways += [["--batch", "--signal=USR1"], ["--full", "--signal=USR2"]]
+    else:
+        ways.pop()
+    for number, words in enumerate(ways, start=1):
+        slurm.call("scancel", *words, job)
+        wait_until(lambda n=number: arrived(launch) >= 3 * n, BOUND, f"{words} at three ranks")
+        sent = time.time()
+        wait_until(lambda t=sent: time.time() > t + SAME_SECONDS, BOUND, "the next one is another signal")
+    if start == "exec":
+        assert counted(launch, 3) == [{"SIGUSR1": 3, "SIGUSR2": 2}] * 3
+    else:
+        slurm.call("scancel", "--batch", "--signal=USR1", job)
+        verdict = launch.written_result()["verdict"]
+        assert verdict["cause"] == "slurm-config", verdict
+        assert "batch script was ended by SIGUSR1" in verdict["message"]
+        assert [launch.log(rank).count("GOT") for rank in range(3)] == [2] * 3
+    launch.nothing_left()
+
+
+def test_in_an_allocation_the_steps_get_it(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("v_signals.py"), salloc=("-N2",)).until_running(2)
+    slurm.call("scancel", "--signal=USR1", launch.job)
+    wait_until(lambda: arrived(launch) >= 2, BOUND, "SIGUSR1 at two ranks")
+    assert counted(launch, 2) == [{"SIGUSR1": 1}] * 2
+    launch.nothing_left()
+
+
+@pytest.mark.slow
+def test_the_warning_that_a_script_asks_for(slurm: SlurmBed, tmp_path: Path) -> None:
+    """`--signal=USR1@5` goes to the steps, with `B:` to the batch script alone; in an own script it is the ranks'.
+
+    Slurm sends it up to half a minute early: 5 s are in the second half of the partition's minute.
+    """
+    launches = []
+    for option in ("USR1@5", "B:USR1@5"):
+        (tmp_path / option).mkdir()
+        launch = SlurmLaunch(slurm, tmp_path / option)
+        launch.script(program("v_signals.py"), directives=["-N2", "--partition=short", f"--signal={option}"])
+        launches.append(launch)
+    for launch in launches:
+        launch.until_running(2)
+    for launch in launches:
+        wait_until(lambda one=launch: arrived(one) >= 2, LIMIT_BOUND, "SIGUSR1 at two ranks")
+        assert counted(launch, 2) == [{"SIGUSR1": 1}] * 2
+    launches[-1].nothing_left()
+
+
+def test_a_script_made_by_us_is_warned_by_another_signal(slurm: SlurmBed, tmp_path: Path) -> None:
+    """SIGUSR1 to its batch script is the ranks' too; only SIGXCPU means that the nodes are taken back."""
+    launch = SlurmLaunch(slurm, tmp_path).outside(program("v_signals.py"), nodes=2).until_running(2)
+    slurm.call("scancel", "--batch", "--signal=USR1", launch.job)
+    wait_until(lambda: arrived(launch) >= 2, BOUND, "SIGUSR1 at two ranks")
+    slurm.call("scancel", "--batch", "--signal=XCPU", launch.job)
+    result = launch.result()
+    assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempted-or-timeout"), launch.stderr
+    assert [launch.log(rank).count("GOT SIGUSR1") for rank in (0, 1)] == [1, 1]
+    launch.nothing_left()
+
+
+def test_the_end_of_srun_is_the_end_of_the_run(slurm: SlurmBed, tmp_path: Path) -> None:
+    """A task of the step is killed: srun ends the step, and nobody waits for the lease."""
+    launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait"), "--lease", "20m").until_running(4)
+    os.kill(launch.task_pid("h2"), signal.SIGKILL)
+    result = launch.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["where"].get("node")) == (4, "h2"), verdict
+    assert "Killed" in verdict["message"] and "srun" in verdict["message"], verdict
+    launch.nothing_left()

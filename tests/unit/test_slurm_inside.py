@@ -1,0 +1,218 @@
+"""What Slurm's words and states mean for the run inside the job. The words are recorded from Slurm 22.05."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allranks.backends.slurm import inside as inside_module
+from allranks.backends.slurm.inside import Inside
+from allranks.cluster.slurm import MADE_BY_ALLRANKS, Allocation, read_allocation
+from allranks.diagnose.slurm import Job, nodes_at_fault, script_ended, step_ended
+from allranks.findings import Finding
+from allranks.plan.slurm import WARNING_SIGNAL
+
+BATCH_HOST_FAILED = """srun: error: Node failure on h3
+srun: Job step aborted: Waiting up to 8 seconds for job step to finish.
+srun: got SIGCONT
+srun: forcing job termination
+"""
+STEP_FAILED = """srun: Job step aborted: Waiting up to 8 seconds for job step to finish.
+0: slurmstepd-h1: error: *** STEP 7.0 ON h1 FAILED (non-zero exit code or other failure mode) ***
+"""
+STEP_CANCELLED = """srun: got SIGCONT
+srun: forcing job termination
+0: slurmstepd-h1: error: *** STEP 15.0 ON h1 CANCELLED AT 2026-11-22T07:13:38 ***
+srun: Job step aborted: Waiting up to 8 seconds for job step to finish.
+"""
+NODE_OF_THE_STEP_FAILED = """srun: error: Node failure on h4
+srun: Job step aborted: Waiting up to 8 seconds for job step to finish.
+0: slurmstepd-h3: error: *** STEP 12.0 ON h3 CANCELLED AT 2026-11-22T07:12:09 DUE TO NODE FAILURE, SEE SLURMCTLD LOG \
+FOR DETAILS ***
+"""
+TASK_KILLED = """srun: error: h2: task 1: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=1.0
+0: slurmstepd-h1: error: *** STEP 1.0 ON h1 CANCELLED AT 2026-11-22T07:09:00 ***
+srun: error: h3: task 2: Killed
+srun: error: h4: task 3: Killed
+srun: error: h1: task 0: Killed
+srun: Force Terminated StepId=1.0
+"""
+TASK_FAILED = """srun: error: h2: task 1: Exited with exit code 1
+srun: launch/slurm: _step_signal: Terminating StepId=1.0
+srun: error: h3: task 2: Terminated
+"""
+NODES = ("h1", "h2", "h3", "h4")
+
+
+def allocation(batch: bool = True, made_by_allranks: bool = False) -> Allocation:
+    return Allocation("7", NODES, batch=batch, made_by_allranks=made_by_allranks)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`asked(job, printed, …)`: the finding of a run whose orderly end a SIGTERM of Slurm's began."""
+
+    def ask(job: Job, printed: str, batch: bool = True, parent: str = "/bin/bash job.sh") -> Finding | None:
+        monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
+        monkeypatch.setattr(inside_module, "command_of", lambda pid: parent)
+        engine = Inside(allocation(batch))
+        engine.told = lambda: printed
+        monkeypatch.setattr(engine, "_look", lambda: job)
+        return engine.finding(stopped=True)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("job", "printed", "cause", "says"),
+    [
+        pytest.param(
+            Job("7", "COMPLETING", "NodeDown", exit_code=0, exit_signal=15), BATCH_HOST_FAILED,
+            "node-network-down", "h3 failed", id="batch host failed",
+        ),
+        pytest.param(
+            Job("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), BATCH_HOST_FAILED,
+            "node-network-down", "h3 failed", id="batch host failed, requeued",
+        ),
+        pytest.param(
+            Job("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), NODE_OF_THE_STEP_FAILED,
+            "node-network-down", "h4 failed", id="another node failed, requeued",
+        ),
+        pytest.param(
+            Job("7", "COMPLETING", "JobLaunchFailure", exit_code=0, exit_signal=10), STEP_FAILED,
+            "slurm-config", "batch script was ended by SIGUSR1", id="script ended by a signal",
+        ),
+        pytest.param(
+            Job("7", "FAILED", "NonZeroExitCode", exit_code=3, exit_signal=0), STEP_FAILED,
+            "slurm-config", "batch script ended (exit code 3)", id="script ended with a code",
+        ),
+        pytest.param(
+            Job("7", "COMPLETING", exit_code=0, exit_signal=0), STEP_CANCELLED,
+            "slurm-config", "batch script ended (exit code 0)", id="script ended well",
+        ),
+        pytest.param(
+            Job("7", "COMPLETING", exit_code=0, exit_signal=15), STEP_CANCELLED,
+            "slurm-cancelled", "was cancelled", id="cancelled",
+        ),
+        pytest.param(
+            Job("7", "COMPLETING", exit_code=143, exit_signal=0), STEP_CANCELLED,
+            "slurm-cancelled", "was cancelled", id="cancelled, with a trap in the script",
+        ),
+        pytest.param(
+            Job("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), "",
+            "slurm-preempted-or-timeout", "back into the queue", id="requeued",
+        ),
+    ],
+)  # fmt: skip
+def test_how_the_job_ended(asked: Any, job: Job, printed: str, cause: str, says: str) -> None:
+    finding = asked(job, printed)
+    assert finding is not None and finding.id == cause, finding
+    assert says in finding.message
+    assert finding.where.node == (says.split()[0] if "failed" in says else None)
+
+
+def test_the_own_end_of_a_script_counts_only_below_one(asked: Any) -> None:
+    """`exec allranks` is the script, and salloc has none: there a job that completes was cancelled."""
+    job = Job("7", "COMPLETING", exit_code=0, exit_signal=0)
+    assert asked(job, STEP_CANCELLED, parent="slurmstepd: [7.batch]").id == "slurm-cancelled"
+    assert asked(job, STEP_CANCELLED, batch=False).id == "slurm-cancelled"
+
+
+def test_a_signal_name_in_the_fix_is_one_that_sh_takes() -> None:
+    finding = script_ended(Job("7", "FAILED", exit_code=0, exit_signal=12))
+    assert finding is not None and "`trap '' USR2`" in finding.remedy
+
+
+# -- the end of srun -----------------------------------------------------------------------------------
+
+ORDER = dict.fromkeys(NODES, 0)
+
+
+def test_the_task_that_srun_ended_the_step_for() -> None:
+    assert nodes_at_fault(TASK_KILLED, ORDER) == {"h2": "Killed"}
+    assert nodes_at_fault(TASK_FAILED, ORDER) == {"h2": "Exited with exit code 1"}
+    finding = step_ended(TASK_KILLED, nodes_at_fault(TASK_KILLED, ORDER), NODES, 137)
+    assert (finding.where.node, finding.id, finding.check) == ("h2", "unknown", "slurm")
+    assert finding.message == "h2: srun ended the step because of its task there: Killed"
+
+
+def test_a_task_that_never_started_is_another_matter() -> None:
+    words = "srun: error: Task launch for StepId=1.0 failed on node h3: Communication connection failure"
+    finding = step_ended(words, nodes_at_fault(words, ORDER), ["h1", "h2"], 1)
+    assert (finding.where.node, finding.id) == ("h3", "node-network-down")
+    assert finding.message == "h3: Slurm could not start its task: Communication connection failure"
+
+
+def test_an_end_without_a_task_quotes_srun() -> None:
+    finding = step_ended("srun: error: Unable to create step for job 7: Job/step already completing", {}, NODES, 1)
+    assert (finding.id, finding.where.node) == ("slurm-config", None)
+    assert "exit code 1" in finding.message and "Unable to create step" in finding.message
+    assert "it said nothing" in step_ended("", {}, NODES, 0).message
+
+
+# -- in the words of how the job was started -------------------------------------------------------------
+
+
+def environ(**more: str) -> dict[str, str]:
+    return {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h[1-4]", **more}
+
+
+def test_whose_script_it_is() -> None:
+    own = read_allocation(environ(ENVIRONMENT="BATCH", **{MADE_BY_ALLRANKS: "1"}))
+    user = read_allocation(environ(ENVIRONMENT="BATCH"))
+    shell = read_allocation(environ(**{MADE_BY_ALLRANKS: "1"}))  # a shell that inherited it
+    assert [a.made_by_allranks for a in (own, user, shell) if a is not None] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("where", "says", "says_not"),
+    [
+        (allocation(made_by_allranks=True), ["scancel leaves", "`allranks stop`"], ["time limit", "#SBATCH"]),
+        (allocation(), ["time limit", f"#SBATCH --signal=B:{WARNING_SIGNAL}@45", "exec allranks run"], ["salloc"]),
+        (allocation(batch=False), ["time limit", "salloc --signal=USR1@"], ["#SBATCH", "--sbatch"]),
+    ],
+    ids=["made by allranks", "own script", "salloc"],
+)  # fmt: skip
+def test_a_short_kill_wait_is_said_with_what_helps_there(
+    monkeypatch: pytest.MonkeyPatch, where: Allocation, says: list[str], says_not: list[str]
+) -> None:
+    monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
+    (note,) = Inside(where, stop_grace=30.0).remarks()
+    assert "6 s" in note and all(text in note for text in says), note
+    assert not any(text in note for text in says_not), note
+    assert Inside(where, stop_grace=4.0).remarks() == []
+
+
+@pytest.mark.parametrize(
+    ("where", "option"),
+    [(allocation(made_by_allranks=True), "--sbatch --time"), (allocation(), "#SBATCH --time"),
+     (allocation(batch=False), "salloc --time")],
+)  # fmt: skip
+def test_the_fix_of_a_time_limit_names_an_option_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, where: Allocation, option: str
+) -> None:
+    monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
+    engine = Inside(where)
+    monkeypatch.setattr(engine, "_look", lambda: Job("7", "TIMEOUT", limit="00:01:00"))
+    finding = engine.finding(stopped=True)
+    assert finding is not None and option in finding.remedy
+    assert ("SIGTERM comes --stop-grace before the end" in finding.remedy) is where.made_by_allranks
+
+
+# -- heterogeneous jobs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST": ""}, {"SLURM_PACK_SIZE": "2"}, {"SLURM_HET_SIZE": "3"}],
+    ids=["salloc", "before 20.02", "sbatch"],
+)
+def test_a_heterogeneous_job_is_refused(more: dict[str, str]) -> None:
+    """salloc names no nodes there, so it looked like no allocation: the submit host trained alone, exit 0."""
+    from allranks.errors import UsageError
+
+    with pytest.raises(UsageError, match=r"job 7 is heterogeneous: its \d components"):
+        read_allocation(environ(**more))
+    assert read_allocation(environ(SLURM_HET_SIZE="1")) is not None
