@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,21 @@ def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.Monke
     while left(tmp_path / "work") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left(tmp_path / "work") == []
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_launcher_that_is_not_installed(tmp_path: Path, check: bool) -> None:
+    """It is said before ranks start; without checks, by the verdict."""
+    launcher = next((name for name in ("colossalai", "accelerate") if find_spec(name) is None), None)
+    if launcher is None:
+        pytest.skip("every launcher is installed here")
+    spec = RunSpec(
+        command=("train.py",), launcher=launcher, local=2, nproc=1, check=check, grace=0.2, python=sys.executable,
+        runs_dir=str(tmp_path / "runs"),
+    )  # fmt: skip
+    (tmp_path / "train.py").touch()
+    result = sessions.create(spec, virtual_cluster(2), dict(os.environ), str(tmp_path), JsonView).run()
+    verdict = result["verdict"]
+    assert (verdict["cause"], result["exit"]) == ("missing-module", 3 if check else 1), verdict
+    assert f"no module {launcher} in {sys.executable}" in verdict["message"]
+    assert f"-m pip install {launcher}" in verdict["remedy"]

@@ -191,6 +191,19 @@ def test_rule_of_the_interpreter(tmp_path: Path) -> None:
     assert chosen(["python3.9", "x.py"]) == ("None", "the command")
 
 
+@pytest.mark.parametrize("python", [sys.executable, OLDEST])
+def test_modules_that_an_interpreter_lacks(tmp_path: Path, python: str | None) -> None:
+    """`python -m` looks into the working directory first; nothing is imported."""
+    if python is None:
+        pytest.skip("no Python 3.8 here")
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "__init__.py").write_text("raise SystemExit(9)\n")
+    names = ["json", "ours", "nosuch_launcher", "nosuch_module"]
+    found = facts.ask(python, str(tmp_path), dict(os.environ), names)
+    assert found["lacks"] == ["nosuch_launcher", "nosuch_module"]
+    assert "lacks" not in facts.ask(python, str(tmp_path), dict(os.environ), ["json", "ours"])
+
+
 def test_a_missing_interpreter(tmp_path: Path) -> None:
     found = facts.collect({"workdir": str(tmp_path), "command": ["x.py"], "python": "/opt/none"})["interpreter"]
     assert found["missing"] and found["error"] and found["how"] == "--python: /opt/none"

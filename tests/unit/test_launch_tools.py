@@ -10,12 +10,35 @@ from allranks.cluster import Node
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.launchers import LAUNCHERS, deepspeed
 from allranks.plan.launchers.deepspeed import hostfile
-from allranks.plan.launchers.settings import launcher_settings
+from allranks.plan.launchers.settings import launcher_settings, needed_modules
 from allranks.plan.launchers.words import read_training
 from allranks.plan.ranks import NodePlan
 from allranks.spec import RunSpec, resolve
 from allranks.spec.fields import LAUNCHERS as NAMES
 from allranks.spec.tools import read_tool
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "modules"),
+    [
+        ("direct", "t.py", []),
+        ("direct", "python -c 1", []),
+        ("direct", "-m pkg.train", ["pkg"]),
+        ("torchrun", "t.py", ["torch"]),
+        ("accelerate", "t.py", ["accelerate"]),
+        ("accelerate", "accelerate launch -m pkg.sub.train", ["accelerate", "pkg"]),
+        ("deepspeed", "deepspeed t.py", ["deepspeed"]),
+        ("colossalai", "colossalai run t.py", ["colossalai"]),
+        ("command", "accelerate launch t.py", []),
+        ("command", "python -m accelerate.commands.launch t.py", ["accelerate"]),
+    ],
+)
+def test_what_must_be_installed(launcher: str, command: str, modules: list[str]) -> None:
+    assert needed_modules(RunSpec(command=tuple(shlex.split(command)), launcher=launcher)) == modules
+
+
+def test_tests_need_torch() -> None:
+    assert needed_modules(RunSpec(test="sync")) == ["torch"]
 
 
 def test_every_launcher_can_be_asked_for() -> None:

@@ -46,8 +46,8 @@ VERDICT_CONFIDENCE = 0.9
 TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
 # Fields of a setup message that a node takes from nobody else.
 OWN_SETUP = (
-    "workdir", "command", "kind", "launching", "python", "virtual_env", "conda_prefix", "environ", "prelude", "nproc",
-    "data_paths", "expect_gpus", "node_dir", "output_dir",
+    "workdir", "command", "kind", "launching", "modules", "python", "virtual_env", "conda_prefix", "environ", "prelude",
+    "nproc", "data_paths", "expect_gpus", "node_dir", "output_dir",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from allranks.cluster import Cluster
 from allranks.plan.environment import Place
-from allranks.plan.launchers.settings import launcher_settings
+from allranks.plan.launchers.settings import launcher_settings, needed_modules
 from allranks.plan.launchers.words import launched_by, read_training
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
@@ -103,6 +103,7 @@ def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>")
         "command": list(_program(spec)),
         "kind": _kind(spec),
         "launching": launcher_settings(spec),
+        "modules": needed_modules(spec),
         "python": spec.python,
         "virtual_env": setting.virtual_env,
         "conda_prefix": setting.conda_prefix,

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import gpufacts, netfacts
 from .nodedir import bases
@@ -32,7 +32,8 @@ _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 # Runs as the user would run it, in any Python from 2.7 on; no module of the working directory is
-# imported. torch/version.py is read as text: importing torch takes seconds, importlib.metadata 30 ms.
+# imported. torch/version.py is read as text: importing torch takes seconds, importlib.metadata 30 ms. `python -m NAME`
+# looks into the working directory first; finding a module of the first level imports nothing.
 QUESTION = r"""
 import sys
 sys.path[:] = [p for p in sys.path if p]
@@ -57,6 +58,16 @@ if out.get("torch") == "?":
         out["torch"] = version("torch")
     except Exception:
         pass
+sys.path.insert(0, os.getcwd())
+lacks = []
+for name in sys.argv[1:]:
+    try:
+        if find_spec(name) is None:
+            lacks.append(name)
+    except Exception:
+        pass
+if lacks:
+    out["lacks"] = ",".join(lacks)
 sys.stdout.write("\nALLRANKS-PYTHON\t%s\n" % "\t".join("%s=%s" % i for i in out.items()))
 """
 
@@ -417,21 +428,25 @@ def interpreter(
     request: Mapping[str, Any], program: Program, workdir: str, environ: Mapping[str, str]
 ) -> Dict[str, Any]:
     """The training interpreter: path, version, torch (None: absent), how; or error. Not for programs."""
-    if program.kind == "program" and not request.get("python"):
+    if program.kind == "program" and not request.get("python") and not request.get("modules"):
         return {"kind": program.kind, "skipped": "the command is no Python program"}
     path, how = choose_interpreter(request, program, workdir, environ)
     found = {"kind": program.kind, "how": how}  # type: Dict[str, Any]
     if path is None:
         searched = environ.get("PATH", os.defpath)
         return {**found, "error": "not found or not executable", "missing": True, "searched": searched}
-    return {**found, "path": path, **ask(path, workdir, environ)}
+    modules = [str(name) for name in request.get("modules") or []]
+    return {**found, "path": path, **ask(path, workdir, environ, modules)}
 
 
-def ask(path: str, workdir: str, environ: Mapping[str, str], seconds: float = INTERPRETER_SECONDS) -> Dict[str, Any]:
-    """Starts an interpreter once and reads what it says of itself."""
+def ask(
+    path: str, workdir: str, environ: Mapping[str, str], modules: Sequence[str] = (),
+    seconds: float = INTERPRETER_SECONDS,
+) -> Dict[str, Any]:  # fmt: skip
+    """Starts an interpreter once and reads what it says of itself; "lacks" are those of `modules` that it has not."""
     try:
         process = subprocess.Popen(
-            [path, "-c", QUESTION],
+            [path, "-c", QUESTION, *modules],
             env=dict(environ), cwd=workdir if os.path.isdir(workdir) else "/", start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -460,6 +475,8 @@ def _answer(out: str, err: str, code: int) -> Dict[str, Any]:
         if words[0] == MARK:
             found = dict(w.split("=", 1) for w in words[1:] if "=" in w)  # type: Dict[str, Any]
             found.setdefault("torch", None)
+            if "lacks" in found:
+                found["lacks"] = found["lacks"].split(",")
             return found
     last = (err.strip().splitlines() or ["no output"])[-1]
     return {"error": "ended with code %d: %s" % (code, last[:300])}

@@ -28,6 +28,13 @@ CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before wha
 KILL, ABORT, INTERRUPT, TERM = 9, 6, 2, 15
 NATIVE = {11: "SIGSEGV", 7: "SIGBUS", 4: "SIGILL", 8: "SIGFPE", 6: "SIGABRT"}
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
+# CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.
+NO_MODULE = re.compile(
+    r"^(?P<python>\S+): (?:No module named (?P<module>[^\s;]+)(?:; [^\n]{1,200})?"
+    r"|Error while finding module specification for '[^'\n]{1,200}' "
+    r"\(ModuleNotFoundError: No module named '(?P<parent>[^'\n]{1,200})'[^\n]{0,200}\))$",
+    re.MULTILINE,
+)
 _BENIGN = {"Empty", "StopIteration", "KeyboardInterrupt"}
 _UNJOINED = "terminate called without an active exception"
 
@@ -174,13 +181,20 @@ def _from_abort(end: ExitRecord, key: str) -> Failure:
     return Failure(end, role, "crashed", f"{key} {_UNJOINED in last}", signal=ABORT)
 
 
+def no_module(tail: str) -> re.Match[str] | None:
+    """What `python -m` says of a module that is not there, where it is the last word of a log."""
+    last = [line for line in tail[-ENOUGH:].splitlines() if line.strip()][-1:]
+    return NO_MODULE.search(last[0]) if last else None
+
+
 def _from_code(end: ExitRecord) -> Failure:
     last = "\n".join(end.tail.splitlines()[-10:])[-ENOUGH:]
     peer = lost_peer("", last)
     if peer is not None:
         return Failure(end, Role.CONSEQUENCE, "exited", peer, peer=peer)
     refused = end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
-    role = Role.ROOT if refused or end.code in (126, 127) else Role.UNEXPLAINED
+    says_why = refused or end.code in (126, 127) or no_module(end.tail) is not None
+    role = Role.ROOT if says_why else Role.UNEXPLAINED
     return Failure(end, role, "exited", f"code {end.code}")
 
 

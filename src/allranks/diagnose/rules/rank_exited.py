@@ -6,11 +6,11 @@ import re
 
 from ..incident import ExitRecord, Incident
 from .candidate import Candidate, Strength
-from .failures import NO_SCRIPT, Role, failures, first_of
+from .failures import NO_SCRIPT, Role, failures, first_of, no_module
 from .words import further_words, last_lines, one_line, thread_words
 
 ID = "rank-exited"
-SOURCE = "argparse (exit code 2, `usage:` and `error:`); CPython Modules/main.c (can't open file); sh(1) 126, 127"
+SOURCE = "argparse (exit code 2, `usage:` and `error:`); CPython Modules/main.c (can't open file), Lib/runpy.py; sh(1)"
 LOGS = "the reason is in its log: allranks logs --rank {rank}"
 Reading = tuple[str, float, str, str]
 
@@ -46,6 +46,12 @@ def _reading(end: ExitRecord) -> Reading:
     if end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
         return ("bad-launch-arguments", 0.95, "correct the program's own arguments; its --help names them",
                 "refused the arguments of the program" + _refusal(end.tail))  # fmt: skip
+    lacking = no_module(end.tail)
+    if lacking:
+        module = lacking["module"] or lacking["parent"]
+        install = f"{lacking['python']} -m pip install {module.partition('.')[0]}"
+        return ("missing-module", 0.95, _plain(f"{install} on every node, or choose another interpreter with --python"),
+                f"found no module {module} in {lacking['python']}")  # fmt: skip
     if end.code in (126, 127):
         cause = "permission-denied" if end.code == 126 else "remote-path-missing"
         said = f"ended with code {end.code}" + (f": {last}" if last else "")

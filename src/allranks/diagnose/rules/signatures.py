@@ -179,7 +179,8 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "missing-module", "CPython: importlib", "install it in the interpreter that runs the training, on every "
         "node: PYTHON -m pip install …; or choose another with --python or --prelude",
-        r"No module named ", ("ModuleNotFoundError", "ImportError"),
+        r"No module named |No package metadata was found for |requires the \S{1,100} library but it was not found",
+        ("ModuleNotFoundError", "ImportError", "PackageNotFoundError", "DistributionNotFound"),
     ),
 )  # fmt: skip
 

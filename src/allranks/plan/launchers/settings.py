@@ -8,6 +8,10 @@ from typing import Any
 from allranks.spec import RunSpec
 from allranks.spec.tools import read_tool
 
+from .words import read_training
+
+MODULES = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "colossalai": "colossalai"}
+"""What `python -m` starts of each launcher, by its first level."""
 _DEEPSPEED = ("deepspeed", "ds_config", "ds-config")
 
 
@@ -25,6 +29,17 @@ def launcher_settings(spec: RunSpec) -> dict[str, Any]:
         "deepspeed": _json_files(words),
         "holds": tool is not None and spec.launcher != tool.name,
     }
+
+
+def needed_modules(spec: RunSpec) -> list[str]:
+    """Modules of the first level that the training interpreter must have before a line of the program runs."""
+    found = [MODULES[spec.launcher]] if spec.launcher in MODULES else []
+    if spec.test:
+        found.append("torch")
+    words = read_training(spec) if spec.command else None
+    if words is not None and words.kind == "python-module":
+        found.append(words.program[1].partition(".")[0])
+    return list(dict.fromkeys(found))
 
 
 def _json_files(words: Sequence[str]) -> list[str]:

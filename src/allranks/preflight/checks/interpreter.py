@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, by_value, differing, names, others, place, remote, verb
+from ..compare import Nodes, by_value, differing, names, others, part, place, remote, verb
 
 ID = "interpreter"
 GROUP = "software"
@@ -16,11 +16,11 @@ _LABEL = "environment-mismatch"
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
-    """remote-path-missing (absent) or environment-mismatch (does not start, too old, differs)."""
+    """remote-path-missing (absent), environment-mismatch (does not start, too old, differs), missing-module."""
     looked = {n: f.get("interpreter") or {} for n, f in facts_by_node.items()}
     looked = {n: i for n, i in looked.items() if i and not i.get("skipped")}
     works = {n: i for n, i in looked.items() if "error" not in i}
-    found = _absent(looked, list(works)) + _broken(request, looked)
+    found = _absent(looked, list(works)) + _broken(request, looked) + _lacking(request, works)
     if found and request.get("wrap"):  # another interpreter may be inside the wrapper
         found = [Finding(f.id, "warn", f.message, f.remedy, f.where) for f in found]
     return found + _too_old(request, works) + _torch(works) + _versions(works)
@@ -49,6 +49,33 @@ def _broken(request: Mapping[str, Any], looked: Nodes) -> list[Finding]:
     return found
 
 
+def _lacking(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
+    """Modules without which nothing starts: the launcher's own, the one that `-m` names."""
+    lacking: dict[str, list[str]] = {}
+    for node, one in works.items():
+        for module in one.get("lacks") or ():
+            lacking.setdefault(str(module), []).append(node)
+    found = []
+    for module, nodes in lacking.items():
+        path = str(works[nodes[0]].get("path"))
+        fine = [node for node in works if node not in nodes]
+        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} no module {module} in {path}, which "
+        message += f"{_needed_by(request, module)} needs{others(nodes, fine, 'have it', 'has it')}"
+        install = remote(nodes[0], path, "-m", "pip", "install", module)
+        remedy = f"{install}, or choose another with --python"
+        if _needed_by(request, module) == "the command":
+            remedy = f"-m {module} is looked for in --workdir, PYTHONPATH and the environment of {path}: check these"
+        found.append(Finding("missing-module", "fail", message, remedy, place(nodes)))
+    return found
+
+
+def _needed_by(request: Mapping[str, Any], module: str) -> str:
+    launcher = part(request, "launching").get("name")
+    if launcher == module or (launcher, module) == ("torchrun", "torch"):
+        return f"--launcher {launcher}"
+    return "the command" if request.get("command") else "a test"
+
+
 def _too_old(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
     """Not where the command is run as it is: else the runner (Python ≥ 3.8) stands before the script."""
     if request.get("launcher") == "command":
@@ -69,7 +96,7 @@ def _minor(interpreter: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _torch(works: Nodes) -> list[Finding]:
     """torch on some nodes only; where none has it, the program may well not need it."""
-    without = [n for n, i in works.items() if not i.get("torch")]
+    without = [n for n, i in works.items() if not i.get("torch") and "torch" not in (i.get("lacks") or ())]
     having = [n for n in works if n not in without]
     if not without or not having:
         return []

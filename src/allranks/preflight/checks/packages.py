@@ -25,7 +25,6 @@ NAMES = (
     "megatron-core", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12",
     "nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
 )  # fmt: skip
-LAUNCHERS = ("accelerate", "deepspeed", "colossalai")
 SHOWN = 4
 _LABEL = "environment-mismatch"
 _CUDA = re.compile(r"(nvidia-.+)-cu(\d+)\Z")
@@ -43,29 +42,22 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
-    """Warnings, one for each set of odd nodes; missing-module where the launcher itself is absent."""
+    """Warnings, one for each set of odd nodes. A launcher that is needed and absent is the affair of `interpreter`."""
     looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
     found: List[Finding] = []
     parted: Dict[Tuple[Tuple[str, ...], bool], List[Tuple[str, Difference]]] = {}
     for package in NAMES_SHOWN:
         for odd in differences(package, {n: v.get(package) for n, v in looked.items()}):
-            if package == request.get("launcher") and odd.value is None and odd.norm is not None:
-                found.append(_launcher(request, facts_by_node, package, odd))
-            else:
-                alone = odd.value is None and odd.norm is None  # no majority
-                parted.setdefault((tuple(odd.nodes), alone), []).append((package, odd))
+            if odd.value is None and package in part(facts_by_node[odd.nodes[0]], "interpreter").get("lacks", ()):
+                continue
+            alone = odd.value is None and odd.norm is None  # no majority
+            parted.setdefault((tuple(odd.nodes), alone), []).append((package, odd))
     for (nodes, alone), odds in parted.items():
         found.append(_finding(facts_by_node, list(nodes), alone, odds))
     return found
 
 
 NAMES_SHOWN = tuple(dict.fromkeys(_CUDA.sub(r"\1", name) for name in NAMES))
-
-
-def _launcher(request: Mapping[str, Any], facts_by_node: Nodes, package: str, odd: Difference) -> Finding:
-    status = "warn" if request.get("wrap") else "fail"
-    remedy = _install(facts_by_node, odd.nodes[0], {package: str(odd.norm)})
-    return Finding("missing-module", status, odd.message, remedy, place(odd.nodes))  # type: ignore[arg-type]
 
 
 def _finding(facts_by_node: Nodes, nodes: List[str], alone: bool, odds: Sequence[Tuple[str, Difference]]) -> Finding:
