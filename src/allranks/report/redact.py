@@ -32,7 +32,8 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff]")
 _PLAIN = bytes(c for c in range(128) if 32 <= c < 127 or c in b"\n\t")
 _PATHS = ("path", "file", "files", "filename", "dir", "directory", "folder", "sock", "socket", "home")
-_NO_VALUE = re.compile(r"(?i)[\s\"'\\,;)}\]]*(?:none|null|true|false|\*+|<unset>)?[\s\"'\\,;:.)}\]]*")
+_NO_VALUES = ("", "none", "null", "true", "false", "<unset>")
+_AROUND = " \t\r\n\f\v\"'\\,;)}]"  # what may stand around a value
 _COUNT = re.compile(r"-?\d{1,7}[,;)\]]*")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
@@ -93,9 +94,9 @@ class Redactor:
     def line(self, text: str, note: Note, words: tuple[str, ...] = forms.TRIGGERS) -> str:
         """One line, by itself; `words` are the triggers that it may have."""
         if self._known is not None:
-            text = self._known.sub(_hide(KNOWN, 0, note), text)
+            text = _without(text, [match.span() for match in self._known.finditer(text)], KNOWN, note)
         for pattern in self._own:
-            text = pattern.sub(_hide(USERS, 0, note), text)
+            text = _without(text, [match.span() for match in pattern.finditer(text)], USERS, note)
         return hide_forms(text, note) if words and forms.may_hold(text, words) else text
 
     # -- JSON --------------------------------------------------------------------------------------
@@ -308,8 +309,9 @@ def isolated(text: str) -> str:
 
 def hide_forms(text: str, note: Note) -> str:
     """What has the form of a secret, then what a name says is one."""
-    for kind, form, group in forms.FORMS:
-        text = form.sub(_hide(kind, group, note), text)
+    for form in forms.FORMS:
+        if form.needs in text:
+            text = _without(text, list(form.spans(text)), form.kind, note)
     for pattern in (forms.PAIRED, forms.SPOKEN, forms.ASSIGNED, forms.FLAGGED, forms.SET):
         text = _hide_named(pattern, text, note)
     return text
@@ -337,23 +339,25 @@ def _bounded(line: str) -> str:
 
 
 def _before_key(text: str) -> tuple[str, bool]:
-    """What stands before a private key that does not end in this line, and whether there is one."""
-    begins = list(forms.PEM_BEGINS.finditer(text)) if "-----BEGIN" in text else []
-    if not begins or forms.PEM_ENDS.search(text, begins[-1].end()):
+    """What stands before the first private key that does not end in this line, and whether there is one."""
+    if "-----BEGIN" not in text:
         return text, False
-    return text[: begins[-1].start()], True
+    ended = max((end.end() for end in forms.PEM_ENDS.finditer(text)), default=0)
+    begin = forms.PEM_BEGINS.search(text, ended)
+    return (text, False) if begin is None else (text[: begin.start()], True)
 
 
-def _hide(kind: str, group: int | str, note: Note) -> Callable[[re.Match[str]], str]:
-    def hide(match: re.Match[str]) -> str:
-        secret = match[group]
-        if not secret or secret.strip("\"'") == REDACTED:
-            return match[0]
+def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> str:
+    """The text with each span hidden; they stand in order and do not overlap."""
+    kept, at = [], 0
+    for start, end in spans:
+        secret = text[start:end]
+        if start < at or not secret or secret.strip("\"'") == REDACTED:
+            continue
         note(kind)
-        start = match.start(group) - match.start()
-        return match[0][:start] + REDACTED + match[0][start + len(secret) :]
-
-    return hide
+        kept += [text[at:start], REDACTED]
+        at = end
+    return "".join([*kept, text[at:]]) if kept else text
 
 
 def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
@@ -381,7 +385,8 @@ def _is_none(name: str, value: str) -> bool:
         return True
     if name.lower() == "token" and _COUNT.fullmatch(bare):
         return True
-    return _NO_VALUE.fullmatch(value) is not None
+    inner = value.lstrip(_AROUND).rstrip(_AROUND + ":.").lower()
+    return inner in _NO_VALUES or not inner.strip("*")
 
 
 def _in_quotes(value: str) -> str:
