@@ -177,7 +177,7 @@ def first_host(text: str) -> str:
     ('gpu07', 'a-1-b', 'solo', '')
     """
     match = re.match(r"[^\[,]*(?:\[[^\]]*\][^\[,]*)*", text)
-    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", match[0]) if match else ""
+    return re.sub(r"\[(\w+)(?!\w)[^\[\]]*\]", r"\1", match[0]) if match else ""
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int | None:

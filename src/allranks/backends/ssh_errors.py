@@ -15,21 +15,23 @@ from allranks.cluster import Node
 from allranks.findings import Finding, Where
 
 _RETRY = re.compile(
-    r"kex_exchange_identification|ssh_exchange_identification|Connection (closed|reset) by [^\n]+ port \d+",
+    r"kex_exchange_identification|ssh_exchange_identification|Connection (closed|reset) by [^\n]{1,300} port \d",
 )
-_RULES: tuple[tuple[str, str], ...] = (
+_TEXTS: tuple[tuple[str, str], ...] = (
     (
-        r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|No \S+ host key is known",
+        r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|No \S{1,40} host key is known",
         "ssh-hostkey",
     ),
     (r"Permission denied \(|Too many authentication failures|no mutual signature", "ssh-auth"),
     (r"Could not resolve hostname", "name-resolution"),
     (
         r"Connection timed out|Operation timed out|No route to host|Network is unreachable|Connection refused"
-        r"|Connection (closed|reset) by|Connection to \S+ timed out|banner exchange",
+        r"|Connection (closed|reset) by|Connection to \S{1,300} timed out|banner exchange",
         "ssh-unreachable",
     ),
 )
+_RULES = tuple((re.compile(pattern), cause) for pattern, cause in _TEXTS)
+_USER = re.compile(r"^[^\s@]+@\S+: ")  # user@address, as the configuration has it: the node is named
 
 
 def worth_another_try(stderr: str) -> bool:
@@ -47,11 +49,9 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
     lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
     said = lines[-1][:300] if lines else ""
     for pattern, cause in _RULES:
-        match = re.search(pattern, stderr)
-        if match:
-            told = next((line for line in lines if re.search(pattern, line)), said)[:300]
-            told = re.sub(r"^\S+@\S+: ", "", told)  # user@address, as the configuration has it: the node is named
-            return _finding(node, cause, told, tuple(lines[-3:]), have_key)
+        if pattern.search(stderr):
+            told = next((line for line in lines if pattern.search(line)), said)[:300]
+            return _finding(node, cause, _USER.sub("", told), tuple(lines[-3:]), have_key)
     if code == 127 or "not found" in said or "No such file" in said:
         message = f"{node.name}: the login shell could not start /bin/sh: {said}"
         return Finding("remote-path-missing", "fail", message, "check the account's login shell on the node",

@@ -18,7 +18,7 @@ from .names import check_host, check_ipv6, check_user, show
 MAX_SLOTS = 1024
 KNOWN = ("slots", "max_slots", "port", "user")
 _INTEGER = re.compile(r"[0-9]{1,9}")
-_EQUALS = re.compile(r"[ \t]*=[ \t]*")
+_EQUALS = re.compile(r"(?<![ \t])[ \t]*=[ \t]*")
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def _split_user(item: str, attribute: str | None) -> tuple[str | None, str]:
 
 def _split_port(hosts: str) -> tuple[str, str | None, bool]:
     """Host, text of the port, and whether the host is an IPv6 address (without brackets then)."""
-    literal = re.fullmatch(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", hosts)
-    if literal:
+    literal = re.fullmatch(r"\[([^\[\]]*)\](?::(.*))?", hosts)
+    if literal and ":" in literal[1]:
         return check_ipv6(literal[1]), literal[2], True
     outside = re.sub(r"\[[^\[\]]*\]", "", hosts)
     if outside.count(":") > 1:

@@ -17,7 +17,9 @@ from .job import SPARE, Job
 from .tensors import Pattern
 from .watch import Watchdog
 
-UNSUPPORTED = re.compile(r"(?i)gloo.*(not support|unsupported)|not implemented|invalid scalar type|has no attribute")
+UNSUPPORTED = re.compile(
+    r"(?i)gloo.{0,80}(not support|unsupported)|not implemented|invalid scalar type|has no attribute"
+)
 
 
 class NotSupported(Exception):

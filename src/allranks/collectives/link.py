@@ -14,7 +14,7 @@ from .pairwise import interface_of, route_to
 NET = "/sys/class/net"
 INFINIBAND = "/sys/class/infiniband"
 BITS = 8
-RATE = re.compile(r"([0-9.]+) Gb/sec")
+RATE = re.compile(r"(?<![0-9.])([0-9.]+) Gb/sec")
 
 
 class Link(NamedTuple):

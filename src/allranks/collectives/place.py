@@ -64,5 +64,5 @@ def tasks_per_node(text: str) -> list[int]:
 
 def first_host(text: str) -> str:
     """The first of Slurm's `node[03-07,9],other`: node03."""
-    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?([^,\[]*)", text)
+    found = re.match(r"([^,\[]+)(?:\[(\d+)(?!\d)[^\]]*\])?([^,\[]*)", text)
     return "".join(part or "" for part in found.groups()) if found else text

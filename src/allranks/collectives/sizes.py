@@ -6,7 +6,7 @@ import re
 
 UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
+NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 SMALLEST = 1 << 10
 GROWTH = 16
 COPIES = 3  # of a payload that a rank holds at once: what it gives, what it gets, what the backend keeps
@@ -30,7 +30,7 @@ def parse_seconds(text: str) -> float:
 
 
 def _split(text: str) -> tuple[str, str]:
-    found = NUMBER.match(text)
+    found = NUMBER.fullmatch(text.strip())
     if not found:
         raise ValueError(f"a number with a unit, not {text!r}")
     return found.group(1), found.group(2)

@@ -21,7 +21,7 @@ PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPEC
 ACTIVE = frozenset(
     {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "RESIZING", "STOPPED"}
 )
-_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=(.*?)(?=\s[A-Z][A-Za-z/:]*=|\s*$)")
+_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=")
 
 # Slurm's reason: what it means, and what to do where waiting will not help.
 REASONS: dict[str, tuple[str, str]] = {
@@ -60,8 +60,8 @@ REASONS: dict[str, tuple[str, str]] = {
     "Prolog": ("the nodes' prolog is running", ""),
     "MaxGRESPerAccount": ("the account has as many GPUs as it may", ""),
 }
-_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)?(\w*?)(Limit|PerUser|PerAccount|PerJob|PerNode|Minutes)\w*")
-_PER_JOB = re.compile(r"Per(Job|Node)|Max(Wall|Node|Cpu|Mem|GRES)\w*PerJob|MaxWallDurationPerJobLimit")
+_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)?\w{0,40}?(Limit|PerUser|PerAccount|PerJob|PerNode|Minutes)\w{0,40}")
+_PER_JOB = re.compile(r"Per(Job|Node)|Max(Wall|Node|Cpu|Mem|GRES)\w{0,40}PerJob|MaxWallDurationPerJobLimit")
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,10 @@ class Job:
 def read_scontrol(text: str) -> Job | None:
     """Of `scontrol --oneliner show job JOB`; None where it knows no such job."""
     fields: dict[str, str] = {}
-    for name, value in _FIELD.findall(text.strip()):
-        fields.setdefault(name, value)
+    names = list(_FIELD.finditer(text))
+    ends = [name.start() for name in names[1:]] + [len(text)]
+    for name, end in zip(names, ends, strict=False):
+        fields.setdefault(name[1], text[name.end() : end].strip())
     if "JobId" not in fields or "JobState" not in fields:
         return None
     code, sign = _exit(fields.get("ExitCode", ""))
@@ -356,13 +358,12 @@ def error_lines(stderr: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in stderr.splitlines() if "error" in line)
 
 
-_OOM = re.compile(r"[^\n]*\boom.kill event[^\n]*")
+_OOM = re.compile(r"\boom.kill event")
 
 
 def out_of_memory(text: str) -> str:
     """slurmstepd's line on the memory limit of a step; empty where there is none."""
-    found = _OOM.search(text)
-    return found[0].strip() if found else ""
+    return next((line.strip() for line in text.split("\n") if _OOM.search(line)), "")
 
 
 _NODE_FAILURE = re.compile(r"[Nn]ode failure on (?P<node>[\w.-]+)(?P<why>)")

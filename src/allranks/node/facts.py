@@ -47,7 +47,7 @@ try:
         with open(os.path.join(os.path.dirname(spec.origin), "version.py")) as f:
             text = f.read()
         for key, name in (("__version__", "torch"), ("cuda", "cuda"), ("hip", "hip")):
-            m = re.search(r"(?m)^%s(?:\s*:[^=]+)?\s*=\s*'([^']+)'" % re.escape(key), text)
+            m = re.search(r"(?m)^%s[ \t]*(?::[^=\n]*)?=[ \t]*'([^'\n]+)'" % re.escape(key), text)
             if m:
                 out[name] = m.group(1)
 except Exception:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 KERNEL = re.compile(r"nccl|rccl|nvshmem|multimem", re.IGNORECASE)
-NCCL_NAME = re.compile(r"(?:nccl|rccl|msccl)(?:Dev)?(?:Kernel)?_?([A-Z][A-Za-z]+?)(?:_|\(|<|RING|TREE|$)")
+NCCL_NAME = re.compile(r"(?:nccl|rccl|msccl)(?:Dev)?(?:Kernel)?_?([A-Z][A-Za-z]{1,40}?)(?:_|\(|<|RING|TREE|$)")
 NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
          "alltoall": "all_to_all", "alltoallv": "all_to_all", "sendrecv": "send/recv"}  # fmt: skip
 # Bytes an element, by a part of the type's name: NCCL says BFloat16, Gloo's annotation c10::BFloat16 or `long int`.
@@ -59,7 +59,7 @@ def gloo_kind(name: str, args: Mapping[str, Any]) -> Kind:
 
 def plain(name: str) -> str:
     """`_allgather_base`, `AllGather` and `all_gather` are one."""
-    short = re.sub(r"^_|(?:_(?:base|coalesced|into_tensor|tensor))+_?$|_$", "", name.lower())
+    short = re.sub(r"^_|(?:_(?:base|coalesced|into_tensor|tensor)){1,4}_?$|_$", "", name.lower())
     return NAMES.get(short.replace("_", ""), short) or "collective"
 
 

@@ -40,7 +40,7 @@ _INSTEAD = {
 
 def read_version(text: str) -> tuple[int, int]:
     """Of `srun --version`: "slurm 22.05.8", "slurm-wlm 23.11.4"; (0, 0) where it is not understood."""
-    found = re.search(r"(\d+)\.(\d+)", text)
+    found = re.search(r"(?<!\d)(\d{1,6})\.(\d{1,6})", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 

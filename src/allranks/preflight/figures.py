@@ -17,7 +17,7 @@ from .host import CouldNotLook, Host
 
 LIMIT = 256 << 10
 MISSING = "(missing)"  # a key that no file has
-_LINE = re.compile(r"( *)([A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*') *:(?: +(.*)|)$")
+_LINE = re.compile(r"( *)([A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*') *:(?: (.*)|)$")
 
 
 def read_table(host: Host, path: str) -> Dict[str, str]:

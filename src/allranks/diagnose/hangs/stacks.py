@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass
 
 _FAULTHANDLER = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
-_HEAD = re.compile(r"(?P<current>Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
-_PY_SPY_HEAD = re.compile(r"Thread (?P<id>\S+) \((?P<state>idle|active[^)]*)\)(?:: \"?(?P<name>[^\"]*)\"?)?")
+_HEAD = re.compile(r"(?P<current>Current thread|Thread) 0x[0-9a-f]+(?![0-9a-f]).*\(most recent call first\):")
+_PY_SPY_HEAD = re.compile(
+    r"^Thread (?P<id>\S+) \((?P<state>idle|active[^)\n]*)\)(?:: \"?(?P<name>[^\"\n]*)\"?)?", re.MULTILINE
+)
 _PY_SPY_PROCESS = re.compile(r"^Process (\d+):", re.MULTILINE)
 # With --native py-spy puts calls of C, C++, Fortran, Rust and Cython between the Python ones: a library, or a source.
 _NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|cu|h|hpp|f|f90|rs|pyx|S)$|^\?$|^python[\d.]*$|^\[vdso\]$")

@@ -60,8 +60,8 @@ def read_line(raw: str, file: str = "", number: int = 0, at: Line | None = None)
 
 def _read(text: str, line: Line) -> Line:
     for _ in range(8):
-        for pattern, take in _PREFIXES:
-            match = pattern.match(text)
+        for matching, take in _PREFIXES:
+            match = matching(text)
             if match is None:
                 continue
             line = take(match, line)
@@ -74,7 +74,7 @@ def _read(text: str, line: Line) -> Line:
     return replace(line, text=text.rstrip(), rank=rank)
 
 
-_OWN_RANK = re.compile(r"^\[Rank (\d+)\]|\[PG [^\]]*\bRank (\d+)\]|^\[rank (\d+)\]")
+_OWN_RANK = re.compile(r"^\[Rank (\d+)\]|\[PG [^\[\]]{0,200}\bRank (\d+)\]|^\[rank (\d+)\]")
 """The rank that a message names as its own."""
 
 
@@ -141,7 +141,7 @@ def _nothing(_match: re.Match[str], line: Line) -> Line:
     return line
 
 
-_PREFIXES = tuple((re.compile(pattern), take) for pattern, take in (
+_PREFIXES = tuple((re.compile(pattern).match, take) for pattern, take in (
     (r"\[rank(?P<rank>\d+)\]: ?", _rank),
     (r"\[[a-z_]+(?P<rank>\d+)\]: ?", _local),
     (r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?", _node),
@@ -160,7 +160,7 @@ _PREFIXES = tuple((re.compile(pattern), take) for pattern, take in (
     (r"(?:kern|user|daemon|syslog) *:(?:" + _LEVEL + r") *: ", _nothing),
     (r"(?:<\d+>)?\[ *\d+\.\d{4,}\] ", _nothing),
     (r"(?P<node>[A-Za-z][\w.-]*\d)  +\| ", _node),
-    (r" *(?P<node>(?!node\d*:\d)(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)[A-Za-z][\w.-]*[\d][\w.-]*): (?=\S)", _node),
+    (r" *(?P<node>(?!node\d*:\d)(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S)", _node),
     (r"(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): (?=\S)", _node),
     (r"\[?" + _LEVEL + r"\]?(?::[\w.]+)?[:\]]? +(?=\[|\S+Error)", _nothing),
     (r"(?:ERROR|WARNING|INFO|CRITICAL):[\w.]+:", _nothing),

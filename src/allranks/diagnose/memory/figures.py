@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(?<![\d.])(\d{1,20}(?:\.\d{1,20})?) (bytes|[KMGT]iB)"  # bounded: else a wall of digits takes seconds
-_FIGURES = {
+_TEXTS = {
     "wanted": (rf"Tried to allocate (?:more than )?{_SIZE}",),
     "total": (rf"total capac(?:i)?ty of {_SIZE}", rf"{_SIZE} total capacity"),
     "free": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
@@ -20,9 +20,10 @@ _FIGURES = {
     "idle": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
     "reserved": (rf"{_SIZE} reserved in total by PyTorch", rf"{_SIZE} cached"),
 }
+_FIGURES = {name: tuple(map(re.compile, texts)) for name, texts in _TEXTS.items()}
 _GPU = re.compile(r"\bGPU (\d+)")
 _OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
-_KILLED = re.compile(r"Killed process (\d+) \(([^)]*)\)(?:.*?anon-rss:(\d+)kB)?")
+_KILLED = re.compile(r"Killed process (\d+) \(([^)\n]{0,64})\)(?:.{0,400}?anon-rss:(\d+)kB)?")
 _LIMIT = re.compile(r"memory: usage (\d+)kB, limit (\d+)kB")
 
 
@@ -69,9 +70,9 @@ def _others(found: dict[str, int | None], named: list[tuple[int, int]]) -> int:
     return max(0, total - free - ours)
 
 
-def _first(patterns: tuple[str, ...], text: str) -> int | None:
+def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
     for pattern in patterns:
-        match = re.search(pattern, text)
+        match = pattern.search(text)
         if match:
             return _bytes(match[1], match[2])
     return None

@@ -21,10 +21,10 @@ NAMES = {
     "workers": ("workers", "num-workers", "dataloader-num-workers"),
 }  # fmt: skip
 PARAMETERS = ("params", "parameters", "num-params", "num-parameters", "n-params", "model-parameters")
-_COUNT = r"(\d[\d,_]*(?:\.\d+)?) ?([KMBT]|[mb]illion)?\b"
+_COUNT = r"(?<![\d,_.])(\d[\d,_]{0,30}(?:\.\d{1,20})?) ?([KMBT]|[mb]illion)?\b"
 _IN_LOG = (
     re.compile(rf"all params: {_COUNT}"),
-    re.compile(rf"\b{_COUNT}[ -](?:model |trainable |total )?param(?:eter)?s?\b"),
+    re.compile(rf"(?<!\w){_COUNT}[ -](?:model |trainable |total )?param(?:eter)?s?\b"),
     re.compile(rf"\b[Pp]aram(?:eter)?s?\b[^\d\n]{{0,24}}{_COUNT}"),
 )
 _SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "million": 1e6, "billion": 1e9}

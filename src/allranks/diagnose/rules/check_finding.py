@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from allranks.findings import Finding, Where
@@ -78,5 +77,8 @@ def _message(same: Sequence[Finding]) -> str:
 
 def _rest(message: str, node: str) -> str:
     """A node's message without its name and the `user@node:` in front."""
-    rest = re.sub(rf"^(\S*{re.escape(node)}: )+", "", message)
-    return rest.replace(node, "the node")
+    word, _, rest = message.partition(": ")
+    while rest and word.endswith(node) and not any(letter.isspace() for letter in word):
+        message = rest
+        word, _, rest = message.partition(": ")
+    return message.replace(node, "the node")

@@ -172,7 +172,7 @@ def _from_signal(end: ExitRecord, signal: int) -> Failure:
 def _from_abort(end: ExitRecord, key: str) -> Failure:
     """SIGABRT is C++'s way to end: its last words say whether of an own or of a peer's failure."""
     last = "\n".join(end.tail.splitlines()[-30:])[-ENOUGH:]
-    if re.search(SHAPES, last):
+    if SHAPES in last:
         return Failure(end, Role.ROOT, "crashed", SHAPES, signal=ABORT, signature=signature_of("", last))
     peer = lost_peer("", last)
     if peer is not None:

@@ -21,9 +21,9 @@ LINK = "ping -c 100 {node}; look for a suspended machine, a Ctrl-Z or a firewall
 NODE_DIR = "choose another with --node-dir; df -h and ls -ld on {node}"
 REPORT = "the node's log says more: allranks logs --node {node}"
 TEXTS = (
-    ("disk-full", r"No space left|quota"),
-    ("permission-denied", r"Permission denied|not owned|Operation not permitted"),
-    ("too-many-open-files", r"Too many open files"),
+    ("disk-full", ("No space left", "quota")),
+    ("permission-denied", ("Permission denied", "not owned", "Operation not permitted")),
+    ("too-many-open-files", ("Too many open files",)),
 )
 
 
@@ -57,7 +57,7 @@ def _read(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     if fault.id in LEASE:
         message = f"{nodes} ended the ranks there: nothing was heard from this machine for the whole lease"
         return _Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
-    cause = next((c for c, pattern in TEXTS if re.search(pattern, fault.message)), "unknown")
+    cause = next((c for c, texts in TEXTS if any(text in fault.message for text in texts)), "unknown")
     if fault.id == "node-dir":
         return _Reading(cause, 0.9, f"{nodes}: no usable directory for the run: {one_line(fault.message)}", NODE_DIR)
     what = {"protocol": "the two ends of the channel do not understand each other", "boot": "the guard could not start"}

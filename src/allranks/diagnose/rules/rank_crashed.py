@@ -21,6 +21,10 @@ NATIVE_REMEDY = (
     "run it with --env PYTHONFAULTHANDLER=1 to see the Python line, then update or rebuild the extension that "
     "crashes; a core: coredumpctl gdb on {node}"
 )
+_OTHER_SIZE = re.compile(re.escape(SHAPES) + r"\.? (\d+) vs (\d+)")
+_LAST_WORDS = re.compile(
+    r"^(?:Fatal Python error: [^\n]+|terminate called [^\n]+|  what\(\): [^\n]{1,240})", re.MULTILINE
+)
 SHM = "df -h /dev/shm on {node}; enlarge it: mount -o remount,size=16G /dev/shm"
 
 
@@ -59,7 +63,7 @@ def _reading(first: Failure) -> tuple[str, float, str, str]:
 
 def _sizes(first: Failure) -> str:
     """Gloo's check (pair.cc): the bytes that came, and those there is room for."""
-    found = re.search(SHAPES + r"\.? (\d+) vs (\d+)", first.exit.tail)
+    found = _OTHER_SIZE.search(first.exit.tail)
     got = f"got {found[1]} bytes where its collective expects {found[2]}" if found else (
         "got a message of another size than its collective expects")  # fmt: skip
     return f"{got}: it and the rank that sent them called it with different shapes"
@@ -67,7 +71,7 @@ def _sizes(first: Failure) -> str:
 
 def _line(first: Failure) -> str:
     """Where Python was, if faulthandler said so."""
-    frame = re.search(r"\(most recent call first\):\n((?: +File [^\n]+\n?)+)", first.exit.tail)
+    frame = re.search(r"\(most recent call first\):\n((?: +File [^\n]*(?:\n|\Z))+)", first.exit.tail)
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', frame[1]) if frame else []
     own = [f for f in frames if not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f[0])]
     if not own:
@@ -78,6 +82,5 @@ def _line(first: Failure) -> str:
 
 
 def _evidence(first: Failure) -> tuple[str, ...]:
-    last_words = r"^(?:Fatal Python error: [^\n]+|terminate called [^\n]+|  what\(\): [^\n]{1,240})"
-    fatal = re.findall(last_words, first.exit.tail, re.MULTILINE)
+    fatal = _LAST_WORDS.findall(first.exit.tail)
     return tuple(line.strip() for line in fatal[-3:]) or last_lines(first.exit.tail)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 ENOUGH = 4096  # characters of a text that are looked at; patterns are bounded too, so that no log is slow to read
 
@@ -29,15 +30,23 @@ class Signature:
     confidence: float = 0.9
     means: str = ""
 
+    @cached_property
+    def _text(self) -> re.Pattern[str]:
+        return re.compile(self.pattern, re.DOTALL)
+
+    @cached_property
+    def _trace(self) -> re.Pattern[str]:
+        return re.compile(self.trace)
+
     def fits(self, kind: str, text: str, traceback: str) -> bool:
         """True where the exception is one of this row's."""
-        if self.trace and not re.search(self.trace, traceback):
+        if self.trace and not self._trace.search(traceback):
             return False
         name = kind.rsplit(".", 1)[-1]
-        return name in self.types or re.search(self.pattern, f"{name}: {text[:ENOUGH]}", re.DOTALL) is not None
+        return name in self.types or self._text.search(f"{name}: {text[:ENOUGH]}") is not None
 
 
-SHAPES = r"op\.preamble\.length <= op\.nbytes"
+SHAPES = "op.preamble.length <= op.nbytes"
 _SAME = "every rank must call the same collectives in the same order with the same shapes: look for a branch on the "
 _SAME += "rank or on the data; --debug (TORCH_DISTRIBUTED_DEBUG=DETAIL) names the calls"
 _LOADER = "dmesg -T | tail on the node says whether the kernel ended the worker; try fewer workers or a smaller batch"
@@ -67,7 +76,7 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         "collective-shape-mismatch", "torch: ProcessGroupWrapper.cpp; gloo: transport/tcp/pair.cc", _SAME,
-        r"Detected mismatch between collectives|" + SHAPES, shared=True, confidence=0.85,
+        r"Detected mismatch between collectives|" + re.escape(SHAPES), shared=True, confidence=0.85,
     ),
     Signature(
         "unused-parameters-ddp", "torch: reducer.cpp",
@@ -129,7 +138,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "shm-too-small", "torch: MapAllocator.cpp; NCCL: shmutils.cc",
         "enlarge /dev/shm on the node: mount -o remount,size=16G /dev/shm",
-        r"failed to extend /dev/shm|(/dev/shm/|</?torch_\d+).{0,300}(No space left|Cannot allocate)",
+        r"failed to extend /dev/shm|(/dev/shm/|</?torch_\d).{0,200}(No space left|Cannot allocate)",
     ),
     Signature(
         "disk-full", "errno 28 ENOSPC, 122 EDQUOT", "free space there: df -h and df -i on the node, and the quota",
@@ -197,7 +206,7 @@ _GONE = re.compile(
 _WAITED = re.compile(
     r"Timed out waiting \d+ms for (recv|send)|Watchdog caught collective operation timeout"
     r"|failed to pass monitoredBarrier|client socket has (timed out|failed to connect)"
-    r"|\d+/\d+ clients joined|wait timeout after \d+ms|DistStoreError|Socket Timeout",
+    r"|\d/\d{1,7} clients joined|wait timeout after \d+ms|DistStoreError|Socket Timeout",
     re.DOTALL,
 )
 

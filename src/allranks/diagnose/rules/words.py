@@ -125,9 +125,10 @@ def trace_lines(link: Link, traceback: str) -> tuple[str, ...]:
     found = []
     if link.file and link.line is not None:
         found.append(_place(link.file, link.line, link.function))
-        head = rf'File "{re.escape(link.file)}", line {link.line}, in [^\n]*\n +([^\n]+)'
-        source = re.findall(head, traceback)
-        found += [one_line(s) for s in source[-1:]]
+        head = f'File "{link.file}", line {link.line}, in '
+        lines = traceback.splitlines()
+        source = [after for line, after in itertools.pairwise(lines) if head in line and after.startswith(" ")]
+        found += [one_line(line) for line in source[-1:]]
     elif traceback:
         found += last_lines(traceback, 3)[:-1]
     return (*found, exception(link))

@@ -6,8 +6,6 @@ rest stays word for word. Static rendezvous on one network: main_process_ip and 
 
 from __future__ import annotations
 
-import re
-
 from allranks.errors import UsageError
 
 from ..launchers.accelerate import kept
@@ -49,8 +47,7 @@ def _config(request: Request, node: NodePlan) -> str:
         "rdzv_backend": "static",
         "same_network": "true",
     }
-    ours = re.compile(rf"({'|'.join(figures)})\s*:")
-    lines = [line for line in _base(request).splitlines() if not ours.match(line)]
+    lines = [line for line in _base(request).splitlines() if line.partition(":")[0].rstrip() not in figures]
     return "\n".join([f"# {node.node.name}", *lines, *(f"{key}: {value}" for key, value in figures.items())]) + "\n"
 
 

@@ -20,7 +20,7 @@ GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 190.0
 FIELD = "gpu_recovery_action"
-IN_FULL = re.compile(r"^GPU ([0-9A-Fa-f:.]+)$|^ +GPU Recovery Action +: (.+?) *$", re.MULTILINE)
+IN_FULL = re.compile(r"^GPU ([0-9A-Fa-f:.]+)$|^ +GPU Recovery Action +: (.+)$", re.MULTILINE)
 NOTHING = ("", "None")
 DRAIN = "Drain P2P"
 
@@ -47,7 +47,7 @@ def _in_full(text: str) -> Dict[str, str]:
         if match.group(1):
             pci = smi.short(match.group(1))
         else:
-            found[pci] = smi.known(match.group(2))
+            found[pci] = smi.known(match.group(2).strip())
     return found
 
 

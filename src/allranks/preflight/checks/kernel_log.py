@@ -20,7 +20,7 @@ GROUP = "host"
 LEVEL = "full"
 SECONDS = 30.0
 DAY = 86400.0
-DEVICE = re.compile(r"\b(nvme\d+|sd[a-z]+)(?:n?p?\d+)*\b")
+DEVICE = re.compile(r"\b(nvme\d{1,4}|sd[a-z]{1,4})(?:n?\d{1,4})?(?:p\d{1,4})?\b")
 STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
 # An empty drive is no failing disk, nor one that refuses a request it does not support.
 NO_DISK = re.compile(r"\bdev (fd|sr|loop|nbd)\d+|\((DISCARD|WRITE_ZEROES|SECURE_ERASE)\)")
@@ -44,27 +44,29 @@ KINDS = {
     "hung": Kind("a task that hung in the kernel", r"INFO: task .{1,40}:\d+ blocked for more than \d+ seconds",
                  "a disk or file server does not answer: {log}", days=1),
     "oom": Kind("a process killed for lack of memory",
-                r"(?:Out of memory|Memory cgroup out of memory).*[Kk]ill(?:ed)? process|^Killed process \d+",
+                r"(?:Out of memory|Memory cgroup out of memory).{0,120}[Kk]ill(?:ed)? process|^Killed process \d+",
                 "fewer data-loader workers or a smaller batch, or a larger memory limit; {log}",
                 "host-out-of-memory", days=1),
     "nfs": Kind("an NFS server that did not answer", r"nfs: server \S+ not responding",
                 "see that the server and its network are up: {nfs}", days=1),
     "disk": Kind("a failing disk",
-                 r"(?:I/O error, dev |critical \w+ error, dev |Buffer I/O error on dev(?:ice)? )"
-                 r"|nvme\d*n?\d*: (?:I/O .*QID \d+ timeout|I/O tag .*timeout|controller is down|Removing after probe"
+                 r"(?:I/O error, dev |critical \w{1,20} error, dev |Buffer I/O error on dev(?:ice)? )"
+                 r"|nvme\d{0,4}n?\d{0,4}: (?:I/O .{0,80}QID \d{1,6} timeout|I/O tag .{0,80}timeout"
+                 r"|controller is down|Removing after probe"
                  r"|Device not ready; aborting|Disabling device after reset failure)", DISK),
     "filesystem": Kind("a damaged file system",
-                       r"EXT[234]-fs error|EXT4-fs .*Remounting filesystem read-only|BTRFS (?:error|critical)"
+                       r"EXT[234]-fs error|EXT4-fs .{0,80}Remounting filesystem read-only|BTRFS (?:error|critical)"
                        r"|XFS \(\S+\): (?:Corruption|Metadata (?:corruption|CRC error)|Internal error"
-                       r"|xfs_do_force_shutdown|log I/O error|metadata I/O error|.*[Ss]hutting down filesystem)",
+                       r"|xfs_do_force_shutdown|log I/O error|metadata I/O error|.{0,200}[Ss]hutting down filesystem)",
                        "unmount it and run fsck or xfs_repair; {log}"),
     "hardware": Kind("an uncorrected hardware error (memory, processor or bus)",
-                     r"\[Hardware Error\]: (?:event severity: (?:fatal|recoverable)|.*Uncorrected)|EDAC .*\b\d+ UE\b"
-                     r"|Machine Check Exception: 0*[1-9a-f]|mce: .*[Uu]ncorrected|Memory failure: 0x",
+                     r"\[Hardware Error\]: (?:event severity: (?:fatal|recoverable)|.{0,80}Uncorrected)"
+                     r"|EDAC .{0,80}\b\d{1,9} UE\b|Machine Check Exception: 0*[1-9a-f]"
+                     r"|mce: .{0,80}[Uu]ncorrected|Memory failure: 0x",
                      "leave {node} out and have it looked at: {ras}"),
-    "corrected": Kind("many corrected memory errors", r"EDAC .*\b\d+ CE\b", "have the memory module looked at: {ras}",
-                      days=1, least=10),
-    "pcie": Kind("a fatal PCIe error", r"severity=Uncorrect\w+ \(Fatal\)|AER: .*Uncorrect\w+ \(Fatal\)",
+    "corrected": Kind("many corrected memory errors", r"EDAC .{0,80}\b\d{1,9} CE\b",
+                      "have the memory module looked at: {ras}", days=1, least=10),
+    "pcie": Kind("a fatal PCIe error", r"(?:severity=|AER: .{0,80})Uncorrect\w{1,20} \(Fatal\)",
                  "reseat or replace the device named in the line: {log}"),
 }  # fmt: skip
 COMPILED = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}

@@ -27,7 +27,7 @@ NAMES = (
 )  # fmt: skip
 SHOWN = 4
 _LABEL = "environment-mismatch"
-_CUDA = re.compile(r"(nvidia-.+)-cu(\d+)\Z")
+_CUDA = re.compile(r"^(nvidia-.+)-cu(\d+)\Z")
 
 
 def collect(host: Host) -> Optional[Dict[str, str]]:

@@ -78,10 +78,10 @@ ROWS = (
         "connect(2): ECONNABORTED comes from the own host's filter", ROOT, "port-blocked",
         ("connect-aborted", "caused connection abort|filtered|administratively",
          r"[Ss]oftware caused connection abort|administratively prohibited|"
-         r"\d+/tcp +filtered|(?i:firewall).*(?:block|drop|reject|den)", 0.65),
+         r"\b\d{1,5}/tcp +filtered|(?i:firewall).*(?:block|drop|reject|den)", 0.65),
     ),
     Row("clients-joined", "rendezvous-timeout", SYMPTOM, "torch: TCPStore.cpp", ("clients joined",),
-     r"(?P<joined>\d+)/(?P<world>\d+) clients joined", rule= "clients-joined"),
+     r"(?<!\d)(?P<joined>\d+)/(?P<world>\d+) clients joined", rule= "clients-joined"),
     *table(
         "torch: TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout",
         ("rendezvous-timeout", "RendezvousTimeoutError|endezvous",
@@ -203,9 +203,9 @@ ROWS = (
     *table(
         "errno 97 EAFNOSUPPORT, getaddrinfo EAI_ADDRFAMILY, IPv6 only on one side", ROOT, "ipv6-problem",
         ("ipv6", "IPv6|ipv6|Address family for hostname|AF_INET6",
-         r"(?i)Address family for hostname not supported|ipv6.*(?:unreachable|"
+         r"(?i)Address family for hostname not supported|ipv6.{0,40}(?:unreachable|"
          r"disabled|not supported|not available|no route)"
-         r"|(?:no|without) (?:global )?ipv6|AF_INET6.*(?:not|fail)", 0.7),
+         r"|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", 0.7),
     ),
     *table(
         "torch: socket.cpp: no IPv6 on this host, and no second attempt", SYMPTOM, "ipv6-problem",

@@ -17,7 +17,7 @@ ROWS = (
          "the card is gone from the PCIe bus: a fault of the card, its power or its slot"),
         ("pcie-fatal", "AER", r"AER: .*[Uu]ncorrect\w+ \(Fatal\)", 0.6),
         ("vanished-card", "device handle for",
-         r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<pci>[\w:.]+)"
+         r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<pci>[\w:.]{1,20})(?![\w:.])"
          r".*(?:lost|Unknown Error|not found)", 0.8),
     ),
     *table(
@@ -31,7 +31,7 @@ ROWS = (
     *table(
         "CUDA: cudaErrorNvlinkUncorrectable; NVIDIA fabric manager; nvidia-smi nvlink", ROOT, "nvlink-error",
         ("nvlink", "NVLink|NvLink|nvlink", r"(?i)uncorrectable NVLink error|NVLink (?:fatal|training) (?:error|fail)"
-         r"|NVLink: (?:fatal|RLW|Fatal) |link \d+ .*nvlink.*(?:fatal|inactive)|NVLink error", 0.9),
+         r"|NVLink: (?:fatal|RLW|Fatal) |link \d{1,3} .{0,60}nvlink.{0,60}(?:fatal|inactive)|NVLink error", 0.9),
         ("nvswitch", "NVSwitch", r"(?i)detected NVSwitch (?:non-)?fatal error|NVSwitch .*(?:fatal error|has failed)",
          0.9),
     ),
@@ -42,13 +42,13 @@ ROWS = (
          r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady", 0.9,
          "a driver service that the machine needs, on NVSwitch machines the fabric manager, is not ready"),
         ("fabric-manager", "abric|nv-fabricmanager",
-         r"(?i)(?:nvidia-?|nv-?)?fabric ?manager(?:\.service)?\b.*(?:fail|not running|"
+         r"(?i)(?:nvidia-?|nv-?)?fabric ?manager(?:\.service)?\b.{0,60}(?:fail|not running|"
          r"mismatch|don't match|inactive|dead|not started|not found)|fabric state .*(?:fail|not)|"
          r"waiting for fabric manager", 0.85),
         ("nvls-multicast", "Multicast|multicast", r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401"
          r"|Failed to (?:bind|allocate|create).*[Mm]ulticast", 0.75,
          "NCCL: usually an error of the fabric manager or the NVSwitches"),
-        ("imex", "IMEX|imex", r"(?i)imex.*(?:fail|error|not|denied)", 0.6),
+        ("imex", "IMEX|imex", r"(?i)imex.{0,40}(?:fail|error|not|denied)", 0.6),
     ),
     *table(
         "torch: CUDACachingAllocator.cpp; CUDA: cudaErrorMemoryAllocation; cuBLAS, cuDNN, XLA", ROOT,
@@ -91,7 +91,7 @@ ROWS = (
         ("too-few-gpus", "GPUs available|visible devices|available GPU|number of GPUs",
          r"(?i)only \d+ (?:GPUs?|devices?) (?:are |is )?(?:available|visible)"
          r"|more (?:processes|ranks) than (?:available )?GPUs|exceeds the number of (?:available )?GPUs|"
-         r"nproc_per_node .*(?:greater|larger|more) than .*GPU", 0.75),
+         r"nproc_per_node .{0,60}(?:greater|larger|more) than .{0,60}GPU", 0.75),
     ),
     *table(
         "NCCL: init.cc; torch: ProcessGroupNCCL.cpp", ROOT, "duplicate-gpu",

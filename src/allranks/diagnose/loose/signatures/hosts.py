@@ -29,7 +29,7 @@ ROWS = (
         "OpenSSH: sshconnect.c, kex.c; sshd MaxStartups", ROOT, "ssh-unreachable",
         ("ssh-connect", "ssh: connect to|to port 22|port 22",
          r"ssh: connect to (?:host|address) (?P<node>\S+) port (?P<port>\d+): "
-         r"|Unable to connect to port 22|(?P<node2>\S+) port 22: (?:Connection|" r"No route|Network|Operation)",
+         r"|Unable to connect to port 22|(?<!\S)(?P<node2>\S+) port 22: (?:Connection|" r"No route|Network|Operation)",
          0.93),
         ("ssh-banner", "exchange_identification|banner exchange|port 22|sshd",
          r"(?:ssh|kex)_exchange_identification|banner exchange|Connection "
@@ -139,7 +139,7 @@ ROWS = (
         ("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|"
          "untolerated taint|node affinity|unbound immediate|exceeded quota|"
          "UnexpectedAdmissionError|volume node affinity|didn't match",
-         r"\d+/\d+ nodes are available|FailedScheduling|\bUnschedulable\b|"
+         r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|"
           r"Insufficient (?:nvidia\.com|amd\.com|cpu|memory|rdma|\w+/)|untolerated "
           r"taint|unbound immediate PersistentVolumeClaims|exceeded quota|" r"UnexpectedAdmissionError|"
          r"volume node affinity|didn't match (?:Pod's )?node", 0.93),
@@ -151,7 +151,7 @@ ROWS = (
     *table(
         "launchers and drivers: what an earlier run left", ROOT, "orphan-process",
         ("stale", "stale|leftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
-         r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,40}(?:process|"
+         r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,30}(?:process|"
          r"job|run|rank|worker|pid|lock|python|store|session)|"
          r"process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|"
           r"old) (?:run|job)|(?:another|an?) (?:instance|process|job|run).{0,40}already " r"running", 0.72),

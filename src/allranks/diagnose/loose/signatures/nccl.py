@@ -20,7 +20,7 @@ ROWS = (
         "NCCL: misc/shmutils.cc, shm.h; torch: MapAllocator.cpp", ROOT, "shm-too-small",
         ("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
          r"failed to extend /dev/shm/nccl-|creating shared memory segment|"
-         r"posix_fallocate failed : No space|/dev/shm/nccl-\S+.*(?:No space|failed)", 0.9),
+         r"posix_fallocate failed : No space|/dev/shm/nccl-\S.*(?:No space|failed)", 0.9),
         ("torch-shm", "</torch_|shared memory|/dev/shm",
          r"</torch_[^>]*>.*(?:No space left|\(28\)|Cannot allocate|unable "
          r"to)|unable to (?:write to|allocate|resize|"
@@ -40,7 +40,7 @@ ROWS = (
     ),
     *table(
         "NCCL: misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
-        ("ib-register", "ibv_reg_mr", r"ibv_reg_\w*mr\w*.*(?:Cannot allocate|failed)|ibv_reg_\w*mr\w* failed", 0.8),
+        ("ib-register", "ibv_reg_mr", r"ibv_reg_\w{0,20}mr.*(?:Cannot allocate|failed)", 0.8),
         ("ib-queue-memory", "ibv_create", r"ibv_create_(?:cq|qp|srq|comp_channel)\S* failed.*Cannot allocate", 0.8),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
@@ -54,8 +54,7 @@ ROWS = (
     *table(
         "NCCL: transport/net_ib.cc, misc/ibvwrap.cc; verbs(7)", ROOT, "nccl-ib-error",
         ("ib-modify-qp", "ibv_modify_qp", r"ibv_modify_qp\S* failed(?: with(?: error)?)?", 0.85),
-        ("ib-verbs", "ibv_", r"(?:Call to )?ibv_(?:open_device|alloc_pd|query_\w+|create_\w+|"
-         r"post_\w+|poll_cq|get_\w+)\S* failed", 0.75),
+        ("ib-verbs", "ibv_", r"ibv_(?:open_device|alloc_pd|query_|create_|post_|poll_cq|get_)\S{0,60} failed", 0.75),
         ("ib-async", "async fatal|async event",
          r"(?i)NET/IB.*async fatal event|async fatal event|Got async event.*(?:port "
          r"error|device fatal|fatal|port active|error)", 0.85),
@@ -68,11 +67,11 @@ ROWS = (
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM",
          r"(?i)transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|" r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
          0.8),
-        ("mlx5-fatal", "mlx5|bnxt|irdma", r"mlx5_core .*(?:health|fatal|assert|cmd.* timeout|Device unrecoverable|"
-         r"firmware.*(?:error|fail))|"
+        ("mlx5-fatal", "mlx5|bnxt|irdma", r"mlx5_core .*(?:health|fatal|assert|cmd.{0,40} timeout|Device unrecoverable|"
+         r"firmware.{0,40}(?:error|fail))|"
          r"(?:bnxt_re|irdma).*(?:fatal|unrecoverable)", 0.75),
-        ("ib-port-down", "state: |State: ", r"(?i)\b(?:infiniband|IB|mlx\d_\w+|port \d).*(?:physical )?state: "
-         r"*(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),
+        ("ib-port-down", "state: |State: ", r"(?i)\b(?:infiniband|IB|mlx\d_|port \d).*state: "
+         r"{0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),
     ),
     *table(
         "NCCL: transport/net_ib.cc (INFO): sockets are used instead", SYMPTOM, "nccl-ib-error",
@@ -87,11 +86,11 @@ ROWS = (
         ("ipc-handle", "IpcOpenMemHandle|IpcGetMemHandle|ipc handle|cuMemImport|invalid resource handle",
          r"(?i)cudaIpc(?:Open|Get)MemHandle.*(?:fail|error)|"
          r"cuMemImportFromShareableHandle.*(?:fail|error)|Error while (?:opening|importing).*IPC", 0.75),
-        ("peermem", "peermem|peer_mem", r"(?i)nvidia[-_]peermem.*(?:not loaded|fail|error|not found|invalid)|"
-         r"nv_peer_mem.*(?:not|fail|error)|"
+        ("peermem", "peermem|peer_mem", r"(?i)nvidia[-_]peermem.{0,60}(?:not loaded|fail|error|not found|invalid)|"
+         r"nv_peer_mem.{0,60}(?:not|fail|error)|"
          r"module nvidia[-_]peermem not", 0.8),
         ("gdr", "GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|DMABUF|DmaBuf|gdrcopy",
-         r"(?i)(?:GPUDirect|GPU Direct|GDR\w*|dma-?buf)\b.*(?:registration "
+         r"(?i)(?:GPUDirect|GPU Direct|GDR\w{0,20}|dma-?buf)\b.{0,60}(?:registration "
          r"fail|fail(?:ed|ure)|error)|ibv_reg_dmabuf_mr.*fail", 0.75),
         ("p2p-warn", "transport/p2p", r"transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN", 0.75),
     ),

@@ -37,7 +37,7 @@ ROWS = (
           r"has no attribute)|accelerate config.{0,40}not", 0.85),
         ("fsdp-layer", "transformer layer class", r"Could not find the transformer layer class", 0.75),
         ("fsdp-plugin", "FullyShardedDataParallelPlugin|fsdp_",
-         r"(?:fsdp_\w+|FullyShardedDataParallelPlugin).{0,60}(?:must be|" r"should be|is not a valid|invalid)", 0.75),
+         r"(?:fsdp_\w|FullyShardedDataParallelPlugin).{0,60}(?:must be|" r"should be|is not a valid|invalid)", 0.75),
     ),
     *table(
         "CPython, importlib, packaging: names and versions", ROOT, "environment-mismatch",
@@ -74,7 +74,7 @@ ROWS = (
         ("no-module", "No module named|ModuleNotFoundError",
          r"No module named ['\"]?(?P<module>[\w.-]+)|ModuleNotFoundError"),
         ("not-installed", "not installed|PackageNotFoundError|DistributionNotFound|but it was not found|pip install",
-         r"PackageNotFoundError|DistributionNotFound|\w*Error: .{0,80}(?:is|are) not installed|"
+         r"PackageNotFoundError|DistributionNotFound|Error: .{0,80}(?:is|are) not installed|"
          r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install", 0.85),
     ),
     *table(
@@ -93,7 +93,7 @@ ROWS = (
           r"Invalid magic number; corrupt|UnpicklingError|"
          r"unexpected EOF, expected|file might be corrupted|MetadataIncompleteBuffer|"
           r"HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|not a " r"(?:ZIP|zip) (?:archive|file)"),
-        ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|(?i:checkpoint.{0,80}(?:corrupt|"
+        ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|(?i:checkpoint.{0,60}(?:corrupt|"
          r"mismatch|incompatible|incomplete|does not match|truncated|different " r"(?:world size|number of)))|"
          r"(?i:(?:mismatch|corrupt|incompatible|incomplete).{0,60}checkpoint)|"
           r"CheckpointException|Missing key in checkpoint state_dict", 0.85),
@@ -144,7 +144,7 @@ ROWS = (
          r"Invalid value for '|unrecognized option|(?:invalid|illegal) option -- ", 0.85),
         ("nproc", "nsupported nproc|nproc_per_node|enough slots|nnodes|rdzv|No slot",
          r"Unsupported nproc_per_node|nproc_per_node.{0,40}(?:invalid|must)|"
-         r"not enough slots available|(?:nnodes|rdzv\w*).{0,40}(?:invalid|"
+         r"not enough slots available|(?:nnodes|rdzv).{0,60}(?:invalid|"
          r"must be|required|malformed)|No slot '?\d+'? specified", 0.85),
         ("not-divisible", "divisible",
          r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible|divisible by .{0,60}parallel", 0.65),
@@ -159,7 +159,8 @@ ROWS = (
         ("no-script", "can't open file|__main__' module|can't find",
          r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", 0.92),
         ("no-command", "command not found|: not found|executable file not found|No such file|cannot execute",
-         r"[\w./+-]+: command not found|sh: (?:line )?\d+: \S+: not found|" r"executable file not found in \$?PATH|"
+         r"(?<![\w./+-])[\w./+-]+: command not found|sh: (?:line )?\d+: \S+: not found|"
+         r"executable file not found in \$?PATH|"
          r"(?:bash|sh|zsh|env|cd|nohup|srun|exec|execve\(\)|execvp|tcsh|"
           r"csh|time|timeout|numactl|su)\b[^:]*: .{0,200}No such file or "
           r"directory|(?:execve|execvp|exec)\b.{0,120}No such file|cannot " r"execute: required file not found",
@@ -199,8 +200,8 @@ ROWS = (
          r"[Ss]tale (?:NFS )?file handle|\[Errno (?:116|5)\]|Transport "
          r"endpoint is not connected|NoSuch(?:Key|Bucket)|Input/output " r"error", 0.7),
         ("does-not-exist", "does not exist|doesn't exist|not found",
-         r"(?:Error|ERROR).{0,60}(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|"
-         r"[Dd]ataset)\b.{0,200}(?:does not exist|doesn't exist|not found)|"
+         r"(?:Error|ERROR).{0,40}(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|"
+         r"[Dd]ataset)\b.{0,120}(?:does not exist|doesn't exist|not found)|"
          r"mount(?:ing)? failed: .*No such|FailedMount|MountVolume\.SetUp " r"failed", 0.72),
     ),
     *table(
@@ -252,6 +253,6 @@ ROWS = (
     Row("signal-end", "unknown", WEAK, "bash, Open MPI, CPython subprocess: how a process ended", (
      "exited on signal", "died with <Signals", "Killed"),
         r"exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
-         r"\d+ (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback " r"*: Signal (?P<signal2>\d+)", rule=
+         r"\d (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback " r"*: Signal (?P<signal2>\d+)", rule=
          "exit-code"),
 )  # fmt: skip

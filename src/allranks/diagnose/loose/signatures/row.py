@@ -19,9 +19,35 @@ class Role(enum.Enum):
     HARMLESS = "harmless"  # looks bad, means nothing
 
 
+GAP = 120
+WORD = 120
+_TOKENS = re.compile(r"\\.|.", re.DOTALL)
+
+
+def bounded(pattern: str) -> str:
+    """The pattern with an end to each `*` and `+`; a repetition with braces has its own."""
+    out: list[str] = []
+    in_set = False
+    for token in _TOKENS.findall(pattern):
+        if token in ("*", "+") and not in_set:
+            most = GAP if out[-1] == "." else WORD
+            out.append(f"{{{int(token == '+')},{most}}}")
+            continue
+        if token == "[":
+            in_set = True
+        elif token == "]":
+            in_set = False
+        out.append(token)
+    return "".join(out)
+
+
 @dataclass(frozen=True)
 class Row:
     """`needs`: literals, one of which stands in every text that `pattern` finds; the scan looks for them first.
+
+    In `pattern` no repetition is without end: `.*` means at most `GAP` characters, `*` and `+` behind anything else at
+    most `WORD` of it (`bounded`), as a search that goes on to the end of a line from each of its beginnings is
+    quadratic.
 
     `means` says in plain words what the text does not say itself; `fix` overrides the cause's own. Named groups of
     the pattern (node, peer, rank, pid, gpu, interface, port) tell the place. `rule`: the file in `rules/` that
@@ -43,7 +69,7 @@ class Row:
     @cached_property
     def compiled(self) -> re.Pattern[str]:
         """The pattern, compiled when a line holds a literal of it: all 240 of them take 0.2 s."""
-        return re.compile(self.pattern)
+        return re.compile(bounded(self.pattern))
 
     def find(self, text: str) -> re.Match[str] | None:
         """The match in a line."""
