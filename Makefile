@@ -48,9 +48,11 @@ test-slow: $(VENV)/.test system browser
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python -m pytest tests/browser
 
-# The fuzzers of `make test` for minutes, each time with other input; they print how much, and the seed.
+# The fuzzers of `make test` for longer, each time with other input: FUZZ seconds each. They say how many cases they have
+# tried. A test takes part with the mark `fuzz` and the fixture `campaign` (tests/campaign.py).
+FUZZ ?= 120
 fuzz: $(VENV)/.test
-	ALLRANKS_FUZZ_SECONDS=$${ALLRANKS_FUZZ_SECONDS:-120} $(BIN)/python -m pytest tests/fuzz -s
+	ALLRANKS_FUZZ_SECONDS=$(FUZZ) HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -m fuzz tests
 
 # accelerate and deepspeed for real, in an environment of their own over torch's (docs/launchers.md). The default
 # tests skip these.

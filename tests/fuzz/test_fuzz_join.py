@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fuzz.budget import Budget
+from tests.campaign import Campaign
 from tests.node.hostile import TOKEN, Service
 
 from allranks.backends.dialled import Hello, Listener, Refuse, Seat
@@ -31,6 +31,7 @@ from allranks.node.frames import Decoder, FrameError, pack_json
 from allranks.node.secure import HELLO, Handshake, Records, pack_control
 from allranks.spec import RunSpec
 
+pytestmark = pytest.mark.fuzz
 SECRET = b"0123456789abcdef0123"
 BOUND = 60.0
 Message = dict[str, Any]
@@ -123,15 +124,15 @@ def _records(records: Records, rng: random.Random) -> bytes:
     return flipped(records.pack(pack_control(rng.choice(CONTROLS))), rng)
 
 
-def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended() -> None:
+def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: Campaign) -> None:
     """In one process, so that there are thousands of connections: tests/node/test_join_hostile.py has real nodes."""
-    budget, outcomes = Budget(400), Counter[str]()
+    outcomes = Counter[str]()
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         with contextlib.suppress(OSError):
             while True:
-                answer(server.accept()[0], budget.random)
+                answer(server.accept()[0], campaign.random)
 
     threading.Thread(target=serve, daemon=True).start()
     said: list[str] = []
@@ -140,7 +141,7 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended() -> None:
         return subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
     places = [("127.0.0.1", server.getsockname()[1])]
-    for number in budget.rounds():
+    for number, _ in enumerate(campaign.cases(400)):
         dialler = Dialler(places, SECRET, {"rank": 1}, child, Rules(), 60.0, 60.0, said.append)
         dialler._begun = bool(number % 2)
         outcome = dialler._dial()
@@ -155,7 +156,7 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended() -> None:
     server.close()
     assert outcomes["ended"] and outcomes["dials on"]
     assert all(line.isprintable() and len(line) < 4000 for line in said)
-    budget.report("dialler", **{k.replace(" ", "_"): v for k, v in outcomes.items()})
+    campaign.counts.update(outcomes)
 
 
 # -- node 0's side -------------------------------------------------------------------------------------------------
@@ -196,8 +197,8 @@ def greeting(rng: random.Random) -> Callable[[socket.socket], None]:
     return talk
 
 
-def test_whatever_strangers_and_nodes_send_the_others_go_on() -> None:
-    budget, stops, told = Budget(400), list[str](), list[str]()
+def test_whatever_strangers_and_nodes_send_the_others_go_on(campaign: Campaign) -> None:
+    stops, told = list[str](), list[str]()
     listener = Listener(3, SECRET, admit, told.append)
     listener.stopped = stops.append
     port = listener.start(["127.0.0.1"], 0)
@@ -209,10 +210,10 @@ def test_whatever_strangers_and_nodes_send_the_others_go_on() -> None:
             good.sendall(shake.feed(good.recv(4096)))
         records = shake.channel()
         good.sendall(records.pack(pack_control({"type": "hello", "rank": 1, "instance": "good"})))
-        for _ in budget.rounds():
+        for chance in campaign.cases(400):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), BOUND) as sock:
                 sock.settimeout(BOUND)
-                greeting(budget.random)(sock)
+                greeting(chance)(sock)
                 sock.shutdown(socket.SHUT_WR)
                 while sock.recv(65536):
                     pass
@@ -220,7 +221,7 @@ def test_whatever_strangers_and_nodes_send_the_others_go_on() -> None:
         good.sendall(records.pack(pack_control({"type": "stop", "reason": "ctrl-c"})))
         while not stops:
             assert good.recv(65536)  # beats come
-        budget.report("listener", lines_told=len(told))
+        campaign.counts["lines told"] = len(told)
     finally:
         good.close()
         listener.finish(0, "over")
@@ -332,7 +333,7 @@ def scratch() -> Iterator[str]:
 
 @pytest.mark.parametrize("what", ["train", "check"])
 def test_whatever_order_passes_the_agent_lives_and_runs_its_own_program(
-    what: str, tmp_path: Path, scratch: str, monkeypatch: pytest.MonkeyPatch
+    what: str, tmp_path: Path, scratch: str, monkeypatch: pytest.MonkeyPatch, campaign: Campaign
 ) -> None:
     work = tmp_path / "work"
     work.mkdir()
@@ -345,26 +346,26 @@ def test_whatever_order_passes_the_agent_lives_and_runs_its_own_program(
     spec = RunSpec(nodes=2, node_rank=1, master_addr="127.0.0.1", node_dir=scratch, nproc=1)
     spec = dataclasses.replace(spec, python=sys.executable)
     spec = dataclasses.replace(spec, command=("train.py",)) if what == "train" else spec
-    budget, passed = Budget(150), Counter[str]()
+    passed = Counter[str]()
     agent = Agent(spec)
     agent.give(pack_json({"type": "hello", "protocol": 1, "lease": 60.0, "have": {}}))
     pid = int(agent.until("hello")["pid"])
     master = Service(token=TOKEN)
     honest = orders(master.port)
     try:
-        for number in budget.rounds():
-            order = budget.random.choice(honest)
-            changed = mutated(order, budget.random) if number % 5 else order
+        for number, chance in enumerate(campaign.cases(150)):
+            order = chance.choice(honest)
+            changed = mutated(order, chance) if number % 5 else order
             body = json.dumps(changed).encode()
             frame = struct.pack(">IB", len(body) + 1, ord("J")) + body
-            if agent.give(frame if number % 7 else flipped(frame, budget.random)):
+            if agent.give(frame if number % 7 else flipped(frame, chance)):
                 passed[str(order["type"])] += 1
             if number % 25 == 24:
                 assert agent.alive() == pid
         assert agent.alive() == pid
         _only_own_programs(work)
     finally:
-        budget.report(f"orders ({what})", passed=sum(passed.values()), kinds=len(passed))
+        campaign.counts.update(passed=sum(passed.values()), kinds=len(passed))
         agent.close()
         master.close()
     assert sorted(p.name for p in work.iterdir()) == ["train.py"]
