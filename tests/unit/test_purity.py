@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "allranks"
-PURE_PACKAGES = ("cluster", "spec", "plan", "preflight", "diagnose", "links", "overlap")
+PURE_PACKAGES = ("protocol", "cluster", "spec", "plan", "preflight", "diagnose", "links", "overlap")
 GANG = ("machine", "roster", "states", "members", "places", "remarks", "hanging", "auditing", "gathering", "spares",
         "lingering", "policy", "history", "groups", "signals")  # fmt: skip
 REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "machines")

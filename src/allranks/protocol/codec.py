@@ -1,0 +1,387 @@
+"""Turn records into JSON values and back, by their annotations (pure).
+
+A record is a NamedTuple (whatever a node decodes: 60 frozen dataclasses cost 36 ms of import a node, as many
+NamedTuples 6 to 9 ms) or a dataclass. A field's JSON name is its own, without a trailing underscore. Known annotations:
+str, int, float, bool, None, object (any JSON value, taken as it is), Optional and Union of these, Literal, an Enum (by
+value), Tuple, List, FrozenSet, Dict with str or int keys, and records.
+
+Decoding happens once, at the edge: the text comes from `read_json`, which bounds size, depth and numbers; `decode` then
+checks every value and says where the first wrong one stands: `$.ranks[2].pid: expected an integer, got "abc"`.
+Fields that a record does not have are ignored, absent ones take their defaults.
+"""
+
+import enum
+import json
+import math
+import re
+import typing
+from collections import abc
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Tuple, Type, TypeVar
+
+Record = TypeVar("Record")
+Decoder = Callable[[object, str], Any]
+
+LARGEST = 2**63 - 1  # of an integer: what the frames and every file offset can hold
+DEEPEST = 64  # nested arrays and objects; no document of ours has more than eight
+DIGITS = 40  # of one number in a text; int() of thousands of digits takes quadratic time
+SHOWN = 60  # characters of a wrong value in a message
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
+
+
+class DecodeError(ValueError):
+    """A value is not what its record expects; the text says where it stands, what was expected and what was there."""
+
+
+# -- text ----------------------------------------------------------------------------------------------
+
+
+def read_json(data: bytes, limit: int) -> object:
+    """Read one JSON value of at most `limit` bytes; raise DecodeError on anything else.
+
+    Not a number, infinities, numbers of more than DIGITS digits and values nested deeper than DEEPEST are refused:
+    Python's own reader takes them, and fails or hangs later.
+    """
+    if len(data) > limit:
+        raise DecodeError("a JSON text of %d bytes is over the limit of %d" % (len(data), limit))
+    try:
+        text = data.decode("utf-8")
+        _check_depth(text)
+        return json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_no_number)
+    except DecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(
+            "expected JSON, got %s (%s)" % (_shown(data[:SHOWN].decode("utf-8", "replace")), error)
+        ) from None
+
+
+def write_json(value: object) -> bytes:
+    """Write a JSON value without spaces, as UTF-8."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _check_depth(text: str) -> None:
+    """Refuse what is nested too deep before the reader recurses."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return
+    depth = 0
+    for bracket in _BRACKET.findall(_STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > DEEPEST:
+            raise DecodeError("expected JSON of at most %d levels" % DEEPEST)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise DecodeError("expected a number of at most %d digits, got %s" % (DIGITS, _shown(digits)))
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    number = float(digits)
+    if len(digits) > DIGITS or math.isinf(number):
+        raise DecodeError("expected a finite number of at most %d digits, got %s" % (DIGITS, _shown(digits)))
+    return number
+
+
+def _no_number(name: str) -> float:
+    raise DecodeError("expected a finite number, got %s" % name)
+
+
+# -- decoding ------------------------------------------------------------------------------------------
+
+_decoders = {}  # type: Dict[object, Decoder]
+
+
+def decode(kind: Type[Record], value: object, path: str = "$") -> Record:
+    """Make a record (or any annotated type) of a JSON value; raise DecodeError that names the place."""
+    decoder = _decoder(kind)  # type: Callable[[object, str], Record]
+    return decoder(value, path)
+
+
+def _decoder(kind: object) -> Decoder:
+    made = _decoders.get(kind)
+    if made is None:
+        made = _decoders[kind] = _make_decoder(kind)
+    return made
+
+
+def _make_decoder(kind: object) -> Decoder:
+    simple = _SIMPLE.get(kind)
+    if simple is not None:
+        return simple
+    origin = getattr(kind, "__origin__", None)
+    arguments = tuple(getattr(kind, "__args__", ()) or ())
+    if origin is typing.Union or type(kind).__name__ == "UnionType":
+        return _union(arguments)
+    if origin is getattr(typing, "Literal", None) and origin is not None:
+        return _literal(arguments)
+    if origin is tuple:
+        return _tuple(arguments)
+    if origin in _SEQUENCES:
+        return _sequence(arguments[0], _SEQUENCES[origin])
+    if origin in _MAPPINGS:
+        return _mapping(arguments[0], arguments[1])
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _enumeration(kind)
+    if is_record(kind):
+        return _record(kind)
+    raise TypeError("a record cannot hold %r" % (kind,))
+
+
+def is_record(kind: object) -> bool:
+    """Tell whether a class is a NamedTuple or a dataclass."""
+    return isinstance(kind, type) and (hasattr(kind, "_field_defaults") or hasattr(kind, "__dataclass_fields__"))
+
+
+def _expected(path: str, what: str, value: object) -> DecodeError:
+    return DecodeError("%s: expected %s, got %s" % (path, what, _shown(value)))
+
+
+def _shown(value: object) -> str:
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = type(value).__name__
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def _text(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise _expected(path, "a text", value)
+    return value
+
+
+def _whole(value: object, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -LARGEST <= value <= LARGEST:
+        raise _expected(path, "an integer", value)
+    return value
+
+
+def _number(value: object, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e300 < value < 1e300:
+        raise _expected(path, "a number", value)
+    return float(value)
+
+
+def _flag(value: object, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise _expected(path, "true or false", value)
+    return value
+
+
+def _nothing(value: object, path: str) -> None:
+    if value is not None:
+        raise _expected(path, "null", value)
+
+
+def _anything(value: object, path: str) -> object:
+    return value
+
+
+_SIMPLE = {
+    str: _text,
+    int: _whole,
+    float: _number,
+    bool: _flag,
+    None: _nothing,
+    type(None): _nothing,
+    object: _anything,
+    Any: _anything,
+}  # type: Dict[object, Decoder]
+_SEQUENCES = {list: list, abc.Sequence: tuple, frozenset: frozenset, abc.Set: frozenset}  # type: Dict[object, Callable[[List[Any]], Any]]
+_MAPPINGS = (dict, abc.Mapping)
+
+
+def _union(choices: Tuple[object, ...]) -> Decoder:
+    decoders = [_decoder(choice) for choice in choices if choice is not type(None)]
+    optional = type(None) in choices
+
+    def read(value: object, path: str) -> object:
+        if value is None and optional:
+            return None
+        for decoder in decoders[:-1]:
+            try:
+                return decoder(value, path)
+            except DecodeError:
+                continue
+        return decoders[-1](value, path)
+
+    return read
+
+
+def _literal(choices: Tuple[object, ...]) -> Decoder:
+    wanted = "one of " + ", ".join(str(choice) for choice in choices)
+
+    def read(value: object, path: str) -> object:
+        if not any(value == choice and type(value) is type(choice) for choice in choices):
+            raise _expected(path, wanted, value)
+        return value
+
+    return read
+
+
+def _enumeration(kind: Type[enum.Enum]) -> Decoder:
+    wanted = "one of " + ", ".join(str(member.value) for member in kind)
+
+    def read(value: object, path: str) -> enum.Enum:
+        try:
+            return kind(value)
+        except (ValueError, TypeError):
+            raise _expected(path, wanted, value) from None
+
+    return read
+
+
+def _items(value: object, path: str) -> List[object]:
+    if not isinstance(value, (list, tuple)):
+        raise _expected(path, "an array", value)
+    return list(value)
+
+
+def _tuple(parts: Tuple[object, ...]) -> Decoder:
+    if len(parts) == 2 and parts[1] is Ellipsis:
+        return _sequence(parts[0], tuple)
+    decoders = [_decoder(part) for part in parts if part != ()]
+
+    def read(value: object, path: str) -> Tuple[object, ...]:
+        items = _items(value, path)
+        if len(items) != len(decoders):
+            raise _expected(path, "an array of %d" % len(decoders), value)
+        return tuple(decoder(item, "%s[%d]" % (path, at)) for at, (decoder, item) in enumerate(zip(decoders, items)))
+
+    return read
+
+
+def _sequence(part: object, make: Callable[[List[Any]], Any]) -> Decoder:
+    decoder = _decoder(part)
+
+    def read(value: object, path: str) -> object:
+        return make([decoder(item, "%s[%d]" % (path, at)) for at, item in enumerate(_items(value, path))])
+
+    return read
+
+
+def _mapping(key: object, part: object) -> Decoder:
+    decoder = _decoder(part)
+
+    def read(value: object, path: str) -> Dict[Any, object]:
+        if not isinstance(value, dict):
+            raise _expected(path, "an object", value)
+        result = {}  # type: Dict[Any, object]
+        for name, item in value.items():
+            place = "%s.%s" % (path, name)
+            result[_key(key, name, place)] = decoder(item, place)
+        return result
+
+    return read
+
+
+def _key(kind: object, name: object, path: str) -> object:
+    if kind is not int:
+        return _text(name, path)
+    text = str(name)
+    if len(text) > DIGITS or not (text.isascii() and text.lstrip("-").isdigit()):
+        raise _expected(path, "a number as its name", name)
+    return _whole(int(text), path)
+
+
+def _record(kind: Any) -> Decoder:
+    defaults = _defaults(kind)
+    fields = []  # type: List[Tuple[str, str, Decoder, bool]]
+    for name, annotation in _annotations(kind).items():
+        fields.append((name, json_name(name), _decoder(annotation), name in defaults))
+
+    def read(value: object, path: str) -> object:
+        if not isinstance(value, dict):
+            raise _expected(path, "an object", value)
+        values = {}
+        for name, key, decoder, has_default in fields:
+            if key in value:
+                values[name] = decoder(value[key], "%s.%s" % (path, key))
+            elif not has_default:
+                raise DecodeError("%s.%s: expected a value, got none" % (path, key))
+        return kind(**values)
+
+    return read
+
+
+def json_name(field: str) -> str:
+    """Give a field's name in JSON: `from_` is "from"."""
+    return field[:-1] if field.endswith("_") else field
+
+
+def _annotations(kind: Any) -> Mapping[str, object]:
+    hints = typing.get_type_hints(kind)
+    return {name: hints[name] for name in _names(kind)}
+
+
+def _names(kind: Any) -> Tuple[str, ...]:
+    return tuple(getattr(kind, "_fields", None) or kind.__dataclass_fields__)
+
+
+def _defaults(kind: Any) -> FrozenSet[str]:
+    named = getattr(kind, "_field_defaults", None)
+    if named is not None:
+        return frozenset(named)
+    import dataclasses  # late: a node has no dataclass to decode and does without the module's 5 ms
+
+    fields = dataclasses.fields(kind)
+    missing = dataclasses.MISSING
+    return frozenset(f.name for f in fields if f.default is not missing or f.default_factory is not missing)
+
+
+# -- encoding ------------------------------------------------------------------------------------------
+
+_omitted = {}  # type: Dict[object, FrozenSet[str]]
+
+
+def omit_empty(*names: str) -> Callable[[Type[Record]], Type[Record]]:
+    """Decorate a record: fields of these names (without names: all) are left out of its JSON while they are empty.
+
+    Empty are None, "", and containers without elements; 0 and false are values.
+    """
+
+    def mark(kind: Type[Record]) -> Type[Record]:
+        _omitted[kind] = frozenset(names or _names(kind))
+        return kind
+
+    return mark
+
+
+def encode(value: object) -> Any:
+    """Make the JSON value of a record, or of containers of records."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value.value if isinstance(value, enum.Enum) else value
+    kind = type(value)
+    if is_record(kind):
+        return _encode_record(value, kind)
+    if isinstance(value, Mapping):
+        return {_encode_key(key): encode(item) for key, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (set, frozenset)):
+        return sorted(encode(item) for item in value)
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    raise TypeError("%s cannot be written as JSON" % kind.__name__)
+
+
+def _encode_key(key: object) -> str:
+    return str(key.value if isinstance(key, enum.Enum) else key)
+
+
+def _encode_record(value: object, kind: Any) -> Dict[str, Any]:
+    omitted = _omitted.get(kind, ())
+    result = {}
+    for name in _names(kind):
+        item = getattr(value, name)
+        if name in omitted and _is_empty(item):
+            continue
+        result[json_name(name)] = encode(item)
+    return result
+
+
+def _is_empty(item: object) -> bool:
+    return item is None or (isinstance(item, (str, tuple, list, dict, frozenset)) and not item)
