@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from tests.hosts.launching import PROGRAMS, program
+from tests.hosts.launching import BOUND, PROGRAMS, PYTHON, program
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 from tests.slurm.jobs import SlurmLaunch
@@ -42,6 +43,8 @@ def test_ranks_and_gpus_come_from_the_allocation(slurm: SlurmBed, tmp_path: Path
     launch = SlurmLaunch(slurm, tmp_path).inside(program("tell.py"), salloc=salloc)
     assert launch.result()["exit"] == 0, launch.stderr
     assert len(launch.events("rank-started")) == 6
+    assert launch.run_dir.name.endswith(f"-job{launch.job}")
+    assert slurm.job(launch.job).get("Comment") == str(launch.run_dir)
     for rank in range(6):
         told = json.loads(launch.log(rank).split("TOLD ", 1)[1])
         assert told["env"]["CUDA_VISIBLE_DEVICES"] == "0,1", "the step has the job's GPUs, all of them"
@@ -146,3 +149,39 @@ def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: P
     assert done.returncode == 0, done.stderr + done.stdout
     launch.nothing_left()
     wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), 30.0, "the job is over")
+
+
+@pytest.mark.slow
+def test_two_runs_of_one_allocation_take_different_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
+    """Both start at the same moment, as in `allranks run … & allranks run … & wait`; a third is told what it shares."""
+    launch = SlurmLaunch(slurm, tmp_path)
+    waits, ends = program("v_signals.py"), program("tell.py")
+    runs = [
+        launch.command("run", "--name", name, *nodes, "--python", PYTHON, "--", *words)
+        for name, nodes, words in (
+            ("first", ["--nodes", "2"], waits), ("second", ["--nodes", "2"], waits), ("third", [], ends)
+        )
+    ]  # fmt: skip
+    first, second, third = (shlex.join(words) for words in runs)
+    lines = [f"{first} &", f"{second} &", "until [ -e all-up ]; do sleep 0.1; done", third, "touch go", "wait"]
+    (launch.work / "both.sh").write_text("\n".join(lines) + "\n")
+    launch._popen(["salloc", "-Q", "-N4", "bash", "both.sh"], None)
+
+    def up() -> int:
+        """Ranks of both runs; their files would not do, as two hosts count their processes alike."""
+        logs = launch.runs.glob("*/logs/node_*/rank_*.log")
+        return sum("is up" in path.read_text() for path in logs)
+
+    wait_until(lambda: up() == 4, BOUND, "four programs up")
+    (launch.work / "all-up").touch()
+    assert launch.process is not None and launch.process.wait(BOUND) == 0, launch.stderr
+
+    def nodes_of(name: str) -> list[str]:
+        (path,) = launch.runs.glob(f"{name}-*/run.json")
+        return [node["name"] for node in json.loads(path.read_text())["nodes"]]
+
+    assert sorted([nodes_of("first"), nodes_of("second")]) == [["h1", "h2"], ["h3", "h4"]]
+    assert nodes_of("third") == ["h1", "h2", "h3", "h4"]
+    (note,) = [line for line in launch.stdout.splitlines() if "another allranks run" in line]
+    assert "h1, h2, h3 and h4 too" in note
+    launch.nothing_left()

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from allranks.backends.slurm.claims import is_ours
 from allranks.cluster import Cluster
+from allranks.diagnose.naming import listed
 from allranks.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -33,8 +35,18 @@ class Reach:
         names = {task: name for name, task in self.step.ranks.items()}
         self.step.listener.signalled = lambda task, signal: session.signal_at_node(names[task], signal)
         self.step.on_end(session.step_ended)
-        for text in self.engine.remarks():
+        self.engine.announce(session.run_dir)
+        for text in (*self.engine.remarks(), *self._shared_nodes()):
             session.say_note(text)
+
+    def _shared_nodes(self) -> list[str]:
+        """Where another run of this allocation has a node too."""
+        job = self.engine.allocation.job
+        shared = [name for name in self.step.ranks if not is_ours(job, name)]
+        if not shared:
+            return []
+        names = listed(shared)
+        return [f"another allranks run of job {job} has {names} too. With --nodes N a run takes free nodes first"]
 
     def end(self) -> None:
         """The step ends."""

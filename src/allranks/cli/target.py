@@ -14,7 +14,7 @@ from typing import Any
 from allranks.cluster import Cluster
 from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
-from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step
+from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step, require_nodes
 from allranks.errors import ConfigError, HostfileError, UsageError
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved, resolve
@@ -66,7 +66,8 @@ def find_cluster(resolved: Resolved, spares: int = 0) -> Cluster:
     if not spares:
         return _whole_cluster(resolved.spec, resolved.spec.nodes)
     spec = resolved.spec
-    return set_aside(_whole_cluster(spec, None), spares, spec.nodes, spec.nproc)
+    whole = _allocated(spec.nodes, spares) if spec.slurm else _whole_cluster(spec, None)
+    return set_aside(whole, spares, spec.nodes, spec.nproc)
 
 
 def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
@@ -85,12 +86,19 @@ def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
     return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
 
 
-def _allocated(first: int | None) -> Cluster:
+def _allocated(count: int | None, spares: int = 0) -> Cluster:
+    """So many nodes of our allocation, with spares, that no other run in it has; all of them where None."""
     allocation = read_allocation(os.environ)
     if allocation is None:
         raise UsageError("--slurm: this is no allocation; get one first: salloc --nodes=4 (only `run` submits a job)")
     refuse_step(os.environ)
-    return allocation_cluster(allocation, first)
+    from allranks.backends.slurm.claims import claim  # imported late: few runs are Slurm's
+
+    require_nodes(allocation, count)
+    wanted = count + spares if count is not None else None
+    free, taken = claim(allocation.job, allocation.nodes, wanted)
+    chosen = [*free, *taken][:wanted]
+    return allocation_cluster(allocation, chosen)
 
 
 def _read_hostfile(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..errors import ConfigError, UsageError
@@ -92,17 +92,21 @@ def refuse_step(environ: Mapping[str, str]) -> None:
         )
 
 
-def allocation_cluster(allocation: Allocation, first: int | None) -> Cluster:
-    """The nodes of the allocation, in its order; slots where more than one task a node was asked for.
+def require_nodes(allocation: Allocation, count: int | None) -> None:
+    """UsageError where the allocation has fewer nodes."""
+    there = len(allocation.nodes)
+    if count is not None and count > there:
+        raise UsageError(f"--nodes {count}: job {allocation.job} has {there}; set --nodes from 1 to {there}")
+
+
+def allocation_cluster(allocation: Allocation, chosen: Collection[str] | None = None) -> Cluster:
+    """The chosen nodes of the allocation (all where None), in its order; slots where more than one task a node was
+    asked for.
 
     One task a node is what people ask for who start torchrun themselves: then the GPUs count, as without slots.
     """
-    count = len(allocation.nodes)
-    if first is not None and first > count:
-        raise UsageError(f"--nodes {first}: job {allocation.job} has {count}; set --nodes from 1 to {count}")
-    tasks = allocation.tasks if any(n > 1 for n in allocation.tasks) else ()
-    nodes = [
-        Node(index, name, name, slots=tasks[index] if tasks else None)
-        for index, name in enumerate(allocation.nodes[:first])
-    ]
+    asked = allocation.tasks if any(n > 1 for n in allocation.tasks) else ()
+    slots = dict(zip(allocation.nodes, asked, strict=True)) if asked else {}
+    names = [name for name in allocation.nodes if chosen is None or name in chosen]
+    nodes = [Node(index, name, name, slots=slots.get(name)) for index, name in enumerate(names)]
     return Cluster(tuple(nodes), f"Slurm job {allocation.job}")

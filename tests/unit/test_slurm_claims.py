@@ -1,0 +1,75 @@
+"""Two runs in one allocation: which nodes each takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from allranks.backends.slurm import claims
+from allranks.backends.slurm.claims import claim, give_back, is_ours
+
+NODES = ["h1", "h2", "h3", "h4"]
+OTHER = """import sys
+from allranks.backends.slurm.claims import claim
+print(*claim(sys.argv[1], sys.argv[3:], int(sys.argv[2]) or None)[0], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def job() -> Iterator[str]:
+    yield f"1{os.getpid()}"  # of this test process alone
+    give_back()
+
+
+class Other:
+    """Another controller of the same user on this host."""
+
+    def __init__(self, job: str, count: int) -> None:
+        words = [sys.executable, "-c", OTHER, job, str(count), *NODES]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.nodes = self._process.stdout.readline().split()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_the_second_takes_what_is_free(job: str) -> None:
+    other = Other(job, 2)
+    try:
+        assert other.nodes == ["h1", "h2"]
+        assert claim(job, NODES, 2) == (["h3", "h4"], ["h1", "h2"])
+        assert [is_ours(job, name) for name in NODES] == [False, False, True, True]
+        assert claim(f"{job}0", NODES, 1) == (["h1"], []), "another job's nodes are others"
+    finally:
+        other.end()
+
+
+def test_what_is_short_is_shared_and_known(job: str) -> None:
+    other = Other(job, 3)
+    try:
+        assert claim(job, NODES, 2) == (["h4"], ["h1", "h2", "h3"])
+        assert claim(job, NODES, None) == (["h4"], ["h1", "h2", "h3"]), "ours is ours when it is asked for again"
+    finally:
+        other.end()
+
+
+def test_a_killed_controller_gives_its_nodes_back(job: str) -> None:
+    Other(job, 4).end()
+    assert claim(job, NODES, None) == (NODES, [])
+
+
+def test_without_abstract_names_every_node_is_free(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unable(claims.socket.socket):  # type: ignore[misc,name-defined]
+        def bind(self, address: object) -> None:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(claims.socket, "socket", Unable)
+    assert claim(job, NODES, 2) == (["h1", "h2"], [])
+    assert is_ours(job, "h1")
