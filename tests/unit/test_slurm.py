@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 
 from allranks.backends.dialled import Hello, Refuse, Seat
 from allranks.backends.slurm.step import _admit
-from allranks.cluster.slurm import Allocation, allocation_cluster, read_allocation, refuse_step, tasks_per_node
+from allranks.cluster.slurm import (
+    Allocation,
+    allocation_cluster,
+    read_allocation,
+    refuse_step,
+    require_nodes,
+    tasks_per_node,
+)
 from allranks.diagnose.slurm import (
     Job,
     cancelled,
     ended,
+    is_hopeless,
+    never_starts,
     nodes_at_fault,
     out_of_memory,
     read_sacct,
@@ -47,12 +56,14 @@ def test_slots_only_where_more_than_one_task_was_asked_for() -> None:
     asked = {**SALLOC, "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x3),1"}
     found = read_allocation(asked)
     assert found is not None and found.tasks == (2, 2, 2, 1)
-    assert [n.slots for n in allocation_cluster(found, None).nodes] == [2, 2, 2, 1]
+    assert [n.slots for n in allocation_cluster(found).nodes] == [2, 2, 2, 1]
+    last = allocation_cluster(found, ["h4", "h3"]).nodes
+    assert [(n.index, n.name, n.slots) for n in last] == [(0, "h3", 2), (1, "h4", 1)]
     one = read_allocation({**SALLOC, "SLURM_NTASKS": "4"})
-    assert one is not None and [n.slots for n in allocation_cluster(one, 2).nodes] == [None, None]
-    assert allocation_cluster(one, None).source == "Slurm job 7"
+    assert one is not None and [n.slots for n in allocation_cluster(one, ["h1", "h2"]).nodes] == [None, None]
+    assert allocation_cluster(one).source == "Slurm job 7"
     with pytest.raises(UsageError, match="--nodes 5: job 7 has 4"):
-        allocation_cluster(one, 5)
+        require_nodes(one, 5)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +207,28 @@ def test_sacct() -> None:
 )  # fmt: skip
 def test_reasons_in_plain_words(reason: str, says: str) -> None:
     assert says in waiting(Job("12", "PENDING", reason))
+
+
+@pytest.mark.parametrize(
+    ("reason", "partition", "hopeless"),
+    [
+        ("PartitionNodeLimit", "gpu", True), ("PartitionTimeLimit", "gpu", True), ("BadConstraints", "gpu", True),
+        ("DependencyNeverSatisfied", "gpu", True), ("QOSMaxWallDurationPerJobLimit", "gpu", True),
+        ("AssocMaxNodePerJobLimit", "gpu", True), ("QOSMinGRES", "gpu", True), ("InvalidAccount", "gpu", True),
+        ("PartitionTimeLimit", "gpu,long", False), ("Resources", "gpu", False), ("Priority", "gpu", False),
+        ("QOSMaxJobsPerUserLimit", "gpu", False), ("AssocGrpGRES", "gpu", False), ("JobHeldUser", "gpu", False),
+        ("BeginTime", "gpu", False), ("Dependency", "gpu", False), ("PartitionDown", "gpu", False), ("", "gpu", False),
+        ("ReqNodeNotAvail, UnavailableNodes:h3", "gpu", False),
+    ],
+)  # fmt: skip
+def test_reasons_that_waiting_does_not_end(reason: str, partition: str, hopeless: bool) -> None:
+    job = Job("12", "PENDING", reason, partition=partition)
+    assert is_hopeless(job) is hopeless
+    assert not is_hopeless(Job("12", "RUNNING", reason, partition=partition))
+    if hopeless:
+        finding = never_starts(job, "demo-1")
+        assert reason in finding.message and "allranks stop demo-1" in finding.remedy
+        assert finding.id == "slurm-config"
 
 
 @pytest.mark.parametrize(

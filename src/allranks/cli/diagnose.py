@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from allranks.errors import RunNotFound, UsageError
 from allranks.findings import Verdict
 from allranks.report.fold import clean
 from allranks.report.text import verdict_lines
+from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
 from allranks.runs.loose import evidence, find_logs, read_stream, scan
@@ -80,11 +82,13 @@ def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:
     if words and Path(words[0]).exists() and not (Path(words[0]) / "run.json").is_file():
         return None
     try:
-        return RunDirectory.find(runs_directory(runs_dir), words[0] if words else None)
+        found = RunDirectory.find(runs_directory(runs_dir), words[0] if words else None)
     except RunNotFound:
         if words:
             raise UsageError(f"{words[0]}: no such file, directory or run") from None
         raise
+    settle(found, time.time())
+    return found
 
 
 def _of_stream() -> Verdict:

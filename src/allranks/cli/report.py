@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from allranks.report.record import Document, Record
 from allranks.report.redact import Redactor
 from allranks.report.redacted import redacted
 from allranks.report.runpage import run_page
+from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.runs.gather import MOST_LOGS, gather
@@ -48,6 +50,7 @@ def command(
     Example: allranks report --bundle --redact 'acme-[a-z]+'
     """
     found = find_run(run, runs_dir)
+    settle(found, time.time())
     known = known_secrets(os.environ)
 
     def fresh() -> Redactor:

@@ -54,6 +54,10 @@ def _draw(text: list[str], before: list[str] | None, watch: bool) -> list[str]:
 
 def describe(run: RunDirectory, now: float) -> dict[str, Any]:
     """The document of the design: run, state, nodes, ranks."""
+    if run.job is not None:
+        from allranks.runs.concluded import settle  # imported late: few runs are Slurm's
+
+        settle(run, now)
     state = run.state()  # first: what it says is not newer than what follows
     status = run.read_document("status.json") or {}
     job: dict[str, Any] = {"job": _job(run.job)} if run.job is not None else {}

@@ -16,28 +16,31 @@ import typer
 import allranks
 from allranks.backends.slurm import jobs
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.slurm import Job, waiting
+from allranks.diagnose.outcomes import SERVICE
+from allranks.diagnose.slurm import Job, is_hopeless, never_starts, waiting
 from allranks.errors import AllranksError
+from allranks.findings import Verdict
 from allranks.plan.plan import make_plan
 from allranks.plan.render import Request
-from allranks.plan.render.slurm import batch_script
+from allranks.plan.render.slurm import batch_script, run_suffix
 from allranks.report.live import JsonView, View
-from allranks.runs.concluded import conclude
+from allranks.runs.concluded import LATE, OUTPUT, conclude
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
+from allranks.runs.result import untold_result
 from allranks.spec import RunSpec
 from allranks.spec.document import to_document
 from allranks.spec.secrets import redact_argv, redact_text
 from allranks.spec.words import secret_values
 
-from .exits import CTRL_C, DONE
+from .exits import CTRL_C, DONE, TERMINATED
 from .signals import Signals
 
 PAUSE = 0.2
 LOOK_EVERY = 1.0  # seconds between two questions to slurmctld; it grows while nothing changes
 LOOK_AT_MOST = 15.0
-LATE = 10.0  # seconds that a shared file system may take to show the result of a job that is over
 SOON = 1.0  # where it shows the job's output, and no controller has begun
+HOPELESS_LOOKS = 4  # at a reason that waiting does not end: slurmctld may have looked at the job in passing
 QUESTION = "\nCtrl-C: [c]ancel the job, or [d]etach (it goes on)? "
 
 
@@ -49,19 +52,29 @@ def submit(spec: RunSpec, json_: bool) -> int:
     jobs.require()
     run = RunDirectory.create(Path(os.path.abspath(spec.runs_dir)), spec.name, time.time())
     (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
-    write_run(run, spec)
     try:
         script = batch_script(make_request(spec), str(run.path))
         job = jobs.submit(script, {**os.environ, **secret_values(spec)}, os.getcwd())
     except AllranksError:
         shutil.rmtree(run.path)  # nothing has happened in it
         raise
-    run.write_document("job.json", {"job": job, "submitted_from": socket.gethostname()})
+    run = _name_after(run, spec, job)
+    jobs.set_comment(job, str(run.path))
     if spec.detach:
         return _leave(run, job, json_)
     view = JsonView() if json_ else View(fold=spec.fold)
     view.event(_event(job, f"submitted; {run.path}"))
     return close(run, follow(run, job, view, 0), view, json_)
+
+
+def _name_after(run: RunDirectory, spec: RunSpec, job: str) -> RunDirectory:
+    """Give the run directory the job's number. It is complete when the job sees it under that name."""
+    named = RunDirectory(run.path.with_name(run.name + run_suffix(job)))
+    write_run(run, spec, named.name)
+    run.write_document("job.json", {"job": job, "submitted_from": socket.gethostname()})
+    (run.path / OUTPUT).symlink_to(os.path.join(os.getcwd(), f"slurm-{job}.out"))
+    os.rename(run.path, named.path)
+    return named
 
 
 def make_request(spec: RunSpec) -> Request:
@@ -81,15 +94,15 @@ def describe(spec: RunSpec, json_: bool) -> str:
     return f"would give this script to `{' '.join(command)}` on its standard input; nothing was done\n\n{script}"
 
 
-def write_run(run: RunDirectory, spec: RunSpec) -> None:
+def write_run(run: RunDirectory, spec: RunSpec, name: str) -> None:
     """run.json and status.json until the controller in the job writes its own."""
     document = {
-        "run": run.name, "uid": "", "started": time.time(), "command": redact_argv(spec.command),
+        "run": name, "uid": "", "started": time.time(), "command": redact_argv(spec.command),
         "spec": to_document(spec), "nodes": [], "source": "Slurm", "workdir": os.getcwd(),
         "versions": {"allranks": allranks.__version__}, "controller": None,
     }  # fmt: skip
     run.write_document("run.json", document)
-    status = {"run": run.name, "state": "queued", "t": time.time(), "attempt": 0, "world_size": None, "nodes": []}
+    status = {"run": name, "state": "queued", "t": time.time(), "attempt": 0, "world_size": None, "nodes": []}
     run.write_document("status.json", status)
 
 
@@ -120,18 +133,20 @@ def _event(job: str, message: str) -> dict[str, Any]:
 
 
 def decide(signals: Signals, view: View | JsonView) -> str | None:
-    """stop, leave, or None: nothing has happened. On a terminal Ctrl-C asks, else it is a stop, as SIGTERM is."""
+    """What the person wants: ctrl-c or stop (both end the run), leave, or None. On a terminal Ctrl-C asks first."""
     seen = signals.take()
     if seen != "ctrl-c":
         return seen
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return "stop"
+        return "ctrl-c"
     view.pause()
     sys.stderr.write(QUESTION)
     sys.stderr.flush()
     answer = sys.stdin.readline().strip().lower()
     view.resume()
-    return "stop" if answer.startswith("c") or signals.take() else "leave" if answer.startswith("d") else None
+    if answer.startswith("c") or signals.take():
+        return "ctrl-c"
+    return "leave" if answer.startswith("d") else None
 
 
 class Follower:
@@ -139,12 +154,15 @@ class Follower:
 
     def __init__(self, run: RunDirectory, job: str, view: View | JsonView, offset: int) -> None:
         self.run, self.job, self.view = run, job, view
-        self.asked_to_stop = False
+        self.stopped_by = ""  # ctrl-c or stop, once the person has ended the run
         self._offset, self._reader = offset, LogReader(run)
         if offset:
             self._reader.skip_to_end()
-        self._said, self._next, self._pause = "", 0.0, LOOK_EVERY
+        self._said: set[str] = set()  # of the job's present state: its reasons to wait come and go
+        self._state = ""
+        self._next, self._pause = 0.0, LOOK_EVERY
         self._last: Job | None = None
+        self._hopeless_looks = 0
         self._begun = offset > 0
         self._over_since: float | None = None
 
@@ -159,14 +177,22 @@ class Follower:
             self._show(now)
             return result
         if self._over_since is not None and now - self._over_since > self._patience():
-            return self.run.read_document("result.json") or conclude(self.run, self._last, self.asked_to_stop)
+            return self.run.read_document("result.json") or conclude(self.run, self._last, bool(self.stopped_by))
+        if self._hopeless_looks >= HOPELESS_LOOKS and self._last is not None and not self.stopped_by:
+            return self._never_starts(self._last)
         return None
+
+    def _never_starts(self, job: Job) -> dict[str, Any]:
+        """Stop following, and leave the job to its owner: nothing is written, it may be changed and start after all."""
+        finding = never_starts(job, self.run.name)
+        verdict = Verdict(finding, finding.id, 0.9)
+        return untold_result(self.run, SERVICE, verdict, [finding])
 
     def _patience(self) -> float:
         """How long a result may be on its way once the job is over: not at all where there can be none."""
-        if self.asked_to_stop:
+        if self.stopped_by:
             return 0.0
-        return SOON if not self._begun and (self.run.path / "slurm.log").exists() else LATE
+        return SOON if not self._begun and (self.run.path / OUTPUT).exists() else LATE
 
     def _show(self, now: float) -> None:
         events, self._offset = self.run.read_events(self._offset)
@@ -196,19 +222,11 @@ class Follower:
         """Asks slurmctld; a service that is away for a while is no end of the job."""
         try:
             found = jobs.look(self.job)
-            said = (
-                f"{found.state} {waiting(found)}"
-                if found is not None and found.waits
-                else (found.state if found else "")
-            )
+            said = _state_line(found)
+            self._hopeless_looks = self._hopeless_looks + 1 if found is not None and is_hopeless(found) else 0
         except jobs.SlurmError as error:
             found, said = self._last, str(error)
-        if said != self._said:
-            self._said, self._pause = said, LOOK_EVERY
-            if found is None or not found.over:
-                self.view.event(_event(self.job, _lower(said)))
-        else:
-            self._pause = min(LOOK_AT_MOST, self._pause * 1.3)
+        self._tell(found, said)
         if self.run.read_document("result.json") is not None:
             self._pause = LOOK_EVERY
         self._last = found
@@ -216,9 +234,23 @@ class Follower:
         self._over_since = (self._over_since or now) if over else None
         self._next = now + self._pause
 
+    def _tell(self, found: Job | None, said: str) -> None:
+        """What is new of the job; a reason that was told in this state is not told again."""
+        state = found.state if found is not None else ""
+        if state != self._state:
+            self._state = state
+            self._said.clear()
+        if said in self._said:
+            self._pause = min(LOOK_AT_MOST, self._pause * 1.3)
+            return
+        self._said.add(said)
+        self._pause = LOOK_EVERY
+        if found is None or not found.over:
+            self.view.event(_event(self.job, _lower(said)))
+
     def _goes_on(self, result: dict[str, Any]) -> bool:
         """Slurm ended the attempt and starts the job again: there is more to come."""
-        if not _by_slurm(result) or self.asked_to_stop or self._last is None:
+        if not _by_slurm(result) or self.stopped_by or self._last is None:
             return False
         return not self._last.over
 
@@ -229,6 +261,13 @@ def _by_slurm(result: dict[str, Any]) -> bool:
         "slurm-preempted-or-timeout",
         "node-network-down",
     )
+
+
+def _state_line(job: Job | None) -> str:
+    """The job's state, with the reason where it waits."""
+    if job is None:
+        return ""
+    return f"{job.state} {waiting(job)}" if job.waits else job.state
 
 
 def _lower(said: str) -> str:
@@ -243,24 +282,32 @@ def follow(run: RunDirectory, job: str, view: View | JsonView, offset: int) -> d
         while True:
             result = follower.turn()
             if result is not None:
-                return {**result, "exit": CTRL_C} if follower.asked_to_stop and result["exit"] == 143 else result
+                return as_stopped(result, follower.stopped_by)
             wanted = decide(signals, view)
             if wanted == "leave":
                 print(
                     f"\nleft; job {job} goes on: allranks status {run.name} · logs -f · attach · stop", file=sys.stderr
                 )
                 return None
-            if wanted == "stop":
-                _stop(follower)
+            if wanted is not None:
+                _stop(follower, wanted)
             time.sleep(PAUSE)
     finally:
         signals.restore()
 
 
-def _stop(follower: Follower) -> None:
+def as_stopped(result: dict[str, Any], by: str) -> dict[str, Any]:
+    """The result for who followed: the controller is ended by SIGTERM, also where a Ctrl-C here was the reason."""
+    if by == "ctrl-c" and result["exit"] == TERMINATED:
+        return {**result, "exit": CTRL_C}
+    return result
+
+
+def _stop(follower: Follower, by: str) -> None:
     """Once: ranks may save. Twice: now."""
     from .stopping import end_job
 
-    first, follower.asked_to_stop = not follower.asked_to_stop, True
+    first = not follower.stopped_by
+    follower.stopped_by = follower.stopped_by or by
     follower.view.event(_event(follower.job, "being stopped" if first else "being cancelled"))
     end_job(follower.job, first)

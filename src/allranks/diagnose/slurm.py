@@ -55,6 +55,8 @@ REASONS: dict[str, tuple[str, str]] = {
     "Licenses": ("it waits for a licence", ""),
     "InvalidAccount": ("the account is not valid here", "sacctmgr show assoc user=$USER"),
     "InvalidQOS": ("the QOS is not valid here", "sacctmgr show qos"),
+    "AccountNotAllowed": ("the account may not use the partition", "sacctmgr show assoc user=$USER"),
+    "QOSNotAllowed": ("the QOS may not be used there", "sacctmgr show assoc user=$USER"),
     "JobArrayTaskLimit": ("the array's limit of tasks at a time is reached", ""),
     "Cleaning": ("it is being cleaned up after an earlier start", ""),
     "Prolog": ("the nodes' prolog is running", ""),
@@ -72,6 +74,7 @@ class Job:
     state: str
     reason: str = ""
     nodes: str = ""
+    partition: str = ""
     failed_node: str = ""
     exit_code: int | None = None
     exit_signal: int | None = None
@@ -82,6 +85,8 @@ class Job:
     preempted: bool = False
     requeues: bool = False
     by: str = ""
+    comment: str = ""
+    stdout: str = ""  # where the batch script's own output goes
 
     def told(self, state: str, failed_node: str) -> Job:
         """The same job with what slurmstepd and srun say of it: while it completes, slurmctld does not say why."""
@@ -119,7 +124,8 @@ def read_scontrol(text: str) -> Job | None:
         exit_code=code, exit_signal=sign, start=_known(fields.get("StartTime")), end=_known(fields.get("EndTime")),
         limit=_known(fields.get("TimeLimit")), restarts=int(restarts) if restarts.isdigit() else 0,
         preempted=bool(_known(fields.get("PreemptTime"))), failed_node=_known(fields.get("FailedNode")),
-        requeues=fields.get("Requeue") == "1",
+        requeues=fields.get("Requeue") == "1", partition=_known(fields.get("Partition")),
+        comment=_known(fields.get("Comment")), stdout=_known(fields.get("StdOut")),
     )  # fmt: skip
 
 
@@ -169,11 +175,13 @@ def _meaning(reason: str) -> tuple[str, str]:
             return REASONS[key]
     if not reason:
         return REASONS["None"]
-    if _PER_JOB.search(bare):
+    if _PER_JOB.search(bare) or bare == "MaxMemPerLimit":
         return (
             "it asks for more than one job may have",
             "ask for less; sacctmgr show qos, sacctmgr show assoc user=$USER",
         )
+    if bare.startswith("QOSMin"):
+        return "it asks for less than the QOS allows", "ask for more; sacctmgr show qos"
     if _LIMIT.fullmatch(bare):
         who = "QOS" if bare.startswith("QOS") else "account or user"
         return (
@@ -181,6 +189,29 @@ def _meaning(reason: str) -> tuple[str, str]:
             "sacctmgr show assoc user=$USER; sshare",
         )
     return "", ""
+
+
+# Reasons that no other job's end takes away: only a change to the job, to the partition or to a limit does. Slurm keeps
+# such jobs in the queue where EnforcePartLimits and the QOS' DenyOnLimit do not refuse them (slurm.conf(5)).
+_HOPELESS = frozenset({
+    "DependencyNeverSatisfied", "ReservationDeleted", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig",
+    "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed", "MaxMemPerLimit",
+})  # fmt: skip
+
+
+def is_hopeless(job: Job) -> bool:
+    """Whether the job waits for what will not come. Of several partitions the reason is that of one alone."""
+    bare = re.split(r"[,(]", job.reason, maxsplit=1)[0].strip()
+    beyond = bare in _HOPELESS or bare.startswith("QOSMin") or bool(_PER_JOB.search(bare))
+    return beyond and job.waits and "," not in job.partition
+
+
+def never_starts(job: Job, run: str) -> Finding:
+    """Nobody follows a job that will not start as it is."""
+    meaning, remedy = _meaning(job.reason)
+    message = f"job {job.id} will not start as it is: {meaning} ({job.reason})"
+    ways = f"It stays in the queue. `allranks stop {run}` removes it, `scontrol update job={job.id} …` changes it"
+    return _fail("slurm-config", message, f"{remedy}. {ways}" if remedy else ways, _evidence(job, ""))
 
 
 # -- what to do next time ------------------------------------------------------------------------------
@@ -304,6 +335,12 @@ def warned(job: Job, at: float, now: float, advice: Advice = Advice()) -> Findin
         return _fail(LIMIT, message, advice.preempted, _evidence(job, ""))
     message = f"job {job.id}'s time limit{given} was nearly up: Slurm said so, and ranks were ended in order before it"
     return _fail(LIMIT, message, advice.longer, _evidence(job, ""))
+
+
+def seconds_since_end(job: Job, now: float) -> float | None:
+    """Since a job that is over has ended; None where Slurm does not say. `now`: unix seconds."""
+    left = _seconds_until(job.end, now)
+    return None if left is None else -left
 
 
 def _seconds_until(text: str, now: float) -> float | None:

@@ -6,13 +6,16 @@ import re
 from typing import Any
 
 from allranks.diagnose.outcomes import DONE, SERVICE, STOPPED
-from allranks.diagnose.slurm import Job, ended
+from allranks.diagnose.slurm import Job, ended, seconds_since_end
+from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding, Verdict, Where
 
 from .directory import RunDirectory
 from .result import untold_result, write_result
 
+OUTPUT = "slurm.log"  # in the run directory: a link to the job's own output
 TAIL = 16 << 10
+LATE = 10.0  # seconds that a shared file system may take to show the result of a job that is over
 _ABSENT = re.compile(r"No such file or directory|has no /|not found|[Uu]nable to (?:open|create)|couldn't chdir")
 
 
@@ -27,19 +30,47 @@ def conclude(run: RunDirectory, job: Job | None, stopped: bool = False) -> dict[
     return {"schema": 1, **result}
 
 
+def settle(run: RunDirectory, now: float) -> None:
+    """Write down the end of a run whose job is over while nobody followed it; nothing where Slurm gives no answer.
+
+    `now`: unix seconds. A controller that had begun is given a moment to do it itself.
+    """
+    if run.job is None or run.read_document("result.json") is not None:
+        return
+    from allranks.backends.slurm import jobs  # imported late: few runs are Slurm's
+
+    try:
+        job = jobs.look(run.job)
+    except (NodeError, UsageError):
+        return
+    ended_before = seconds_since_end(job, now) if job is not None else None
+    if (job is not None and not job.over) or (ended_before is not None and ended_before < LATE and _has_begun(run)):
+        return
+    conclude(run, job)
+
+
+def _has_begun(run: RunDirectory) -> bool:
+    """Whether a controller has worked in it."""
+    return any(event.get("event") == "run-start" for event in run.read_events()[0])
+
+
 def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
     """Slurm's own reason, else how far the controller has come."""
     if job is not None:
         said = ended(job)
         if said is not None:
             return said
-    begun = any(event.get("event") == "run-start" for event in run.read_events()[0])
+    begun = _has_begun(run)
     words = _last_words(run)
     how = f" ({job.state}, exit code {job.exit_code}, signal {job.exit_signal})" if job is not None else ""
     place = Where(node=None)
     if begun:
         message = f"the controller of {run.name} in job {number} ended without a result{how}"
         return Finding("unknown", "fail", message, f"see {run.path}/slurm.log", place, words)
+    if job is None and not words:
+        message = f"job {number} has ended before it started, and Slurm no longer knows how"
+        remedy = f"where there is accounting: sacct -j {number} -o JobID,State,ExitCode,End"
+        return Finding("unknown", "fail", message, remedy, place)
     absent = not words or any(_ABSENT.search(line) for line in words)
     message = f"job {number} ended{how} before allranks had started in it"
     remedy = (
@@ -52,8 +83,8 @@ def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
 def _last_words(run: RunDirectory) -> tuple[str, ...]:
     """The end of the job's own output."""
     try:
-        with (run.path / "slurm.log").open("rb") as file:
-            file.seek(max(0, (run.path / "slurm.log").stat().st_size - TAIL))
+        with (run.path / OUTPUT).open("rb") as file:
+            file.seek(max(0, (run.path / OUTPUT).stat().st_size - TAIL))
             text = file.read(TAIL).decode("utf-8", "replace")
     except OSError:
         return ()

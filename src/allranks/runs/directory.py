@@ -34,9 +34,9 @@ class RunDirectory:
     # -- finding -----------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, runs_dir: Path, name: str, now: float) -> RunDirectory:
-        """Makes `<name>-<YYYYMMDD-HHMMSS>` (local time), private; a further one of that second gets -2, -3, …"""
-        base = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+    def create(cls, runs_dir: Path, name: str, now: float, suffix: str = "") -> RunDirectory:
+        """Make `<name>-<YYYYMMDD-HHMMSS><suffix>` (local time), private; another one of that second gets -2, -3, …"""
+        base = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}{suffix}"
         for number in range(1, 1000):
             path = runs_dir / (base if number == 1 else f"{base}-{number}")
             try:
@@ -61,7 +61,7 @@ class RunDirectory:
 
     @classmethod
     def find(cls, runs_dir: Path, wanted: str | None) -> RunDirectory:
-        """By path, name or unique prefix of a name; the newest where none is wanted. Raises RunNotFound."""
+        """By path, name, Slurm job or unique prefix of a name; the newest where none is wanted. Raises RunNotFound."""
         if wanted is not None and (Path(wanted) / "run.json").is_file():
             path = Path(wanted)
             return cls(path if path.name not in ("", "..") else path.resolve())
@@ -70,7 +70,10 @@ class RunDirectory:
             if not runs:
                 raise RunNotFound(f"no run in {runs_dir}/; name a run directory, or set --runs-dir")
             return runs[-1]
-        matches = [r for r in runs if r.name == wanted] or [r for r in runs if r.name.startswith(wanted)]
+        matches = [r for r in runs if r.name == wanted]
+        if not matches and wanted.isdigit():
+            matches = [r for r in runs if r.job == wanted]
+        matches = matches or [r for r in runs if r.name.startswith(wanted)]
         if len(matches) == 1:
             return matches[0]
         if matches:

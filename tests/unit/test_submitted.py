@@ -1,0 +1,155 @@
+"""Following a job from the login node: who ended it, what is told of the queue, when it is given up."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allranks.backends.slurm import jobs
+from allranks.cli.signals import Signals
+from allranks.cli.submitted import HOPELESS_LOOKS, Follower, as_stopped, decide
+from allranks.diagnose.slurm import Job
+from allranks.report.live import JsonView
+from allranks.runs import concluded
+from allranks.runs.concluded import settle
+from allranks.runs.directory import RunDirectory
+
+
+class Kept(JsonView):
+    """A view that keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def event(self, event: dict[str, Any]) -> None:
+        self.told.append(str(event["message"]))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    found = RunDirectory.create(tmp_path, "run", 1_795_000_000.0, "-job12")
+    found.write_document("run.json", {"run": found.name, "uid": "", "started": 1.0, "spec": {}, "nodes": []})
+    found.write_document("status.json", {"run": found.name, "state": "queued", "t": 1.0, "nodes": []})
+    found.write_document("job.json", {"job": "12"})
+    return found
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    made = Signals()
+    yield made
+    made.restore()
+
+
+# -- who ended it --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted", "code"),
+    [(signal.SIGTERM, "stop", 143), (signal.SIGINT, "ctrl-c", 130), (signal.SIGHUP, "leave", 143)],
+)
+def test_the_exit_code_tells_ctrl_c_from_sigterm(signals: Signals, number: int, wanted: str, code: int) -> None:
+    """A follower that got SIGTERM printed 130."""
+    os.kill(os.getpid(), number)
+    seen = decide(signals, Kept())
+    assert seen == wanted
+    assert as_stopped({"exit": 143}, seen)["exit"] == code
+    assert as_stopped({"exit": 1}, seen)["exit"] == 1
+
+
+# -- the queue -----------------------------------------------------------------------------------------
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, run: RunDirectory, found: list[Job]) -> tuple[Follower, Kept]:
+    """A follower after it has seen these states of the job, one a look."""
+    view = Kept()
+    follower = Follower(run, "12", view, 0)
+    left = list(found)
+    monkeypatch.setattr(jobs, "look", lambda job: left.pop(0))
+    for _ in found:
+        follower._look(0.0)
+    return follower, view
+
+
+def pending(reason: str) -> Job:
+    return Job("12", "PENDING", reason, partition="gpu")
+
+
+def test_reasons_that_take_turns_are_told_once(monkeypatch: pytest.MonkeyPatch, run: RunDirectory) -> None:
+    turns = [pending("Priority"), pending("Resources")] * 5
+    follower, view = looks(monkeypatch, run, [*turns, Job("12", "RUNNING"), pending("Priority")])
+    assert [text.split(":")[1].strip() for text in view.told[:2]] == ["Priority", "Resources"]
+    assert view.told[2:] == ["running", view.told[0]], "after it ran, the queue is told of again"
+
+
+def test_slurmctld_is_asked_less_often_while_reasons_take_turns(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory
+) -> None:
+    first, _ = looks(monkeypatch, run, [pending("Priority"), pending("Resources")])
+    later, _ = looks(monkeypatch, run, [pending("Priority"), pending("Resources")] * 4)
+    assert later._pause > first._pause
+
+
+def test_what_will_not_start_is_given_up_and_left_in_the_queue(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory
+) -> None:
+    follower, view = looks(monkeypatch, run, [pending("PartitionNodeLimit")] * HOPELESS_LOOKS)
+    follower._next = float("inf")
+    result = follower.turn()
+    assert result is not None and result["exit"] == 4
+    assert result["verdict"]["cause"] == "slurm-config"
+    assert f"allranks stop {run.name}" in result["verdict"]["remedy"]
+    assert run.read_document("result.json") is None, "it may be changed, and start after all"
+
+
+def test_a_reason_in_passing_gives_nothing_up(monkeypatch: pytest.MonkeyPatch, run: RunDirectory) -> None:
+    found = [pending("PartitionNodeLimit")] * (HOPELESS_LOOKS - 1) + [pending("Resources"), pending("BadConstraints")]
+    follower, _ = looks(monkeypatch, run, found)
+    follower._next = float("inf")
+    assert follower.turn() is None
+
+
+# -- over, and nobody was there --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "cause", "state"),
+    [
+        (Job("12", "CANCELLED", end="2026-11-22T07:00:00"), "slurm-cancelled", "failed"),
+        (None, "unknown", "failed"),
+        (Job("12", "PENDING", "Resources"), None, None),
+        (Job("12", "RUNNING"), None, None),
+    ],
+    ids=["cancelled while it waited", "forgotten", "waits", "runs"],
+)
+def test_a_job_that_is_over_has_an_end(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory, job: Job | None, cause: str | None, state: str | None
+) -> None:
+    """It stayed "orphaned" for ever."""
+    monkeypatch.setattr(jobs, "look", lambda number: job)
+    settle(run, 1_795_331_000.0)
+    result = run.read_document("result.json")
+    if cause is None:
+        assert result is None
+        return
+    assert result is not None and (result["exit"], result["verdict"]["cause"]) == (4, cause)
+    assert run.state() == state
+
+
+def test_a_controller_that_has_begun_may_write_its_own_end(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory
+) -> None:
+    end = 1_795_331_000.0
+    monkeypatch.setattr(concluded, "seconds_since_end", lambda job, now: now - end)
+    monkeypatch.setattr(jobs, "look", lambda number: Job("12", "COMPLETED"))
+    run.append_event({"t": 1.0, "event": "run-start"})
+    settle(run, end + concluded.LATE / 2)
+    assert run.read_document("result.json") is None
+    settle(run, end + concluded.LATE * 2)
+    assert run.read_document("result.json") is not None
