@@ -53,6 +53,13 @@ def test_an_exception_then_its_verdict_and_exit_code(slurm: SlurmBed, tmp_path: 
     verdict = result["verdict"]
     assert (result["exit"], verdict["cause"]) == (1, "program-exception"), launch.stderr
     assert (verdict["where"]["node"], verdict["where"]["rank"]) == ("h2", 1)
+    job = slurm.job(launch.job)
+    assert launch.run_dir.name.endswith(f"-job{launch.job}")
+    assert (job["JobName"], job["Comment"]) == ("nasty.py", str(launch.run_dir))
+    output = launch.work / f"slurm-{launch.job}.out"
+    assert "ValueError: bad batch" in output.read_text(), "where users of sbatch look"
+    assert (launch.run_dir / "slurm.log").resolve() == output
+    assert launch.call("status", launch.job).returncode == 0, "a run is found by its job"
     launch.nothing_left()
 
 
@@ -165,4 +172,39 @@ def test_a_rendered_script_passes_sbatch_and_runs(slurm: SlurmBed, tmp_path: Pat
     launch.until("run-end")
     assert len(launch.events("rank-started")) == 4
     assert json.loads((launch.run_dir / "result.json").read_text())["exit"] == 0
+    launch.nothing_left()
+
+
+def test_a_job_cancelled_while_it_waits_is_over_for_everyone(slurm: SlurmBed, tmp_path: Path) -> None:
+    """Nobody follows it (--detach): the next who asks writes down how it ended."""
+    slurm.call("sbatch", "-N4", "--exclusive", "--wrap", "sleep 600", "-o", "/dev/null")
+    launch = SlurmLaunch(slurm, tmp_path)
+    words = ["--slurm", "--nodes", "2", "--python", PYTHON, "--detach", "--json", "--", *program("tell.py")]
+    assert launch.call("run", *words).returncode == 0
+    slurm.call("scancel", launch.job)
+    status = json.loads(launch.call("status", "--json").stdout)
+    assert (status["state"], status["verdict"]["cause"]) == ("failed", "slurm-cancelled"), status
+    assert launch.call("attach").returncode == 4
+    assert "was cancelled" in launch.call("diagnose").stdout
+
+
+def test_a_request_that_no_waiting_fulfils_is_not_followed(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path)
+    launch.outside(program("tell.py"), "--partition", "short", "--sbatch", "--time=10", nodes=1)
+    assert launch.process is not None and launch.process.wait(60) == 4, launch.stderr
+    result = json.loads(launch.stdout)
+    assert result["verdict"]["cause"] == "slurm-config"
+    assert "will not start as it is" in result["verdict"]["message"]
+    assert "PartitionTimeLimit" in result["verdict"]["message"]
+    assert slurm.job(launch.job)["JobState"] == "PENDING", "it is its owner's"
+    assert launch.call("stop").returncode == 0
+    assert slurm.job(launch.job)["JobState"] == "CANCELLED"
+
+
+@pytest.mark.slow
+def test_sigterm_to_who_follows_is_143(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path).outside(program("nasty.py", "save-on-term"), nodes=1).until_running(1)
+    launch.signal(15)
+    assert launch.result()["exit"] == 143, launch.stderr
+    assert [p.name for p in launch.work.glob("saved-*")] == ["saved-0"]
     launch.nothing_left()

@@ -32,7 +32,7 @@ def counted(launch: SlurmLaunch, ranks: int) -> list[dict[str, int]]:
     return [json.loads(launch.log(rank).split("COUNTED ", 1)[1]) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("start", ["exec", ""], ids=["exec", "below the shell"])
+@pytest.mark.parametrize("start", ["exec", pytest.param("", marks=pytest.mark.slow)], ids=["exec", "below the shell"])
 def test_scancel_in_all_its_ways(slurm: SlurmBed, tmp_path: Path, start: str) -> None:
     """To all steps, to the batch script alone, to both: Slurm signals the shell or what the shell has become."""
     launch = SlurmLaunch(slurm, tmp_path)
@@ -59,6 +59,7 @@ def test_scancel_in_all_its_ways(slurm: SlurmBed, tmp_path: Path, start: str) ->
     launch.nothing_left()
 
 
+@pytest.mark.slow
 def test_in_an_allocation_the_steps_get_it(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("v_signals.py"), salloc=("-N2",)).until_running(2)
     slurm.call("scancel", "--signal=USR1", launch.job)

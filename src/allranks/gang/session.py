@@ -330,7 +330,8 @@ def create(
     archive = _pack(spec, cwd) if spec.sync else None
     again = engine.run_directory(spec.runs_dir) if engine is not None else None
     try:
-        run = again or RunDirectory.create(Path(spec.runs_dir), spec.name, time.time())
+        suffix = engine.run_suffix if engine is not None else ""
+        run = again or RunDirectory.create(Path(spec.runs_dir), spec.name, time.time(), suffix)
         (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         reason = f"{error.filename or spec.runs_dir}: {error.strerror}"

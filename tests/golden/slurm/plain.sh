@@ -1,5 +1,5 @@
 #!/bin/bash
-#SBATCH --job-name=run
+#SBATCH --job-name=train.py
 #SBATCH --nodes=4
 #SBATCH --open-mode=append
 #SBATCH --signal=B:XCPU@45

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
@@ -29,9 +30,11 @@ from allranks.diagnose.slurm import (
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
 from allranks.node.processes import command_of
-from allranks.plan.render.slurm import warning
+from allranks.plan.render.slurm import run_suffix, warning
 from allranks.plan.slurm import WARNING_SIGNAL
 from allranks.runs.directory import RunDirectory
+
+from . import jobs
 
 MARGIN = 2.0  # seconds before Slurm's SIGKILL in which the result is written
 LOG_TAIL = 8 << 10
@@ -50,7 +53,6 @@ class Inside:
     warned_t: float | None = None
     told: Callable[[], str] = str
     step_end: Callable[[], Finding | None] = lambda: None
-    output: Path | None = None
     stop_grace: float = 30.0
 
     @property
@@ -63,12 +65,22 @@ class Inside:
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """The one that is there for this job: made by who submitted it, or by its start before a requeue."""
         named = os.environ.pop("ALLRANKS_RUN_DIR", None)
-        found = RunDirectory(Path(named)) if named else None
-        if found is None and self.allocation.restarts:
-            mine = [run for run in RunDirectory.list_runs(Path(runs_dir)) if run.job == self.allocation.job]
-            found = mine[-1] if mine else None
-        self.output = found.path / "slurm.log" if found is not None else None
-        return found
+        if named:
+            return RunDirectory(Path(named))
+        if not self.allocation.restarts:
+            return None
+        before = [run for run in RunDirectory.list_runs(Path(runs_dir)) if run.job == self.allocation.job]
+        return before[-1] if before else None
+
+    @property
+    def run_suffix(self) -> str:
+        """What a run directory that is made here has behind its name."""
+        return run_suffix(self.allocation.job)
+
+    def announce(self, run: RunDirectory) -> None:
+        """Say in the job's comment where the run directory is; in a thread, as slurmctld may take its time."""
+        words = (self.allocation.job, str(run.path.absolute()))
+        threading.Thread(target=jobs.set_comment, args=words, name="comment", daemon=True).start()
 
     @property
     def advice(self) -> Advice:
@@ -132,7 +144,7 @@ class Inside:
             return ended(job.told("NODE_FAIL", node), line=line, advice=advice)
         if job.state == "RUNNING" and out_of_memory(printed):
             return ended(job.told("OUT_OF_MEMORY", ""), line=out_of_memory(printed), advice=advice)
-        said = cancelled(printed) or cancelled(self._own_output()) or ("CANCELLED", "")
+        said = cancelled(printed) or cancelled(_end_of(job.stdout)) or ("CANCELLED", "")
         if said[0] != "CANCELLED":
             return ended(job.told(said[0], ""), kill_wait(), said[1], advice)
         if job.state in ("RUNNING", "PENDING"):
@@ -151,29 +163,25 @@ class Inside:
         return not command_of(os.getppid()).startswith("slurmstepd")
 
     def _look(self) -> Job | None:
-        from . import jobs
-
         try:
             return jobs.look(self.allocation.job)
         except (NodeError, UsageError):
             return None
 
-    def _own_output(self) -> str:
-        """The end of the job's own output: slurmstepd writes there why it ends the batch script."""
-        if self.output is None:
-            return ""
-        try:
-            with self.output.open("rb") as file:
-                file.seek(max(0, self.output.stat().st_size - LOG_TAIL))
-                return file.read(LOG_TAIL).decode("utf-8", "replace")
-        except OSError:
-            return ""
+
+def _end_of(output: str) -> str:
+    """The end of the job's own output: slurmstepd writes there why it ends the batch script."""
+    try:
+        path = Path(output)
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL))
+            return file.read(LOG_TAIL).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def kill_wait() -> int | None:
     """Seconds from Slurm's SIGTERM to its SIGKILL; None where it is not known."""
-    from . import jobs
-
     try:
         return jobs.kill_wait()
     except (NodeError, UsageError):

@@ -71,6 +71,16 @@ def cancel(job: str) -> None:
     _check(_call(["scancel", job]), f"scancel {job}")
 
 
+def set_comment(job: str, text: str) -> None:
+    """Say in the job's comment what belongs to it; a comment that its owner gave stays. Never raises."""
+    try:
+        found = look(job)
+        if found is not None and not found.comment:
+            _call(["scontrol", "update", f"jobid={job}", f"comment={text}"])
+    except (SlurmError, UsageError):
+        return
+
+
 @cache
 def settings() -> Mapping[str, str]:
     """Slurm's configuration as `scontrol show config` has it; empty where that fails."""

@@ -6,9 +6,11 @@ import math
 import shlex
 
 from allranks.cluster.slurm import MADE_BY_ALLRANKS
+from allranks.spec import RunSpec
 from allranks.spec.secrets import is_secret_name
 from allranks.spec.words import as_options
 
+from ..launchers.words import read_training
 from ..slurm import WARN_BEFORE, WARNING_SIGNAL, check_sbatch
 from .request import Rendered, Request
 from .shell import folded
@@ -29,17 +31,21 @@ OUTSIDE = (
 )
 
 
+NAMING_SECONDS = 60  # a run directory may take so long to be seen under its job's name on a node
+
+
 def slurm(request: Request) -> Rendered:
     """{job.sh: text}"""
     return {"job.sh": batch_script(request)}
 
 
 def batch_script(request: Request, run_dir: str | None = None) -> str:
-    """The script for sbatch. `run_dir`: the run directory is there already, and the job's output goes into it."""
+    """The script for sbatch. `run_dir`: the run directory is made by who submits, who puts `-job<id>` behind this name
+    once sbatch has said the number."""
     spec = request.spec
     workdir = spec.workdir or request.workdir
     head = "# Made by allranks: the controller runs on the first node."
-    lines = ["#!/bin/bash", *_directives(request, run_dir), head]
+    lines = ["#!/bin/bash", *_directives(request), head]
     lines += [
         f"trap '' {WARNING_SIGNAL} USR1 USR2  # before allranks listens, none of them may end the script",
         "cd_failed() {",
@@ -52,8 +58,16 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     python = request.allranks[0]
     lines += [f"[ -x {shlex.quote(python)} ] || cd_failed {shlex.quote(python)}"] if "/" in python else []
     if run_dir is not None:
-        lines += [f"[ -d {shlex.quote(run_dir)} ] || cd_failed {shlex.quote(run_dir)}"]
-        lines += [f"export ALLRANKS_RUN_DIR={shlex.quote(run_dir)}"]
+        runs = shlex.quote(run_dir.rsplit("/", 1)[0])
+        lines += [
+            f"[ -d {runs} ] || cd_failed {runs}",
+            f'export ALLRANKS_RUN_DIR={shlex.quote(run_dir)}"{run_suffix("$SLURM_JOB_ID")}"',
+            "waited=0  # the directory gets its name when sbatch has said the job's number",
+            f'until [ -d "$ALLRANKS_RUN_DIR" ] || [ $waited -ge {NAMING_SECONDS} ]; do',
+            "  sleep 1; waited=$((waited + 1))",
+            "done",
+            '[ -d "$ALLRANKS_RUN_DIR" ] || cd_failed "$ALLRANKS_RUN_DIR"',
+        ]
     if spec.pg_timeout is not None and not spec.pg_timeout_forced:
         lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.pg_timeout:g}"]
     lines += [
@@ -73,14 +87,27 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     return "\n".join([*lines, "exec " + folded(words)]) + "\n"
 
 
-def _directives(request: Request, run_dir: str | None) -> list[str]:
+def run_suffix(job: str) -> str:
+    """What stands behind a run directory's name in a job."""
+    return f"-job{job}"
+
+
+def job_name(spec: RunSpec) -> str:
+    """--name, else the script's: what its owner looks for in the queue."""
+    if spec.name != RunSpec().name:
+        return spec.name
+    program = read_training(spec).program
+    name = program[1] if program[:1] == ("-m",) and len(program) > 1 else program[0] if program else spec.name
+    return name.rsplit("/", 1)[-1] or spec.name
+
+
+def _directives(request: Request) -> list[str]:
     spec = request.spec
     words = [
-        f"--job-name={spec.name}",
+        f"--job-name={job_name(spec)}",
         f"--nodes={(spec.nodes or 1) + spec.spares}",
         *([f"--ntasks-per-node={spec.nproc}"] if spec.nproc is not None else []),
         *([f"--partition={spec.partition}"] if spec.partition is not None else []),
-        *([f"--output={run_dir.replace('%', '%%')}/slurm.log"] if run_dir is not None else []),
         "--open-mode=append",
         f"--signal=B:{WARNING_SIGNAL}@{warning(spec.stop_grace)}",
     ]
