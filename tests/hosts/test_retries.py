@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.launching import BOUND, PYTHON, Launch, program
 from tests.hosts.waiting import wait_until
 
 
@@ -187,3 +187,58 @@ def test_a_hang_is_restarted_where_that_was_asked_for(launch: Launch, times: str
     if code:
         assert "at step 2 again" in result["attempts"][1]["reason"]
     assert launch.alive() == []
+
+
+# -- a first start ---------------------------------------------------------------------------------
+
+
+def test_a_host_that_answers_at_the_second_try(bed2: Bed, launch: Launch) -> None:
+    """sshd is not up yet, as after a reboot."""
+    bed2.host("h2").reject_port(22)
+    launch.start(program("tell.py"), "--retries", "3")
+    (again,) = launch.until("retry")
+    assert again["reason"].endswith("no spare is there for h2, which is reached again; in 2 s")
+    bed2.host("h2").clear_network_faults()
+    result = launch.result()
+    assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
+    assert outcomes(result) == [(0, "failed"), (1, "done")]
+    assert result["attempts"][0]["cause"] == "ssh-unreachable"
+    assert launch.all_gone()
+
+
+def test_a_name_that_resolves_at_the_second_try(bed2: Bed, launch: Launch) -> None:
+    config = bed2.ssh_config()
+    before = config.read_text()
+    try:
+        launch.start(program("tell.py"), "--retries", "3", hosts="h1,late")
+        launch.until("retry")
+        config.write_text(f"Host late\n  HostName {bed2.host('h2').address}\n  HostKeyAlias h2\n" + before)
+        result = launch.result()
+    finally:
+        config.write_text(before)
+    assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "done")]), launch.stderr
+    assert result["attempts"][0]["cause"] == "name-resolution"
+
+
+def test_a_fixed_port_that_is_free_at_the_second_try(bed2: Bed, launch: Launch) -> None:
+    listen = "import socket; s = socket.create_server(('', 29534)); print('up', flush=True); input()"
+    holder = bed2.host("h1").popen([PYTHON, "-c", listen])
+    assert holder.stdout is not None and holder.stdin is not None
+    holder.stdout.readline()
+    launch.start(program("tell.py"), "--retries", "3", "--master-port", "29534")
+    launch.until("retry")
+    holder.stdin.close()
+    result = launch.result()
+    assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "done")]), launch.stderr
+    assert result["attempts"][0]["cause"] == "port-in-use"
+    assert len(launch.events("node-ready")) == 2, "nobody was reached anew"
+
+
+def test_ctrl_c_in_the_pause_before_another_try(bed2: Bed, launch: Launch) -> None:
+    bed2.host("h2").reject_port(22)
+    launch.start(program("tell.py"), "--retries", "9")
+    launch.until("retry", 2)
+    launch.signal(signal.SIGINT)
+    result = launch.result()
+    assert (result["exit"], outcomes(result)[-1]) == (130, (2, "stopped"))
+    assert launch.all_gone()

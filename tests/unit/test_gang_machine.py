@@ -105,7 +105,7 @@ class Drive:
                 self.notes.append(action)
                 words += [action.event] if action.event not in EVIDENCE else []
             elif isinstance(action, Reach):
-                words.append(f"reach>{action.node}")
+                words.append(f"reach>{action.node}" + (f" in {action.pause:g} s" if action.pause else ""))
             else:
                 assert isinstance(action, AttemptOver)
                 self.overs.append(action.attempt)
@@ -187,8 +187,8 @@ class Drive:
         self.now += float(seconds)
         return self.feed(Tick("", self.now))
 
-    def retry(self, kind: str = "retry", **replace: str) -> list[str]:
-        return self._perform(self.gang.retry(self.now, kind, replace))
+    def retry(self, kind: str = "retry", pause: float = 0.0, **replace: str) -> list[str]:
+        return self._perform(self.gang.retry(self.now, kind, replace, pause))
 
     # -- shortcuts -----------------------------------------------------------------------------------
 
@@ -1148,14 +1148,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.drive.stop(str(grace))
 
     @precondition(lambda self: self.drive.gang.state is State.OVER and not self.stopped)
-    @rule(kind=st.sampled_from(["retry", "repeat"]))
-    def retry(self, kind: str) -> None:
+    @rule(kind=st.sampled_from(["retry", "repeat"]), pause=st.sampled_from([0.0, 0.0, 5.0]))
+    def retry(self, kind: str, pause: float) -> None:
         gang = self.drive.gang
         if gang.can_retry:
-            self.drive.retry(kind)
+            self.drive.retry(kind, pause)
         elif gang.plan is not None:
             free = list(gang.ready_spares)
-            self.drive.retry(**{node: free.pop() if free else node for node in gang.lame})
+            self.drive.retry(pause=pause, **{node: free.pop() if free else node for node in gang.lame})
             assert not set(gang.nodes) & (set(gang.spares) | set(gang.retired)) and len(gang.nodes) == 3
             assert sorted(r.rank for r in gang.ranks()) == [0, 1, 2] or gang.state is State.GATHERING
 

@@ -176,18 +176,53 @@ def test_a_lost_node_beside_the_programs_own_exception() -> None:
 # -- before ranks were started -------------------------------------------------------------------------
 
 
-def test_what_fails_before_the_start_is_not_tried_again() -> None:
-    for cause in ("gpu-hardware-error", "port-blocked", "disk-full", "master-unreachable"):
-        decision = on(tried(cause, where=H2, ran=False, step=None), spares={"h5": None})
-        assert decision.kind == "finish" and "before any rank was started" in decision.reason
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("ssh-unreachable", "retry"), ("name-resolution", "retry"), ("master-unreachable", "retry"),
+        ("port-in-use", "retry"), ("node-network-down", "retry"), ("rendezvous-timeout", "retry"),
+        ("ssh-auth", "finish"), ("ssh-hostkey", "finish"), ("port-blocked", "finish"), ("disk-full", "finish"),
+        ("environment-mismatch", "finish"), ("too-many-open-files", "finish"), ("wrong-interface", "finish"),
+        ("bad-launch-arguments", "finish"), ("unknown", "finish"),
+    ],
+)  # fmt: skip
+def test_a_first_start_is_tried_again_where_the_cause_may_pass(cause: str, kind: str) -> None:
+    decision = on(tried(cause, where=H2, ran=False, step=None))
+    assert decision.kind == kind, decision
+    assert decision.pause == (2.0 if kind == "retry" else 0.0)
+
+
+def test_what_a_check_refused_is_not_tried_again() -> None:
+    for cause in ("gpu-hardware-error", "name-resolution", "mtu-or-packet-loss"):
+        decision = on(tried(cause, where=H2, ran=False, step=None, refused=True), spares={"h5": None})
+        assert decision.kind == "finish" and "a check of the nodes said no" in decision.reason
+
+
+def test_starts_that_fail_alike_are_tried_again_after_longer_pauses() -> None:
+    starts = [tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=n) for n in range(8)]
+    decisions = [on(*starts[: n + 1], retries=7) for n in range(8)]
+    assert [d.pause for d in decisions] == [2.0, 5.0, 10.0, 20.0, 30.0, 30.0, 30.0, 0.0]
+    assert [d.replace for d in decisions[:7]] == [{"h2": "h2"}] * 7
+    assert decisions[0].reason.endswith("no spare is there for h2, which is reached again; in 2 s")
+    assert decisions[7].reason.startswith("the 7 retries are used up")
+
+
+def test_a_pause_begins_anew_after_ranks_ran() -> None:
+    ran = tried("node-network-down", where=H2, lame=("h2",), attempt=2)
+    starts = [tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=n) for n in (0, 1)]
+    last = tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=3)
+    assert on(*starts, ran, retries=9).pause == 0.0
+    assert on(*starts, ran, last, retries=9).pause == 2.0
 
 
 def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
     dead = tried("ssh-unreachable", where=H2, ran=False, step=None, lame=("h2",))
-    assert on(dead, spares={"h5": None}).replace == {"h2": "h5"}
-    assert on(dead).kind == "finish"
+    assert on(dead, spares={"h5": None}) == Decision(
+        "retry", "the node is at fault, not the program; h2 was replaced by h5 in attempt 1", {"h2": "h5"}
+    )
     two = tried("ssh-unreachable", where=H2, ran=False, step=None, lame=("h2", "h3"))
-    assert on(two, spares={"h5": None}).kind == "finish"
+    assert on(two, spares={"h5": None}).replace == {"h2": "h5", "h3": "h3"}
+    assert on(two, spares={"h5": None}).pause == 2.0
     locked = tried("ssh-auth", where=H2, ran=False, step=None, lame=("h2",))
     assert on(locked, spares={"h5": None}).kind == "finish", "that is set wrongly"
 
@@ -199,8 +234,8 @@ def test_a_gate_that_closes_at_a_further_attempt_blames_its_node() -> None:
     assert on(first, gate).kind == "finish"
 
 
-def test_a_node_that_could_not_be_reached_again_ends_it() -> None:
+def test_a_node_that_could_not_be_reached_again_is_tried_while_retries_last() -> None:
     first = tried("node-network-down", where=H2, lame=("h2",))
     again = tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=1)
-    decision = on(first, again)
-    assert decision.kind == "finish" and "could not be brought together again" in decision.reason
+    assert on(first, again, retries=2).kind == "retry"
+    assert on(first, again, retries=1).reason.startswith("the retry is used up")

@@ -158,6 +158,74 @@ def test_dead_at_the_start_when_all_others_have_been_looked_at() -> None:
     assert drive.retry(h1="h2") == ["attempt-start", "node-replaced", "listen>h0"]
 
 
+def test_a_first_start_is_tried_again_after_a_pause() -> None:
+    """The node that was not reached is reached again; the others, which wait, are looked at once."""
+    drive = play(
+        """
+        hello h0        | node-ready setup>h0
+        unreachable h1  | finding ending end>h0
+        ended h0        | node-clean
+        drained h0      | OVER
+        """,
+        Drive(2, retries=1),
+    )
+    words = drive.retry(pause=5.0, h1="h1")
+    assert words == ["attempt-start", "node-anew", "reach>h1 in 5 s", "setup>h0"]
+    play(
+        """
+        facts h0        | facts
+        tick 4          |
+        tick 2          |
+        hello h1        | node-ready setup>h1
+        facts h1        | facts listen>h0
+        """,
+        drive,
+    )
+
+
+def test_a_gate_that_failed_is_tried_again_after_a_pause() -> None:
+    """Nobody is reached or looked at anew: another program has the port, and may be about to end."""
+    drive = Drive(2, retries=2, master_port=29533)
+    for name in ("h0", "h1"):
+        drive.hello(name)
+        drive.facts(name)
+    play("listening h0 EADDRINUSE | finding ending end>*", drive)
+    play("ended h0 | node-clean\nended h1 | node-clean\ndrained h0 |\ndrained h1 | OVER", drive)
+    assert drive.retry(pause=2.0) == ["attempt-start"]
+    assert drive.gang.state is State.GATHERING
+    assert drive.tick("1.5") == []
+    assert drive.tick("1") == ["listen>h0"]
+    assert drive.tick("1") == []
+
+
+def port_taken(**spec: Any) -> Drive:
+    """One node, and its first start is over: another program has the port that the user named."""
+    drive = Drive(1, retries=2, master_port=29533, **spec)
+    drive.hello("h0")
+    drive.facts("h0")
+    drive.listening("h0", "EADDRINUSE")
+    drive.ended("h0")
+    assert drive.drained("h0") == ["OVER"]
+    return drive
+
+
+def test_a_pause_does_not_count_for_the_init_timeout() -> None:
+    drive = port_taken(init_timeout=10.0)
+    drive.retry(pause=30.0)
+    assert drive.tick("29") == []
+    assert drive.tick("2") == ["listen>h0"]
+    assert not drive.gang.init_timeout_hit
+    drive.tick("11")
+    assert drive.gang.init_timeout_hit
+
+
+def test_a_stop_ends_a_pause() -> None:
+    drive = port_taken()
+    drive.retry(pause=30.0)
+    assert drive.stop() == ["ending", "end>h0"]
+    assert drive.gang.stop_reason == "ctrl-c"
+
+
 def test_the_fence_before_a_lost_nodes_ranks_start_elsewhere() -> None:
     """A cut host's guard ends its ranks when its lease is over: only then two ranks 1 cannot meet."""
     drive = ready()

@@ -157,7 +157,7 @@ class Controller:
             elif isinstance(action, Note):
                 self._note(action)
             elif isinstance(action, Reach):
-                self._reach_anew(self.members[action.node])
+                self._reach_anew(self.members[action.node], action.pause)
             elif isinstance(action, AttemptOver):
                 self._attempt_over()
 
@@ -171,7 +171,7 @@ class Controller:
             self.logs.continue_on(self.members[new].node.index, new, anew=new == old)
             if new != old:
                 self._let_go(self.members[old])
-        self._act(self.gang.retry(time.time(), decision.kind, decision.replace))
+        self._act(self.gang.retry(time.time(), decision.kind, decision.replace, decision.pause))
         if decision.replace:
             self._write_places()
 
@@ -181,15 +181,18 @@ class Controller:
             self._send(member, {"type": "release"})
         self.released.add(member.node.name)
 
-    def _reach_anew(self, member: Member) -> None:
-        """A new guard on the same node. What is left of the old one is let go, or ends with its lease."""
+    def _reach_anew(self, member: Member, pause: float) -> None:
+        """A new guard on the same node, after `pause` seconds.
+
+        What is left of the old one is let go, or ends with its lease.
+        """
         if member.open and self._may_go(member):
             self._send(member, {"type": "release"})
         elif member.channel is not None:
             member.channel.close()
         member.lost = True  # nothing of the old channel is renewed or heard any more
         fresh = self.members[member.node.name] = Member(member.node)
-        self._open(fresh)
+        asyncio.get_running_loop().call_later(pause, self._open, fresh)
 
     def _write_places(self) -> None:
         """run.json: who has which place now, for a controller that takes over."""
@@ -223,6 +226,8 @@ class Controller:
             member.channel.send(message)
 
     def _open(self, member: Member) -> None:
+        if self._over.is_set():
+            return
         if member.opening is None or member.opening.done():
             member.opening = start_task(self._connect(member))
 

@@ -61,6 +61,7 @@ def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tr
     return Tried(
         verdict, step, seconds, initialised=gang.initialised_t is not None,
         ran=any(r.pid is not None for r in gang.ranks()), hung=gang.hang is not None, lame=gang.lame,
+        refused=gang.refused_by_check,
     )  # fmt: skip
 
 

@@ -231,7 +231,9 @@ class Gang(Groups, Gathering):
             actions = self._watch_departures(now)
             if actions:
                 return actions
-        over = now - self.attempt_started > self.spec.init_timeout
+        if self.state is State.GATHERING and 0 < self._resume_t <= now:
+            return self._go_on(now)
+        over = now - max(self.attempt_started, self._resume_t) > self.spec.init_timeout
         if not over or self.init_timeout_hit:
             return []
         return self._init_is_late(now) if self.state is State.RUNNING else self._init_is_over(now)
@@ -343,10 +345,11 @@ class Gang(Groups, Gathering):
 
     # -- the next attempt --------------------------------------------------------------------------
 
-    def retry(self, now: float, why: str, replace: Mapping[str, str] | None = None) -> list[Action]:
+    def retry(self, now: float, why: str, replace: Mapping[str, str] | None = None, pause: float = 0.0) -> list[Action]:
         """Starts the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test.
 
-        `replace` maps nodes to the spares that take their places, or to themselves: those are reached anew.
+        `replace` maps nodes to the spares that take their places, or to themselves: those are reached anew. Nothing is
+        tried for `pause` seconds.
         """
         self._port_tries = self._port_tries + 1 if why == "repeat" else 0
         self._repeats += why != "retry"
@@ -359,9 +362,10 @@ class Gang(Groups, Gathering):
         self._signals_before = 0
         self.findings = [f for f in self.findings if f.id == "spare-unused"]
         self.hang, self.watch = None, None
-        actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {})]
+        self._resume_t = now + pause
+        actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {}, pause)]
         known = all(n.facts is not None for n in self.nodes.values())
-        if known and self.plan is not None:
+        if known and self.plan is not None and not pause:
             return [*actions, *self._open_gate(now)]
         self.state, self._gather_deadline = State.GATHERING, float("inf")
         for node in self.nodes.values():
@@ -369,7 +373,14 @@ class Gang(Groups, Gathering):
             if node.node_dir:  # what it answered while the start was given up was not heard
                 node.state = "ready"
                 actions += [self._first_order(node)] if node.facts is None else []
-        return actions + (self._judge(now) if known else [])
+        return actions + (self._judge(now) if known and not pause else [])
+
+    def _go_on(self, now: float) -> list[Action]:
+        """The pause before a further attempt is over: what waits for nothing else goes on."""
+        self._resume_t = 0.0
+        if any(n.facts is None for n in self.nodes.values()):
+            return []
+        return self._judge(now) if self.plan is None else self._gathered_again(now)
 
 
 def _not_passed_on(event: UserSignal) -> Note:

@@ -15,6 +15,9 @@ from allranks.diagnose.naming import listed
 from allranks.findings import Verdict
 
 LIVED = 300.0  # seconds that count as progress where a program shows no step
+# Seconds before a start that failed is tried again, by how many have failed in a row: a name server, sshd and a port
+# are back after some seconds, a host after minutes.
+PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0)
 
 
 class Row(NamedTuple):
@@ -84,6 +87,7 @@ class Tried:
 
     `step` is how far the rank at fault was, else the furthest of all; None where the program shows none. `lame` are
     nodes on which no rank can be started any more: lost, or without guard or watcher. `ran`: ranks were started.
+    `refused`: a check of the nodes said no.
     """
 
     verdict: Verdict
@@ -92,6 +96,7 @@ class Tried:
     initialised: bool = False
     ran: bool = True
     hung: bool = False
+    refused: bool = False
     lame: tuple[str, ...] = ()
 
     @property
@@ -116,11 +121,13 @@ class Decision:
     """What follows on an attempt: finish, retry, repeat (another port) or train (after the tests), and why.
 
     `replace` maps nodes to those that take their place; a node to itself: it is reached again, with a new guard.
+    `pause` are seconds until then.
     """
 
     kind: str
     reason: str = ""
     replace: Mapping[str, str] = field(default_factory=dict)
+    pause: float = 0.0
 
 
 def row_of(tried: Tried) -> Row:
@@ -153,16 +160,28 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
         return Decision("finish", against)
     if number > means.retries:
         return Decision("finish", f"{_count(means.retries)} used up; else it would be tried again: {row.why}")
-    return Decision("retry", "; ".join([row.why, *_said(replace, last.verdict.attempt + 1)]), replace)
+    pause = _pause(history, replace)
+    said = [row.why, *_said(replace, last.verdict.attempt + 1), *([f"in {pause:g} s"] if pause else [])]
+    return Decision("retry", "; ".join(said), replace, pause)
+
+
+def _pause(history: Sequence[Tried], replace: Mapping[str, str]) -> float:
+    """Where a start has failed and the same nodes try again."""
+    if history[-1].ran or _is_replaced(history[-1], replace):
+        return 0.0
+    failed = 0
+    for tried in reversed(history):
+        if tried.ran:
+            break
+        failed += 1
+    return PAUSES[min(failed, len(PAUSES)) - 1]
 
 
 def _against(history: Sequence[Tried], row: Row, means: Means, replace: Mapping[str, str]) -> str:
     """Why there is no further attempt; empty where nothing speaks against one."""
     last = history[-1]
     if not last.ran:
-        if len(history) == 1 and not (last.lame and row.name == "node"):
-            return "it failed before any rank was started: that is not tried again"
-        return "" if _is_replaced(last, replace) else "the nodes could not be brought together again"
+        return _against_start(history, row, replace)
     if row.again == "never":
         return row.why
     if row.again == "hang" and means.on_hang != "restart":
@@ -173,6 +192,16 @@ def _against(history: Sequence[Tried], row: Row, means: Means, replace: Mapping[
         at = f"at step {last.step} again" if last.step is not None else "again, and no step was seen in between"
         return f"the same cause, {last.verdict.cause}, {at}: another attempt would end there too"
     return ""
+
+
+def _against_start(history: Sequence[Tried], row: Row, replace: Mapping[str, str]) -> str:
+    """Of an attempt without ranks: what passes by itself is tried again, however often it has come."""
+    last = history[-1]
+    if _is_replaced(last, replace) and (len(history) > 1 or (last.lame and row.name == "node")):
+        return ""
+    if last.refused:
+        return "a check of the nodes said no, and would again"
+    return "" if row.again == "always" else row.why
 
 
 def _is_replaced(last: Tried, replace: Mapping[str, str]) -> bool:

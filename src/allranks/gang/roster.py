@@ -43,6 +43,7 @@ class Roster:
         self.initialised_t: float | None = None
         self.failed_t: float | None = None
         self._gate_t = started
+        self._resume_t = 0.0  # a further attempt begins then
         self._port_tries = 0
         self._end_deadline = 0.0
         self._gather_deadline = float("inf")

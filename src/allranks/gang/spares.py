@@ -167,11 +167,11 @@ class Spares(Auditing):
 
     # -- who takes whose place -----------------------------------------------------------------------
 
-    def _change_nodes(self, replace: Mapping[str, str]) -> list[Action]:
-        """Nodes give their places to spares; one that stands for itself is reached anew."""
+    def _change_nodes(self, replace: Mapping[str, str], pause: float) -> list[Action]:
+        """Nodes give their places to spares; one that stands for itself is reached anew, after `pause` seconds."""
         actions: list[Action] = []
         for old, new in replace.items():
-            actions += self._reach_anew(self.nodes[old]) if new == old else self._stand_in(old, new)
+            actions += self._reach_anew(self.nodes[old], pause) if new == old else self._stand_in(old, new)
         return actions
 
     def _stand_in(self, old: str, new: str) -> list[Action]:
@@ -188,13 +188,13 @@ class Spares(Auditing):
             self.plan = self.plan.with_node(old, entry)
         return [Note("node-replaced", {"node": old, "by": new})]
 
-    def _reach_anew(self, old: NodeState) -> list[Action]:
+    def _reach_anew(self, old: NodeState, pause: float) -> list[Action]:
         """A node as if it had never been heard of, but for its place."""
         if old.ranks and not old.drained:
             self.findings.append(logs_cut(old.name, old.node_dir, self.attempt - 1))
         self._exchange(old.name, NodeState(old.name, old.index, address=old.address, life=old.life + 1))
         self._asked.pop(old.name, None)
-        return [Note("node-anew", {"node": old.name}), Reach(old.name)]
+        return [Note("node-anew", {"node": old.name}), Reach(old.name, pause)]
 
     def _exchange(self, old: str, node: NodeState) -> None:
         self.nodes = {(node.name if name == old else name): (node if name == old else n)

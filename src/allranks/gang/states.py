@@ -264,9 +264,10 @@ class AttemptOver:
 
 @dataclass(frozen=True)
 class Reach:
-    """A node is reached anew, with a guard of its own: its old one is lost or has died."""
+    """A node is reached anew after `pause` seconds, with a guard of its own: its old one is lost or has died."""
 
     node: str
+    pause: float = 0.0
 
 
 Action = Send | Note | AttemptOver | Reach
