@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import UsageError
-from allranks.spec import format_duration, format_size, parse_duration, parse_size
+from allranks.spec import parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -54,34 +54,6 @@ def test_sizes(value: object, size: int) -> None:
 def test_refused_sizes(value: object) -> None:
     with pytest.raises(UsageError, match="^--chunk: found .*, set a size such as 64KB"):
         parse_size(value, "--chunk")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0s"), (0.25, "250ms"), (8, "8s"), (8.25, "8.25s"), (90, "1m30s"), (600, "10m"), (93784, "1d2h3m4s")],
-)
-def test_format_duration(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0B"), (1023, "1023B"), (65536, "64KB"), (3 << 29, "1.5GB"), (5 << 40, "5TB"), ((1 << 20) + 1, "1MB")],
-)
-def test_format_size(size: int, text: str) -> None:
-    assert format_size(size) == text
-
-
-@given(st.integers(0, 366 * 86400 * 1000))
-def test_durations_read_back_to_the_millisecond(milliseconds: int) -> None:
-    again = parse_duration(format_duration(milliseconds / 1000), "x")
-    assert round(again * 1000) == milliseconds
-
-
-@given(st.integers(0, 1023), st.sampled_from(["B", "KB", "MB", "GB", "TB"]))
-def test_whole_sizes_read_back(count: int, unit: str) -> None:
-    size = parse_size(f"{count}{unit}", "x")
-    assert parse_size(format_size(size), "x") == size
 
 
 @given(st.text(alphabet="0123456789.dhmskMGTiB -+e", max_size=12) | st.text() | st.floats() | st.integers())

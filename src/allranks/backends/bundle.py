@@ -115,6 +115,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
         if not path.name.startswith("runner"):
             found[f"allranks.node.{path.stem}"] = path
     found["allranks.findings"] = HOME / "findings.py"
+    found["allranks.text"] = HOME / "text.py"
     for stem in ("__init__", "host", "check", "compare", "figures", "smi", "checks/__init__"):
         found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:
@@ -130,7 +131,7 @@ def collectives_zip() -> bytes:
         bundle.writestr("__main__.py", "from allranks.collectives.__main__ import main\n\nmain()\n")
         bundle.writestr("allranks/__init__.py", "")
         packages = [path for name in ("collectives", "links") for path in (HOME / name).rglob("*.py")]
-        for path in sorted([*packages, HOME / "findings.py"]):
+        for path in sorted([*packages, HOME / "findings.py", HOME / "text.py"]):
             bundle.writestr(f"allranks/{path.relative_to(HOME)}", path.read_bytes())
     return buffer.getvalue()
 

@@ -29,7 +29,7 @@ from allranks.plan.launchers.words import read_command
 from allranks.plan.pinned import NotPinned, Own, Pin
 from allranks.spec import RunSpec
 from allranks.spec.secrets import redact_argv
-from allranks.spec.units import format_duration, format_size
+from allranks.text import format_duration, format_size_option
 
 from .bundle import BOOT, MARKER, payload
 from .dialled import Hello, Refuse, Seat
@@ -110,7 +110,7 @@ def _shown(spec: RunSpec) -> str:
     if spec.command:
         return " ".join(redact_argv(spec.command))[:SHOWN]
     if spec.test:
-        return f"--test {spec.suite} --size {format_size(spec.size)} --timeout {format_duration(spec.timeout)}"
+        return f"--test {spec.suite} --size {format_size_option(spec.size)} --timeout {format_duration(spec.timeout)}"
     return "--check"
 
 

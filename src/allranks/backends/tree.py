@@ -22,7 +22,7 @@ from allranks.errors import UsageError
 from allranks.plan.launchers.words import read_training
 from allranks.plan.tree import Tree
 from allranks.spec import RunSpec
-from allranks.spec.units import format_size
+from allranks.text import format_size
 
 MOST_BYTES = 256 << 20
 MOST_FILES = 100_000

@@ -21,7 +21,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.result import untold_result, write_result
 from allranks.spec import RunSpec
 from allranks.spec.document import to_document
-from allranks.spec.units import format_duration
+from allranks.text import format_duration
 
 
 @dataclasses.dataclass(frozen=True)

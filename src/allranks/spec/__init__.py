@@ -8,14 +8,12 @@ from .layers import Resolved, resolve
 from .runspec import RunSpec
 from .secrets import redact_argv, redact_env
 from .template import commented_config
-from .units import format_duration, format_size, parse_duration, parse_size
+from .units import parse_duration, parse_size
 
 __all__ = [
     "Resolved",
     "RunSpec",
     "commented_config",
-    "format_duration",
-    "format_size",
     "from_document",
     "parse_duration",
     "parse_size",

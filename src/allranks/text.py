@@ -1,0 +1,186 @@
+"""Word lists, ranges, counts, sizes and durations: the only place (pure, Python 3.8).
+
+Sizes are binary, as people who train mean them (torch's bucket sizes too): 1 KB is 1024 bytes. `parse_duration` and
+`parse_size` read what people type and raise ValueError whose text says what to set; `format_duration` and
+`format_size` write what they read.
+"""
+
+import math
+import re
+from typing import Iterable, Sequence, Union
+
+MAX_DURATION = 366 * 86400.0  # seconds
+MAX_SIZE = 2**63 - 1  # bytes
+MAX_TYPED = 40  # characters of a duration or size
+EXPECTED_DURATION = "a duration such as 500ms, 8s, 10m, 2h or a number of seconds"
+EXPECTED_SIZE = "a size such as 64KB, 256MB, 1GB or a number of bytes"
+NAMES_SHOWN = 4
+
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_BARE_NUMBER = re.compile(_NUMBER)
+_DURATION = re.compile("".join(r"(?:(?P<%s>%s)%s)?" % (unit, _NUMBER, unit) for unit in _SECONDS))
+_SIZE = re.compile(r"(%s)[ ]?(?:([KMGT])(?:I?B)?|B)?" % _NUMBER, re.IGNORECASE)
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
+# -- lists ---------------------------------------------------------------------------------------------
+
+
+def join_words(words: Sequence[str], conjunction: str = "and", limit: int = 0) -> str:
+    """Join words as a sentence does: `h1, h2 and h3`; beyond `limit` words (0: none) `h1, h2 and 7 more`."""
+    listed = list(words)
+    if limit and len(listed) > limit:
+        hidden = len(listed) - limit + 1
+        listed = [*listed[: limit - 1], "%d more" % hidden]
+    if len(listed) < 2:
+        return "".join(listed)
+    return "%s %s %s" % (", ".join(listed[:-1]), conjunction, listed[-1])
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Write numbers as ranges: `0-3,7`."""
+    ranges = []  # type: List[Tuple[int, int]]
+    for number in sorted(set(numbers)):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ",".join("%d" % low if low == high else "%d-%d" % (low, high) for low, high in ranges)
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Choose a noun's or a verb's form; `many` defaults to the noun with an s."""
+    if count == 1:
+        return one
+    return many or one + "s"
+
+
+def count_of(count: int, one: str, many: str = "") -> str:
+    """Write a number with its noun: `1 rank`, `3 ranks`."""
+    return "%d %s" % (count, plural(count, one, many))
+
+
+def cut(text: str, limit: int) -> str:
+    """Shorten a text to `limit` characters; an ellipsis says so."""
+    if len(text) <= limit:
+        return text
+    return text[: limit - 1].rstrip() + "…"
+
+
+def first_line(text: str, limit: int) -> str:
+    """Give the first line that is not blank, shortened to `limit` characters."""
+    for line in text.splitlines():
+        if line.strip():
+            return cut(line.strip(), limit)
+    return ""
+
+
+# -- figures -------------------------------------------------------------------------------------------
+
+
+def format_number(value: float) -> str:
+    """Write a figure with three digits, never with an exponent."""
+    if abs(value) >= 99.5:
+        return "%.0f" % value
+    return "%.3g" % value
+
+
+def format_percent(share: float) -> str:
+    """Write a share of 1: `8 %`; a small share that is not zero is `under 1 %`."""
+    if 0 < share < 0.0095:
+        return "under 1 %"
+    return "%.0f %%" % (100 * share)
+
+
+def format_size(size: float) -> str:
+    """Write bytes for a sentence: `64 KB`, `1.5 GB`, with two decimals at most."""
+    for unit, power in (("TB", 4), ("GB", 3), ("MB", 2), ("KB", 1)):
+        if abs(size) >= 1024**power:
+            return "%s %s" % (_trim("%.2f" % (size / 1024**power)), unit)
+    return "%d B" % size
+
+
+def format_size_option(size: int) -> str:
+    """Write bytes as one word of a command line: `64KB`."""
+    return format_size(size).replace(" ", "")
+
+
+def format_time(seconds: float) -> str:
+    """Write a measured time: `85 µs`, `50.3 ms`, `1.2 s`."""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.9995e-3:
+        return "%s µs" % format_number(seconds * 1e6)
+    if seconds < 0.9995:
+        return "%s ms" % format_number(seconds * 1e3)
+    return "%s s" % format_number(seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """Write a setting: `1m30s`, `250ms`; `parse_duration` reads it back to the millisecond."""
+    if not 0 <= seconds <= MAX_DURATION:
+        return "%ss" % seconds
+    milliseconds = round(seconds * 1000)
+    if milliseconds < 1000:
+        return "%dms" % milliseconds if milliseconds else "0s"
+    parts = []
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000)):
+        count, milliseconds = divmod(milliseconds, length)
+        if count:
+            parts.append("%d%s" % (count, unit))
+    if milliseconds:
+        parts.append("%ss" % _trim("%.3f" % (milliseconds / 1000)))
+    return "".join(parts)
+
+
+def _trim(decimal: str) -> str:
+    return decimal.rstrip("0").rstrip(".") if "." in decimal else decimal
+
+
+# -- what people type ----------------------------------------------------------------------------------
+
+
+def parse_duration(value: object) -> float:
+    """Read seconds from a number or a text such as `1h30m`; raise ValueError that says what to set."""
+    seconds = _typed_duration(value.strip(" \t")) if isinstance(value, str) else _bare_number(value, EXPECTED_DURATION)
+    if not 0 <= seconds <= MAX_DURATION:
+        raise ValueError("%s, from 0 to %.0fd" % (EXPECTED_DURATION, MAX_DURATION / 86400))
+    return float(seconds)
+
+
+def parse_size(value: object) -> int:
+    """Read bytes from a number or a text such as `1.5GB`; raise ValueError that says what to set."""
+    size = _typed_size(value.strip(" \t")) if isinstance(value, str) else _bare_number(value, EXPECTED_SIZE)
+    if not 0 <= size <= MAX_SIZE:
+        raise ValueError("%s, below 8 exabytes" % EXPECTED_SIZE)
+    return int(size)
+
+
+def _bare_number(value: object, expected: str) -> Union[int, float]:
+    """Take a number that is no bool; the bounds of the callers refuse NaN and infinity."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(expected)
+    return value
+
+
+def _typed_duration(text: str) -> float:
+    if len(text) > MAX_TYPED or not text:
+        raise ValueError(EXPECTED_DURATION)
+    if _BARE_NUMBER.fullmatch(text):
+        return float(text)
+    match = _DURATION.fullmatch(text)
+    if not match:
+        raise ValueError(EXPECTED_DURATION)
+    return math.fsum(float(number) * _SECONDS[unit] for unit, number in match.groupdict().items() if number)
+
+
+def _typed_size(text: str) -> Union[int, float]:
+    match = _SIZE.fullmatch(text) if len(text) <= MAX_TYPED else None
+    if not match:
+        raise ValueError(EXPECTED_SIZE)
+    factor = 1
+    for _ in range(_POWERS.get((match.group(2) or "").upper(), 0)):
+        factor *= 1024
+    number = match.group(1)
+    return float(number) * factor if "." in number else int(number) * factor
