@@ -245,6 +245,7 @@ def orders(port: int) -> list[Message]:
         {"type": "start", "terms": terms},
         {"type": "stacks", "ranks": [1], "ask": "look"},
         {"type": "counters", "ranks": [1]},
+        {"type": "signal", "attempt": 0, "order": 1, "name": "USR1"},
         {"type": "end", "grace": 0.0, "reason": "failure"},
         {"type": "listen", "port": 0, "token": TOKEN},
         {"type": "serve", "token": TOKEN, "seconds": 0.2},

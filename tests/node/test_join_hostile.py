@@ -64,6 +64,7 @@ REFUSED: list[tuple[str, Step, dict[str, Any], str]] = [
     ("ping", Hostile.greeted, {"type": "ping", "sent": "now"}, "sent 'now'"),
     ("stacks", Hostile.greeted, {"type": "stacks", "ranks": [0], "ask": "exec"}, "ask 'exec'"),
     ("counters", Hostile.greeted, {"type": "counters", "ranks": "all"}, "ranks 'all'"),
+    ("signal", Hostile.greeted, {"type": "signal", "attempt": 0, "order": 1, "name": "KILL"}, "the signal 'KILL'"),
     ("end", Hostile.greeted, {"type": "end", "grace": 1e9, "reason": ""}, "grace '1000000000.0'"),
     ("other", Hostile.greeted, {"type": "exec", "argv": ["id"]}, "type 'exec'"),
 ]  # fmt: skip
