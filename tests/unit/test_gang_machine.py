@@ -83,8 +83,8 @@ class Drive:
         self.spec = RunSpec(command=("train.py",), nproc=nproc, **spec)
         every = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count + spares))
         setting = Setting("run-1", "uid-1", "token", "/work", "/runs/run-1/outputs", expected_world_size=expected)
-        self.now = BEGIN
-        self.gang = Gang(self.spec, Cluster(every[:count], "test", every[count:]), setting, self.now)
+        self.at, self.skew, self.node_skew = BEGIN, 0.0, 0.0
+        self.gang = Gang(self.spec, Cluster(every[:count], "test", every[count:]), setting, self.at, self.now)
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.notes: list[Note] = []
         self.overs: list[int] = []
@@ -112,8 +112,19 @@ class Drive:
                 words.append("OVER")
         return words
 
+    @property
+    def now(self) -> float:
+        """Unix time: that of the controller, whose clock may have been set by `skew`."""
+        return self.at + self.skew
+
+    @now.setter
+    def now(self, value: float) -> None:
+        self.at = value - self.skew
+
     def feed(self, event: Event) -> list[str]:
-        return self._perform(self.gang.handle(event, self.now))
+        if event.node and self.node_skew:
+            event = dataclasses.replace(event, t=event.t + self.node_skew)
+        return self._perform(self.gang.handle(event, self.at, self.now))
 
     def last(self, kind: str) -> dict[str, Any]:
         """The newest message of a kind."""
@@ -188,7 +199,7 @@ class Drive:
         return self.feed(Tick("", self.now))
 
     def retry(self, kind: str = "retry", pause: float = 0.0, **replace: str) -> list[str]:
-        return self._perform(self.gang.retry(self.now, kind, replace, pause))
+        return self._perform(self.gang.retry(self.at, self.now, kind, replace, pause))
 
     # -- shortcuts -----------------------------------------------------------------------------------
 

@@ -234,3 +234,33 @@ def test_missing_types_are_found(text: str) -> None:
 def test_present_types_are_left_alone() -> None:
     text = "class A:\n    def m(self, a: int, *b: int, c: str = '', **d: int) -> int: ...\nlambda x: x"
     assert list(annotation_faults(ast.parse(text))) == []
+
+
+# Where the clock of the wall is reckoned with: times that a person, a file or another process has given.
+OF_THE_WALL = {
+    "cli/logs.py command": "--since",
+    "gang/controller.py _lose": "when a node was last heard, as it is stored",
+    "gang/joining.py no_start": "when the meeting began, as it is stored",
+    "gang/session.py _remember": "since the controller before us began",
+    "node/sweep.py _is_being_made": "the age of a file",
+    "runs/result.py untold_result": "since another process began",
+}
+
+
+def _is_wall(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "time.time"
+
+
+def test_no_limit_goes_by_the_clock_of_the_wall() -> None:
+    """It may be set by hours: limits and durations go by time.monotonic(), what is shown or stored by time.time()."""
+    found = set()
+    for path in all_files():
+        for function in functions(tree_of(path)):
+            assigned = [a for a in ast.walk(function) if isinstance(a, ast.Assign) and _is_wall(a.value)]
+            names = {target.id for a in assigned for target in a.targets if isinstance(target, ast.Name)}
+            for node in ast.walk(function):
+                if isinstance(node, ast.Compare | ast.BinOp):
+                    right = node.comparators if isinstance(node, ast.Compare) else [node.right]
+                    if any(_is_wall(n) or (isinstance(n, ast.Name) and n.id in names) for n in (node.left, *right)):
+                        found.add(f"{name_of(path)} {function.name}")
+    assert found == set(OF_THE_WALL)

@@ -53,7 +53,7 @@ class Staged:
         self._spec, self._cluster, self._run, self._json = spec, cluster, run, json_
         self._stages: list[Document] = []
         self._findings: list[Document] = []
-        self._started = time.time()
+        self._started, self._began = time.time(), time.monotonic()
         self._say(f"test      {run.name}\nnodes     {', '.join(n.name for n in cluster.nodes)}")
 
     def _say(self, text: str) -> None:
@@ -114,7 +114,7 @@ class Staged:
         if self._json:
             sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
         word = "passed" if code == 0 else "failed"
-        seconds = time.time() - self._started
+        seconds = time.monotonic() - self._began
         self._say(f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}); report in {self._run.path}")
         return code
 

@@ -168,13 +168,13 @@ class Follower:
 
     def turn(self) -> dict[str, Any] | None:
         """Shows what is new; the result once the run is over."""
-        now = time.time()
-        self._show(now)
+        now = time.monotonic()
+        self._show()
         result = self.run.read_document("result.json")
         if now >= self._next or (result is not None and _by_slurm(result)):
             self._look(now)
         if result is not None and not self._goes_on(result):
-            self._show(now)
+            self._show()
             return result
         if self._over_since is not None and now - self._over_since > self._patience():
             return self.run.read_document("result.json") or conclude(self.run, self._last, bool(self.stopped_by))
@@ -194,7 +194,8 @@ class Follower:
             return 0.0
         return SOON if not self._begun and (self.run.path / OUTPUT).exists() else LATE
 
-    def _show(self, now: float) -> None:
+    def _show(self) -> None:
+        t = time.time()
         events, self._offset = self.run.read_events(self._offset)
         for event in events:
             if event.get("event") == "run-start":
@@ -202,11 +203,11 @@ class Follower:
                 self._open()
             self.view.event(event)
         for node, rank, data in self._reader.fresh():
-            self.view.output(node, rank, data, now)
+            self.view.output(node, rank, data, t)
         status = self.run.read_document("status.json")
         if status is not None and status.get("nodes"):
-            self.view.status(status, now)
-        self.view.tick(now)
+            self.view.status(status, t)
+        self.view.tick(t)
 
     def _open(self) -> None:
         document = self.run.read_document("run.json") or {}

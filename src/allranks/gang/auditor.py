@@ -42,7 +42,7 @@ class Auditor:
         self._judging: asyncio.Task[None] | None = None
 
     def take(self, stream: Stream, data: bytes, now: float) -> None:
-        """Bytes of a rank's rows have been written."""
+        """Bytes of a rank's rows have been written; `now` by the clock of the limits."""
         if stream.kind != AUDIT:
             return
         self._begin(max(stream.attempt, self._attempt))
@@ -57,7 +57,7 @@ class Auditor:
         """Where all ranks have told enough of a loader: judges it in a thread, and feeds what is new."""
         if self._judging is not None and not self._judging.done():
             return
-        datasets = frozenset(key.dataset for key in self._arrivals.due(len(layout), time.time()))
+        datasets = frozenset(key.dataset for key in self._arrivals.due(len(layout), time.monotonic()))
         if datasets:
             self._judging = start_task(self._judge(datasets, layout, feed))
 

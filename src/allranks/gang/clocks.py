@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+DRIFT = 0.05  # seconds that clocks may drift apart while an old best sample holds
+
 
 class Clock:
     """`offset` is the node's clock minus ours, in seconds; the best of the samples with least delay."""
@@ -11,11 +13,15 @@ class Clock:
         self.delay: float | None = None
 
     def sample(self, sent: float, node_time: float, received: float) -> None:
-        """A ping was answered: sent and received on our clock, answered at node_time on the node's."""
+        """A ping was answered: sent and received on our clock, answered at node_time on the node's.
+
+        The offset lies between what both ends of the round trip say: where the one that was known does not, a clock
+        has been set, and what was known is of no use."""
         delay = received - sent
         if delay < 0:
             return
-        if self.delay is None or delay <= self.delay:
+        was_set = not node_time - received - DRIFT <= self.offset <= node_time - sent + DRIFT
+        if self.delay is None or delay <= self.delay or was_set:
             self.delay = delay
             self.offset = node_time - (sent + received) / 2
         else:

@@ -84,7 +84,7 @@ class Controller:
     ) -> None:  # fmt: skip
         self.spec, self.setting, self.run_dir, self.view = spec, setting, run, view
         self.cluster = cluster
-        self.gang = Gang(spec, cluster, setting, time.time())
+        self.gang = Gang(spec, cluster, setting, time.monotonic(), time.time())
         self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
         self.logs = LogWriter(run)
         self.progress = Progress(spec.step_pattern, spec.hang_pattern)
@@ -171,7 +171,8 @@ class Controller:
             self.logs.continue_on(self.members[new].node.index, new, anew=new == old)
             if new != old:
                 self._let_go(self.members[old])
-        self._act(self.gang.retry(time.time(), decision.kind, decision.replace, decision.pause))
+        now, t = time.monotonic(), time.time()
+        self._act(self.gang.retry(now, t, decision.kind, decision.replace, decision.pause))
         if decision.replace:
             self._write_places()
 
@@ -372,7 +373,7 @@ class Controller:
 
     def _output(self, member: Member, frame: Output) -> None:
         node, stream = member.node, frame.stream
-        now = time.time()
+        now, t = time.monotonic(), time.time()
         in_place = stream.kind == METRICS and node.index in self.setting.local_nodes
         if not in_place and not member.behind:  # later frames would leave a hole: they are sent again
             member.behind = not self.logs.write(node.index, node.name, stream, frame.offset, frame.data)
@@ -385,9 +386,9 @@ class Controller:
         if self.auditor is not None and not member.behind:
             self.auditor.take(stream, data, now)
         if stream.attempt == self.gang.attempt or stream.kind == METRICS:
-            self.progress.output(stream, data, now)
+            self.progress.output(stream, data, now, t)
         if stream.kind == 0:
-            self.view.output(node.name, stream.rank, data, now)
+            self.view.output(node.name, stream.rank, data, t)
         elif stream.kind == METRICS:
             self._dirty = True
 
@@ -433,7 +434,7 @@ class Controller:
     def feed_quietly(self, event: Event) -> None:
         """An event that changes nothing most of the time; a change of state is written down at once."""
         before = self.gang.state
-        self._act(self.gang.handle(event, time.time()))
+        self._act(self.gang.handle(event, time.monotonic(), time.time()))
         if self.gang.state is not before:
             self._dirty = True
             self._write_status()
@@ -477,10 +478,10 @@ class Controller:
         self.feed(Lost(member.node.name, time.time(), time.time() - quiet))
 
     def _first_step(self) -> None:
-        seconds = self.progress.first_step_t
-        if seconds is not None and not self.progress.first_step_told:
+        at = self.progress.first_step_at
+        if at is not None and not self.progress.first_step_told:
             self.progress.first_step_told = True
-            self._note(Note("first-step", {"seconds": round(seconds - self.gang.started, 3)}))
+            self._note(Note("first-step", {"seconds": round(at - self.gang.began_at, 3)}))
 
     def status(self) -> dict[str, Any]:
         """The status.json document."""

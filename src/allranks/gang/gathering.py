@@ -141,7 +141,7 @@ class Gathering(Spares):
             return actions + self._look_failed(prelude_failed(node.name, event.error), now)
         if self.refused_by_check:
             return actions + self._check_gathered(now)
-        if any(n.facts is None for n in self.nodes.values()) or now < self._resume_t:
+        if any(n.facts is None for n in self.nodes.values()) or now < self._resume_at:
             return actions
         return actions + self._judge(now)
 

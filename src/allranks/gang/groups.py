@@ -35,7 +35,7 @@ class Groups(Roster):
         actions = self._refuse_alone(alone, now) if alone is not None else []
         if rank is None:
             return actions
-        leaving = rank.departure.hear(event)
+        leaving = rank.departure.hear(event, now)
         if leaving is not None:
             return [*actions, leaving]
         if event.what == "became":
@@ -49,7 +49,7 @@ class Groups(Roster):
         rank.never_joined = rank.never_joined or event.what == "never-joined"
         if event.what != "initialised" or rank.initialised_t is not None:
             return actions
-        rank.initialised_t = event.t
+        rank.initialised_t, self._sign_at = event.t, now
         if rank.exit is None:
             rank.state = "initialised"
         actions += [Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})]

@@ -84,7 +84,7 @@ class Hanging(Roster):
         limit = self.spec.hang_timeout
         if not limit or now < self._rest_until or self.testing:
             return False
-        ended = [e.t for e in self.exits if e.code == 0]
+        ended = [r.exit_at for r in self.ranks() if r.exit is not None and r.exit.code == 0]
         if ended and now - max(since, *ended) >= min(ENDED_GRACE, limit):
             return True
         return now - since >= limit

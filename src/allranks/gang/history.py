@@ -26,7 +26,7 @@ class History:
         `against` is why there can be no further attempt, whatever the cause."""
         outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
         decision, step = Decision("finish"), _step(verdict, steps)
-        seconds = round((gang.failed_t or now) - gang.attempt_started, 1)
+        seconds = gang.attempt_seconds(now)
         if verdict is not None and not gang.stop_reason:
             self._failed.append(_tried(gang, verdict, step, seconds))
             decision = self._decide(gang, against)

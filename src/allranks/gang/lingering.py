@@ -23,22 +23,24 @@ REMEDY = "end those threads before the program ends, or start them with daemon=T
 @dataclass
 class Departure:
     """How far a rank is on its way out. `raised_t`: an uncaught exception was recorded; `ended_t`: the program has
-    ended, and its process waits for `threads`, or has no main thread any more; `code` is what it will end with."""
+    ended, and its process waits for `threads`, or has no main thread any more; `code` is what it will end with.
+    `ended_at` is when that was heard, by the clock of the limits."""
 
     raised_t: float | None = None
     ended_t: float | None = None
+    ended_at: float = 0.0
     code: int = 0
     threads: tuple[str, ...] = ()
     remarked: bool = False
 
-    def hear(self, event: Report) -> Note | None:
+    def hear(self, event: Report, now: float) -> Note | None:
         """A report of the rank; the event that keeps it, where it is one of a departure."""
         if event.what == "raised":
             self.raised_t, self.code = event.t, 1
         elif event.what == "leaving":
-            self.ended_t, self.code, self.threads = event.t, event.code, event.threads
+            self.ended_t, self.ended_at, self.code, self.threads = event.t, now, event.code, event.threads
         elif event.what == "main-gone":
-            self.ended_t = event.t
+            self.ended_t, self.ended_at = event.t, now
         elif event.what == "threads-ended":
             self.ended_t, self.threads = None, ()
         else:
@@ -59,12 +61,12 @@ class Departure:
 
     def is_overdue(self, now: float, grace: float) -> bool:
         """The program has failed, and nothing but threads that it left keeps its process."""
-        return self.failed and self.ended_t is not None and now - self.ended_t >= grace + PATIENCE
+        return self.failed and self.ended_t is not None and now - self.ended_at >= grace + PATIENCE
 
     def is_remarkable(self, now: float) -> bool:
         """The program has ended well, and its process goes on for long."""
         waits = self.ended_t is not None and not self.failed and not self.remarked
-        return waits and now - (self.ended_t or now) >= REMARK_AFTER
+        return waits and now - self.ended_at >= REMARK_AFTER
 
 
 def remark(departures: Mapping[int, Departure], nodes: Mapping[int, str]) -> Finding:

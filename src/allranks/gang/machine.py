@@ -58,8 +58,10 @@ class Gang(Groups, Gathering):
         fields = {"root": tree.root, "files": tree.files, "bytes": tree.bytes, "sha256": tree.sha256}
         return [start, Note("tree", {**fields, "left_out": list(tree.left_out)})]
 
-    def handle(self, event: Event, now: float) -> list[Action]:
-        """What to do about an event; `now` is unix seconds on the controller's clock."""
+    def handle(self, event: Event, now: float, t: float) -> list[Action]:
+        """What to do about an event. `now` counts seconds of a clock that is never set, and every limit goes by it;
+        `t` is unix seconds on the controller's clock, for what is stored."""
+        self._t = t
         if event.node in self.retired:
             return []
         if event.node in self.spares:
@@ -80,7 +82,7 @@ class Gang(Groups, Gathering):
 
     def _open_gate(self, now: float) -> list[Action]:
         self.state = State.LISTENING
-        self._gate_t = now
+        self._gate_at = now
         assert self.plan is not None
         for planned in self.plan.nodes:
             node = self.nodes[planned.node.name]
@@ -132,7 +134,7 @@ class Gang(Groups, Gathering):
             return actions + self._refuse(failures, now)
         self.master_addr = choice.address
         self._interfaces = {name: dict(env) for name, env in choice.environment.items()}
-        seconds = round(now - self._gate_t, 3)
+        seconds = round(now - self._gate_at, 3)
         proved = {"node": self.master.name, "address": choice.address, "port": self.master_port, "seconds": seconds}
         counts = {n.node.name: n.nproc for n in self.plan.nodes} if self.plan is not None else {}
         return [*actions, Note("gate-proved", {**proved, "ranks": counts}), *self._start_ranks()]
@@ -170,7 +172,8 @@ class Gang(Groups, Gathering):
         rank = self.nodes[event.node].ranks.get(event.rank)
         if rank is None or event.attempt != self.attempt or rank.exit is not None:
             return []
-        rank.exit = event
+        rank.exit, rank.exit_at = event, now
+        self._sign_at = now
         self.exits.append(event)
         failed = event.code != 0
         rank.state = ("killed" if event.expected else "failed") if failed else "exited"
@@ -211,6 +214,7 @@ class Gang(Groups, Gathering):
         for rank in node.ranks.values():
             rank.state = "lost"
         self.lost.append(event)
+        self._lost_at.append(now)
         fields = {"node": event.node, "last_heard": event.last_heard, "t": event.t}
         return [Note("node-lost", fields), *self._fail(now)]
 
@@ -231,9 +235,9 @@ class Gang(Groups, Gathering):
             actions = self._watch_departures(now)
             if actions:
                 return actions
-        if self.state is State.GATHERING and 0 < self._resume_t <= now:
+        if self.state is State.GATHERING and 0 < self._resume_at <= now:
             return self._go_on(now)
-        over = now - max(self.attempt_started, self._resume_t) > self.spec.init_timeout
+        over = now - max(self.attempt_at, self._resume_at) > self.spec.init_timeout
         if not over or self.init_timeout_hit:
             return []
         return self._init_is_late(now) if self.state is State.RUNNING else self._init_is_over(now)
@@ -258,17 +262,17 @@ class Gang(Groups, Gathering):
         waited_for = [r.rank for r in late if not r.entered] or [r.rank for r in late]
         if not late or not any(r.entered for r in self.ranks()):
             return []
-        if self._stacks_t is None:
-            self._stacks_t = now
+        if self._stacks_at is None:
+            self._stacks_at = now
             asked = [(n.name, [r for r in n.ranks if r in waited_for]) for n in self.nodes.values()]
             return [Send(name, {"type": "stacks", "ranks": ranks}) for name, ranks in asked if ranks]
-        if now - self._stacks_t < STACKS_PATIENCE:
+        if now - self._stacks_at < STACKS_PATIENCE:
             return []
         return self._init_is_over(now)
 
     def _init_is_over(self, now: float) -> list[Action]:
         self.init_timeout_hit = True
-        return [Note("init-timeout", {"seconds": round(now - self.attempt_started, 1)}), *self._fail(now)]
+        return [Note("init-timeout", {"seconds": round(now - self.attempt_at, 1)}), *self._fail(now)]
 
     # -- signals for the ranks -----------------------------------------------------------------------
 
@@ -292,8 +296,10 @@ class Gang(Groups, Gathering):
     # -- ending ------------------------------------------------------------------------------------
 
     def _fail(self, now: float) -> list[Action]:
-        first: list[Action] = [Note("failed", {"t": now})] if self.failed_t is None else []
-        self.failed_t = now if self.failed_t is None else self.failed_t
+        first: list[Action] = []
+        if self.failed_t is None:
+            self.failed_t, self.failed_at = self._t, now
+            first.append(Note("failed", {"t": self._t}))
         if self.state is State.ENDING:
             return first + self._check_ended(now)  # the time that a stop gave to save holds
         return first + self._end(now, self.spec.grace, "failure")
@@ -333,7 +339,8 @@ class Gang(Groups, Gathering):
         return self._check_ended(now)
 
     def _check_ended(self, now: float) -> list[Action]:
-        if self.spec.retries and not self.stop_reason and any(now < e.t + self.spec.grace + FENCE for e in self.lost):
+        fenced = any(now < at + self.spec.grace + FENCE for at in self._lost_at)
+        if self.spec.retries and not self.stop_reason and fenced:
             return []
         waiting = [n for n in self.nodes.values() if n.node_dir and not n.gone]
         if any(not n.ended for n in waiting) and now < self._end_deadline:
@@ -345,7 +352,9 @@ class Gang(Groups, Gathering):
 
     # -- the next attempt --------------------------------------------------------------------------
 
-    def retry(self, now: float, why: str, replace: Mapping[str, str] | None = None, pause: float = 0.0) -> list[Action]:
+    def retry(
+        self, now: float, t: float, why: str, replace: Mapping[str, str] | None = None, pause: float = 0.0
+    ) -> list[Action]:
         """Starts the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test.
 
         `replace` maps nodes to the spares that take their places, or to themselves: those are reached anew. Nothing is
@@ -355,14 +364,15 @@ class Gang(Groups, Gathering):
         self._repeats += why != "retry"
         self.testing = self.testing and why != "train"
         self.attempt += 1  # logs are kept apart in either case
-        self.attempt_started, self.initialised_t, self.failed_t = now, None, None
-        self.init_timeout_hit, self._stacks_t, self.refused_by_check = False, None, False
-        self.exits, self.faults, self.lost = [], [], []
+        self.attempt_started, self.attempt_at, self._sign_at = t, now, now
+        self.initialised_t, self.failed_t, self.failed_at = None, None, None
+        self.init_timeout_hit, self._stacks_at, self.refused_by_check = False, None, False
+        self.exits, self.faults, self.lost, self._lost_at = [], [], [], []
         self._signals = []
         self._signals_before = 0
         self.findings = [f for f in self.findings if f.id == "spare-unused"]
         self.hang, self.watch = None, None
-        self._resume_t = now + pause
+        self._resume_at = now + pause
         actions = [Note("attempt-start", {"attempt": self.attempt}), *self._change_nodes(replace or {}, pause)]
         known = all(n.facts is not None for n in self.nodes.values())
         if known and self.plan is not None and not pause:
@@ -377,7 +387,7 @@ class Gang(Groups, Gathering):
 
     def _go_on(self, now: float) -> list[Action]:
         """The pause before a further attempt is over: what waits for nothing else goes on."""
-        self._resume_t = 0.0
+        self._resume_at = 0.0
         if any(n.facts is None for n in self.nodes.values()):
             return []
         return self._judge(now) if self.plan is None else self._gathered_again(now)

@@ -25,6 +25,7 @@ class RankState:
     never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None
     exit: Exit | None = None
+    exit_at: float = 0.0  # when that was heard, by the clock of the limits
     departure: Departure = field(default_factory=Departure)
     became: str = ""  # the program that it has become by exec
 

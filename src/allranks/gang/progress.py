@@ -18,7 +18,7 @@ class Progress:
         self._last_output: dict[int, float] = {}
         self._changed = False
         self.last_activity = 0.0
-        self.first_step_t: float | None = None
+        self.first_step_at: float | None = None
         self.first_step_told = False
 
     def begin_attempt(self) -> None:
@@ -26,20 +26,20 @@ class Progress:
         self._readers.clear()
         self._last_output.clear()
 
-    def output(self, stream: Stream, data: bytes, now: float) -> None:
-        """Bytes of a rank's log or metrics went by."""
+    def output(self, stream: Stream, data: bytes, now: float, t: float) -> None:
+        """Bytes of a rank's log or metrics went by; `now` and `t` as in `Gang.handle`."""
         if stream.kind not in (RANK_LOG, METRICS):
             return
-        self._last_output[stream.rank] = now
+        self._last_output[stream.rank] = t
         if self._recurring is None or (stream.kind == RANK_LOG and self._recurring.seen(stream.rank, data)):
             self.last_activity = now
         self._changed = True
         reader = self._readers.get(stream.rank)
         if reader is None:
             reader = self._readers[stream.rank] = StepReader(self._pattern)
-        stepped = reader.metrics(data, now) if stream.kind == METRICS else reader.log(data, now)
-        if stepped and self.first_step_t is None:
-            self.first_step_t = now
+        stepped = reader.metrics(data, t) if stream.kind == METRICS else reader.log(data, t)
+        if stepped and self.first_step_at is None:
+            self.first_step_at = now
 
     def by_rank(self) -> dict[int, dict[str, Any]]:
         """step, rate and last_output for status.json."""

@@ -23,7 +23,8 @@ GATE_REPEATS = 3  # for EADDRINUSE at rank 0 on a port we chose ourselves
 class Roster:
     """State and simple questions; `Gang` adds what to do about events."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, started: float) -> None:
+    def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, now: float, t: float) -> None:
+        """`now` and `t` as in `Gang.handle`. Times by the former clock are called `…_at`, by the latter `…_t`."""
         self.spec, self.cluster, self.setting = spec, cluster, setting
         self.state = State.GATHERING
         self.nodes = {n.name: NodeState(n.name, n.index) for n in cluster.nodes}  # in the order of their ranks
@@ -31,19 +32,22 @@ class Roster:
         self.retired: dict[str, NodeState] = {}  # others have taken their places
         self.plan: Plan | None = None
         self.attempt = 0
-        self.started, self.attempt_started = started, started
+        self.started, self.attempt_started, self._t = t, t, t
+        self.began_at, self.attempt_at, self._sign_at = now, now, now
         self.master_addr, self.master_port = "", 0
         self.findings: list[Finding] = []
         self.exits: list[Exit] = []
         self.faults: list[Fault] = []
         self.lost: list[Lost] = []
         self.stop_reason: str | None = None
-        self._stacks_t: float | None = None
+        self._lost_at: list[float] = []
+        self._stacks_at: float | None = None
         self.init_timeout_hit = self.refused_by_check = False
         self.initialised_t: float | None = None
         self.failed_t: float | None = None
-        self._gate_t = started
-        self._resume_t = 0.0  # a further attempt begins then
+        self.failed_at: float | None = None
+        self._gate_at = now
+        self._resume_at = 0.0  # a further attempt begins then
         self._port_tries = 0
         self._end_deadline = 0.0
         self._gather_deadline = float("inf")
@@ -124,9 +128,13 @@ class Roster:
 
     @property
     def last_sign(self) -> float:
-        """When ranks last showed that they come on: start of the attempt, through init_process_group, an end."""
-        times = [r.initialised_t for r in self.ranks() if r.initialised_t is not None]
-        return max([self.attempt_started, *times, *(e.t for e in self.exits)])
+        """When ranks last showed that they come on: start of the attempt, through init_process_group, an end. By the
+        clock of the limits."""
+        return self._sign_at
+
+    def attempt_seconds(self, now: float) -> float:
+        """How long the attempt has taken, to its first failure where it has one."""
+        return round((self.failed_at if self.failed_at is not None else now) - self.attempt_at, 1)
 
     @property
     def port_was_taken(self) -> bool:

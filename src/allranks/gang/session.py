@@ -196,7 +196,7 @@ class Session:
 
             verdict = complete(verdict, self.run_dir)
         steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
-        decision, self.verdict = self.history.add(gang, verdict, steps, time.time(), self._against_retry())
+        decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), self._against_retry())
         self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
         if decision.kind == "retry" and self.verdict is not None:
             self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
@@ -243,7 +243,7 @@ class Session:
         self.run_dir.append_event(event)
         if outcome != "tested" or not quick:
             return "finish"
-        seconds = round(time.time() - gang.attempt_started, 1)
+        seconds = gang.attempt_seconds(time.monotonic())
         self._say({"t": time.time(), "event": "test-passed", "ranks": len(gang.ranks()), "seconds": seconds})
         return "train"
 
@@ -292,11 +292,11 @@ class Session:
         return {"rank": None, "code": None, "signal": None}
 
     def _timing(self, gang: Gang) -> dict[str, Any]:
-        seconds = {"total": round(time.time() - self.started, 3)}
+        seconds = {"total": round(time.monotonic() - gang.began_at, 3)}
         if gang.initialised_t is not None:
             seconds["initialised"] = round(gang.initialised_t - gang.started, 3)
-        if self.controller.progress.first_step_t is not None:
-            seconds["first_step"] = round(self.controller.progress.first_step_t - gang.started, 3)
+        if self.controller.progress.first_step_at is not None:
+            seconds["first_step"] = round(self.controller.progress.first_step_at - gang.began_at, 3)
         return seconds
 
     def _unfetched(self, gang: Gang) -> dict[str, Any]:
@@ -472,13 +472,14 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     """Times that the controller before us has told already."""
     gang, progress = session.controller.gang, session.controller.progress
     session.started = gang.started = started
+    gang.began_at = time.monotonic() - max(0.0, time.time() - started)
     events = run.read_events()[0]
     session.controller.logs.resume(events)
     for event in events:
         if event.get("event") == "attempt-end" and "decision" in event:
             session.history.attempts.append({k: v for k, v in event.items() if k not in ("t", "event")})
         elif event.get("event") == "first-step":
-            progress.first_step_t, progress.first_step_told = started + event["seconds"], True
+            progress.first_step_at, progress.first_step_told = gang.began_at + event["seconds"], True
         elif event.get("event") == "all-initialised" and event.get("attempt") == gang.attempt:
             gang.initialised_t = started + event["seconds"]
         elif event.get("event") == "test-passed":

@@ -203,7 +203,8 @@ class UserSignal(Event):
 
 @dataclass(frozen=True)
 class Quiet(Event):
-    """No rank has shown anything since `since` (unix seconds); `node` is empty. Comes again while it lasts."""
+    """No rank has shown anything since `since`, by the clock of the limits; `node` is empty. Comes again while it
+    lasts."""
 
     since: float
 

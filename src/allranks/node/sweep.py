@@ -123,7 +123,7 @@ def _guards(wanted: Any) -> Set[str]:
 
 def _is_being_made(path: str, begun: Dict[str, Any]) -> bool:
     try:
-        return not begun and time.time() - os.stat(path).st_mtime < BEING_MADE
+        return not begun and 0 <= time.time() - os.stat(path).st_mtime < BEING_MADE
     except OSError:
         return False
 

@@ -91,7 +91,7 @@ class Folder:
     def _show_bars(self, now: float) -> None:
         for who, (shown, before) in self._bars.items():
             state = _state(self._rest[who])
-            if now - shown >= PROGRESS_EVERY and state != before and not self._is_full():
+            if not 0 <= now - shown < PROGRESS_EVERY and state != before and not self._is_full():
                 self._bars[who] = (now, state)
                 if state.strip():
                     self._add(who, state, now)

@@ -60,7 +60,7 @@ class Following:
 
     def turn(self) -> Document | None:
         """Shows what is new; the result once the run is over."""
-        now = time.time()
+        now = time.monotonic()
         self._read()
         if now >= self._next or self.replay.result is not None:
             self._look(now)

@@ -77,7 +77,7 @@ class SkyRun:
             self._line(line)
         if self.replay.result is not None:
             return self.replay.result
-        late = self.stopping and time.time() - self._stopped_at > self.grace + ENDING
+        late = self.stopping and time.monotonic() - self._stopped_at > self.grace + ENDING
         over = self._sky is not None and self._sky.over
         return self._without_result() if over or late else None
 
@@ -105,7 +105,7 @@ class SkyRun:
     def stop(self) -> None:
         """Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
         first, self.stopping = not self.stopping, True
-        self._stopped_at = time.time() if first else 0.0
+        self._stopped_at = time.monotonic() if first else 0.0
         self._say("cancelling the job" if first else "ending at once")
         if first:
             try:

@@ -34,7 +34,7 @@ import sys
 sys.path[:] = [p for p in sys.path if p]
 import hashlib, json, os, time
 MOST, BYTES, EACH, LISTED, WALKED = 5000, 64 << 20, 1 << 20, 500, 200000
-end = time.time() + 30
+end = time.monotonic() + 30
 files, cut, walked = [], "", 0
 for folder, folders, names in os.walk(TOP):
     folders[:] = [n for n in folders if not n.startswith(".") and n not in FOLDERS and not n.endswith(WRITTEN)]
@@ -49,7 +49,7 @@ for folder, folders, names in os.walk(TOP):
             continue
         if os.path.isfile(path):
             files.append((not code, shown))
-    if walked > WALKED or time.time() > end:
+    if walked > WALKED or time.monotonic() > end:
         cut = "more than %d files" % WALKED
         break
 files.sort()
@@ -60,7 +60,7 @@ for _, shown in files[:MOST]:
     try:
         size = os.path.getsize(os.path.join(TOP, shown))
         text = "%d" % size
-        if size <= EACH and read + size <= BYTES and time.time() < end:
+        if size <= EACH and read + size <= BYTES and time.monotonic() < end:
             read += size
             with open(os.path.join(TOP, shown), "rb") as file:
                 text += ":" + hashlib.sha256(file.read()).hexdigest()
@@ -70,7 +70,7 @@ for _, shown in files[:MOST]:
 folders = {}
 for shown in sorted(found):
     folders.setdefault(os.path.dirname(shown) + "/", hashlib.sha256()).update((shown + found[shown]).encode())
-if time.time() > end:
+if time.monotonic() > end:
     cut = "30 s were over"
 answer = {
     "count": len(found), "cut": cut, "digest": hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest(),

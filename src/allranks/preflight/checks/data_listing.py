@@ -65,11 +65,11 @@ def listing(top, end):
                 size = -1
             entries.append((name, size))
             total += max(size, 0)
-            if len(entries) >= MOST or time.time() > end:
-                cut = "%d files" % len(entries) if time.time() <= end else "time"
+            if len(entries) >= MOST or time.monotonic() > end:
+                cut = "%d files" % len(entries) if time.monotonic() <= end else "time"
                 break
         stack += reversed(folders)
-        if time.time() > end:
+        if time.monotonic() > end:
             cut = "time"
     text = json.dumps(sorted(entries)).encode()
     packed = base64.b64encode(zlib.compress(text, 9)).decode() if len(entries) <= 20000 else ""
@@ -78,7 +78,7 @@ def listing(top, end):
 answer = {}
 for path in PATHS:
     try:
-        answer[path] = listing(path, time.time() + 20 / len(PATHS)) if os.path.isdir(path) else one_file(path)
+        answer[path] = listing(path, time.monotonic() + 20 / len(PATHS)) if os.path.isdir(path) else one_file(path)
     except OSError as error:
         answer[path] = {"kind": "unreadable", "why": error.strerror}
 print("\nALLRANKS-ANSWER " + json.dumps(answer))

@@ -29,9 +29,9 @@ import sys
 if sys.path and not sys.path[0]:
     sys.path[:1] = FIRST
 import json, time, warnings
-begun = time.time()
+begun = time.monotonic()
 import torch
-found = {"seconds": round(time.time() - begun, 2), "version": str(torch.__version__)}
+found = {"seconds": round(time.monotonic() - begun, 2), "version": str(torch.__version__)}
 found["file"] = str(torch.__file__)
 import torch.distributed as dist
 found["distributed"] = bool(dist.is_available())
