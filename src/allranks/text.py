@@ -7,7 +7,7 @@ Sizes are binary, as people who train mean them (torch's bucket sizes too): 1 KB
 
 import math
 import re
-from typing import Iterable, Sequence, Union
+from typing import Iterable, List, Sequence, Tuple, Union
 
 MAX_DURATION = 366 * 86400.0  # seconds
 MAX_SIZE = 2**63 - 1  # bytes
@@ -40,7 +40,7 @@ def join_words(words: Sequence[str], conjunction: str = "and", limit: int = 0) -
 
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers as ranges: `0-3,7`."""
-    ranges = []  # type: List[Tuple[int, int]]
+    ranges: List[Tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1] = (ranges[-1][0], number)
