@@ -167,6 +167,7 @@ def test_a_node_disk_that_fills_up_while_ranks_print(bed2: Bed, place: Path, lin
     (path,) = launch.run_dir.glob("logs/node_01_h2/rank_001.log")
     assert path.stat().st_size + dropped == written(launch, 1)
     assert dropped or block == 1, "nothing was dropped: print more"
+    assert result["dropped"].get("h2", {}).get("1", 0) == dropped
     assert result["unfetched"] == {}
 
 

@@ -196,3 +196,12 @@ def test_what_this_machine_lacks_is_said(number: int, cause: str, says: str) -> 
     assert (finding.id, finding.status, finding.where.node) == (cause, "fail", None)
     assert says in finding.message
     assert finding.remedy
+
+
+@pytest.mark.parametrize("code", [None, 0, 1, 255, -9, -64])
+@pytest.mark.parametrize("local", [False, True])
+def test_how_a_channels_process_ended_is_said_in_words(code: int | None, local: bool) -> None:
+    node = virtual_cluster(1).nodes[0] if local else remote("h1").nodes[0]
+    message = Transport((), None, None).failure(node, b"", "", code).message
+    assert "None" not in message and "-" not in message, message
+    assert ("closed its output" in message) == (code is None)

@@ -40,6 +40,48 @@ def test_a_rank_that_repeats_itself_is_not_folded_away():
     assert folder.rest(1.0) == ["[h1 0] again"] * 3
 
 
+ALIKE = [  # real lines: torch 2.13 (c10d socket.cpp, elastic), NCCL, logging
+    "[W1121 18:42:17.070123 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+    "[W1122 06:30:31.110000 socket.cpp:767] [c10d] The client socket has failed to connect to [h1]:29500 (errno: 111).",
+    "W1122 06:30:31.123000 {0} torch/distributed/run.py:852] Setting OMP_NUM_THREADS",
+    "[rank{1}]:[W1122 06:30:31.1{1} ProcessGroupNCCL.cpp:1250] Warning: destroy_process_group() was not called",
+    "h{1}:{0}:{0} [{1}] NCCL WARN Cuda failure 'out of memory'",
+    "2026-11-22 06:30:3{1},123 - INFO - model loaded",
+    "connected from 10.0.0.{1}:402{1} to [fe80::{1}]:29500, pid {0}, group at 0x7f81090ed{0}",
+]
+
+
+@pytest.mark.parametrize("line", ALIKE)
+def test_lines_that_differ_only_in_time_address_or_pid_are_one(line):
+    said = [line.replace("06:30:31", f"06:30:{31 + r}").format(18000 + 7 * r, r) for r in range(4)]
+    folder = fold(*((f"h{r}", r, f"{text}\n".encode(), 0.0) for r, text in enumerate(said)), ranks=4)
+    assert folder.lines(0.0) == [f"[4 ranks] {said[0]}"]
+
+
+@pytest.mark.parametrize("line", ["loss {0}", "step {0} 12:00:01 loss 2.{1}", "shard {1} of 4", "1e-{1}", "v1.{1}.0"])
+def test_lines_that_differ_in_what_they_say_are_not(line):
+    said = [line.format(18000 + r, r) for r in range(4)]
+    folder = fold(*(("h1", r, f"{text}\n".encode(), 0.0) for r, text in enumerate(said)), ranks=4)
+    assert len(folder.rest(1.0)) == 4
+
+
+def test_output_without_room_is_told_once_a_source_and_is_not_said_to_be_in_the_logs():
+    stream = io.StringIO()
+    view = View(stream=stream)
+    total = 0
+    for _ in range(9):
+        total += 1000
+        view.event({"event": "dropped", "node": "h2", "rank": 1, "bytes": 1000, "total": total})
+    view.output("h2", 1, b"x\n" * 5000, 0.0)
+    view.closing({"exit": 0, "directory": "/r", "dropped": {"h2": {"1": total}}}, None)
+    lines = [line for line in stream.getvalue().splitlines() if "rank 1's output" in line]
+    assert lines == [
+        "rank 1's output on h2 is being dropped: it finds no room there",
+        "9,000 bytes of rank 1's output on h2 were dropped: they found no room there",
+    ]
+    assert "lines not shown here" in stream.getvalue() and "all are in the logs" not in stream.getvalue()
+
+
 def test_no_fold_shows_every_line():
     folder = fold(*(("h1", r, b"x\n", 0.0) for r in range(3)), fold=False, ranks=3)
     assert folder.lines(0.0) == ["[h1 0] x", "[h1 1] x", "[h1 2] x"]

@@ -52,6 +52,42 @@ def test_found_by_name_prefix_path_or_as_the_newest(tmp_path):
         RunDirectory.find(tmp_path / "empty", None)
 
 
+LIVES, LOST, OVER = "lives", "lost", "over"
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted", "found"),
+    [
+        ([("a", OVER), ("a", LIVES), ("a", OVER)], "a", 1),
+        ([("a", OVER), ("a", LIVES), ("a", OVER)], "a-2", 1),
+        ([("a", OVER), ("a", OVER)], "a", 1),
+        ([("a", OVER), ("ab", LIVES)], "a", 0),
+        ([("a", LOST), ("a", LIVES)], "a", 1),
+        ([("a", OVER), ("a", LOST)], "a", 1),
+        ([("ab", OVER), ("ac", LIVES)], "a", 1),
+        ([("ab", LOST), ("ac", OVER)], "a", 0),
+        ([("a", LIVES), ("a", LIVES)], "a", "2 runs in .* have this name and go on: "),
+        ([("ab", LIVES), ("ac", LIVES), ("ad", OVER)], "a", "2 runs in .* begin so and go on: "),
+        ([("ab", OVER), ("ac", OVER)], "a", "2 runs in .* begin so: "),
+        ([("a-b", OVER), ("a-b-c", LIVES)], "a-b", 0),
+    ],
+)
+def test_an_exact_name_and_a_run_that_goes_on_win(tmp_path, runs, wanted, found):
+    made = []
+    for at, (name, state) in enumerate(runs):
+        one = RunDirectory.create(tmp_path, name, NOW + 86400 * at)
+        controller = {**controller_identity(), **({} if state == LIVES else {"start_time": 1})}
+        one.write_document("run.json", {"started": NOW + at, "controller": controller})
+        if state == OVER:
+            one.write_document("result.json", {"exit": 0})
+        made.append(one.name)
+    if isinstance(found, int):
+        assert RunDirectory.find(tmp_path, wanted).name == made[found]
+    else:
+        with pytest.raises(RunNotFound, match=found):
+            RunDirectory.find(tmp_path, wanted)
+
+
 def test_documents_are_replaced_whole_and_carry_the_schema(run):
     run.write_document("status.json", {"state": "running"})
     assert run.read_document("status.json") == {"schema": 1, "state": "running"}

@@ -56,12 +56,12 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
         message = f"{node.name}: the login shell could not start /bin/sh: {said}"
         return Finding("remote-path-missing", "fail", message, "check the account's login shell on the node",
                        Where(node=node.name), tuple(lines[-3:]))  # fmt: skip
-    message = f"{node.name}: ssh {_ended(code)} before the node answered" + (f": {said}" if said else "")
+    message = f"{node.name}: ssh {how_ended(code)} before the node answered" + (f": {said}" if said else "")
     remedy = f"try it by hand: ssh -T -o BatchMode=yes {shlex.quote(destination(node))} true"
     return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))
 
 
-def _ended(code: int | None) -> str:
+def how_ended(code: int | None) -> str:
     """How a process ended, from subprocess's return code."""
     if code is None:
         return "closed its output"

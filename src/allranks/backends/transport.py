@@ -19,7 +19,7 @@ from allranks.findings import Finding, Where
 from allranks.node.processes import PR_SET_PDEATHSIG, prctl
 
 from .bundle import BOOT, NO_PYTHON, boot_script
-from .ssh_errors import destination, explain, mute, not_started, silent, worth_another_try
+from .ssh_errors import destination, explain, how_ended, mute, not_started, silent, worth_another_try
 
 # Nothing variable is in it: login shells may be tcsh or fish, so all else goes over standard input.
 REMOTE_COMMAND = "exec /bin/sh -s"
@@ -137,7 +137,7 @@ class Transport:
                 Where(node=node.name),
             )
         if node.is_local:
-            text = stderr.strip()[-300:] or f"ended with code {code}"
+            text = stderr.strip()[-300:] or f"its process {how_ended(code)}"
             return Finding("unknown", "fail", f"{node.name}: the guard could not start: {text}", "", Where(node.name))
         return explain(node, stderr, code, have_ssh_key())
 

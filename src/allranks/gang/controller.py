@@ -98,6 +98,7 @@ class Controller:
         self._dirty = True
         self._disk_was_full = False
         self.released: set[str] = set()
+        self.dropped: dict[str, dict[int, int]] = {}  # bytes by node and rank
         self.failure: Exception | None = None
         self.replaced = False  # another controller has taken the run over
 
@@ -347,12 +348,17 @@ class Controller:
             self._over.set()
             return
         if kind == "dropped":
-            fields = {"node": member.node.name, "rank": message["rank"], "bytes": message["bytes"]}
-            self._note(Note("dropped", fields))
+            self._dropped(member.node.name, int(message["rank"]), int(message["bytes"]))
             return
         event = translate(member.node.name, message, member.clock)
         if event is not None:
             self.feed(event)
+
+    def _dropped(self, node: str, rank: int, count: int) -> None:
+        """Output that found room nowhere on its node, since it was told of last."""
+        ranks = self.dropped.setdefault(node, {})
+        ranks[rank] = ranks.get(rank, 0) + count
+        self._note(Note("dropped", {"node": node, "rank": rank, "bytes": count, "total": ranks[rank]}))
 
     def _is_gathered(self, member: Member) -> bool:
         """Its tree is still wanted: before the start, or for a place it may have to take."""

@@ -274,6 +274,7 @@ class Session:
             "timing": self._timing(gang),
             "left": {n.name: list(n.left) for n in gang.everyone.values() if n.left},
             "unfetched": self._unfetched(gang),
+            "dropped": {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()},
             "outputs": self._outputs(gang),
         }
         if gang.testing and self.tested is not None:
@@ -484,6 +485,9 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
             gang.initialised_t = started + event["seconds"]
         elif event.get("event") == "test-passed":
             gang.testing = False
+        elif event.get("event") == "dropped":
+            ranks = session.controller.dropped.setdefault(event["node"], {})
+            ranks[int(event["rank"])] = ranks.get(int(event["rank"]), 0) + int(event["bytes"])
 
 
 def detach_stdio(log: Path) -> None:

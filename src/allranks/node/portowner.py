@@ -6,13 +6,15 @@ Linux 6.8 and newer), else from /proc/net/tcp and tcp6. The process comes from /
 
 import os
 import pwd
+import re
 import socket
 import struct
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
-from .processes import Process, command_of, read_process
+from .processes import Process, command_of, mark_of, read_process
 
+NODE_LOG = re.compile(r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$")
 LISTEN = 10
 BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
 SCAN_SECONDS = 1.0
@@ -32,7 +34,8 @@ def who_holds(port: int) -> Optional[Dict[str, Any]]:
     """The process on a port: pid, start_time, command, user, uid; None where no socket is on it.
 
     `start_time` is in clock ticks since boot and makes the pid unique. Where the socket is seen but its
-    process is not (another user's), there is no pid and "note" says so. Never raises; at most about 1 s.
+    process is not (another user's), there is no pid and "note" says so. Of a process of an allranks run `run` is
+    that run's uid, and `run_lives` whether its guard runs. Never raises; at most about 1 s.
     """
     try:
         sockets = _sockets(port)
@@ -47,7 +50,29 @@ def who_holds(port: int) -> Optional[Dict[str, Any]]:
     process = _process_of({s.inode for s in sockets if s.state == best.state and s.inode})
     if process is None:
         return {**found, "inode": best.inode, "note": "inode known but process not visible"}
-    return {**found, "pid": process.pid, "start_time": process.start, "command": command_of(process.pid)}
+    named = {"pid": process.pid, "start_time": process.start, "command": command_of(process.pid)}
+    return {**found, **named, **_run_of(process)}
+
+
+def _run_of(process: Process) -> Dict[str, Any]:
+    """The run that a process belongs to: by a guard that it is or descends from, else by its run mark."""
+    above = process  # type: Optional[Process]
+    while above is not None and above.pid > 1:
+        run = _guarded(above.pid)
+        if run is not None:
+            return {"run": run, "run_lives": True}
+        above = read_process(above.parent)
+    mark = mark_of(process.pid)
+    return {"run": mark.partition("/")[0], "run_lives": False} if mark else {}
+
+
+def _guarded(pid: int) -> Optional[str]:
+    """The uid of the run that a guard works for: its standard error is the log in its node directory."""
+    try:
+        found = NODE_LOG.search(os.readlink("/proc/%d/fd/2" % pid))
+    except OSError:
+        return None
+    return found.group(1) if found else None
 
 
 def _sockets(port: int) -> List[_Socket]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,7 +148,14 @@ def port_taken(master: str, error: Mapping[str, Any]) -> Finding:
         return Finding("unknown", "fail", f"{master} could not open port {port}: {error.get('text')}",
                        "try another --master-port", Where(node=master, port=port))  # fmt: skip
     remedy = "use --master-port 0 for a free one"
-    if owner.get("pid"):
+    run = re.sub(r"-[0-9a-f]{6}$", "", str(owner.get("run") or ""))  # gang/session.py: a uid is a name and six digits
+    if run and owner.get("run_lives"):
+        held = f" by your run {run}, which goes on{held.replace(' by ', ': ', 1)}"
+        remedy += f", or end that run first: allranks stop {run}"
+    elif run:
+        held = f" by what is left of your run {run}{held.replace(' by ', ': ', 1)}"
+        remedy += ", or end it: allranks clean --leftovers with the same --hosts"
+    elif owner.get("pid"):
         remedy += f", or end that process: allranks clean --leftovers --foreign (pid {owner['pid']})"
     return Finding(
         "port-in-use", "fail", f"port {port} on {master} is held{held or ' by another program'}", remedy,

@@ -36,13 +36,37 @@ def clean(text: str, colour: bool) -> str:
     return text + _RESET if "\x1b" in text and not text.endswith((_RESET, "\x1b[m")) else text
 
 
+# What ranks say alike but for themselves and the moment: a rank's and NCCL's prefix (host:pid:tid [device]), glog's
+# ([W1121 18:42:17.07 or W1121 18:42:17.070 19182), dates, times, addresses with ports, pids, pointers.
+_OWN = re.compile(
+    r"^\[rank\d{1,7}\]:|^[\w.-]{1,64}:\d{1,8}:\d{1,8} \[\d{1,3}\]|\d{4}-\d\d-\d\d|"
+    r"(?:(?<=[WIEF])\d{4} )?\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?(?: \d{1,8}(?= \S{1,200}:\d))?|"
+    r"\[[0-9a-fA-F:.]{2,45}\](?::\d{1,5})?|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?::\d{1,5})?\b|"
+    r"(?<=pid)[ =:]{0,2}\d{1,8}|(?<=PID)[ =:]{0,2}\d{1,8}|\b0x[0-9a-fA-F]{4,16}\b"
+)
+_LOOKED_AT = 1000  # characters of a line in which these are looked for
+
+
+def alike(text: str) -> str:
+    """Equal for lines that differ only in a time stamp, an address, a process or the rank's own number."""
+    return _OWN.sub("~", text[:_LOOKED_AT]) + text[_LOOKED_AT:]
+
+
+def not_shown(lines: int, logs_complete: bool) -> str:
+    """A notice for lines that are left out of what is displayed."""
+    where = "all are in the logs" if logs_complete else "some are not in the logs either: there was no room"
+    return f"… {lines:,} lines not shown here ({where})"
+
+
 @dataclass
 class _Said:
-    """One line that waits, and who said it; `number` is its place in the order of all lines."""
+    """One line that waits, and who said it; `number` is its place in the order of all lines, `key` what lines that
+    are joined with it have in common."""
 
     text: str
     since: float
     number: int
+    key: str
     who: dict[Who, None] = field(default_factory=dict)
 
 
@@ -60,6 +84,7 @@ class Folder:
         self._last: dict[Who, int] = {}  # number of the line a rank has said last
         self._number = self._bytes = self._skipped = 0
         self.ranks = 0  # in all, where known
+        self.logs_complete = True  # until output has found no room
 
     def feed(self, node: str, rank: int, data: bytes, now: float) -> None:
         """Output of a rank."""
@@ -98,21 +123,22 @@ class Folder:
 
     def _add(self, who: Who, line: bytes, now: float) -> None:
         text = clean(line[:CUT].decode("utf-8", "replace"), self._colour)
-        said = self._same(who, text)
+        key = alike(text) if self._fold else text
+        said = self._same(who, key)
         if said is None:
             self._number += 1
-            said = _Said(text, now, self._number)
+            said = _Said(text, now, self._number, key)
             self._queue.append(said)
-            self._open.setdefault(text, []).append(said)
+            self._open.setdefault(key, []).append(said)
             self._bytes += len(text)
         said.who[who] = None
         self._last[who] = said.number
 
-    def _same(self, who: Who, text: str) -> _Said | None:
+    def _same(self, who: Who, key: str) -> _Said | None:
         """The same words of another rank, where joining them keeps this rank's lines in order."""
         if not self._fold:
             return None
-        same = self._open.get(text, [])
+        same = self._open.get(key, [])
         place = bisect_right(same, self._last.get(who, 0), key=_number)
         return same[place] if place < len(same) else None
 
@@ -136,7 +162,7 @@ class Folder:
 
     def _notice(self) -> list[str]:
         skipped, self._skipped = self._skipped, 0
-        return [f"… {skipped:,} lines not shown here (all are in the logs)"] if skipped else []
+        return [not_shown(skipped, self.logs_complete)] if skipped else []
 
     def _is_due(self, said: _Said, now: float) -> bool:
         if not self._fold or not 0 <= now - said.since < self._window or self._bytes >= MOST_BYTES:
@@ -145,10 +171,10 @@ class Folder:
 
     def _take(self) -> _Said:
         said = self._queue.popleft()
-        same = self._open[said.text]
-        del same[0]  # the oldest of its text, as the queue's first is the oldest of all
+        same = self._open[said.key]
+        del same[0]  # the oldest of its key, as the queue's first is the oldest of all
         if not same:
-            del self._open[said.text]
+            del self._open[said.key]
         self._bytes -= len(said.text)
         return said
 

@@ -39,6 +39,8 @@ class View:
 
     def event(self, event: Document) -> None:
         """An event of events.jsonl."""
+        if event.get("event") == "dropped" or event.get("id") == "disk-full":
+            self._screen.logs_complete = self._folder.logs_complete = False
         line = event_line(event, self._nodes)
         if line is not None:
             self._print([*self._folder.lines(time.time()), *_safe(line.split("\n"))])

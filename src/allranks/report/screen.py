@@ -15,6 +15,8 @@ import stat
 import threading
 from typing import TextIO
 
+from .fold import not_shown
+
 WAIT = 0.2  # seconds `show` waits for its lines to be written: in order with what others print, as a rule
 AT_EXIT = 2.0
 WAITING_LINES = 4000
@@ -34,6 +36,7 @@ class Screen:
         self._table: list[str] = []
         self._size = self._unshown = 0
         self._busy = self._gone = False
+        self.logs_complete = True  # until output has found no room
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -152,7 +155,7 @@ class Screen:
     def _take(self) -> list[str]:
         lines, self._lines, self._size = self._lines, [], 0
         if self._unshown:
-            lines.append(f"… {self._unshown:,} lines not shown here (all are in the logs)")
+            lines.append(not_shown(self._unshown, self.logs_complete))
             self._unshown = 0
         return lines
 

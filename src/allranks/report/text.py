@@ -66,7 +66,7 @@ def event_line(event: Document, nodes: int) -> str | None:
     if kind == "note":
         return f"note: {event.get('message')}"
     if kind == "dropped":
-        return f"{node}: {event['bytes']:,} bytes of rank {event.get('rank')}'s output were dropped, the disk is full"
+        return _dropped_line(event)
     if kind == "node-silent":
         return f"{node} is silent: reconnecting"
     if kind == "node-back":
@@ -74,6 +74,13 @@ def event_line(event: Document, nodes: int) -> str | None:
     if kind == "node-lost":
         return f"{node} is lost: nothing heard for the whole lease"
     return _ending_line(event)
+
+
+def _dropped_line(event: Document) -> str | None:
+    """Once a source: how much it was in the end stands in the closing lines."""
+    if event["bytes"] < event.get("total", event["bytes"]):
+        return None
+    return f"rank {event.get('rank')}'s output on {event.get('node')} is being dropped: it finds no room there"
 
 
 def _tree_line(event: Document) -> str:
@@ -168,6 +175,11 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
         lines.append(
             f"{node}'s logs end early ({total:,} bytes arrived); the rest, if it lives, is in {found['node_dir']}"
         )
+    for node, ranks in (result.get("dropped") or {}).items():
+        lines += [
+            f"{count:,} bytes of rank {rank}'s output on {node} were dropped: they found no room there"
+            for rank, count in ranks.items()
+        ]
     elsewhere = {n: p for n, p in (result.get("outputs") or {}).items() if not p.startswith(_top(result))}
     if elsewhere:
         lines.append("outputs   " + ", ".join(f"{n}:{p}" for n, p in list(elsewhere.items())[:4])

@@ -17,7 +17,9 @@ from allranks.node.processes import read_process
 
 DOCUMENT_LIMIT = 64 << 20
 ASK_SLURM_EVERY = 2.0
+GOES_ON, UNFINISHED, ENDED = 0, 1, 2
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
+STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?\Z")  # what `create` puts behind the --name of a run
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -61,7 +63,12 @@ class RunDirectory:
 
     @classmethod
     def find(cls, runs_dir: Path, wanted: str | None) -> RunDirectory:
-        """By path, name, Slurm job or unique prefix of a name; the newest where none is wanted. Raises RunNotFound."""
+        """By path, by name, by Slurm job, or by what only one name begins with; the newest where none is wanted.
+
+        A name is a directory's, or the --name of runs. Runs of just this --name come before others that begin so, and
+        runs that go on before those that are over; of ended runs of one --name the newest is meant. Raises
+        RunNotFound.
+        """
         if wanted is not None and (Path(wanted) / "run.json").is_file():
             path = Path(wanted)
             return cls(path if path.name not in ("", "..") else path.resolve())
@@ -70,17 +77,27 @@ class RunDirectory:
             if not runs:
                 raise RunNotFound(f"no run in {runs_dir}/; name a run directory, or set --runs-dir")
             return runs[-1]
-        matches = [r for r in runs if r.name == wanted]
-        if not matches and wanted.isdigit():
-            matches = [r for r in runs if r.job == wanted]
-        matches = matches or [r for r in runs if r.name.startswith(wanted)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise RunNotFound(f"{wanted}: {len(matches)} runs in {runs_dir}/ begin so: "
-                              + ", ".join(r.name for r in matches[-3:]))  # fmt: skip
+        exact = [r for r in runs if r.name == wanted or (wanted.isdigit() and r.job == wanted)]
+        named = [r for r in runs if STAMP.sub("", r.name) == wanted]
+        matches = exact or named or [r for r in runs if r.name.startswith(wanted)]
+        nearest = min((r.activity for r in matches), default=ENDED)
+        meant = [r for r in matches if r.activity == nearest]
+        if len(meant) == 1 or (named and meant and nearest == ENDED):
+            return meant[-1]
+        if meant:
+            which = "begin so" if not named else "have this name"
+            which += " and go on" if nearest != ENDED else ""
+            raise RunNotFound(f"{wanted}: {len(meant)} runs in {runs_dir}/ {which}: "
+                              + ", ".join(r.name for r in meant[-3:]))  # fmt: skip
         known = ", ".join(r.name for r in runs[-3:]) or "it has none"
         raise RunNotFound(f"no run {wanted!r} in {runs_dir}/ (the newest there: {known})")
+
+    @property
+    def activity(self) -> int:
+        """GOES_ON, then UNFINISHED (its controller is gone, and nothing says that it is over), then ENDED."""
+        if self.read_document("result.json") is not None:
+            return ENDED
+        return GOES_ON if self.controller_alive() else UNFINISHED
 
     @property
     def started(self) -> float:

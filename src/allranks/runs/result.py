@@ -26,6 +26,7 @@ def untold_result(
         "timing": {"total": round(time.time() - run.started, 3)},
         "left": {},
         "unfetched": {},
+        "dropped": {},
         "outputs": {},
     }
 

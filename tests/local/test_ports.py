@@ -1,0 +1,71 @@
+"""A master port that the user's own run holds: which run, and how to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from tests.hosts.waiting import wait_until
+from tests.local.running import LocalRun
+from tests.node.test_runner_torch import free_port
+
+HOLDS = """import os, socket, time
+if os.environ["RANK"] == "0":
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("", int(os.environ["MASTER_PORT"])))
+    listener.listen()
+    open("../up", "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def second(place: Path, port: int) -> dict[str, Any]:
+    """The verdict on a run that wants the same port."""
+    place.mkdir()
+    result = LocalRun(place, "print('never')\n", "--master-port", str(port), nodes=1).result()
+    assert result["exit"] == 4
+    found: dict[str, Any] = result["verdict"]
+    assert (found["cause"], found["where"]["port"]) == ("port-in-use", port)
+    return found
+
+
+def test_a_port_held_by_the_users_own_run(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "first").mkdir()
+    first = LocalRun(tmp_path / "first", HOLDS, "--master-port", str(port), "--name", "morning", nodes=1)
+    try:
+        up = tmp_path / "first" / "up"
+        wait_until(up.exists, 60, "the first run's rank")
+        verdict = second(tmp_path / "second", port)
+        name = first.directory.name
+        assert f"port {port} on local0 is held by your run {name}, which goes on: pid " in verdict["message"]
+        assert f"--master-port 0 for a free one, or end that run first: allranks stop {name}" in verdict["remedy"]
+        first.process.send_signal(signal.SIGTERM)
+        assert first.process.wait(60) == 143 and json.loads((first.place / "stdout").read_text())["exit"] == 143
+    finally:
+        first.process.kill()
+
+
+def test_a_port_held_by_what_is_left_of_a_run(tmp_path: Path) -> None:
+    """Its guard is gone; a process of it is known by its run mark."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        os.set_inheritable(listener.fileno(), True)
+        child = os.fork()
+        if child == 0:
+            os.execve("/bin/sleep", ["sleep", "600"], {"ALLRANKS_MARK": "evening-20260101-101010-abc123/node_00"})
+    try:
+        wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", 60, "exec")
+        verdict = second(tmp_path / "second", port)
+        assert "held by what is left of your run evening-20260101-101010: pid " in verdict["message"]
+        assert "allranks clean --leftovers" in verdict["remedy"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
