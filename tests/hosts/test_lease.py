@@ -260,8 +260,9 @@ def test_a_controller_that_was_stopped_for_longer_than_the_lease(bed2: Bed, tmp_
     result = launch.result()
     assert result["exit"] == 4
     verdict = result["verdict"]
-    assert verdict["cause"] == "node-network-down"
-    assert "h1" in verdict["message"] and "h2" in verdict["message"]
+    assert verdict["message"].startswith("allranks itself did not run on the launching machine for "), verdict
+    assert "the lease of 2 s was over" in verdict["message"] and "--lease" in verdict["remedy"]
+    assert verdict["where"] == {} and "h1, h2" in verdict["evidence"][1]
     check_logs(launch)
     nothing_left(launch)
 

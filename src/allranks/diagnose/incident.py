@@ -73,6 +73,15 @@ class LostNode:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """The launching machine's controller did not run for `seconds`, until `t`: it slept, or was stopped."""
+
+    t: float
+    seconds: float
+    slept: bool
+
+
+@dataclass(frozen=True)
 class Left:
     """A rank whose program had ended when its process went on: at `t`, to end with `code`, waiting for `threads`."""
 
@@ -88,7 +97,7 @@ class Incident:
     `addresses`: the node of an address that only one node has; `departed`: ranks that have called
     destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
     has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
-    program, `became` the programs that ranks have become by exec.
+    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known.
     """
 
     attempt: int
@@ -114,6 +123,8 @@ class Incident:
     memory: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[int, Left] = field(default_factory=dict)
     became: Mapping[int, str] = field(default_factory=dict)
+    pauses: tuple[Pause, ...] = ()
+    lease: float = 0.0
 
     def node_of(self, rank: int) -> str:
         """The node a rank lies on; empty where it is not known."""
@@ -158,6 +169,7 @@ class Incident:
             int(rank): Left(e["t"], e["code"], tuple(e["threads"])) for rank, e in given.get("left", {}).items()
         }
         given["became"] = {int(rank): name for rank, name in given.get("became", {}).items()}
+        given["pauses"] = tuple(Pause(**p) for p in given.get("pauses", ()))
         given["command"] = tuple(given.get("command", ()))
         for name in ("initialised", "init_entered"):
             given[name] = frozenset(given.get(name, ()))

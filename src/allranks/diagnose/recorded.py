@@ -12,7 +12,7 @@ from typing import Any
 from allranks.findings import Finding
 
 from .hangs.attribute import Hang
-from .incident import ExitRecord, Fault, Incident, Left, LostNode
+from .incident import ExitRecord, Fault, Incident, Left, LostNode, Pause
 
 LOST_REASON = "nothing was heard for the lease"
 COUNTED = ("warn", "fail")  # what is in order is no evidence of a failure
@@ -58,6 +58,7 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
             if len(found) <= int(facts.get(node, {}).get("gpus") or 0)
         },
         left=_left(mine),
+        pauses=tuple(Pause(e["t"], e["seconds"], bool(e["slept"])) for e in _all(mine, "launcher-paused")),
         became={int(e["rank"]): str(e["program"]) for e in _all(mine, "rank-became")},
         memory={node: e["memory"] for node, e in facts.items() if e.get("memory")},
     )

@@ -29,6 +29,7 @@ from allranks.spec import RunSpec
 from .channel import Channel, ChannelFailed
 from .contact import Member
 from .machine import Gang
+from .pausing import Instant, pause_between
 from .places import Setting, collectors, judge_request, mark, node_label
 from .policy import Decision
 from .progress import Progress
@@ -41,6 +42,7 @@ from .states import (
     Event,
     Lost,
     Note,
+    Paused,
     Quiet,
     Reach,
     Send,
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
 
 OPENING_AT_ONCE = 64
 TICK = 0.2
+# The clock that goes on while the machine sleeps: macOS, which has no CLOCK_BOOTTIME, calls it CLOCK_MONOTONIC.
+AWAKE_OR_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 STATUS_EVERY = 1.0
 ACK_EVERY = 2.0
 ROOM = 64 << 10  # bytes free on the disk of the run directory that make another try worth while
@@ -95,6 +99,7 @@ class Controller:
         self._over = asyncio.Event()
         self._beat = max(0.5, min(5.0, spec.lease / 6))
         self._next_status = self._next_beat = self._next_ack = 0.0
+        self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self._dirty = True
         self._disk_was_full = False
         self.released: set[str] = set()
@@ -316,6 +321,7 @@ class Controller:
     def _frames(self, member: Member, frames: list[Frame]) -> None:
         if self.members.get(member.node.name) is not member:
             return  # of a guard that has a successor
+        self._notice_pause()  # before what came meanwhile is acted upon
         member.heard = time.monotonic()
         if member.silent:
             member.silent = False
@@ -418,6 +424,7 @@ class Controller:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        self._notice_pause()
         self.feed_quietly(Tick("", time.time()))
         if self.gang.state is State.RUNNING:
             self.feed_quietly(Quiet("", time.time(), max(self.gang.last_sign, self.progress.last_activity)))
@@ -436,6 +443,16 @@ class Controller:
                 self.auditor.look(self.gang.layout(), self.feed)
             self._write_status()
         self.view.tick(time.time())
+
+    def _notice_pause(self) -> None:
+        """Where this process did not run, nodes that were not heard meanwhile get that time on top."""
+        before, self._instant = self._instant, Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
+        pause = pause_between(before, self._instant, time.time(), self._tick_length(), self.spec.lease)
+        if pause is None:
+            return
+        for member in self.members.values():
+            member.heard = min(member.heard + pause.seconds, time.monotonic())
+        self.feed(Paused("", pause.t, pause.seconds, pause.slept))
 
     def feed_quietly(self, event: Event) -> None:
         """An event that changes nothing most of the time; a change of state is written down at once."""

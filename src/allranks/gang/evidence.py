@@ -41,6 +41,8 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         command=spec.command,
         left={r.rank: left for r in ranks if (left := r.departure.to_left()) is not None},
         became={r.rank: r.became for r in ranks if r.became},
+        pauses=tuple(gang.pauses),
+        lease=spec.lease,
         memory={n.name: n.memory for n in gang.nodes.values() if n.memory},
     )
     return judge(incident)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from allranks.diagnose.incident import Pause
 from allranks.plan.network import choose_address, no_address, offered, port_taken
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt, SuiteNodes
@@ -30,6 +31,7 @@ from .states import (
     Listening,
     Lost,
     Note,
+    Paused,
     Probed,
     Send,
     Started,
@@ -218,6 +220,11 @@ class Gang(Groups, Gathering):
         fields = {"node": event.node, "last_heard": event.last_heard, "t": event.t}
         return [Note("node-lost", fields), *self._fail(now)]
 
+    def on_paused(self, event: Paused, now: float) -> list[Action]:
+        """This machine slept, or the controller was stopped: what nodes did meanwhile, they did because of it."""
+        self.pauses.append(Pause(event.t, event.seconds, event.slept))
+        return [Note("launcher-paused", {"seconds": event.seconds, "slept": event.slept, "t": event.t})]
+
     def on_stop(self, event: Stop, now: float) -> list[Action]:
         """The user wants it to end; a second call can only be shorter."""
         if self.state is State.OVER:
@@ -367,7 +374,7 @@ class Gang(Groups, Gathering):
         self.attempt_started, self.attempt_at, self._sign_at = t, now, now
         self.initialised_t, self.failed_t, self.failed_at = None, None, None
         self.init_timeout_hit, self._stacks_at, self.refused_by_check = False, None, False
-        self.exits, self.faults, self.lost, self._lost_at = [], [], [], []
+        self.exits, self.faults, self.lost, self._lost_at, self.pauses = [], [], [], [], []
         self._signals = []
         self._signals_before = 0
         self.findings = [f for f in self.findings if f.id == "spare-unused"]

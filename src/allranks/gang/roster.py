@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.cluster import Cluster
+from allranks.diagnose.incident import Pause
 from allranks.findings import Finding
 from allranks.plan.ranks import Plan
 from allranks.spec import RunSpec
@@ -39,6 +40,7 @@ class Roster:
         self.exits: list[Exit] = []
         self.faults: list[Fault] = []
         self.lost: list[Lost] = []
+        self.pauses: list[Pause] = []
         self.stop_reason: str | None = None
         self._lost_at: list[float] = []
         self._stacks_at: float | None = None

@@ -233,6 +233,15 @@ class Audited(Event):
 
 
 @dataclass(frozen=True)
+class Paused(Event):
+    """The controller itself did not run for `seconds`: its machine slept, or its process was stopped; `node` is
+    empty."""
+
+    seconds: float
+    slept: bool
+
+
+@dataclass(frozen=True)
 class Tick(Event):
     """Time goes on; `node` is empty."""
 
@@ -278,6 +287,7 @@ Action = Send | Note | AttemptOver | Reach
 _ALWAYS: dict[type[Event], str] = {
     Stop: "on_stop",
     Tick: "on_tick",
+    Paused: "on_paused",
     Silent: "on_silent",
     Back: "on_back",
     Lost: "on_lost",
@@ -346,6 +356,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Audited: "ignore",
         UserSignal: "ignore",
         Tick: "ignore",
+        Paused: "ignore",
         Hello: "ignore",
         Ended: "ignore",
         Drained: "ignore",

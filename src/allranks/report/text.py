@@ -67,6 +67,9 @@ def event_line(event: Document, nodes: int) -> str | None:
         return f"note: {event.get('message')}"
     if kind == "dropped":
         return _dropped_line(event)
+    if kind == "launcher-paused":
+        how = "this machine slept" if event["slept"] else "this process did not run"
+        return f"note: {how} for {event['seconds']:.0f} s"
     if kind == "node-silent":
         return f"{node} is silent: reconnecting"
     if kind == "node-back":

@@ -36,9 +36,10 @@ def _read(run: RunDirectory, document: Mapping[str, Any], events: list[dict[str,
     entries = document.get("nodes") or ()
     nodes = {str(n["name"]): int(n["index"]) for n in entries}
     ranked = {int(n.get("node_rank", n["index"])): str(n["name"]) for n in entries if n.get("node_rank", 0) is not None}
-    launcher = str((document.get("spec") or {}).get("launcher") or "direct")
+    spec = document.get("spec") or {}
+    launcher = str(spec.get("launcher") or "direct")
     incident = fold(events, last_attempt(events), [ranked[k] for k in sorted(ranked)], launcher)
-    incident = replace(incident, command=tuple(document.get("command") or ()))
+    incident = replace(incident, command=tuple(document.get("command") or ()), lease=float(spec.get("lease") or 0.0))
     return replace(incident, exits=tuple(_complete(run, e, nodes) for e in incident.exits))
 
 
