@@ -88,7 +88,7 @@ def _call(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> Docu
     """Runs the command; its document, or the error that it printed."""
     line, secret = words(verb, options, command)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # ranks inherit no PYTHONPATH of ours
-    start = f"import sys; sys.path[0] = {here!r}; sys.argv[0] = 'allranks'; from allranks.cli.main import main; main()"
+    start = f"import sys; sys.path[0] = {here!r}; sys.argv[0] = 'allranks'; from allranks.__main__ import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", start, *line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         env={**os.environ, **secret}, start_new_session=True,

@@ -38,6 +38,9 @@ try:
     from allranks.cli.main import main
 
     main()
+except KeyboardInterrupt:
+    sys.stderr.write("allranks: interrupted\\n")
+    sys.exit(130)
 finally:
     if os.getpid() == owner:
         shutil.rmtree(place, ignore_errors=True)

@@ -9,6 +9,7 @@ import json
 import sys
 
 import allranks
+from allranks import early
 from allranks.errors import AllranksError
 
 from . import exits
@@ -71,7 +72,10 @@ def run_verb(verb: str, words: list[str]) -> int:
     app.command(name=verb)(importlib.import_module(f"allranks.cli.{verb}").command)
     command = typer.main.get_command(app)
     try:
+        early.end()
         code = command.main(args=words, prog_name=f"allranks {verb}", standalone_mode=False)
+        if code == exits.CTRL_C and early.was_interrupted():
+            return _fail("interrupted", exits.CTRL_C, as_json)
         return int(code or 0)
     except AllranksError as error:
         return _fail(str(error), error.exit_code, as_json)

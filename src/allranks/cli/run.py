@@ -20,6 +20,7 @@ from allranks.gang import session as sessions
 from allranks.gang.view import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
+from allranks.runs.result import over_when_interrupted
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved
 
@@ -131,9 +132,10 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
         spec, cluster, os.environ, os.getcwd(), lambda: make_view(spec, json_), resolved.expected_world_size,
         transport=reach.transport if reach else None, engine=reach.engine if reach else None,
     )  # fmt: skip
-    session.view.opening(opening(session))
-    if reach is not None:
-        reach.begin(session)
+    with over_when_interrupted(session.run_dir):
+        session.view.opening(opening(session))
+        if reach is not None:
+            reach.begin(session)
     if spec.detach:
         return _leave(session, json_, reach)
     return go(session, reach, json_)

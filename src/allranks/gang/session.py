@@ -28,7 +28,7 @@ from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import write_result
+from allranks.runs.result import over_when_interrupted, write_result
 from allranks.spec import RunSpec
 from allranks.spec.document import from_document, to_document
 from allranks.spec.secrets import redact_argv
@@ -93,7 +93,8 @@ class Session:
     ) -> dict[str, Any]:
         """Runs to the end and returns the result document; `stop_first` ends an adopted run at once."""
         try:
-            asyncio.run(self._main(on_stop_key, stop_first))
+            with over_when_interrupted(self.run_dir):
+                asyncio.run(self._main(on_stop_key, stop_first))
         finally:
             survive_user_signals()  # the loop has taken its handlers back
         return self.finish()
@@ -337,16 +338,17 @@ def create(
     except OSError as error:
         reason = f"{error.filename or spec.runs_dir}: {error.strerror}"
         raise UsageError(f"no run directory can be made: {reason}; name another place with --runs-dir") from None
-    checks = tuple(of_level(all_checks().values(), "quick")) if spec.check else ()
-    setting = make_setting(spec, cluster, environ, cwd, run, checks)
-    tree = archive.tree if archive is not None else None
-    setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
-    run.write_document("run.json", {**run_document(spec, cluster, setting), **(engine.document if engine else {})})
-    run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
-    session = Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport, engine=engine)
-    if again is not None:
-        _continue(session)
-    return session
+    with over_when_interrupted(run):
+        checks = tuple(of_level(all_checks().values(), "quick")) if spec.check else ()
+        setting = make_setting(spec, cluster, environ, cwd, run, checks)
+        tree = archive.tree if archive is not None else None
+        setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
+        run.write_document("run.json", {**run_document(spec, cluster, setting), **(engine.document if engine else {})})
+        run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
+        session = Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport, engine=engine)
+        if again is not None:
+            _continue(session)
+        return session
 
 
 def _continue(session: Session) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from allranks.diagnose.outcomes import CTRL_C
 from allranks.findings import Finding, Verdict
 
 from .directory import RunDirectory
@@ -29,6 +32,20 @@ def untold_result(
         "dropped": {},
         "outputs": {},
     }
+
+
+@contextlib.contextmanager
+def over_when_interrupted(run: RunDirectory) -> Iterator[None]:
+    """Before a run has begun nobody else ends it: after Ctrl-C it is stopped, and not orphaned for ever. A directory
+    that holds no run yet goes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if run.read_document("run.json") is None:
+            shutil.rmtree(run.path, ignore_errors=True)
+        elif run.read_document("result.json") is None:
+            write_result(run, untold_result(run, CTRL_C, None), stopped=True)
+        raise
 
 
 def write_result(

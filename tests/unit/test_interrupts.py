@@ -1,0 +1,65 @@
+"""Ctrl-C at any moment of a start: one sentence and exit code 130, and no run directory that is never over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from allranks.runs.directory import RunDirectory
+
+# Runs `allranks` and sends itself SIGINT at the N-th call of a Python function: no clock decides where it hits.
+AT_CALL = """
+import os, signal, sys
+left = int(sys.argv.pop(1))
+def profile(frame, event, argument):
+    global left
+    if event == "call":
+        left -= 1
+        if left == 0:
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGINT)
+from allranks.__main__ import main
+sys.setprofile(profile)
+main()
+"""
+CALLS = [60, 3_000, 60_000, 115_000, 140_000, 162_000, 164_000, 168_000, 174_000, 182_000, 188_000, 200_000]
+
+
+def interrupted(place: Path, call: int, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(place / "runs")}
+    return subprocess.run(
+        [sys.executable, "-c", AT_CALL, str(call), *words], cwd=place, env=environment, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, timeout=120, start_new_session=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_wherever_it_comes_in_the_start_of_a_run(tmp_path: Path, call: int) -> None:
+    (tmp_path / "t.py").write_text("import time\ntime.sleep(600)\n")
+    done = interrupted(tmp_path, call, "run", "--local", "1", "--nproc", "1", "--", "t.py")
+    assert done.returncode == 130, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr and "KeyboardInterrupt" not in done.stderr, done.stderr
+    assert done.stderr == "allranks: interrupted\n" or "stopped by Ctrl-C" in done.stdout
+    for path in (tmp_path / "runs").glob("*"):
+        run = RunDirectory(path)
+        assert run.state() == "stopped" and (run.read_document("result.json") or {})["exit"] == 130
+
+
+@pytest.mark.parametrize("call", [60, 3_000, 20_000])
+def test_it_is_a_document_where_one_was_asked_for(tmp_path: Path, call: int) -> None:
+    done = interrupted(tmp_path, call, "status", "--json", "none")
+    if done.returncode != 2:  # it came after the answer: there is no such run
+        assert done.returncode == 130 and json.loads(done.stdout)["error"] == "interrupted"
+        assert done.stderr == "allranks: interrupted\n"
+
+
+def test_where_it_is_ignored_it_stays_so(tmp_path: Path) -> None:
+    """A job in the background of a shell script, nohup."""
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + AT_CALL
+    done = subprocess.run([sys.executable, "-c", code, "100", "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "allranks")
