@@ -71,7 +71,8 @@ def unreachable(node: str) -> Finding:
     return Finding("ssh-unreachable", "fail", f"{node}: Connection refused", "is it up?", Where(node=node))
 
 
-EVIDENCE = ("plan", "failed", "stop-asked", "init-timeout", "rank-entered", "rank-departed")  # notes for `diagnose`
+# notes for `diagnose`, and one that every start on hosts has
+EVIDENCE = ("outputs-temporary", "plan", "failed", "stop-asked", "init-timeout", "rank-entered", "rank-departed")
 
 
 class Drive:
@@ -1229,3 +1230,16 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_outputs_that_may_be_lost_are_told_of_once() -> None:
+    """Where a node keeps the program's files in /tmp: at the first start, and not where they have a lasting place."""
+    drive = Drive(retries=1).running()
+    (said,) = drive.said("outputs-temporary")
+    assert said["nodes"] == {f"h{i}": f"/tmp/allranks-0/h{i}/outputs" for i in range(3)}
+    drive.exit("1", "code=1")
+    drive.through_the_end()
+    drive.retry()
+    drive.running()
+    assert len(drive.said("outputs-temporary")) == 1
+    assert Drive(output_dir="/shared/out").running().said("outputs-temporary") == []

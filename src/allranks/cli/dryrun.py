@@ -114,5 +114,7 @@ def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]]) -> list[
             own = {k: v for k, v in rank["env"].items() if k not in common}
             if own:
                 lines.append(f"  rank {rank['rank']}: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in own.items()))
+    if "PATH" not in spec.env and spec.launcher == "direct":
+        lines.append("\nPATH begins with the directory of the training interpreter, as after `activate`")
     lines.append("\nnproc auto counts GPUs only on the nodes themselves; addresses and ports are proved at the gate")
     return lines

@@ -44,6 +44,7 @@ from .states import (
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
 DRAIN_PATIENCE = 60.0
+TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be gone tomorrow
 FENCE = 2.0  # seconds beyond the grace in which a lost node's own guard, if it lives, ends its ranks: lease and beat
 
 
@@ -147,14 +148,20 @@ class Gang(Groups, Gathering):
         tests = SuiteNodes(tuple(self.nodes), self.setting.dead) if self.testing else None
         attempt = Attempt(self.attempt, self.master_addr, self.master_port, self._repeats, tests)
         actions: list[Action] = []
+        passing: dict[str, str] = {}
         for planned in self.plan.nodes:
             node = self.nodes[planned.node.name]
             node.state = "running"
             place = place_for(self.spec, self.setting, node, self._interfaces.get(node.name, {}))
+            if self.spec.output_dir is None and not place.outputs_here and place.output_dir.startswith(TEMPORARY):
+                passing[node.name] = place.output_dir
             actions.append(Send(node.name, orders(self.spec, self.plan, planned, place, attempt, node.facts or {})))
         if self.spec.launcher == "command" and not self.tool and not self.testing:
             for node in self.nodes.values():  # nobody tells of the ranks: one process stands for all of them
                 node.ranks = dict(list(node.ranks.items())[:1])
+        if passing and not self.testing and not self._outputs_told:
+            self._outputs_told = True
+            actions.append(Note("outputs-temporary", {"nodes": passing}))
         return actions
 
     # -- running -----------------------------------------------------------------------------------

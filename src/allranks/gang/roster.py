@@ -57,6 +57,7 @@ class Roster:
         self._interfaces: dict[str, dict[str, str]] = {}
         self._asked: dict[str, Mapping[str, Any]] = {}  # the last request to each node: a broken channel loses it
         self._repeats = 0
+        self._outputs_told = False
         self._signal_ways = SignalWays()
         self._signals: list[dict[str, Any]] = []  # those passed on to the ranks of the present attempt
         self._signals_before = 0  # in this attempt, by the controller before us

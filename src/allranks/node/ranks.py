@@ -11,6 +11,7 @@ from .observing import Observed
 from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_process
 
 PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on; below a user's soft limit
+SYSTEM_PATHS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 class Rank:
@@ -40,6 +41,7 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
         environment.pop(name, None)
     kept = [name for name in order.get("weak", []) if name in environment]
     environment.update({k: v for k, v in order["env"].items() if k not in kept})
+    environment["PATH"] = _path(environment.get("PATH", os.defpath), order.get("path_first"))
     environment["PWD"] = order["workdir"]  # as after cd: the session's own is the home directory
     _write_files(order)
     read_end, write_end = os.pipe()
@@ -61,6 +63,14 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
     rank = Rank(order["rank"], order["local_rank"], process, read_end, list(order.get("error_files", [])), observed)
     rank.seen = bool(order.get("seen"))
     return rank
+
+
+def _path(path: str, first: Optional[str]) -> str:
+    """PATH with a directory in front; the system's own stay where they are: others may hide programs of theirs."""
+    entries = path.split(":")
+    if not first or (first in SYSTEM_PATHS and first in entries):
+        return path
+    return ":".join([first] + [entry for entry in entries if entry != first])
 
 
 def _write_files(order: Dict[str, Any]) -> None:

@@ -63,6 +63,7 @@ def orders(
                 "argv": _wrapped(spec, process.argv),
                 "env": {**environment, **process.env},
                 "weak": weak_names(spec, place),
+                "path_first": _programs_beside(spec, process.argv),
                 "workdir": place.workdir,
                 "files": dict(process.files),
                 "error_files": _error_files(process, node, place, attempt, environment),
@@ -77,6 +78,13 @@ def orders(
         "follow": _followed(spec, node, place, attempt),
         "terms": terms(plan.world_size, node, place, attempt),
     }
+
+
+def _programs_beside(spec: RunSpec, argv: tuple[str, ...]) -> str | None:
+    """Where the training interpreter's own programs lie (torchrun, ninja), first on PATH as after `activate`; None
+    where the user sets PATH, or another program is started."""
+    directory, _, name = argv[0].rpartition("/")
+    return directory if directory.startswith("/") and name.startswith("python") and "PATH" not in spec.env else None
 
 
 def _error_files(

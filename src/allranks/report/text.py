@@ -70,6 +70,8 @@ def event_line(event: Document, nodes: int) -> str | None:
     if kind == "launcher-paused":
         how = "this machine slept" if event["slept"] else "this process did not run"
         return f"note: {how} for {event['seconds']:.0f} s"
+    if kind == "outputs-temporary":
+        return _outputs_line(event)
     if kind == "node-silent":
         return f"{node} is silent: reconnecting"
     if kind == "node-back":
@@ -77,6 +79,13 @@ def event_line(event: Document, nodes: int) -> str | None:
     if kind == "node-lost":
         return f"{node} is lost: nothing heard for the whole lease"
     return _ending_line(event)
+
+
+def _outputs_line(event: Document) -> str:
+    """Where the program's files go that nobody fetches, and may be lost there."""
+    places = [f"{node}:{path}" for node, path in list(event["nodes"].items())[:3]]
+    more = f" and on {len(event['nodes']) - 3} more nodes" if len(event["nodes"]) > 3 else ""
+    return f"note: ALLRANKS_OUTPUT_DIR is temporary: {', '.join(places)}{more}\n    keep files with --output-dir PATH"
 
 
 def _dropped_line(event: Document) -> str | None:
