@@ -19,7 +19,7 @@ DOCUMENT_LIMIT = 64 << 20
 ASK_SLURM_EVERY = 2.0
 GOES_ON, UNFINISHED, ENDED = 0, 1, 2
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
-STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?\Z")  # what `create` puts behind the --name of a run
+STAMP = re.compile(r"-\d{8}-\d{6}(-\w+){0,2}\Z")  # what `create` puts behind the --name of a run
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
