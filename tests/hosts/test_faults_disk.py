@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -169,6 +170,27 @@ def test_a_node_disk_that_fills_up_while_ranks_print(bed2: Bed, place: Path, lin
     assert dropped or block == 1, "nothing was dropped: print more"
     assert result["dropped"].get("h2", {}).get("1", 0) == dropped
     assert result["unfetched"] == {}
+
+
+def test_the_spool_is_bounded_while_the_controller_is_away(bed2: Bed, place: Path) -> None:
+    """Half of the node's disk stays free, the rank ends with 0, and what was dropped is counted and told."""
+    lines, block = 1_000_000, 1000
+    bed2.host("h2").small_tmpfs("/tmp", "200m")
+    launch = Launch(bed2, place).start(program("printer.py", str(lines), str(block), "wait"), "--lease", "60s")
+    launch.until("rank-started", 2)
+    launch.signal(signal.SIGSTOP)
+    wait_until((launch.work / "written-1").exists, BOUND, "all printed")
+    free = int(bed2.host("h2").run("df -B1 --output=avail /tmp | tail -1").stdout)
+    launch.signal(signal.SIGCONT)
+    (launch.work / "go").touch()
+    result = done(bed2, launch)
+    assert free > 120 << 20, "the spool has taken more than a share"
+    drops = [e for e in launch.events("dropped") if e["rank"] == 1]
+    assert {e["why"] for e in drops} == {"bound"}
+    (path,) = launch.run_dir.glob("logs/node_01_h2/rank_001.log")
+    assert path.stat().st_size + sum(e["bytes"] for e in drops) == written(launch, 1) == lines * LINE
+    assert result["unfetched"] == {}
+    assert "output is dropped" in (launch.run_dir / "logs" / "node_01_h2" / "node.log").read_text()
 
 
 def test_what_waits_in_memory_takes_few_descriptors(bed2: Bed, tmp_path: Path) -> None:

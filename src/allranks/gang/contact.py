@@ -31,6 +31,7 @@ class Member:
         self.behind = False  # its output has found no room in the run directory since its last hello
         self.ends: Mapping[str, int] = {}  # where its streams end, once its ranks have
         self.shown: dict[Stream, int] = {}  # how far each stream has been displayed
+        self.dropped: dict[Stream, int] = {}  # bytes that the node has dropped
 
     @property
     def open(self) -> bool:

@@ -19,7 +19,7 @@ from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL
 from allranks.findings import Finding
-from allranks.node.frames import METRICS, PROTOCOL, Frame, Output
+from allranks.node.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
 from allranks.runs.logs import LogWriter
@@ -354,17 +354,11 @@ class Controller:
             self._over.set()
             return
         if kind == "dropped":
-            self._dropped(member.node.name, int(message["rank"]), int(message["bytes"]))
+            self._dropped(member, message)
             return
         event = translate(member.node.name, message, member.clock)
         if event is not None:
             self.feed(event)
-
-    def _dropped(self, node: str, rank: int, count: int) -> None:
-        """Output that found room nowhere on its node, since it was told of last."""
-        ranks = self.dropped.setdefault(node, {})
-        ranks[rank] = ranks.get(rank, 0) + count
-        self._note(Note("dropped", {"node": node, "rank": rank, "bytes": count, "total": ranks[rank]}))
 
     def _is_gathered(self, member: Member) -> bool:
         """Its tree is still wanted: before the start, or for a place it may have to take."""
@@ -403,6 +397,18 @@ class Controller:
             self.view.output(node.name, stream.rank, data, t)
         elif stream.kind == METRICS:
             self._dirty = True
+
+    def _dropped(self, member: Member, message: dict[str, Any]) -> None:
+        """A node says how much of a stream it has dropped in all; it says so again over a new channel."""
+        stream, total = Stream(message["kind"], message["rank"], message["attempt"]), int(message["total"])
+        fresh = total - member.dropped.get(stream, 0)
+        if fresh > 0:
+            member.dropped[stream] = total
+            name, why = member.node.name, "bound" if message.get("bounded") else "full"
+            ranks = self.dropped.setdefault(name, {})
+            ranks[stream.rank] = ranks.get(stream.rank, 0) + fresh
+            fields = {"node": name, "rank": stream.rank, "bytes": fresh, "total": ranks[stream.rank], "why": why}
+            self._note(Note("dropped", fields))
 
     def _disk_is_full(self) -> None:
         if not self._disk_was_full:

@@ -23,6 +23,7 @@ from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.findings import SURE, Finding, Verdict
+from allranks.node.frames import RANK_LOG, Stream
 from allranks.node.processes import USER_SIGNALS, read_process, survive_user_signals
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
@@ -487,9 +488,15 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
             gang.initialised_t = started + event["seconds"]
         elif event.get("event") == "test-passed":
             gang.testing = False
-        elif event.get("event") == "dropped":
-            ranks = session.controller.dropped.setdefault(event["node"], {})
-            ranks[int(event["rank"])] = ranks.get(int(event["rank"]), 0) + int(event["bytes"])
+        elif event.get("event") == "dropped" and event.get("node") in session.controller.members:
+            _remember_drop(session.controller, event)
+
+
+def _remember_drop(controller: Controller, event: Mapping[str, Any]) -> None:
+    rank, count = int(event["rank"]), int(event["bytes"])
+    ranks, streams = controller.dropped.setdefault(event["node"], {}), controller.members[event["node"]].dropped
+    stream = Stream(RANK_LOG, rank, int(event["attempt"]))
+    ranks[rank], streams[stream] = ranks.get(rank, 0) + count, streams.get(stream, 0) + count
 
 
 def detach_stdio(log: Path) -> None:

@@ -55,6 +55,7 @@ class Guard:
         self._journal = Journal(os.path.join(node_dir, "journal.jsonl"))
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
+        self._drops: Dict[str, int] = {}
         self._attempt: Optional[Attempt] = None
         self._gate: Optional[Gate] = None
         self._session = dict(os.environ)
@@ -131,11 +132,22 @@ class Guard:
     def _tick(self, now: float) -> None:
         self._watcher_beat()
         self._look_at_watcher()
+        self._note_drops()
         if self._attempt is not None:
             self._attempt.observe()
         begun = self._greeted and (self._link is not None or self._attempt is not None)
         if self._holder_gone() or now - self._heard > (self._lease if begun else min(self._lease, UNGREETED)):
             self._lease_over(now)
+
+    def _note_drops(self) -> None:
+        """In the journal, for whoever comes after this process; the first of them in the node's log too."""
+        drops = self._outlet.drops()
+        if drops == self._drops:
+            return
+        if not self._drops:
+            self._log("output is dropped: the disk is full, or the spool has its share of it")
+        self._drops = drops
+        self._journal.write({"event": "drops", "streams": drops, "t": time.time()})
 
     def _holder_gone(self) -> bool:
         """The engine has ended its task on this node: its step is over, whatever is left of it."""
@@ -302,8 +314,8 @@ class Guard:
             self._link.flush()
             if self._offsets_known and self._link.backlog < HIGH_WATER:
                 self._link.send_bytes(self._outlet.fill(HIGH_WATER - self._link.backlog))
-                for stream, count in self._outlet.new_drops().items():
-                    self._link.send({"type": "dropped", "kind": stream.kind, "rank": stream.rank, "bytes": count})
+                for drop in self._outlet.new_drops():
+                    self._link.send(drop.to_message())
                 self._tell_drained()
                 self._link.flush()
             mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.backlog else 0)

@@ -5,7 +5,7 @@ metrics). The controller's log sizes are the only acknowledgement, so a new cont
 """
 
 import os
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .frames import CHUNK, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream, pack_output
 from .spool import Budget, Spool, spool_names
@@ -29,8 +29,23 @@ def parse_spool_name(name: str) -> Optional[Stream]:
     return Stream(RANK_LOG, int(rank), int(attempt[1:]))
 
 
+class Drop(NamedTuple):
+    """How many bytes of a stream have been dropped in all; `bounded`: as the spool may take no more of the disk."""
+
+    stream: Stream
+    total: int
+    bounded: bool
+
+    def to_message(self) -> Dict[str, Any]:
+        """For the controller, which may hear it twice."""
+        return {"type": "dropped", "kind": self.stream.kind, "rank": self.stream.rank, "attempt": self.stream.attempt,
+                "total": self.total, "bounded": self.bounded}  # fmt: skip
+
+
 class _File:
     """A file that grows, written by somebody else; it may not exist yet."""
+
+    bounded = False
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -98,6 +113,7 @@ class Outlet:
     def controller_has(self, sizes: Dict[str, int]) -> None:
         """A controller connected and said how much of each log it has: sending starts there."""
         self._have = dict(sizes)
+        self._reported_drops = {}
         self._sent = {stream: sizes.get(stream_key(stream), 0) for stream in self._sources}
         self.acknowledge(sizes)
 
@@ -129,15 +145,23 @@ class Outlet:
         """True when everything there is has been put into frames."""
         return all(source.end <= self._sent[stream] for stream, source in self._sources.items())
 
-    def new_drops(self) -> Dict[Stream, int]:
-        """Bytes dropped since the last call, by stream."""
-        found = {}
+    def new_drops(self) -> List[Drop]:
+        """Streams of which more was dropped since the last call, or since a controller connected."""
+        found = []
         for stream, source in self._sources.items():
-            fresh = source.dropped - self._reported_drops.get(stream, 0)
-            if fresh:
-                found[stream] = fresh
+            if source.dropped > self._reported_drops.get(stream, 0):
+                found.append(Drop(stream, source.dropped, source.bounded))
                 self._reported_drops[stream] = source.dropped
         return found
+
+    def drops(self) -> Dict[str, int]:
+        """Bytes dropped in all, by stream; for whoever comes after this process."""
+        return {stream_key(stream): source.dropped for stream, source in self._sources.items() if source.dropped}
+
+    def remember_drops(self, drops: Dict[str, int]) -> None:
+        """What `drops` of a process before this one gave."""
+        for stream, source in self._sources.items():
+            source.dropped += drops.get(stream_key(stream), 0)
 
     def sizes(self) -> Dict[str, int]:
         """Where each stream ends now."""

@@ -1,9 +1,10 @@
 """The spool: rank output on its way from the pipe to the controller.
 
 Bytes move from the pipe into segment files by splice(2), so none is ever only in a process's memory:
-guard or watcher may die at any instant and the other goes on from the files' sizes. Where the disk is
-full, memory (bounded) takes over; where that is full too, output is dropped and counted: a full disk
-never blocks or fails a rank.
+guard or watcher may die at any instant and the other goes on from the files' sizes. Files take a share
+of the disk's free space at most: while the controller is away, nobody takes anything out of the spool. Where
+they may not grow or the disk is full, memory (bounded) takes over; where that is full too, output is dropped
+and counted: neither blocks or fails a rank.
 """
 
 import ctypes
@@ -12,9 +13,13 @@ import os
 from typing import List, Optional, Set, Tuple
 
 SEGMENT = 8 << 20
+LARGE = 1 << 20  # of a file that holds nothing but what the controller has
 MEMORY_LIMIT = 16 << 20  # bytes of output held in memory by one guard while its disk is full
 MEMORY_SEGMENT = 256 << 10  # of them in one file descriptor; what is acknowledged is freed in such pieces
 MOVE = 1 << 20
+DISK_SHARE = 4  # the files of all streams of a guard take a quarter of what the disk would have free without them,
+MOST_ON_DISK = 16 << 30  # and no more than this,
+LEAST_ON_DISK = 16 << 20  # but this much in any case
 _NONBLOCK = 2  # SPLICE_F_NONBLOCK
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
@@ -49,22 +54,41 @@ class _Segment:
 
 
 class Budget:
-    """Memory that the streams of one guard share while the disk is full."""
+    """What the streams of one guard share: memory that is `left`, and room for files (`disk` bytes; None: a share)."""
 
-    def __init__(self, limit: int = MEMORY_LIMIT) -> None:
+    def __init__(self, limit: int = MEMORY_LIMIT, disk: Optional[int] = None) -> None:
         self.left = limit
+        self.on_disk = 0
+        self._disk = disk
+
+    def room_on_disk(self, directory: str) -> int:
+        """Bytes by which files may grow; 0 where there is none."""
+        return max(0, self.limit(directory) - self.on_disk)
+
+    def limit(self, directory: str) -> int:
+        """Bytes that files may take in all."""
+        if self._disk is not None:
+            return self._disk
+        try:
+            found = os.statvfs(directory)
+        except OSError:
+            return LEAST_ON_DISK
+        share = (found.f_bavail * found.f_frsize + self.on_disk) // DISK_SHARE
+        return max(LEAST_ON_DISK, min(share, MOST_ON_DISK))
 
 
 class Spool:
     """One stream's bytes between `start` (all before is acknowledged) and `end`.
 
-    `dropped` counts bytes that found room nowhere. `directory/name.OFFSET` are the segments.
+    `dropped` counts bytes that found room nowhere; `bounded`: it was the share of the disk that was used up, not the
+    disk. `directory/name.OFFSET` are the segments.
     """
 
     def __init__(self, directory: str, name: str, budget: Budget) -> None:
         self._directory, self._name, self._budget = directory, name, budget
         self._segments: List[_Segment] = []
         self.dropped = 0
+        self.bounded = False
         self.end = 0
         self._reopen()
 
@@ -75,7 +99,9 @@ class Spool:
             path = os.path.join(self._directory, entry)
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             start = int(entry[len(prefix) :])
-            self._segments.append(_Segment(start, fd, path, start + os.fstat(fd).st_size))
+            size = os.fstat(fd).st_size
+            self._segments.append(_Segment(start, fd, path, start + size))
+            self._budget.on_disk += size
         if self._segments:
             self.end = self._segments[-1].end
 
@@ -99,11 +125,13 @@ class Spool:
                 return taken
 
     def _move(self, pipe: int) -> int:
-        segment = self._room()
+        room = self._budget.room_on_disk(self._directory)
+        self.bounded = room == 0
+        segment = self._room() if room else None
         if segment is not None:
             try:
                 used = segment.end - segment.start
-                moved = _splice(pipe, segment.fd, used, SEGMENT - used)
+                moved = _splice(pipe, segment.fd, used, min(SEGMENT - used, room))
                 self._grew(segment, moved)
                 return moved
             except OSError as error:
@@ -157,12 +185,17 @@ class Spool:
     def _grew(self, segment: _Segment, count: int) -> None:
         segment.end += count
         self.end = segment.end
+        if segment.path is not None:
+            self._budget.on_disk += count
 
     def _room(self) -> Optional[_Segment]:
         """The segment to write to; None where no file can be made."""
         last = self._segments[-1] if self._segments else None
         if last is not None and last.path is not None and last.end - last.start < SEGMENT:
             return last
+        return self._new_file()
+
+    def _new_file(self) -> Optional[_Segment]:
         path = os.path.join(self._directory, "%s.%016d" % (self._name, self.end))
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -181,11 +214,18 @@ class Spool:
         return offset, b""
 
     def acknowledge(self, offset: int) -> None:
-        """The controller has everything before `offset`: whole segments before it go."""
+        """The controller has everything before `offset`: whole segments before it go.
+
+        One file stays, as its name says how far the stream is; a large one gives way to an empty one."""
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.path is not None and last.end <= offset and last.end - last.start >= LARGE:
+            self._new_file()
         while len(self._segments) > 1 and self._segments[0].end <= offset:
             segment = self._segments.pop(0)
             if segment.path is None:
                 self._budget.left += segment.end - segment.start
+            else:
+                self._budget.on_disk -= segment.end - segment.start
             segment.remove()
 
     def close(self) -> None:

@@ -158,6 +158,8 @@ class Keeper:
         self._dir, self._outlet, self._journal = node_dir, outlet, journal
         self._told = False
         self._greeted = False  # no output flows before a controller said how much it has
+        drops = [e["streams"] for e in journal if e.get("event") == "drops"]
+        outlet.remember_drops(drops[-1] if drops else {})
 
     def serve(self, listener: socket.socket, lease: float) -> bool:
         """Until a controller releases (True) or none is heard for the lease (False)."""
@@ -216,6 +218,8 @@ class Keeper:
         link.flush()
         if self._greeted and link.backlog < HIGH_WATER:
             link.send_bytes(self._outlet.fill(HIGH_WATER))
+            for drop in self._outlet.new_drops():
+                link.send(drop.to_message())
         if self._outlet.drained and not self._told and self._greeted:
             self._told = True
             link.send(

@@ -92,7 +92,8 @@ def _dropped_line(event: Document) -> str | None:
     """Once a source: how much it was in the end stands in the closing lines."""
     if event["bytes"] < event.get("total", event["bytes"]):
         return None
-    return f"rank {event.get('rank')}'s output on {event.get('node')} is being dropped: it finds no room there"
+    why = "what waits there has its share of the disk" if event.get("why") == "bound" else "it finds no room there"
+    return f"rank {event.get('rank')}'s output on {event.get('node')} is being dropped: {why}"
 
 
 def _tree_line(event: Document) -> str:
