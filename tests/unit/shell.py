@@ -1,0 +1,49 @@
+"""Command lines of `allranks`, given in this process as a shell gives them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+
+from allranks.cli import main
+
+step_3 = pytest.mark.xfail(strict=True, reason="issue 13 step 3: settings table")
+step_4 = pytest.mark.xfail(strict=True, reason="issue 13 step 4: engines")
+
+
+class Answer(NamedTuple):
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON on standard output."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+class Shell:
+    """Gives words to `allranks`; the words' first is the verb."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *words: str) -> Answer:
+        self._monkeypatch.setattr(sys, "argv", ["allranks", *words])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        out, err = self._capsys.readouterr()
+        return Answer(int(ended.value.code or 0), out, err)
+
+
+def command_of(document: dict[str, Any]) -> list[str]:
+    """The words behind the interpreter and our runner, of the first rank of a dry run."""
+    argv: list[str] = document["nodes"][0]["ranks"][0]["argv"]
+    at = next((i for i, word in enumerate(argv) if word.endswith("/runner.py")), None)
+    return argv if at is None else argv[at + 1 :]
