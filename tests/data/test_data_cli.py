@@ -4,21 +4,18 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADERS = "tests/data/loaders.py"
-# Not `python -m allranks`: the verb's own file is under test, wherever main.py lists it.
-START = "import sys; from allranks.cli import main; main.VERBS.setdefault('data', ''); main.main()"
 
 
 def allranks(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", START, "data", *words]
     env = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(argv, capture_output=True, text=True, cwd=cwd, env=env, timeout=300)
+    return forked.call(["data", *words], cwd=cwd, env=env, timeout=300)
 
 
 def test_plan() -> None:

@@ -1,7 +1,7 @@
 """Starts the real `allranks` on a bed and looks at what it did, from outside.
 
 A run's processes are known by their working directory (each launch has its own, and no child of the test
-programs leaves it), so what is left is found without asking allranks.
+programs leaves it), so what is left is found without asking allranks. The launcher is forked (tests/forked.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.hosts.bed import Bed
 from tests.hosts.waiting import wait_until
 from tests.record.verdicts import keep
@@ -37,7 +38,7 @@ class Launch:
         self.work = place / "work"
         self.work.mkdir(parents=True, exist_ok=True)
         self.runs = place / "runs"
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | forked.Process | None = None
 
     def command(self, verb: str, *words: str) -> list[str]:
         return [PYTHON, "-m", "allranks", verb, *words]
@@ -51,8 +52,7 @@ class Launch:
         self, verb: str, *words: str, env: dict[str, str] | None = None, bound: float = BOUND
     ) -> subprocess.CompletedProcess[str]:
         """A verb that ends by itself."""
-        return subprocess.run(self.command(verb, *words), env=self.environment(env), cwd=self.work,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=bound)  # fmt: skip
+        return forked.call([verb, *words], cwd=self.work, env=self.environment(env), timeout=bound)
 
     def start(
         self, program: list[str], *options: str, hosts: str | None = None, nproc: int | None = 1,
@@ -63,11 +63,14 @@ class Launch:
         words += ["--nproc", str(nproc)] if nproc is not None else []
         words += ["--python", python] if python is not None else []
         words += ["--json"] if json_ else []
-        self.process = subprocess.Popen(
-            self.command("run", *words, "--", *program), env=self.environment(env), cwd=self.work,
-            stdin=subprocess.DEVNULL, stdout=(self.place / "stdout").open("w"),
-            stderr=(self.place / "stderr").open("w"), text=True, start_new_session=True,
-        )  # fmt: skip
+        return self.begin("run", *words, "--", *program, env=env)
+
+    def begin(self, verb: str, *words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Launch:
+        """Starts a verb in the background, in the place of what ran before."""
+        with (self.place / "stdout").open("w") as stdout, (self.place / "stderr").open("w") as stderr:
+            self.process = forked.popen(
+                [verb, *words], cwd=cwd or self.work, env=self.environment(env), stdout=stdout, stderr=stderr
+            )
         return self
 
     # -- looking -----------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 from tests.hosts.bed import Bed, Host
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.test_faults_clock import FAKETIME, python_ahead
@@ -41,16 +41,20 @@ class Checker:
 
     def call(self, *options: str, level: str = "full") -> dict[str, Any]:
         """The JSON document; the exit code and a human's text are consistent with it."""
-        words = [sys.executable, "-m", "allranks", "check", "--hosts", str(self.bed.hostfile_names), "--level", level,
+        words = ["check", "--hosts", str(self.bed.hostfile_names), "--level", level,
                  "--json", "--workdir", str(self.work), *options, "--", "train.py"]  # fmt: skip
-        environment = {**self.bed.env("root"), "ALLRANKS_RUNS_DIR": str(self.place / "runs")}
-        environment.pop("VIRTUAL_ENV", None)
-        done = subprocess.run(words, env=environment, cwd=self.place, capture_output=True, text=True, timeout=2 * BOUND)
+        done = self.allranks(*words)
         assert done.stdout, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         failed = any(f["status"] == "fail" for f in document["findings"])
         assert done.returncode == (3 if failed else 0) and document["ok"] is not failed
         return document
+
+    def allranks(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A verb, from the directory beside the working directory."""
+        environment = {**self.bed.env("root"), "ALLRANKS_RUNS_DIR": str(self.place / "runs")}
+        environment.pop("VIRTUAL_ENV", None)
+        return forked.call(words, env=environment, cwd=self.place, timeout=2 * BOUND)
 
     def found(self, *options: str, level: str = "full") -> Found:
         """(check, where, status) of all that is not ok; `where` is node, node>peer, or nodes with +."""
@@ -109,8 +113,7 @@ def test_a_clean_cluster_gives_no_alarm(check: Checker) -> None:
     directory = check.place / check.document["directory"]
     page = (directory / "report.html").read_text()
     assert "packet_loss" in page and "h4" in page
-    again = subprocess.run([sys.executable, "-m", "allranks", "check", "--from", str(directory), "--json"],
-                           capture_output=True, text=True, cwd=check.place)  # fmt: skip
+    again = check.allranks("check", "--from", str(directory), "--json")
     assert json.loads(again.stdout)["table"] == check.document["table"] and again.returncode == 0
     assert check.document["settings"]["h2"][0]["name"] == "GLOO_SOCKET_IFNAME"
     nothing_left(check.bed)
@@ -409,12 +412,10 @@ def test_a_foreign_listener_on_the_master_port(check: Checker) -> None:
 
 
 def test_a_host_that_is_off(check: Checker) -> None:
-    words = [sys.executable, "-m", "allranks", "check", "--hosts", str(check.bed.hostfile_names), "--json",
-             "--connect-timeout", "4s", "--level", "quick"]  # fmt: skip
+    hosts = str(check.bed.hostfile_names)
     check.bed.host("h2").link_down()
     try:
-        done = subprocess.run(words, env={**check.bed.env("root"), "ALLRANKS_RUNS_DIR": str(check.place / "runs")},
-                              cwd=check.place, capture_output=True, text=True, timeout=BOUND)  # fmt: skip
+        done = check.allranks("check", "--hosts", hosts, "--json", "--connect-timeout", "4s", "--level", "quick")
     finally:
         check.bed.host("h2").link_up()
     document = json.loads(done.stdout)
@@ -424,10 +425,8 @@ def test_a_host_that_is_off(check: Checker) -> None:
 
 
 def run(check: Checker, *options: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "allranks", "run", "--hosts", str(check.bed.hostfile_names), "--workdir",
-             str(check.work), "--python", "/usr/bin/python3", *options, "--", "train.py"]  # fmt: skip
-    environment = {**check.bed.env("root"), "ALLRANKS_RUNS_DIR": str(check.place / "runs")}
-    return subprocess.run(words, env=environment, cwd=check.place, capture_output=True, text=True, timeout=BOUND)
+    place = ["--hosts", str(check.bed.hostfile_names), "--workdir", str(check.work)]
+    return check.allranks("run", *place, "--python", "/usr/bin/python3", *options, "--", "train.py")
 
 
 def test_a_run_is_refused_and_can_be_allowed(check: Checker) -> None:

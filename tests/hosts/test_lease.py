@@ -30,12 +30,7 @@ def begun(bed: Bed, place: Path, *options: str, pause: str = SLOWLY) -> Launch:
 
 def begin(launch: Launch, verb: str, *words: str) -> Launch:
     """Another verb of the same run takes the launcher's place in `launch`."""
-    launch.process = subprocess.Popen(
-        launch.command(verb, *words), env=launch.environment(), cwd=launch.place, stdin=subprocess.DEVNULL,
-        stdout=(launch.place / "stdout").open("w"), stderr=(launch.place / "stderr").open("w"), text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    return launch
+    return launch.begin(verb, *words, cwd=launch.place)
 
 
 def log_bytes(launch: Launch, rank: int) -> bytes:

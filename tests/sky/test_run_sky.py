@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 
 BOUND = 120.0
 HERE = Path(__file__).parent
@@ -34,16 +34,16 @@ class Sky:
         (place / "allranks.toml").write_text(f"join-port = {port}\nlease = 8\n")
         self.env = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "ALLRANKS_STANDIN": str(self.state)}
 
-    def start(self, code: str, *options: str) -> subprocess.Popen[str]:
+    def start(self, code: str, *options: str) -> forked.Process:
         words = ["--sky", "--nodes", "2", "--nproc", "1", "--no-check", "--json", "--stop-grace", "3s", *options]
-        argv = [sys.executable, "-m", "allranks", "run", *words, "--", sys.executable, "-u", "-c", code]
-        return subprocess.Popen(argv, cwd=self.place, env=self.env, text=True, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=(self.place / "err").open("w"))  # fmt: skip
+        words = ["run", *words, "--", sys.executable, "-u", "-c", code]
+        with (self.place / "out").open("w") as out, (self.place / "err").open("w") as err:
+            return forked.popen(words, cwd=self.place, env=self.env, stdout=out, stderr=err)
 
-    def result(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        out, _ = process.communicate(timeout=BOUND)
-        found: dict[str, Any] = json.loads(out)
-        assert found["exit"] == process.returncode
+    def result(self, process: forked.Process) -> dict[str, Any]:
+        code = process.wait(BOUND)
+        found: dict[str, Any] = json.loads((self.place / "out").read_text())
+        assert found["exit"] == code
         return found
 
     @property
@@ -104,7 +104,7 @@ def test_autostop_leaves_the_machines(sky: Sky) -> None:
 
 
 def test_dry_run_calls_nothing(sky: Sky) -> None:
-    done = sky.start("pass", "--dry-run", "--env", "API_KEY=hunter2").communicate(timeout=BOUND)[0]
-    document = json.loads(done)
-    assert "API_KEY" in document["command"] and "hunter2" not in done
+    assert sky.start("pass", "--dry-run", "--env", "API_KEY=hunter2").wait(BOUND) == 0
+    printed = (sky.place / "out").read_text()
+    assert "API_KEY" in json.loads(printed)["command"] and "hunter2" not in printed
     assert not (sky.state / "calls").exists() and not (sky.place / "runs").exists()

@@ -38,7 +38,8 @@ class SlurmLaunch(Launch):
     ) -> SlurmLaunch:
         """`allranks run --slurm`: submits and follows."""
         words = ["--slurm", "--nodes", str(nodes), "--python", PYTHON, "--json", *options]
-        return self._popen(self.command("run", *words, "--", *program), env)
+        self.begin("run", *words, "--", *program, env=env)
+        return self
 
     def script(self, program: Sequence[str], *options: str, directives: Sequence[str] = (), start: str = "exec") -> str:
         """A user's own batch script with `allranks run` in it; gives the job's number. `start`: exec, or nothing."""

@@ -36,7 +36,7 @@ def test_the_queue_says_why_and_a_waiting_job_can_be_stopped(slurm: SlurmBed, tm
     slurm.call("sbatch", "-N4", "--exclusive", "--wrap", "sleep 600", "-o", "/dev/null", check=True)
     launch = SlurmLaunch(slurm, tmp_path)
     words = ["--slurm", "--nodes", "2", "--python", PYTHON, "--", *program("tell.py")]
-    launch._popen(launch.command("run", *words), None)
+    launch.begin("run", *words)
     wait_until(lambda: "Resources: it is the next in line" in launch.stdout, 60.0, f"a reason ({launch.stdout})")
     status = json.loads(launch.call("status", "--json").stdout)
     assert (status["state"], status["job"]["id"], status["job"]["state"]) == ("queued", launch.job, "PENDING")

@@ -7,14 +7,13 @@ import sys
 
 import pytest
 import tomllib
+from tests import forked
 
 from allranks.cli.main import VERBS
 
 
 def call(*words, cwd, env=None):
-    environment = {**os.environ, "NO_COLOR": "1", **(env or {})}
-    return subprocess.run([sys.executable, "-m", "allranks", *words], cwd=cwd, env=environment, text=True,
-                          capture_output=True, stdin=subprocess.DEVNULL, timeout=120)  # fmt: skip
+    return forked.call(words, cwd=cwd, env={**os.environ, "NO_COLOR": "1", **(env or {})})
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -25,6 +24,11 @@ def test_every_verb_has_help_with_an_example(verb, tmp_path):
 
 
 def test_version_and_usage(tmp_path):
+    """Also as people start it: in an interpreter of its own."""
+    python = [sys.executable, "-m", "allranks"]
+    assert subprocess.run([*python, "--version"], capture_output=True, text=True).stdout == "allranks 0.1.0\n"
+    done = subprocess.run([*python, "status", "nothing"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr == call("status", "nothing", cwd=tmp_path).stderr
     assert call("--version", cwd=tmp_path).stdout.strip() == "allranks 0.1.0"
     assert call(cwd=tmp_path).returncode == 2
     assert "example" in call("--help", cwd=tmp_path).stdout

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests import forked
 
 
 def render(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "allranks", "render", *words]
-    environment = {**os.environ, "NO_COLOR": "1"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+    return forked.call(["render", *words], cwd=cwd, env={**os.environ, "NO_COLOR": "1"})
 
 
 def test_files_are_written_once(tmp_path: Path) -> None:
