@@ -1,13 +1,15 @@
-"""Let every test say `from tests.… import …`, wherever pytest was started; settings that hold for all tests."""
+"""Let every test say `from tests.… import …`, wherever pytest was started; what holds for all tests."""
 
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:
@@ -15,14 +17,41 @@ if str(HERE.parent) not in sys.path:
 
 from tests.campaign import ONE, SECONDS, SEED, Campaign  # noqa: E402
 
+# -- order ---------------------------------------------------------------------------------------------
+
 # Directories whose files take minutes come first: what comes last should be short, as the other workers then idle.
-LONG = ("slurm", "hosts", "collectives_pairs", "collectives", "examples", "data", "node", "sky")
+LONG = ("collectives", "slurm", "hosts", "collectives_pairs", "examples", "data", "node", "sky")
+# These fork ranks from one process that has imported torch: it is started once, in the worker that has them all.
+FORKING = (
+    "tests/collectives/", "tests/collectives_pairs/", "tests/examples/test_train_fsdp.py", "tests/unit/test_train_lm.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which xdist hands out files."""
     place = {name: at for at, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.relative_to(HERE).parts[0], len(LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests go to one worker, and those of all files that fork ranks."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "forking" if nodeid.startswith(FORKING) else str(super()._split_scope(nodeid))
+
+    return ByFile(config, log)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Each worker collects all files: torch, imported by one of them, would cost each of them seconds."""
+    if "torch" in sys.modules and len(session.items) > 1000:
+        raise pytest.UsageError("a test file imports torch at its top: import it where it is used")
+
+
+# -- fuzzers -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -48,12 +77,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"seed {SEED} (ALLRANKS_FUZZ_SEED), {SECONDS:g} s a campaign")
 
 
+# -- examples of hypothesis ----------------------------------------------------------------------------
+
 # A busy machine makes examples slow, which is no finding: no deadline, no health check of speed. The examples are the
 # same in every run. `HYPOTHESIS_PROFILE=search` looks for new ones.
 ANY_SPEED = {"deadline": None, "suppress_health_check": (HealthCheck.too_slow, HealthCheck.data_too_large)}
 settings.register_profile("same", derandomize=True, database=None, **ANY_SPEED)
 settings.register_profile("search", print_blob=True, **ANY_SPEED)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
+settings.load_profile(PROFILE)
+if PROFILE == "same" and hasattr(providers, "_get_local_constants"):
+    # Examples hold constants of the modules that happen to be imported, whose sources are parsed for that.
+    providers._get_local_constants = lambda: providers._local_constants
 
 # Started in the background by a shell, everything below would ignore SIGINT: the tests of Ctrl-C could not pass.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.data.loaders import RIGHT, WRONG
+from tests.data.loader_names import RIGHT, WRONG
 
 ROOT = Path(__file__).resolve().parents[2]
 MORE = ("augmented", "own_subset", "augmented_not_sharded")
