@@ -25,22 +25,22 @@ def _need_root() -> None:
         pytest.skip(reason)
 
 
-def _module_bed(n: int, factory: pytest.TempPathFactory) -> Iterator[Bed]:
+def _shared_bed(n: int, factory: pytest.TempPathFactory) -> Iterator[Bed]:
     _need_root()
     with Bed.up(n, factory.mktemp(f"bed{n}-")) as bed:
         yield bed
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bed4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """Four hosts for all tests of a module; healed after each."""
-    yield from _module_bed(4, tmp_path_factory)
+    """Four hosts for all tests of a worker; healed after each."""
+    yield from _shared_bed(4, tmp_path_factory)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bed2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """Two hosts for all tests of a module; healed after each."""
-    yield from _module_bed(2, tmp_path_factory)
+    """Two hosts for all tests of a worker; healed after each."""
+    yield from _shared_bed(2, tmp_path_factory)
 
 
 @pytest.fixture

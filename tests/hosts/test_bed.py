@@ -14,6 +14,8 @@ import pytest
 from tests.hosts.bed import Bed, BedError, Host, Unavailable, missing, network
 from tests.hosts.bed.__main__ import main
 from tests.hosts.bed.host import read_process
+from tests.hosts.bed.linkfaults import LinkFaults
+from tests.hosts.bed.netfaults import NetworkFaults
 from tests.hosts.conftest import MakeBed
 from tests.hosts.waiting import wait_until
 
@@ -421,6 +423,54 @@ def test_a_bed_whose_owner_was_killed_is_swept(make_bed: MakeBed, tmp_path: Path
         owner.kill()
     network.sweep()
     assert not network.links(slot) and not network.namespaces(slot)
+
+
+def test_what_a_killed_owner_left_without_its_bridge_is_in_nobodys_way(make_bed: MakeBed) -> None:
+    """Whoever takes the slot next removes it: this test, or a session beside it."""
+    bed = make_bed(1)
+    network.call("ip", "link", "del", bed.slot.bridge)
+    assert bed.hosts[0].is_on
+    claimed = []
+    while not Path("/sys/class/net", bed.slot.bridge).exists():
+        claimed.append(network.claim(keep=False))
+    wait_until(lambda: not bed.hosts[0].is_on, what="the host without a bridge gone")
+    for slot in claimed:
+        network.release(slot)
+
+
+def test_every_verb_of_the_network_is_noted(bed2: Bed) -> None:
+    """A bed is healed only where one was called."""
+    undoing = {"link_up", "clear_network_faults", "undelay_link", "links", "outer"}
+    for faults in (NetworkFaults, LinkFaults):
+        verbs = {name for name in vars(faults) if not name.startswith("_")} - undoing
+        assert verbs and all(hasattr(getattr(faults, name), "__wrapped__") for name in verbs), verbs
+    one, two = bed2.hosts
+    one.clear_faults()
+    two.clear_faults()
+    one.rate_to(two, "50mbit")
+    assert "htb" in two.run(["tc", "qdisc"]).stdout
+    bed2.heal()
+    assert "htb" not in one.run(["tc", "qdisc"]).stdout + two.run(["tc", "qdisc"]).stdout
+
+
+@pytest.mark.slow
+def test_beds_that_are_made_at_the_same_time(tmp_path: Path) -> None:
+    """As by several sessions: each has hosts of its own, and none is in another's way."""
+    code = (
+        "import sys\nfrom tests.hosts.bed import Bed\n"
+        "for _ in range(3):\n"
+        "    with Bed.up(2, sys.argv[1]) as bed:\n"
+        "        bed.heal()\n"
+        "        print(bed.slot.number, bed.ssh('h2', 'hostname', check=True).stdout.strip(), flush=True)\n"
+    )
+    root = Path(__file__).parents[2]
+    owners = [
+        subprocess.Popen([sys.executable, "-c", code, str(place)], cwd=root, stdout=subprocess.PIPE, text=True)
+        for place in (tmp_path / str(n) for n in range(4))
+    ]
+    outputs = [owner.communicate(timeout=300)[0].split() for owner in owners]
+    assert [owner.returncode for owner in owners] == [0] * 4
+    assert [output[1::2] for output in outputs] == [["h2"] * 3] * 4
 
 
 def test_command_line(make_bed: MakeBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,7 +115,7 @@ class Bed:
             for host in bed.hosts:
                 host.boot()
             for host in bed.hosts:
-                host.wait_ready()
+                host.wait_booted()
         except BaseException:
             bed.down()
             raise
@@ -134,7 +134,7 @@ class Bed:
 
     def down(self) -> None:
         """Nothing is left: processes, namespaces, bridge, files (other files in the directory stay)."""
-        network.release(self.slot)
+        network.give_back(self.slot)
         for host in self.hosts:
             host.reap()
         for name in OURS:
@@ -161,7 +161,7 @@ class Bed:
             host.power_on(wait=False)
             host.kill_all()
         for host in self.hosts:
-            host.wait_ready()
+            host.wait_listening()
 
     def host(self, name: str) -> Host:
         for host in self.hosts:

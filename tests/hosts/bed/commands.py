@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import time
+
+BUSY = ("Device or resource busy", "Resource temporarily unavailable", "No buffer space available", "was interrupted")
+PATIENCE = 20.0  # seconds: other beds are made and taken down at the same time
 
 
 class BedError(Exception):
@@ -14,8 +18,17 @@ class Unavailable(BedError):
 
 
 def call(*argv: str, stdin: str | None = None, check: bool = True) -> str:
-    """Standard output of a command; BedError with its standard error if it fails."""
-    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    """Standard output of a command; BedError with its standard error if it fails.
+
+    Tried again where the kernel says that it is busy, unless nobody cares whether the command fails.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        busy = done.returncode != 0 and any(words in done.stderr for words in BUSY)
+        if not (check and busy) or time.monotonic() > end:
+            break
+        time.sleep(0.1)
     if check and done.returncode != 0:
         raise BedError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}\n{stdin or ''}")
     return done.stdout

@@ -7,10 +7,13 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from tests.hosts.bed.commands import BedError, batch, call
 from tests.hosts.bed.network import Slot, kill_in
@@ -19,6 +22,7 @@ from tests.hosts.waiting import wait_until
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 BOOT = Path(__file__).with_name("boot.sh")
+READY = 120.0  # seconds: a second on a quiet machine
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,20 @@ def read_process(pid: int) -> Process | None:
         cmdline=tuple(cmdline.decode(errors="replace").rstrip("\0").split("\0")),
         environ={name: value for name, _, value in pairs},
     )
+
+
+Verb = TypeVar("Verb", bound=Callable[..., None])
+
+
+def network_fault(verb: Verb) -> Verb:
+    """A verb that changes the host's network: only then is there something to clear."""
+
+    @wraps(verb)
+    def noted(self: HostBase, *words: Any, **named: Any) -> None:
+        self.note_network_fault()
+        verb(self, *words, **named)
+
+    return cast(Verb, noted)
 
 
 class HostBase:
@@ -120,7 +138,36 @@ class HostBase:
                 argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait_ready(self, timeout: float = 20.0) -> None:
+    def wait_booted(self) -> None:
+        """Until sshd greets; booted once more if that fails: the kernel may have been busy."""
+        try:
+            self.wait_ready()
+        except (AssertionError, BedError) as error:
+            print(f"{self.name} is booted again: {error}", file=sys.stderr)
+            self.power_off()
+            self.boot()
+            self.wait_ready()
+
+    def note_network_fault(self) -> None:
+        """In a file, as the next verb may be another process's."""
+        self._faulty.touch()
+
+    @property
+    def _faulty(self) -> Path:
+        return self.dir / "network-faults"
+
+    def wait_listening(self) -> None:
+        """Until sshd listens: what a login would show, for a tenth of its cost."""
+        wait_until(self._listens, READY, f"sshd of {self.name} listens (see {self.dir}/boot.log, sshd.log)")
+
+    def _listens(self) -> bool:
+        try:
+            lines = [line.split() for line in Path(f"/proc/{self.init}/net/tcp").read_text().splitlines()]
+        except OSError:
+            return False  # it is off
+        return any(fields[1].endswith(":0016") and fields[3] == "0A" for fields in lines)
+
+    def wait_ready(self, timeout: float = READY) -> None:
         """Until sshd greets."""
         wait_until(self._greets, timeout, f"sshd of {self.name} greets (see {self.dir}/boot.log, sshd.log)")
 

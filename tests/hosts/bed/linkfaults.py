@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.hosts.bed.commands import BedError, Unavailable, batch, in_netns
-from tests.hosts.bed.host import HostBase
+from tests.hosts.bed.host import HostBase, network_fault
 from tests.hosts.bed.netfaults import _cmdline
 from tests.hosts.waiting import wait_until
 
@@ -20,8 +20,10 @@ WIRE = Path(__file__).with_name("wire.py")
 
 
 class LinkFaults(HostBase):
+    @network_fault
     def rate_to(self, peer: HostBase, speed: str) -> None:
         """A slow path between this host and `peer`, both ways: "50mbit"; all else is as fast as ever."""
+        peer.note_network_fault()
         for one, other in ((self, peer), (peer, self)):
             lines = (
                 "qdisc replace dev eth0 root handle 1: htb r2q 1",
@@ -31,10 +33,12 @@ class LinkFaults(HostBase):
             )
             in_netns(one.netns, "tc", "-batch", "-", stdin="\n".join(lines) + "\n")
 
+    @network_fault
     def delay_to(self, peer: HostBase, ms: float) -> None:
         """Frames between this host and `peer` take `ms` longer, each way: they go by a wire of their own."""
         if not os.path.exists("/dev/net/tun"):
             raise Unavailable("delay_to needs /dev/net/tun (a TAP device), and this machine has none")
+        peer.note_network_fault()
         self.undelay_link()
         ends = (f"w{self.index}-{peer.index}", f"w{peer.index}-{self.index}")
         argv = [sys.executable, str(WIRE), self.netns, ends[0], peer.netns, ends[1], str(ms)]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.hosts.bed.commands import BedError, Unavailable, batch, call, in_netns
-from tests.hosts.bed.host import HostBase
+from tests.hosts.bed.host import HostBase, network_fault
 from tests.hosts.waiting import wait_until
 
 RELAY = Path(__file__).with_name("relay.py")
@@ -38,6 +38,7 @@ class NetworkFaults(HostBase):
         tap = f"{self.slot.bridge}t{self.index}"
         return tap if Path(f"/sys/class/net/{tap}").exists() else self.port
 
+    @network_fault
     def link_down(self) -> None:
         """The cable is pulled at the switch: nobody is told, packets vanish both ways."""
         call("ip", "link", "set", self.outer, "down")
@@ -47,23 +48,28 @@ class NetworkFaults(HostBase):
 
     # The firewall; the host's own connections to itself pass, as with real ones
 
+    @network_fault
     def _filter(self, rule: str) -> None:
         in_netns(self.netns, "nft", "-f", "-", stdin=f"{TABLE}{RULE} {rule}\n")
 
+    @network_fault
     def drop_port(self, port: int, proto: str = "tcp") -> None:
         """Filtered: who connects to this port of the host waits and hears nothing."""
         self._filter(f"{proto} dport {port} drop")
 
+    @network_fault
     def reject_port(self, port: int) -> None:
         """Refused at once, as if nothing listened there."""
         self._filter(f"tcp dport {port} reject with tcp reset")
 
+    @network_fault
     def drop_high_ports(self, except_: Iterable[int] = ()) -> None:
         """Only low ports (ssh) and `except_` take new connections: what many sites have."""
         ports = ", ".join(str(p) for p in except_)
         unless = f"tcp dport != {{ {ports} }} " if ports else ""
         self._filter(f"tcp dport 1024-65535 {unless}tcp flags & (syn|ack) == syn drop")
 
+    @network_fault
     def drop_from(self, peer: HostBase | str) -> None:
         """One way: this host hears nothing of `peer`, which still hears this host."""
         for family, address in _addresses(peer):
@@ -71,6 +77,7 @@ class NetworkFaults(HostBase):
 
     # The wire
 
+    @network_fault
     def loss(self, percent: float, peer: HostBase | str | None = None) -> None:
         """Packets lost at random, in each direction (only from and to `peer`, if given); ARP passes."""
         drop = f"meta protocol != arp numgen random mod 10000 < {round(percent * 100)} drop"
@@ -84,6 +91,7 @@ class NetworkFaults(HostBase):
             lines.append(f"add rule netdev wire outward {family} daddr {address} {drop}")
         in_netns(self.netns, "nft", "-f", "-", stdin=WIRE + "\n".join(lines) + "\n")
 
+    @network_fault
     def rate(self, speed: str | None) -> None:
         """A slow cable, both ways: "10mbit"; None: as fast as it goes."""
         self._rate_out(speed)
@@ -99,6 +107,7 @@ class NetworkFaults(HostBase):
         if speed:
             call("tc", "qdisc", "add", "dev", self.outer, *_bucket(speed))
 
+    @network_fault
     def mtu(self, size: int) -> None:
         """The host believes in this MTU. Above 1500: the bridge loses larger frames without a word.
 
@@ -106,11 +115,13 @@ class NetworkFaults(HostBase):
         """
         in_netns(self.netns, "ip", "link", "set", "eth0", "mtu", str(size), "gso_max_segs", "1")
 
+    @network_fault
     def path_mtu(self, size: int) -> None:
         """The switch port carries less than the host believes: large frames vanish both ways."""
         in_netns(self.netns, "ip", "link", "set", "eth0", "gso_max_segs", "1")
         call("ip", "link", "set", self.outer, "mtu", str(size))
 
+    @network_fault
     def delay(self, ms: float) -> None:
         """Each frame takes `ms` longer, each way (so a round trip twice that).
 
@@ -158,6 +169,7 @@ class NetworkFaults(HostBase):
 
     # Interfaces
 
+    @network_fault
     def add_interface(self, name: str, cidr: str, *, first: bool = False) -> None:
         """A second interface, up and running, that leads nowhere. `first`: listed before eth0.
 
@@ -191,6 +203,9 @@ class NetworkFaults(HostBase):
             in_netns(self.slot.void, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", check=False)
 
     def clear_network_faults(self) -> None:
+        """Undo what the verbs above did, if any was called."""
+        if not self._faulty.exists():
+            return
         self._undelay()
         self.link_up()
         call("tc", "qdisc", "del", "dev", self.port, "root", check=False)
@@ -200,6 +215,7 @@ class NetworkFaults(HostBase):
         batch("link set eth0 mtu 1500 gso_max_segs 65535 up", netns=self.netns)
         batch(*(f"link del {name}" for name in extra), netns=self.netns, check=False)  # some go by themselves
         batch(f"link set {self.port} mtu 1500")
+        self._faulty.unlink()
 
 
 def _addresses(peer: HostBase | str) -> list[tuple[str, str]]:

@@ -7,10 +7,10 @@ says who owns it, so a bed whose owner was killed is found and removed by the ne
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,16 +73,41 @@ def _start_time(pid: int) -> str:
 
 
 def _bridges() -> dict[str, str]:
-    """Name → alias of every bridge that is ours."""
-    found = json.loads(call("ip", "-j", "link", "show", "type", "bridge") or "[]")
-    return {b["ifname"]: b.get("ifalias", "") for b in found if b.get("ifname", "").startswith(PREFIX)}
+    """Name → alias of every bridge that is ours. From sysfs: a dump of `ip` is cut short when others change links."""
+    bridges = {}
+    for path in Path("/sys/class/net").glob(f"{PREFIX}*/bridge"):
+        with suppress(OSError):  # gone meanwhile
+            bridges[path.parent.name] = (path.parent / "ifalias").read_text().strip()
+    return bridges
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    """Several sessions may make beds at once."""
+    with open("/run/allranks-beds.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _owner() -> str:
+    return f"{os.getpid()}:{_start_time(os.getpid())}"
 
 
 def claim(*, keep: bool) -> Slot:
     """A free slot with its bridge up. `keep`: the bed outlives this process."""
-    with open("/run/allranks-beds.lock", "w") as lock:  # several sessions may make beds at once
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _lock():
         return _claim(keep)
+
+
+def give_back(slot: Slot) -> None:
+    """Release the slot, unless it is another's by now."""
+    owner = _bridges().get(slot.bridge)
+    if owner in (_owner(), KEPT):
+        release(slot)
+    elif owner is None:
+        with _lock():
+            if slot.bridge not in _bridges():
+                _clear(slot)
 
 
 def _claim(keep: bool) -> Slot:
@@ -99,7 +124,8 @@ def _claim(keep: bool) -> Slot:
                 continue
             raise
         try:
-            _dress(slot, KEPT if keep else f"{os.getpid()}:{_start_time(os.getpid())}")
+            _clear(slot)  # of a bed that was not taken down to its end
+            _dress(slot, KEPT if keep else _owner())
         except BedError:
             call("ip", "link", "del", slot.bridge, check=False)
             raise
@@ -184,11 +210,26 @@ def _is_dead(pid: int) -> bool:
 
 
 def release(slot: Slot) -> None:
-    """Nothing of the slot is left: processes, links, namespaces, bridge."""
-    spaces = namespaces(slot)
-    for netns in spaces:
-        kill_in(netns)
-    ports = [n for n in links(slot) if n != slot.bridge]
-    batch(*(f"link del {n}" for n in ports), *(f"netns del {n}" for n in spaces), check=False)
-    call("ip", "link", "del", slot.bridge, check=False)
-    wait_until(lambda: not links(slot) and not namespaces(slot), 60.0, f"links of {slot.bridge} gone")
+    """Nothing of the slot is left: processes, links, namespaces, and last the bridge, which is the lock."""
+    _clear(slot)
+
+    def no_bridge() -> bool:
+        call("ip", "link", "del", slot.bridge, check=False)
+        return not links(slot)
+
+    wait_until(no_bridge, 60.0, f"{slot.bridge} gone")
+
+
+def _clear(slot: Slot) -> None:
+    """Remove processes, ports and namespaces, again and again while the kernel is busy with them."""
+
+    def nothing_left() -> bool:
+        spaces = namespaces(slot)
+        for netns in spaces:
+            kill_in(netns)
+        ports = [name for name in links(slot) if name != slot.bridge]
+        if spaces or ports:
+            batch(*(f"link del {n}" for n in ports), *(f"netns del {n}" for n in spaces), check=False)
+        return not spaces and not ports
+
+    wait_until(nothing_left, 60.0, f"links and namespaces of {slot.bridge} gone")
