@@ -7,15 +7,21 @@ import json
 import multiprocessing
 import os
 import random
+import runpy
 import signal
 import socket
+import sys
 import time
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 GENEROUS = 120.0  # seconds: this machine may be busy
-PRELOAD = ["allranks.collectives.start", "torch.distributed.fsdp", "torch.distributed.device_mesh"]
+PRELOAD = [
+    "allranks.collectives.start", "torch.distributed.fsdp", "torch.distributed.device_mesh",
+    # Optimizers import torch._dynamo when they are made: four seconds that each rank of an example would spend.
+    "torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.profiler", "torch.utils.checkpoint",
+]  # fmt: skip
 CONTEXT = multiprocessing.get_context("forkserver")
 CUT = "TEST_CUT"  # the rank whose connections break in all_gather
 FOREIGN = ("ALLRANKS_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "NCCL_", "GLOO_")
@@ -48,6 +54,18 @@ def environment(rank: int, world: int, per_node: int, port: int, **more: str) ->
     place = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % per_node, "LOCAL_WORLD_SIZE": per_node,
              "GROUP_RANK": rank // per_node, "MASTER_PORT": port}  # fmt: skip
     return {**kept, **{name: str(value) for name, value in place.items()}, "MASTER_ADDR": "127.0.0.1", **more}
+
+
+def be_script(env: dict[str, str], script: str, words: list[str], log: str) -> None:
+    """In the forked process: as `python SCRIPT …` would be, with its output in a file."""
+    for number in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = [script, *words]
+    sys.path[0] = os.path.dirname(script)
+    runpy.run_path(script, run_name="__main__")
+    sys.stdout.flush()
 
 
 def be_rank(env: dict[str, str], words: tuple[str, ...], stem: str, sabotaged: tuple[str, ...]) -> None:

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import queue
-import random
 import signal
 import socket
 import subprocess
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collectives import gang as gang_
+from tests.hosts.waiting import wait_until
 
 pytestmark = [
     pytest.mark.torch,
@@ -31,54 +32,48 @@ NAMES = "h1,h2,h3,h4"
 GENEROUS = 150  # seconds: this machine may be busy
 
 
-def free_port() -> int:
-    """Outside the range the kernel hands out by itself: tests run side by side."""
-    while True:
-        port = random.randint(11000, 30000)
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
-
-
 class Gang:
-    """Four nodes on loopback, one rank each or more."""
+    """Four nodes on loopback, one rank each or more, forked from a process that has imported torch."""
 
     def __init__(self, out: Path, *words: str, ranks_here: int = 1, without: tuple[int, ...] = (), **more: str) -> None:
-        self.out, self.lines = out, ""
-        base = {name: value for name, value in os.environ.items() if not name.startswith(("ALLRANKS_", "TEST_"))}
-        base.update({"PYTHONPATH": str(SOURCE), **more}, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-        base.update(WORLD_SIZE=str(4 * ranks_here), LOCAL_WORLD_SIZE=str(ranks_here), OMP_NUM_THREADS="1")
-        command = [sys.executable, DRIVE, "--nodes", NAMES, "--quick", "--out", str(out), *words]
-        self.ranks: dict[int, subprocess.Popen[str]] = {}
-        for rank in range(4 * ranks_here):
-            if rank not in without:
-                place = {"RANK": rank, "GROUP_RANK": rank // ranks_here, "LOCAL_RANK": rank % ranks_here}
-                env = {**base, **{name: str(value) for name, value in place.items()}}
-                self.ranks[rank] = subprocess.Popen(
-                    command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-                )
+        self.out, self.port = out, gang_.free_port()
+        self.world, self.ranks_here, self.more = 4 * ranks_here, ranks_here, {"OMP_NUM_THREADS": "1", **more}
+        self.words = ["--nodes", NAMES, "--quick", "--out", str(out), *words]
+        self.ranks = {rank: self._start(rank) for rank in range(self.world) if rank not in without}
+
+    def _start(self, rank: int) -> Any:
+        process = gang_.CONTEXT.Process(
+            target=gang_.be_script, args=(self._environment(rank), DRIVE, self.words, str(self._log(rank)))
+        )
+        process.start()
+        return process
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        return gang_.environment(rank, self.world, self.ranks_here, self.port, **self.more)
+
+    def _log(self, rank: int) -> Path:
+        return self.out.parent / f"{rank}.log"
+
+    @property
+    def lines(self) -> str:
+        """What rank 0 has printed."""
+        return self.said(0)
+
+    def said(self, rank: int) -> str:
+        return self._log(rank).read_text(errors="replace") if self._log(rank).exists() else ""
 
     def until(self, words: str) -> None:
-        """Read rank 0's lines up to one that has these words."""
-        watcher = threading.Timer(GENEROUS, self.ranks[0].kill)
-        watcher.start()
-        stdout = self.ranks[0].stdout
-        assert stdout is not None
-        for line in stdout:
-            self.lines += line
-            if words in line:
-                watcher.cancel()
-                return
-        raise AssertionError(f"{words!r} did not come: {self.lines}")
+        """Wait for rank 0 to print these words."""
+        wait_until(lambda: words in self.lines or not self.ranks[0].is_alive(), GENEROUS, f"{words!r} ({self.lines})")
+        assert words in self.lines
 
     def codes(self, *, of: tuple[int, ...] = ()) -> dict[int, int]:
         """Exit codes, once these ranks (all) have ended."""
         found = {}
         for rank in of or tuple(self.ranks):
-            output, errors = self.ranks[rank].communicate(timeout=GENEROUS)
-            self.lines += output if rank == 0 else ""
-            assert "Traceback" not in errors, errors
-            found[rank] = self.ranks[rank].returncode
+            self.ranks[rank].join(GENEROUS)
+            assert "Traceback" not in self.said(rank), self.said(rank)
+            found[rank] = self.ranks[rank].exitcode
         return found
 
     def rows(self) -> list[dict[str, Any]]:
@@ -90,11 +85,12 @@ class Gang:
     def end(self) -> None:
         for rank in self.ranks.values():
             rank.kill()
-            rank.communicate()
+            rank.join(GENEROUS)
 
 
 @pytest.fixture
 def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
+    gang_.warm_up()
     started: list[Gang] = []
 
     def start(*words: str, **more: Any) -> Gang:
@@ -132,7 +128,7 @@ def test_every_pair_is_measured_both_ways(gang: Callable[..., Gang]) -> None:
 
 
 @pytest.mark.slow
-def test_it_runs_from_the_archive_that_nodes_get(gang: Callable[..., Gang], tmp_path: Path) -> None:
+def test_it_runs_from_the_archive_that_nodes_get(tmp_path: Path) -> None:
     """Nothing but these files: an import of anything else of allranks fails here."""
     archive = tmp_path / "tools.zip"
     with zipfile.ZipFile(archive, "w") as file:
@@ -140,9 +136,17 @@ def test_it_runs_from_the_archive_that_nodes_get(gang: Callable[..., Gang], tmp_
         for path in (*(SOURCE / "allranks/collectives").rglob("*.py"), *(SOURCE / "allranks/links").glob("*.py"),
                      SOURCE / "allranks/findings.py"):  # fmt: skip
             file.write(path, path.relative_to(SOURCE))
-    run = gang(PYTHONPATH=str(archive))
-    run.codes()
-    assert pairs_of(run.links()) == ALL
+    out = tmp_path / "out.jsonl"
+    base = {"PYTHONPATH": str(archive), "OMP_NUM_THREADS": "1"}
+    port = gang_.free_port()
+    ranks = [
+        subprocess.Popen([sys.executable, DRIVE, "--nodes", NAMES, "--quick", "--out", str(out)],
+                         env=gang_.environment(rank, 4, 1, port, **base), stderr=subprocess.PIPE, text=True)
+        for rank in range(4)
+    ]  # fmt: skip
+    assert not any("Traceback" in rank.communicate(timeout=GENEROUS)[1] for rank in ranks)
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert pairs_of([row for row in rows if row["kind"] == "link"]) == ALL
 
 
 @pytest.mark.slow
@@ -158,7 +162,7 @@ def test_pairs_known_as_dead_are_left_out(gang: Callable[..., Gang]) -> None:
 def test_a_leader_that_goes_costs_only_its_pairs(gang: Callable[..., Gang], how: signal.Signals) -> None:
     run = gang("--timeout", "4s")
     run.until("round 1/3")
-    run.ranks[2].send_signal(how)
+    os.kill(run.ranks[2].pid, how)
     codes = run.codes(of=(0, 1, 3))
     assert codes == {0: 3, 1: 3, 3: 3}, run.lines
     links = run.links()
@@ -279,7 +283,7 @@ def test_nothing_gets_through() -> None:
 
 
 def test_a_refused_connection_is_known_at_once_on_both_sides() -> None:
-    found = both(60.0, lambda port: free_port())
+    found = both(60.0, lambda port: gang_.free_port())
     assert "refused" in str(found["one"]) and str(found["two"]) == "one could not connect"
 
 

@@ -1,7 +1,7 @@
-"""Audits loaders of this folder with one import of torch: `python -m tests.data.play WORLD LOCAL BATCHES NAME…`.
+"""Audits loaders of this folder with one import of torch: `python -m tests.data.play WORLD LOCAL BATCHES,… NAME…`.
 
 BATCHES `all` is `data audit`: whole epochs, and a single rank's pass beside them. A number is `run --audit-data`:
-the first batches of each rank, and nothing else. JSON on standard output.
+the first batches of each rank, and nothing else. JSON on standard output: by BATCHES, by name.
 """
 
 import json
@@ -25,15 +25,19 @@ def in_run(make, world, local, batches):
 
 
 def main() -> None:
-    world, local, batches, names = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
-    found = {}
-    for name in names:
-        make, size = getattr(loaders, name), 1 if name == "single_rank" else world
-        if batches == "all":
-            found[name] = audit(make, world_size=size, gpus_per_node=local).to_json()
-        else:
-            found[name] = in_run(make, size, local, int(batches)).to_json()
-    json.dump(found, sys.stdout)
+    world, local, how_many, names = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(","), sys.argv[4:]
+    audits = {}
+    for batches in how_many:
+        audits[batches] = {name: audited(name, world, local, batches) for name in names}
+    json.dump(audits, sys.stdout)
+
+
+def audited(name, world, local, batches):
+    make = getattr(loaders, name)
+    size = 1 if name == "single_rank" else world
+    if batches == "all":
+        return audit(make, world_size=size, gpus_per_node=local).to_json()
+    return in_run(make, size, local, int(batches)).to_json()
 
 
 if __name__ == "__main__":

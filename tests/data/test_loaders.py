@@ -26,21 +26,23 @@ WORDS = {
 pytestmark = pytest.mark.torch
 
 
-def play(batches: str) -> dict[str, dict]:
-    argv = [sys.executable, "-m", "tests.data.play", "4", "2", batches, *WRONG, *RIGHT, *MORE]
+@pytest.fixture(scope="module")
+def audits() -> dict[str, dict[str, dict]]:
+    """By `all` and by the first four batches, and by the name of the loader."""
+    argv = [sys.executable, "-m", "tests.data.play", "4", "2", "all,4", *WRONG, *RIGHT, *MORE]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def whole() -> dict[str, dict]:
-    return play("all")
+def whole(audits: dict[str, dict[str, dict]]) -> dict[str, dict]:
+    return audits["all"]
 
 
 @pytest.fixture(scope="module")
-def first() -> dict[str, dict]:
-    return play("4")
+def first(audits: dict[str, dict[str, dict]]) -> dict[str, dict]:
+    return audits["4"]
 
 
 def faults(document: dict) -> list[dict]:

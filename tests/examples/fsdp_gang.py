@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from tests.collectives import gang
 
-# Optimizers import torch._dynamo when they are made: four seconds that ranks would spend each.
-PRELOAD = ["torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.profiler", "torch.utils.checkpoint"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPT = EXAMPLES / "train_fsdp.py"
 SMALL = ("model.num_layers=2", "model.model_dim=32", "model.num_heads=2", "model.context=32", "training.batch_size=2")
-
-
-def warm_up() -> None:
-    """The process that ranks are forked from, with what this example imports too, where it isn't started yet."""
-    gang.PRELOAD.extend(name for name in PRELOAD if name not in gang.PRELOAD)
-    gang.warm_up()
-
-
-def be_rank(env: dict[str, str], words: list[str], log: str) -> None:
-    """In the forked process: as `python train_fsdp.py …` would be."""
-    for number in (1, 2):
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.argv = [str(SCRIPT), *words]
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-    sys.stdout.flush()
 
 
 def words(*changes: str) -> list[str]:
@@ -53,8 +32,8 @@ class Run:
         for rank in range(world):
             more = {"OMP_NUM_THREADS": "1", "ALLRANKS_OUTPUT_DIR": str(out), **env}
             whole = gang.environment(rank, world, per_node or world, port, **more)
-            arguments = (whole, words(*changes), str(out / f"{rank}.log"))
-            self.ranks.append(gang.CONTEXT.Process(target=be_rank, args=arguments))
+            arguments = (whole, str(SCRIPT), words(*changes), str(out / f"{rank}.log"))
+            self.ranks.append(gang.CONTEXT.Process(target=gang.be_script, args=arguments))
             self.ranks[-1].start()
 
     def codes(self) -> list[int | None]:

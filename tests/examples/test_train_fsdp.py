@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
-from tests.examples.fsdp_gang import EXAMPLES, SCRIPT, Run, warm_up, words  # noqa: E402
+from tests.collectives.gang import warm_up  # noqa: E402
+from tests.examples.fsdp_gang import EXAMPLES, SCRIPT, Run, words  # noqa: E402
 
 CLOSE = 1e-4  # of a loss near 5: sums in another order
 
@@ -70,9 +71,9 @@ def test_it_learns_and_tells_each_rank_s_share(straight: Run) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "mesh"),
-    [("shard_grad_op", "1 x 4 (copies x shards), ranks [[0, 1, 2, 3]]"),
+    [pytest.param("shard_grad_op", "1 x 4 (copies x shards), ranks [[0, 1, 2, 3]]", marks=pytest.mark.slow),
      ("hybrid_shard", "2 x 2 (copies x shards), ranks [[0, 1], [2, 3]]"),
-     ("none", "4 x 1 (copies x shards), ranks [[0], [1], [2], [3]]")],
+     pytest.param("none", "4 x 1 (copies x shards), ranks [[0], [1], [2], [3]]", marks=pytest.mark.slow)],
     ids=["shard_grad_op", "hybrid_shard", "none"],
 )  # fmt: skip
 def test_every_strategy_gives_the_same_losses(strategy: str, mesh: str, straight: Run, tmp_path: Path) -> None:

@@ -83,14 +83,15 @@ def test_a_script_of_the_shell(launch: Launch) -> None:
 
 
 @needs_torch
-def test_torchrun(launch: Launch) -> None:
-    result = launch.start(program("v_gloo.py", "sum"), "--launcher", "torchrun", nproc=2).result()
+@pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_torchrun(launch: Launch, nproc: int) -> None:
+    result = launch.start(program("v_gloo.py", "sum"), "--launcher", "torchrun", nproc=nproc).result()
     assert (result["exit"], result["verdict"]) == (0, None)
-    said = all_logs(launch)
-    for rank in range(4):
-        assert f"rank {rank} of 4, local {rank % 2}: sum 10" in said
-    assert initialised(launch) == [0, 1, 2, 3]
-    assert [e["ranks"] for e in launch.events("all-initialised")] == [4]
+    said, world = all_logs(launch), 2 * nproc
+    for rank in range(world):
+        assert f"rank {rank} of {world}, local {rank % nproc}: sum {sum(range(world + 1))}\n" in said
+    assert initialised(launch) == list(range(world))
+    assert [e["ranks"] for e in launch.events("all-initialised")] == [world]
     assert launch.alive() == []
 
 

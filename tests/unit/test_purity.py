@@ -5,6 +5,7 @@ environment. All modules are small, typed and documented.
 """
 
 import ast
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +59,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 

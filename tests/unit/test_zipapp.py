@@ -46,9 +46,9 @@ def test_a_bare_python_has_the_verbs_options(archive, verb):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["join", "--nnodes", "two"], "--nnodes"),
+        pytest.param(["join", "--nnodes", "two"], "--nnodes", marks=pytest.mark.slow),
         (["join", "--nnodes", "2", "--", "x.py"], "set --node-rank, --master-addr"),
-        (["join", "--nodes", "2"], "unrecognized arguments: --nodes"),
+        pytest.param(["join", "--nodes", "2"], "unrecognized arguments: --nodes", marks=pytest.mark.slow),
     ],
 )
 def test_wrong_use_is_exit_2_and_one_sentence(archive, words, said):
