@@ -1,10 +1,10 @@
-# make demo: the main job on this machine. make test: every test that can run here.
+# make demo: the main job on this machine. make test: every test that can run here. make test-fast: the unit tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-slow test-launchers fuzz lint bench corpus setup system browser clean
+.PHONY: demo test test-fast test-slow test-launchers fuzz lint bench corpus setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -40,19 +40,32 @@ browser:
 	|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 	    chromium-headless-shell; }
 
-test: $(VENV)/.test system
-	$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder
+# Byte code is kept, that of the tests too: each worker reads all of them.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-test-slow: $(VENV)/.test system browser
-	$(BIN)/python -m pytest -m slow
-	$(BIN)/python -m pytest tests/browser
+$(VENV)/.collected: $(VENV)/.test $(shell find src tests -name '*.py')
+	$(BIN)/python -m compileall -q src
+	$(PYTEST) --collect-only -qq > /dev/null
+	touch $@
+
+test: $(VENV)/.collected system
+	$(PYTEST) -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder
+
+# No hosts, no torch, no Python but this one: under a minute.
+FAST := tests/unit tests/checks tests/diagnose tests/rules tests/golden tests/overlap tests/data
+
+test-fast: $(VENV)/.collected
+	$(PYTEST) -m 'not (slow or hosts or torch)' -n 2 --dist loadfile $(FAST)
+
+test-slow: $(VENV)/.collected system browser
+	$(PYTEST) -m slow
+	$(PYTEST) tests/browser
 
 # The fuzzers of `make test` for longer, each time with other input: FUZZ seconds each. They say how many cases they have
 # tried. A test takes part with the mark `fuzz` and the fixture `campaign` (tests/campaign.py).
 FUZZ ?= 120
 fuzz: $(VENV)/.test
-	ALLRANKS_FUZZ_SECONDS=$(FUZZ) HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -m fuzz tests
+	ALLRANKS_FUZZ_SECONDS=$(FUZZ) HYPOTHESIS_PROFILE=search $(PYTEST) -m fuzz tests
 
 # accelerate and deepspeed for real, in an environment of their own over torch's (docs/launchers.md). The default
 # tests skip these.
