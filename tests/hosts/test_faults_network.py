@@ -140,6 +140,8 @@ def exchanged(bed: Bed, tmp_path: Path) -> list[dict[str, object]]:
     result = done(bed, launch)
     for rank in range(3):
         assert "SUM 3 OVER eth0" in launch.log(rank)
+    assert sorted(e["rank"] for e in launch.events("rank-initialised")) == [0, 1, 2]
+    assert [e["ranks"] for e in launch.events("all-initialised")] == [3] and result["timing"]["initialised"] > 0
     findings: list[dict[str, object]] = result["findings"]
     assert {f["status"] for f in findings} <= {"warn"}
     return findings

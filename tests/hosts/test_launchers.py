@@ -37,6 +37,7 @@ def initialised(launch: Launch) -> list[int]:
 # -- direct ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_torch
 def test_direct_with_a_real_process_group(launch: Launch) -> None:
     result = launch.start(program("v_gloo.py", "sum"), nproc=2).result()
@@ -176,8 +177,8 @@ def ask_stacks(launch: Launch, rank: int) -> dict[str, Any]:
 def test_stacks_of_a_python_rank(launch: Launch) -> None:
     launch.start(program("nasty.py"), hosts="h1").until_running(1)
     found = ask_stacks(launch, 0)
-    assert found["how"] == "signal"
-    assert "nasty.py" in found["text"] and "most recent call first" in found["text"]
+    assert found["how"] == "py-spy"
+    assert "nasty.py" in found["text"] and "MainThread" in found["text"]
     assert launch.rank_pid(0), "it has survived being asked"
     launch.call("stop", "--now")
     launch.all_gone()
@@ -186,7 +187,7 @@ def test_stacks_of_a_python_rank(launch: Launch) -> None:
 def test_stacks_of_a_program_that_would_die_of_the_signal(launch: Launch) -> None:
     launch.start(["/bin/sh", "-c", "touch up-0; sleep 600"], hosts="h1").until_running(1)
     found = ask_stacks(launch, 0)
-    assert "could not look" in found["error"]
+    assert "no dump handler" in found["error"]
     assert launch.rank_pid(0), "the signal was not sent"
     launch.call("stop", "--now")
     launch.all_gone()

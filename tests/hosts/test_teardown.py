@@ -13,14 +13,17 @@ from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
 from tests.hosts.waiting import wait_until
 
-RANKS = 8
+RANKS = 6
 
 
-def begun(bed: Bed, place: Path, *words: str, options: tuple[str, ...] = (), user: str = "root") -> Launch:
-    """Eight ranks on four hosts, up and with their children."""
-    launch = Launch(bed, place, user).start(program("nasty.py", *words), *options, nproc=2)
-    launch.until_running(RANKS)
-    assert len(launch.alive()) >= RANKS * 4
+def begun(
+    bed: Bed, place: Path, *words: str, options: tuple[str, ...] = (), user: str = "root", hosts: int = 3
+) -> Launch:
+    """Two ranks on each of these hosts, up and with their children."""
+    names = ",".join(host.name for host in bed.hosts[:hosts])
+    launch = Launch(bed, place, user).start(program("nasty.py", *words), *options, nproc=2, hosts=names)
+    launch.until_running(2 * hosts)
+    assert len(launch.alive()) >= 2 * hosts * 4
     return launch
 
 
@@ -29,7 +32,7 @@ def go(launch: Launch) -> None:
 
 
 def test_an_exception_ends_every_rank_and_child(bed4: Bed, tmp_path: Path) -> None:
-    launch = begun(bed4, tmp_path, "raise", "3")
+    launch = begun(bed4, tmp_path, "raise", "3", hosts=4)
     go(launch)
     result = launch.result()
     assert launch.alive() == []

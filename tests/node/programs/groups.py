@@ -92,7 +92,7 @@ def quiet_helper():
     while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline:
         time.sleep(0.05)  # torch's own threads end in their own time
     say([t.name for t in threading.enumerate()], len(os.listdir("/proc/self/task")), files())
-    dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(os.environ["RANK"]), world_size=2)
+    dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
     dist.barrier()
     say("asked:", asked())
     dist.destroy_process_group()
