@@ -1,10 +1,10 @@
-"""Host lists: what expands to what, what is refused, and that compress is the inverse."""
+"""Host lists: what expands to what, what is refused, and that fold is the inverse."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.cluster import compress, expand
+from allranks.cluster import expand, fold
 from allranks.cluster.hostlist import MAX_HOSTS, split_list
 from allranks.errors import UsageError
 
@@ -23,6 +23,11 @@ from allranks.errors import UsageError
         ("h1, h2 ,h3,", ["h1", "h2", "h3"]),
         ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
         ("[1-2]n", ["1n", "2n"]),
+        ("n[0-8/4]", ["n0", "n4", "n8"]),
+        ("n[08-12/2,3]x", ["n08x", "n10x", "n12x", "n3x"]),
+        ("n[1-2/5]", ["n1"]),
+        ("n[1-5]!n3", ["n1", "n2", "n4", "n5"]),
+        ("m,n[01-04]!n[01,04]!n02", ["m", "n03"]),
         ("::1", ["::1"]),
         ("[::1]", ["[::1]"]),
         ("[fe80::1%eth0],n[1-2]", ["[fe80::1%eth0]", "n1", "n2"]),
@@ -51,6 +56,14 @@ def test_expands(text: str, names: list[str]) -> None:
         ("n[1-2-3]", "not a number"),
         ("n[٣-٤]", "not a number"),
         ("n[4-1]", "runs backwards"),
+        ("n[1-4/0]", "a step of 0"),
+        ("n[1-4/-1]", "not a number"),
+        ("n[1/2]", "not a number"),
+        ("n[0100-660]", "same number of digits"),
+        ("n[1-4]!m1", "'m1' is excluded"),
+        ("n[1-4]!n[1-4]", "every host is excluded"),
+        ("n1,!n2", "before and behind"),
+        ("n[1-4]!", "before and behind"),
         ("n[4-3]", "runs backwards"),
         ("n[1-04]", "same number of digits"),
         ("n[0-9999999999]", "more than 4096"),
@@ -90,8 +103,8 @@ def test_a_message_stays_short_whatever_was_given() -> None:
         (["a", "b1", "b2", "::1"], "a,b[1-2],::1"),
     ],
 )
-def test_compresses(names: list[str], text: str) -> None:
-    assert compress(names) == text
+def test_folds(names: list[str], text: str) -> None:
+    assert fold(names) == text
 
 
 _PIECES = st.sampled_from(["a", "b-", ".x", "0", "1", "9", "09", "10", "99", "100", "_"])
@@ -99,19 +112,19 @@ _NAMES = st.lists(_PIECES, min_size=1, max_size=5).map("".join)
 
 
 @given(st.lists(_NAMES | st.sampled_from(["::1", "fe80::1%eth0"]), min_size=1, max_size=60))
-def test_expand_is_the_inverse_of_compress(names: list[str]) -> None:
-    assert expand(compress(names)) == names
+def test_expand_is_the_inverse_of_fold(names: list[str]) -> None:
+    assert expand(fold(names)) == names
 
 
 @given(st.integers(0, 10**6), st.integers(1, 300), st.integers(1, 8))
 def test_one_run_is_one_group(first: int, count: int, width: int) -> None:
     names = [f"n{number:0{width}d}" for number in range(first, first + count)]
-    short = compress(names)
+    short = fold(names)
     assert expand(short) == names
     assert "," not in short
 
 
-_TEXT = st.text(alphabet="ab019-,[]:%@. \t\n\x00é", max_size=40) | st.text(max_size=40)
+_TEXT = st.text(alphabet="ab019-/!,[]:%@. \t\n\x00é", max_size=40) | st.text(max_size=40)
 
 
 @given(_TEXT)

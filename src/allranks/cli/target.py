@@ -19,6 +19,8 @@ from allranks.errors import ConfigError, HostfileError, UsageError
 from allranks.spec import RunSpec
 from allranks.spec.layers import Resolved, resolve
 
+from .nodegroups import expand_groups, has_groups
+
 CONFIG_NAME = "allranks.toml"
 FILE_LIMIT = 1 << 20
 
@@ -82,7 +84,8 @@ def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
     elif "/" in spec.hosts or spec.hosts.endswith((".txt", ".hosts")):
         raise HostfileError(f"{spec.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
     else:
-        nodes, source = parse_host_argument(spec.hosts), "--hosts"
+        listed = expand_groups(spec.hosts, os.environ) if has_groups(spec.hosts) else spec.hosts
+        nodes, source = parse_host_argument(listed), "--hosts"
     return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
 
 

@@ -5,14 +5,14 @@ Pure: text in, frozen objects out. No socket, no file, no environment.
 
 from .build import make_cluster, virtual_cluster
 from .hostfile import parse_host_argument, parse_hostfile, render_hostfile
-from .hostlist import compress, expand
+from .hostlist import expand, fold
 from .nodes import Cluster, Node
 
 __all__ = [
     "Cluster",
     "Node",
-    "compress",
     "expand",
+    "fold",
     "make_cluster",
     "parse_host_argument",
     "parse_hostfile",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from .hostlist import expand_item, split_list
+from .hostlist import EXCLUDE, exclude, expand_item, split_exclusions, split_list
 from .names import check_host, check_ipv6, check_user, show
 
 MAX_SLOTS = 1024
@@ -77,11 +77,13 @@ def _unknown(name: str, equals: str) -> str:
 
 def _item(item: str, attributes: dict[str, str]) -> Iterator[Entry]:
     """The entries of one item `user@hosts:port`, its attributes beside it."""
-    user, hosts = _split_user(item, attributes.get("user"))
+    included, excluded = split_exclusions(item) if EXCLUDE in item else (item, [])
+    user, hosts = _split_user(included, attributes.get("user"))
     host, port_text, is_ipv6 = _split_port(hosts)
     port = _port(item, host, port_text, attributes)
     slots = _slots(attributes)
-    for name in [host] if is_ipv6 else expand_item(host):
+    names = [host] if is_ipv6 else expand_item(host)
+    for name in exclude(names, excluded, item) if excluded else names:
         yield Entry(check_host(name), user, port, slots)
 
 

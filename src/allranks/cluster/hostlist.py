@@ -1,8 +1,8 @@
-"""Host lists as Slurm writes them: `node[01-04,07],login1` to names, and names back to such a list.
+"""Host lists as Slurm and ClusterShell write them: `node[01-04,07],login1` to names, and names back to such a list.
 
-`expand` knows several groups in a name (`a[1-2]b[3-4]`, the last one runs fastest), suffixes and zero
-padding (the width of a range's first number). It does not judge names: `names.check_host` does. Brackets
-around something with a colon are an IPv6 literal and stay as they are.
+`expand` knows several groups in a name (`a[1-2]b[3-4]`, the last one runs fastest), suffixes, zero padding (the
+width of a range's first number), steps (`node[0-8/2]`) and exclusion (`node[1-8]!node[3,5]`). It does not judge
+names: `names.check_host` does. Brackets around something with a colon are an IPv6 literal and stay as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .names import show
 MAX_HOSTS = 4096
 MAX_DIGITS = 18
 MAX_NAME = 512
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+EXCLUDE = "!"
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?")
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -49,8 +50,37 @@ def expand(text: str) -> list[str]:
     return names
 
 
+def split_exclusions(item: str) -> tuple[str, list[str]]:
+    """The hosts of an item and the names that it takes out of them: `n[1-4]!n2` is `n[1-4]`, [`n2`]."""
+    hosts, *excluded_lists = item.split(EXCLUDE)
+    if not hosts.strip(" \t") or not all(text.strip(" \t") for text in excluded_lists):
+        raise UsageError(f"{show(item)}: write hosts before and behind '!', such as node[1-8]!node3")
+    excluded: list[str] = []
+    for text in excluded_lists:
+        excluded += expand_item(text.strip(" \t"))
+    return hosts.rstrip(" \t"), excluded
+
+
 def expand_item(item: str, limit: int = MAX_HOSTS) -> list[str]:
     """All names of one item, a list without commas outside brackets."""
+    if EXCLUDE not in item:
+        return _expand_groups(item, limit)
+    hosts, excluded = split_exclusions(item)
+    return exclude(_expand_groups(hosts, limit), excluded, item)
+
+
+def exclude(names: Sequence[str], excluded: Sequence[str], item: str) -> list[str]:
+    """The names without those excluded; UsageError for an excluded name that is not there, or where none is left."""
+    for name in excluded:
+        if name not in names:
+            raise UsageError(f"{show(item)}: {show(name)} is excluded, but is not among the hosts before '!'")
+    rest = [name for name in names if name not in excluded]
+    if not rest:
+        raise UsageError(f"{show(item)}: every host is excluded")
+    return rest
+
+
+def _expand_groups(item: str, limit: int) -> list[str]:
     parts: list[Sequence[str]] = []
     end, count = 0, 1
     for match in _GROUP.finditer(item):
@@ -68,8 +98,8 @@ def expand_item(item: str, limit: int = MAX_HOSTS) -> list[str]:
     return ["".join(words) for words in itertools.product(*parts)]
 
 
-def compress(names: Iterable[str]) -> str:
-    """The names, in their order, as a short host list: `expand(compress(names))` gives them back."""
+def fold(names: Iterable[str]) -> str:
+    """The names, in their order, as a short host list: `expand(fold(names))` gives them back."""
     rest = list(names)
     items: list[str] = []
     start = 0
@@ -103,20 +133,24 @@ def _numbers(group: str, item: str, limit: int) -> list[str]:
         match = _RANGE.fullmatch(part.strip(" \t"))
         if not match:
             raise UsageError(f"{show(item)}: {show(part)} is not a number or a range; write node[01-04,07]")
-        numbers += _range(match[1], match[2] or match[1], item, limit - len(numbers))
+        numbers += _range(match[1], match[2] or match[1], match[3] or "1", item, limit - len(numbers))
     return numbers
 
 
-def _range(low: str, high: str, item: str, limit: int) -> list[str]:
-    if max(len(low), len(high)) > MAX_DIGITS:
+def _range(low: str, high: str, step: str, item: str, limit: int) -> list[str]:
+    if max(len(low), len(high), len(step)) > MAX_DIGITS:
         raise UsageError(f"{show(item)}: a number of more than {MAX_DIGITS} digits")
-    if high.startswith("0") and len(high) != len(low):
+    padded = high.startswith("0") or (low.startswith("0") and len(high) < len(low))
+    if padded and len(high) != len(low):
         raise UsageError(f"{show(item)}: {low}-{high}: write both numbers with the same number of digits")
     first, last = int(low), int(high)
     if last < first:
         raise UsageError(f"{show(item)}: {low}-{high} runs backwards; write {high}-{low}")
-    _check_count(last - first + 1, item, limit)
-    return [str(n).zfill(len(low)) for n in range(first, last + 1)]
+    if int(step) == 0:
+        raise UsageError(f"{show(item)}: a step of 0; write {low}-{high} or {low}-{high}/2")
+    numbers = range(first, last + 1, int(step))
+    _check_count(len(numbers), item, limit)
+    return [str(number).zfill(len(low)) for number in numbers]
 
 
 def _can_group(name: str) -> bool:

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from allranks.cluster.hostlist import compress
+from allranks.cluster.hostlist import fold
 from allranks.errors import UsageError
 
 WARN_BEFORE = 15  # seconds from the end of the grace to the job's own end: for logs and a word
@@ -58,7 +58,7 @@ def step_command(job: str, nodes: Sequence[str], version: tuple[int, int], scrip
         f"--nodes={len(nodes)}",
         f"--ntasks={len(nodes)}",
         "--ntasks-per-node=1",
-        f"--nodelist={compress(nodes)}",
+        f"--nodelist={fold(nodes)}",
         "--job-name=allranks",
         "--input=all",
         "--label",
