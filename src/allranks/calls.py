@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from allranks.errors import AllranksError, Interrupted, NodeError, UsageError
-from allranks.spec.secrets import is_secret_name
+from allranks.settings.secrets import is_secret_name
 
 NEGATED = {"check": "--no-check", "fold": "--no-fold"}  # options that are on unless they are taken away
 SEVERAL = {"data_paths": "--data-path", "ssh_options": "--ssh-option"}

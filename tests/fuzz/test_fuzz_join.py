@@ -29,7 +29,7 @@ from allranks.cli.join import own_of
 from allranks.node.dial import Dialler, Outcome, Refused, Rules
 from allranks.node.frames import Decoder, FrameError, pack_json
 from allranks.node.secure import HELLO, Handshake, Records, pack_control
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.fuzz
 SECRET = b"0123456789abcdef0123"

@@ -21,7 +21,7 @@ from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Attempt
 from allranks.plan.render import RENDERERS, Request
 from allranks.preflight.figures import flat_yaml
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 HERE = Path(__file__).parent
 CONFIG = """# ours

@@ -20,7 +20,7 @@ from allranks.node import tree as landing
 from allranks.node.frames import Decoder
 from allranks.node.tree import has_results
 from allranks.plan.tree import CHUNK, WINDOW
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 ROOT = Path(__file__).parents[2]
 OLDEST = next(iter(sorted(Path("/root/.pyenv/versions").glob("3.8*/bin/python"))), None)

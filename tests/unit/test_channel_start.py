@@ -25,7 +25,7 @@ from allranks.gang import session as sessions
 from allranks.gang.checking import look
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 LONG = 45.0  # seconds of every time limit: no test here waits for one
 BOUND = 30.0

@@ -12,7 +12,7 @@ from allranks.cluster.build import virtual_cluster
 from allranks.gang import session as sessions
 from allranks.gang.controller import Controller
 from allranks.report.live import JsonView
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 
 def left(work: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from allranks.plan.fabric import Setting, explain
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 CASE = json.loads((Path(__file__).parents[1] / "checks/gate/proved.json").read_text())
 SPEC = RunSpec(hosts="h1,h2,h3")

@@ -48,7 +48,7 @@ from allranks.gang.states import (
     Unreachable,
 )
 from allranks.preflight.registry import built_in
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 PORT = 29500
 BEGIN = 1000.0

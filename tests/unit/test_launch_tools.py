@@ -13,9 +13,9 @@ from allranks.plan.launchers.deepspeed import hostfile
 from allranks.plan.launchers.settings import launcher_settings, needed_modules
 from allranks.plan.launchers.words import read_training
 from allranks.plan.ranks import NodePlan
-from allranks.spec import RunSpec, resolve
-from allranks.spec.fields import LAUNCHERS as NAMES
-from allranks.spec.tools import read_tool
+from allranks.settings import RunSpec, resolve
+from allranks.settings.fields import LAUNCHERS as NAMES
+from allranks.settings.tools import read_tool
 
 
 @pytest.mark.parametrize(

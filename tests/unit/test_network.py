@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from allranks.plan.network import choose_address, offered, share_network
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 PORT = 29500
 

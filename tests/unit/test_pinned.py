@@ -12,7 +12,7 @@ from allranks.plan.environment import Place
 from allranks.plan.pinned import MOST_REACHES, NotPinned, Own, Pin
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 FACTS = {"interpreter": {"path": "/opt/py/bin/python"}}
 MARK = "run-1-a/node_01"

@@ -14,7 +14,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "allranks"
-PURE_PACKAGES = ("protocol", "cluster", "spec", "plan", "preflight", "diagnose", "links", "overlap")
+PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "links", "overlap")
 GANG = ("machine", "roster", "states", "members", "places", "remarks", "hanging", "auditing", "gathering", "spares",
         "lingering", "policy", "history", "groups", "signals")  # fmt: skip
 REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "machines")
@@ -142,7 +142,7 @@ def faults_of(files: list[Path], judge: Callable[[Path], Iterator[str]]) -> list
 
 def test_there_is_something_to_look_at() -> None:
     names = {name_of(path) for path in pure_files()}
-    assert {"cluster/hostfile.py", "spec/layers.py", "findings.py", "errors.py"} <= names
+    assert {"cluster/hostfile.py", "settings/layers.py", "findings.py", "errors.py"} <= names
     assert len(all_files()) > len(names)
 
 
@@ -180,7 +180,7 @@ def test_every_module_has_a_docstring_and_a_name_that_says_something() -> None:
     assert [name_of(path) for path in all_files() if {"utils", "util"} & {path.stem, *path.parts}] == []
 
 
-HERE = PACKAGE / "spec" / "example.py"
+HERE = PACKAGE / "settings" / "example.py"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_forbidden_imports_are_found(text: str) -> None:
     [
         "import re", "from dataclasses import dataclass", "from .runspec import RunSpec", "from . import units",
         "from ..cluster.names import show", "from allranks.gang.machine import Gang", "from ..errors import UsageError",
-        "from allranks.spec import RunSpec", "from ..gang import states",
+        "from allranks.settings import RunSpec", "from ..gang import states",
     ],
 )  # fmt: skip
 def test_permitted_imports_are_left_alone(text: str) -> None:

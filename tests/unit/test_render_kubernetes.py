@@ -20,7 +20,7 @@ from allranks.plan.render import RENDERERS, Request
 from allranks.plan.render.kubernetes import manifests, master_name, pod_names, secret_manifest
 from allranks.plan.render.pods import Job, grace_seconds, laid_over, object_name, pod_template
 from allranks.plan.render.yamltext import read_yaml, yaml_text
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kubernetes"
 KINDS = ("job", "jobset", "trainjob", "pods")
@@ -313,8 +313,8 @@ def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
 
     from allranks.cli.join import command
     from allranks.plan.joining import OUTSIDE
-    from allranks.spec.fields import READERS
-    from allranks.spec.words import _NOT_OF_RUN
+    from allranks.settings.fields import READERS
+    from allranks.settings.words import _NOT_OF_RUN
 
     passed = set(READERS) - set(OUTSIDE) - set(_NOT_OF_RUN) - {"test"}
     taken = {"check" if name == "no_check" else name for name in inspect.signature(command).parameters}

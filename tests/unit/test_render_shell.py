@@ -11,7 +11,7 @@ from allranks.cluster.build import make_cluster
 from allranks.cluster.hostfile import parse_host_argument
 from allranks.plan.plan import make_plan
 from allranks.plan.render import RENDERERS, Request
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 
 def run(place: Path, prelude: str, renderer: str) -> subprocess.CompletedProcess[str]:

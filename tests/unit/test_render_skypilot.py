@@ -17,7 +17,7 @@ from allranks.errors import UsageError
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Request
 from allranks.plan.render.skypilot import hidden_names, sky_task
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "skypilot"
 CLOUD = RunSpec(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, gpus="H100:8", infra="aws",

@@ -11,7 +11,7 @@ from allranks.cluster import Cluster, Node
 from allranks.plan.plan import make_plan
 from allranks.plan.render import RENDERERS, Request
 from allranks.plan.render.slurm import batch_script
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 SPECS = {

@@ -34,8 +34,8 @@ from allranks.diagnose.slurm import (
 )
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.slurm import check_sbatch, read_version, step_command, step_environment
-from allranks.spec import RunSpec, resolve
-from allranks.spec.words import as_options, secret_values
+from allranks.settings import RunSpec, resolve
+from allranks.settings.words import as_options, secret_values
 
 # -- the allocation ------------------------------------------------------------------------------------
 

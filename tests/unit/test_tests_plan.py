@@ -10,7 +10,7 @@ from allranks.cluster import Cluster, Node
 from allranks.gang.tested import findings_of
 from allranks.plan.ranks import SuiteNodes
 from allranks.plan.testing import arguments
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 NODES = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(4))
 

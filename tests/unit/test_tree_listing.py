@@ -15,7 +15,7 @@ import pytest
 from allranks.backends import tree as backend
 from allranks.backends.tree import LARGE, Archive, list_tree, pack_tree
 from allranks.errors import UsageError
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 SPEC = RunSpec(command=("train.py",))
 GIT_ENV = {

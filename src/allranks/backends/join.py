@@ -27,8 +27,8 @@ from allranks.node.frames import PROTOCOL, Decoder, Frame, Output, pack_json
 from allranks.node.secure import LEAST_SECRET
 from allranks.plan.launchers.words import read_command
 from allranks.plan.pinned import NotPinned, Own, Pin
-from allranks.spec import RunSpec
-from allranks.spec.secrets import redact_argv
+from allranks.settings import RunSpec
+from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option
 
 from .bundle import BOOT, MARKER, payload

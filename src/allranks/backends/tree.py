@@ -21,7 +21,7 @@ from typing import IO
 from allranks.errors import UsageError
 from allranks.plan.launchers.words import read_training
 from allranks.plan.tree import Tree
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 from allranks.text import format_size
 
 MOST_BYTES = 256 << 20

@@ -25,9 +25,9 @@ from allranks.plan.render.pods import CONTAINER, Job, object_name
 from allranks.plan.render.yamltext import yaml_text
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
-from allranks.spec import RunSpec
-from allranks.spec.document import to_document
-from allranks.spec.secrets import redact_argv
+from allranks.settings import RunSpec
+from allranks.settings.document import to_document
+from allranks.settings.secrets import redact_argv
 
 from .exits import CTRL_C, DONE, TERMINATED
 from .podfile import read_texts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from allranks.backends.slurm.claims import is_ours
 from allranks.cluster import Cluster
 from allranks.diagnose.naming import listed
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 if TYPE_CHECKING:
     from allranks.backends.slurm.inside import Inside

@@ -25,8 +25,8 @@ from allranks.preflight.judge import of_level, table
 from allranks.report.table import counts, document, finding_lines, grouped, setting_lines, table_lines
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
-from allranks.spec import RunSpec
-from allranks.spec.document import from_document
+from allranks.settings import RunSpec
+from allranks.settings.document import from_document
 
 from . import exits
 from .allocated import with_step

@@ -19,7 +19,7 @@ from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
 from allranks.plan.render.yamltext import yaml_text
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .exits import DONE
 

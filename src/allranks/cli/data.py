@@ -14,7 +14,7 @@ from allranks.data.bandwidth import measured
 from allranks.data.steps import FORMULA, Asked, explain_observed, plan
 from allranks.data.tables import coverage_lines, finding_lines, plan_lines
 from allranks.errors import UsageError
-from allranks.spec.units import parse_duration, parse_size
+from allranks.settings.units import parse_duration, parse_size
 
 from . import exits
 from .options import AsJson, RunsDir

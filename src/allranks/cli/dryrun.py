@@ -17,8 +17,8 @@ from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
-from allranks.spec import RunSpec
-from allranks.spec.secrets import redact_argv, redact_env
+from allranks.settings import RunSpec
+from allranks.settings.secrets import redact_argv, redact_env
 
 from .allocated import step_argv
 

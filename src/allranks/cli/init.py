@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from allranks.errors import UsageError
-from allranks.spec.template import commented_config
+from allranks.settings.template import commented_config
 
 from .options import AsJson
 from .target import CONFIG_NAME

@@ -27,9 +27,9 @@ from allranks.plan.pinned import Own
 from allranks.report.lines import LinesView
 from allranks.report.live import View
 from allranks.report.text import verdict_lines
-from allranks.spec import RunSpec
-from allranks.spec.layers import Resolved
-from allranks.spec.whereabouts import node_names, whereabouts
+from allranks.settings import RunSpec
+from allranks.settings.layers import Resolved
+from allranks.settings.whereabouts import node_names, whereabouts
 
 from . import exits
 from .check import choose, look

@@ -10,7 +10,7 @@ import typer
 
 from allranks.cluster import Cluster
 from allranks.gang.sweeper import ask
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .target import find_cluster, resolve_options
 

@@ -13,7 +13,7 @@ from allranks.errors import UsageError
 from allranks.report.fold import Folder
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
-from allranks.spec.units import parse_duration
+from allranks.settings.units import parse_duration
 
 from .options import RunName, RunsDir
 from .places import find_run

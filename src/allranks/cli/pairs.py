@@ -17,7 +17,7 @@ from allranks.gang import checking
 from allranks.preflight.pairs import Pair, tried
 from allranks.report.text import finding_line
 from allranks.runs.directory import RunDirectory
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from . import exits
 from .check import Progress

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from allranks.runs.directory import RunDirectory
-from allranks.spec.layers import resolve
+from allranks.settings.layers import resolve
 
 from .target import read_config
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from allranks.errors import UsageError
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 LIMIT = 1 << 20
 WANT = "set a YAML file with a pod's metadata and spec"

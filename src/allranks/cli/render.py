@@ -18,8 +18,8 @@ from allranks.plan.launchers.settings import launcher_settings
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, Request
-from allranks.spec import RunSpec
-from allranks.spec.layers import Resolved
+from allranks.settings import RunSpec
+from allranks.settings.layers import Resolved
 
 from .engines import engine_options, pods
 from .options import HOW, NETWORK, PLACES, TARGET, Text, option

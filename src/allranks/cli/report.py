@@ -26,7 +26,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.runs.gather import MOST_LOGS, gather
 from allranks.runs.loose import Part
-from allranks.spec.secrets import is_secret_name
+from allranks.settings.secrets import is_secret_name
 
 from .diagnose import progress
 from .options import AsJson, RunName, RunsDir

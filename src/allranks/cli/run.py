@@ -21,8 +21,8 @@ from allranks.gang.view import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import over_when_interrupted
-from allranks.spec import RunSpec
-from allranks.spec.layers import Resolved
+from allranks.settings import RunSpec
+from allranks.settings.layers import Resolved
 
 from . import exits
 from .allocated import Reach, allocated

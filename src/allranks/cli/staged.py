@@ -21,7 +21,7 @@ from allranks.plan.testing import of_a_stage
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.runs.directory import RunDirectory
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from . import exits
 

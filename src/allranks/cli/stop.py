@@ -15,7 +15,7 @@ import typer
 from allranks.node.processes import Process, read_process, send_signal
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
-from allranks.spec.units import parse_duration
+from allranks.settings.units import parse_duration
 
 from .places import runs_directory
 

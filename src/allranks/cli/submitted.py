@@ -28,10 +28,10 @@ from allranks.runs.concluded import LATE, OUTPUT, conclude
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
 from allranks.runs.result import untold_result
-from allranks.spec import RunSpec
-from allranks.spec.document import to_document
-from allranks.spec.secrets import redact_argv, redact_text
-from allranks.spec.words import secret_values
+from allranks.settings import RunSpec
+from allranks.settings.document import to_document
+from allranks.settings.secrets import redact_argv, redact_text
+from allranks.settings.words import secret_values
 
 from .exits import CTRL_C, DONE, TERMINATED
 from .signals import Signals

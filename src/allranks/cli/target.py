@@ -16,8 +16,8 @@ from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step, require_nodes
 from allranks.errors import ConfigError, HostfileError, UsageError
-from allranks.spec import RunSpec
-from allranks.spec.layers import Resolved, resolve
+from allranks.settings import RunSpec
+from allranks.settings.layers import Resolved, resolve
 
 from .nodegroups import expand_groups, has_groups
 

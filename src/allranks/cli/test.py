@@ -10,7 +10,7 @@ import typer
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.errors import UsageError
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .allocated import with_step
 from .dryrun import describe

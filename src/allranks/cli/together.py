@@ -15,7 +15,7 @@ from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from . import exits
 from .run import opening

@@ -7,7 +7,7 @@ from pathlib import Path
 from allranks.errors import UsageError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.tests import read_rows
-from allranks.spec.units import size_of
+from allranks.settings.units import size_of
 
 
 def measured(text: str, runs_dir: str) -> float:

@@ -16,7 +16,7 @@ from allranks.preflight.judge import judge
 from allranks.preflight.schedule import covered
 from allranks.runs.directory import RunDirectory
 from allranks.runs.preflight import Document, document, save
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .inspection import Inspection
 from .places import judge_request

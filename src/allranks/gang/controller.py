@@ -24,7 +24,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
 from allranks.runs.logs import LogWriter
 from allranks.runs.preflight import document, save
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
 from .contact import Member

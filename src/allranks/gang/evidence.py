@@ -9,7 +9,7 @@ from allranks.findings import Verdict
 from allranks.plan.interfaces import addresses
 from allranks.runs.directory import RunDirectory
 from allranks.runs.incident import read_log
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .machine import Gang
 from .states import Exit

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allranks.findings import Finding, Where
-from allranks.spec.tools import FRAMEWORKS, read_tool
+from allranks.settings.tools import FRAMEWORKS, read_tool
 
 from .roster import Roster
 from .states import Action, Note, Report

@@ -22,7 +22,7 @@ from allranks.node.frames import PROTOCOL, Frame
 from allranks.plan.network import offered
 from allranks.plan.reach import main_addresses, other_ways
 from allranks.preflight.schedule import peers_of
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
 from .clocks import Clock

@@ -19,8 +19,8 @@ from allranks.errors import UsageError
 from allranks.findings import Finding, Verdict, Where
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import untold_result, write_result
-from allranks.spec import RunSpec
-from allranks.spec.document import to_document
+from allranks.settings import RunSpec
+from allranks.settings.document import to_document
 from allranks.text import format_duration
 
 

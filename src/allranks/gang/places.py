@@ -13,8 +13,8 @@ from allranks.plan.launchers.settings import launcher_settings, needed_modules
 from allranks.plan.launchers.words import launched_by, read_training
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
-from allranks.spec import RunSpec
-from allranks.spec.document import to_document
+from allranks.settings import RunSpec
+from allranks.settings.document import to_document
 
 from .members import NodeState
 

@@ -10,7 +10,7 @@ from allranks.cluster import Cluster
 from allranks.diagnose.incident import Pause
 from allranks.findings import Finding
 from allranks.plan.ranks import Plan
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .members import NodeState, RankState
 from .places import Setting

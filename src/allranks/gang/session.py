@@ -30,9 +30,9 @@ from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import over_when_interrupted, write_result
-from allranks.spec import RunSpec
-from allranks.spec.document import from_document, to_document
-from allranks.spec.secrets import redact_argv
+from allranks.settings import RunSpec
+from allranks.settings.document import from_document, to_document
+from allranks.settings.secrets import redact_argv
 
 from .controller import Controller
 from .history import History

@@ -11,7 +11,7 @@ from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
 from allranks.node.frames import Frame
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .ranks import Attempt, NodePlan
 from .versions import older_than

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from allranks.preflight.checks.fabric import matches, ports_text
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .interfaces import Facts, InterfaceChoice, interface_of, nccl_settings, on_link
 from .network import choose_address, share_network

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from allranks.errors import UsageError
-from allranks.spec import RunSpec
-from allranks.spec.fields import option_name
-from allranks.spec.words import as_options
+from allranks.settings import RunSpec
+from allranks.settings.fields import option_name
+from allranks.settings.words import as_options
 
 # What the objects around the command say: where it runs, in which directory, with which variables.
 OUTSIDE = (

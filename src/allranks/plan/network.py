@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.findings import Finding, Where
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .interfaces import (
     Facts,

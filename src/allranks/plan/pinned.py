@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allranks.cluster import Node
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .environment import Place
 from .network import MAX_OFFERS

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.cluster import Cluster, Node
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .environment import Place, Process, rank_environment, weak_names
 from .launchers import LAUNCHERS, collectives

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .interfaces import Facts, getifaddrs, is_host_local, on_link
 from .network import choose_address, offered

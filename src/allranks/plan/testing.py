@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .ranks import SuiteNodes
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.spec.secrets import REDACTED, is_secret_name
+from allranks.settings.secrets import REDACTED, is_secret_name
 
 from . import secretforms as forms
 

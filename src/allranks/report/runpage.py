@@ -295,8 +295,8 @@ _DEFAULT = re.compile(r"schema|command|name|hosts|local|dry_run|json|fold")
 
 def settings(run: Document) -> list[tuple[str, str]]:
     """What the user set, as far as it differs from nothing: names and values."""
-    from allranks.spec import RunSpec
-    from allranks.spec.document import to_document
+    from allranks.settings import RunSpec
+    from allranks.settings.document import to_document
 
     usual = to_document(RunSpec())
     return [(name, str(value)) for name, value in _part(run, "spec").items()

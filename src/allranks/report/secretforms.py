@@ -3,7 +3,7 @@
 A row is a kind, and where in a text it finds secrets. Tokens are matched by the form that
 their issuer gives them. What has no form of its own (a wandb key is 40 hexadecimal digits, as is a git hash) is
 found by the name or the command beside it: `ASSIGNED`, `FLAGGED`, `SET` and `PAIRED` give a name that
-`allranks.spec.secrets` judges. All patterns are for one line.
+`allranks.settings.secrets` judges. All patterns are for one line.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 from allranks.errors import ConfigError
 from allranks.findings import Finding
-from allranks.spec.secrets import redact_env
+from allranks.settings.secrets import redact_env
 
 from .directory import RunDirectory
 

@@ -28,7 +28,7 @@ from allranks.diagnose.slurm import NO_PYTHON, Advice, error_lines, nodes_at_fau
 from allranks.findings import Finding, Where
 from allranks.node.netfacts import interfaces
 from allranks.plan.slurm import step_command, step_environment
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from . import jobs
 

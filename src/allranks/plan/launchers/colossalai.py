@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from allranks.spec import RunSpec
-from allranks.spec.tools import Tool
+from allranks.settings import RunSpec
+from allranks.settings.tools import Tool
 
 from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from allranks.spec import RunSpec
-from allranks.spec.tools import read_tool
+from allranks.settings import RunSpec
+from allranks.settings.tools import read_tool
 
 from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan

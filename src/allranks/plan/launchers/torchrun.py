@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from allranks.spec import RunSpec
-from allranks.spec.tools import Tool
+from allranks.settings import RunSpec
+from allranks.settings.tools import Tool
 
 from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan

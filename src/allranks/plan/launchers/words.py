@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from allranks.spec import RunSpec
-from allranks.spec.tools import Tool, read_tool
+from allranks.settings import RunSpec
+from allranks.settings.tools import Tool, read_tool
 
 _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
 # Flags of python that take a value of their own (`python --help`).

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from allranks.diagnose.outcomes import CHECK, HANG, PROGRAM
 from allranks.errors import UsageError
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, object_name, pod_template
 from .request import Rendered, Request

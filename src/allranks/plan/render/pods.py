@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.spec import RunSpec
-from allranks.spec.secrets import is_secret_name
+from allranks.settings import RunSpec
+from allranks.settings.secrets import is_secret_name
 
 from ..joining import gpu_count, join_variables, join_words
 

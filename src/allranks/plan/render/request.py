@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.errors import UsageError
-from allranks.spec import RunSpec
+from allranks.settings import RunSpec
 
 from ..ranks import Attempt, NodePlan, Plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from allranks.spec.secrets import is_secret_name
+from allranks.settings.secrets import is_secret_name
 
 from ..launchers.words import Words
 from .request import Request

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.spec import RunSpec
-from allranks.spec.secrets import is_secret_name
+from allranks.settings import RunSpec
+from allranks.settings.secrets import is_secret_name
 
 from ..joining import join_variables, join_words
 from .pods import ARCHIVE, object_name

@@ -6,9 +6,9 @@ import math
 import shlex
 
 from allranks.cluster.slurm import MADE_BY_ALLRANKS
-from allranks.spec import RunSpec
-from allranks.spec.secrets import is_secret_name
-from allranks.spec.words import as_options
+from allranks.settings import RunSpec
+from allranks.settings.secrets import is_secret_name
+from allranks.settings.words import as_options
 
 from ..launchers.words import read_training
 from ..slurm import WARN_BEFORE, WARNING_SIGNAL, check_sbatch

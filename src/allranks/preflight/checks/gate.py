@@ -23,7 +23,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     if not gate:
         return []
     from allranks.plan.network import choose_address, port_taken  # here: they do not ship to Python 3.8
-    from allranks.spec.document import from_document
+    from allranks.settings.document import from_document
 
     if gate.get("error"):
         error = gate["error"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Sequence
 
 from allranks.findings import Finding
-from allranks.spec.secrets import redact_text
+from allranks.settings.secrets import redact_text
 
 from ..compare import Nodes, by_value, names, part, part_error, place
 

@@ -3,7 +3,7 @@
 import pytest
 
 from allranks.errors import UsageError
-from allranks.spec.whereabouts import node_names, whereabouts
+from allranks.settings.whereabouts import node_names, whereabouts
 
 SKY = {"SKYPILOT_NODE_RANK": "2", "SKYPILOT_NUM_NODES": "4", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3",
        "SKYPILOT_NUM_GPUS_PER_NODE": "8"}  # fmt: skip

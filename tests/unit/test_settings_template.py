@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import UsageError
-from allranks.spec import RunSpec, commented_config, resolve
-from allranks.spec.fields import OPTION_ONLY
-from allranks.spec.layers import Resolved, field_names
+from allranks.settings import RunSpec, commented_config, resolve
+from allranks.settings.fields import OPTION_ONLY
+from allranks.settings.layers import Resolved, field_names
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import UsageError
-from allranks.spec import parse_duration, parse_size
+from allranks.settings import parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import ConfigError
-from allranks.spec import RunSpec, from_document, to_document
-from allranks.spec.fields import KINDS, LAUNCHERS, SUITES
+from allranks.settings import RunSpec, from_document, to_document
+from allranks.settings.fields import KINDS, LAUNCHERS, SUITES
 
 _WORDS = st.lists(st.sampled_from(["train.py", "--lr", "3", "", "ü", "a b", "x=y"]), max_size=4).map(tuple)
 _SECONDS = st.floats(2, 10**6)

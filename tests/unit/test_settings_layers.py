@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import ConfigError, UsageError
-from allranks.spec import Resolved, RunSpec, resolve
-from allranks.spec.fields import OPTION_ONLY, READERS
-from allranks.spec.layers import ENVIRONMENT, field_names
+from allranks.settings import Resolved, RunSpec, resolve
+from allranks.settings.fields import OPTION_ONLY, READERS
+from allranks.settings.layers import ENVIRONMENT, field_names
 
 
 def run(

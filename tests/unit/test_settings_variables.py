@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import ConfigError, UsageError
-from allranks.spec import redact_argv, redact_env, resolve
-from allranks.spec.layers import Resolved
-from allranks.spec.secrets import REDACTED, redact_text
-from allranks.spec.variables import RESERVED
+from allranks.settings import redact_argv, redact_env, resolve
+from allranks.settings.layers import Resolved
+from allranks.settings.secrets import REDACTED, redact_text
+from allranks.settings.variables import RESERVED
 
 
 def run(items: Any = None, config: dict[str, Any] | None = None, **environ: str) -> Resolved:
