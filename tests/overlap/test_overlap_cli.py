@@ -78,6 +78,15 @@ def test_what_is_no_trace_is_refused(text: str, tmp_path: Path, capsys: pytest.C
 
 def test_an_empty_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_verb("overlap", [str(tmp_path)]) == 2
+    assert f"{tmp_path}: no trace in it" in capsys.readouterr().err
+
+
+def test_a_directory_without_a_trace_is_named_and_left_out(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (traces / "empty").mkdir()
+    assert main.run_verb("overlap", [str(traces / "empty"), str(traces), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
+    assert document["notes"] == [f"{traces / 'empty'}: no trace in it (*.json, *.json.gz)"]
 
 
 def test_one_broken_file_does_not_hide_the_others(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:

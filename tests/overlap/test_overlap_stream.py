@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks.overlap.spans import Cover, Spans, without
+from allranks.overlap.spans import Spans, intersection, union, without
 from allranks.overlap.stream import BrokenTrace, Reader
 
 DOCUMENT = {
@@ -81,7 +81,7 @@ def moments(pairs) -> set[int]:
 @given(INTERVALS)
 @settings(max_examples=100)
 def test_a_union_holds_every_moment_once(pairs) -> None:
-    found = Spans(pairs).pairs()
+    found = Spans(pairs).intervals()
     assert moments(found) == moments(pairs)
     assert all(a[1] < b[0] for a, b in zip(found, found[1:], strict=False))
 
@@ -89,16 +89,18 @@ def test_a_union_holds_every_moment_once(pairs) -> None:
 @given(INTERVALS, INTERVALS, st.integers(0, 40), st.integers(0, 40))
 @settings(max_examples=100)
 def test_cover_counts_moments(one, other, start, end) -> None:
-    first, second, inside = Cover(Spans(one)), Cover(Spans(other)), moments([(start, end)])
+    first = Spans(one)
+    second = Spans(other)
+    inside = moments([(start, end)])
     assert first.within(start, end) == len(moments(one) & inside)
-    assert first.shared(second, start, end) == len(moments(one) & moments(other) & inside)
-    assert moments(Cover(Spans(one), Spans(other)).pairs) == moments(one) | moments(other)
+    assert intersection(first, second).within(start, end) == len(moments(one) & moments(other) & inside)
+    assert moments(union((first, second)).intervals()) == moments(one) | moments(other)
 
 
 @given(INTERVALS, INTERVALS)
 @settings(max_examples=100)
 def test_without_takes_moments_away(kept, removed) -> None:
-    assert moments(without(Spans(kept), Spans(removed)).pairs()) == moments(kept) - moments(removed)
+    assert moments(without(Spans(kept), Spans(removed)).intervals()) == moments(kept) - moments(removed)
 
 
 def test_many_intervals_out_of_order_are_merged_on_the_way(monkeypatch) -> None:
@@ -107,4 +109,4 @@ def test_many_intervals_out_of_order_are_merged_on_the_way(monkeypatch) -> None:
     for at in range(5000):
         spans.add(at % 20, at % 20 + 0.5)
     assert len(spans._starts) <= 41
-    assert len(spans.pairs()) == 20
+    assert len(spans.intervals()) == 20

@@ -6,10 +6,11 @@ import pytest
 from tests.overlap.traces import event, gloo, kernel, measured, micros, nccl, operator, step, trace
 
 from allranks.overlap.collectives import elements, gloo_kind, kernel_kind, plain
-from allranks.overlap.document import document
+from allranks.overlap.document import document, verdict
+from allranks.overlap.measure import Longest
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import rank_of, read_trace
-from allranks.overlap.verdict import say_bytes, say_time, verdict
+from allranks.protocol.codec import encode
 
 
 def split(**given: float) -> dict[str, float]:
@@ -22,7 +23,7 @@ def split(**given: float) -> dict[str, float]:
 def test_fully_overlapped() -> None:
     found = measured([step(1, 0, 1000), kernel(0, 1000), nccl(200, 300)])
     assert micros(found) == split(seconds=1000, computing=1000, communicating=300, both=300)
-    assert found.mean.hidden == pytest.approx(1) and found.groups[0].hidden == pytest.approx(1)
+    assert found.mean.hidden == pytest.approx(1) and found.collectives[0].hidden == pytest.approx(1)
     assert verdict(found).startswith("Communication is hidden: of 300 µs in a step of 1 ms, computation covers 100 %")
 
 
@@ -37,7 +38,7 @@ def test_not_overlapped_at_all() -> None:
 def test_partly_overlapped_with_idle_time() -> None:
     found = measured([step(1, 0, 1000), kernel(100, 300), nccl(300, 400)])
     assert micros(found) == split(seconds=1000, computing=300, communicating=400, both=100, idle=400)
-    assert found.groups[0].exposed == pytest.approx(300e-6)
+    assert found.collectives[0].exposed == pytest.approx(300e-6)
     said = verdict(found)
     assert said.startswith("Communication is partly hidden: of 400 µs in a step of 1 ms, computation covers 25 %")
     assert said.endswith("for 40 % of the time the GPU is idle: look first at the input, and at what the CPU does.")
@@ -66,27 +67,27 @@ def test_steps_are_the_gpus_own() -> None:
     found = measured(events)
     assert micros(found, at=0) == split(seconds=500, computing=400, communicating=80, both=50, idle=70)
     assert micros(found, at=1) == split(seconds=300, computing=200, communicating=100)
-    assert not found.ranks[0].trace.notes
+    assert not found.ranks[0].notes
 
 
 def test_steps_of_the_cpu_take_in_what_the_gpu_does_after_them() -> None:
     found = measured([step(1, 0, 100), step(2, 100, 100), kernel(50, 40), kernel(150, 200), nccl(350, 100)])
     assert micros(found, at=0) == split(seconds=100, computing=40, idle=60)
     assert micros(found, at=1) == split(seconds=350, computing=200, communicating=100, idle=50)
-    assert "the CPU's" in found.ranks[0].trace.notes[0]
+    assert "the CPU's" in found.ranks[0].notes[0]
 
 
 def test_without_steps_the_trace_is_one() -> None:
     found = measured([kernel(100, 300), nccl(300, 200)])
     assert micros(found) == split(seconds=400, computing=300, communicating=200, both=100)
-    assert found.ranks[0].steps[0].number is None and "ProfilerStep" in found.ranks[0].trace.notes[0]
+    assert found.ranks[0].steps[0].step is None and "ProfilerStep" in found.ranks[0].notes[0]
     assert "in a trace of 400 µs" in verdict(found)
 
 
 def test_what_lies_outside_of_steps_is_left_out() -> None:
     found = measured([step(5, 1000, 100, True), kernel(0, 500), nccl(500, 100), kernel(1000, 100)])
     assert micros(found) == split(seconds=100, computing=100)
-    assert found.groups == []
+    assert found.collectives == []
 
 
 def test_no_communication_is_said() -> None:
@@ -114,8 +115,8 @@ def test_nested_operators_and_those_of_collectives() -> None:
     ]  # fmt: skip
     found = measured(events)
     assert micros(found) == split(seconds=1000, computing=260, communicating=300, both=30, idle=470)
-    assert found.groups[0].kind.size == 410240 * 4 and found.groups[0].kind.dtype == "float"
-    assert found.ranks[0].trace.device == "cpu"
+    assert found.collectives[0].size == 410240 * 4 and found.collectives[0].dtype == "float"
+    assert found.ranks[0].device == "cpu"
 
 
 def test_gloo_on_two_threads_beside_computation() -> None:
@@ -125,8 +126,8 @@ def test_gloo_on_two_threads_beside_computation() -> None:
     ]  # fmt: skip
     found = measured(events)
     assert micros(found) == split(seconds=1000, computing=500, communicating=600, both=400, idle=300)
-    assert (found.groups[0].count, found.groups[0].kind.size) == (2, 16)
-    assert found.groups[0].exposed == pytest.approx(200e-6)
+    assert (found.collectives[0].count, found.collectives[0].size) == (2, 16)
+    assert found.collectives[0].exposed == pytest.approx(200e-6)
 
 
 def test_python_that_holds_operators_is_no_computation() -> None:
@@ -147,12 +148,12 @@ def test_the_costliest_collective_comes_first() -> None:
         step(1, 0, 1000), kernel(0, 500), nccl(0, 450, "_allgather_base", 4096), nccl(500, 200, "allreduce", 64),
         nccl(700, 100, "allreduce", 64), nccl(450, 60, "_reduce_scatter_base", 128),
     ]  # fmt: skip
-    groups = measured(events).groups
-    assert [(g.kind.name, g.kind.size, g.count) for g in groups] == [
+    summaries = measured(events).collectives
+    assert [(g.name, g.size, g.count) for g in summaries] == [
         ("all_reduce", 128, 2), ("reduce_scatter", 256, 1), ("all_gather", 8192, 1),
     ]  # fmt: skip
-    assert groups[0].exposed == pytest.approx(300e-6) and groups[2].exposed == 0
-    assert groups[0].longest == (pytest.approx(200e-6), "rank 0", 1)
+    assert summaries[0].exposed == pytest.approx(300e-6) and summaries[2].exposed == 0
+    assert summaries[0].longest == Longest(pytest.approx(200e-6), "rank 0", 1)
 
 
 def test_waiting_for_the_last_rank_is_told_from_transfer() -> None:
@@ -160,14 +161,14 @@ def test_waiting_for_the_last_rank_is_told_from_transfer() -> None:
     found = measured(
         [step(1, 0, 1000), kernel(0, 500), nccl(500, 400)], [step(1, 0, 1000), kernel(0, 800), nccl(800, 100)]
     )
-    assert found.groups[0].waiting == pytest.approx(300e-6)
+    assert found.collectives[0].waiting == pytest.approx(300e-6)
     assert found.waited_for["rank 1"] == pytest.approx(300e-6)
     assert "60 % of it is waiting for rank 1, not transfer" in verdict(found)
 
 
 def test_unlike_numbers_of_collectives_are_not_compared() -> None:
     one = [step(1, 0, 1000), nccl(500, 400)]
-    assert measured(one, [*one, nccl(950, 10)]).groups[0].waiting == 0
+    assert measured(one, [*one, nccl(950, 10)]).collectives[0].waiting == 0
 
 
 def test_an_older_kernel_takes_its_size_from_the_call() -> None:
@@ -175,7 +176,7 @@ def test_an_older_kernel_takes_its_size_from_the_call() -> None:
         "External id": 77, "Collective name": "allreduce", "In msg nelems": 1000, "dtype": "Float", "Group size": 8,
     })  # fmt: skip
     old = event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 10, 20, 20, **{"External id": 77})
-    kind = measured([step(1, 0, 100), call, old]).groups[0].kind
+    kind = measured([step(1, 0, 100), call, old]).collectives[0]
     assert (kind.name, kind.size, kind.group_size) == ("all_reduce", 4000, 8)
 
 
@@ -229,7 +230,7 @@ def test_the_trace_itself_says_its_rank() -> None:
 def test_a_trace_that_is_cut_off_is_read_so_far() -> None:
     text = '{"traceEvents": [{"cat": "kernel", "name": "k", "ts": 0, "dur": 5}, {"cat": "ker'
     found = read_trace("t.json", [text])
-    assert found.events == 1 and "1 events were read" in found.notes[0]
+    assert found.events == 1 and "1 event read" in found.notes[0]
     with pytest.raises(BrokenTrace):
         read_trace("t.json", ['{"traceEvents": []}'])
 
@@ -243,15 +244,8 @@ def test_odd_events_do_no_harm() -> None:
 
 def test_ranks_are_in_order_and_the_document_adds_up() -> None:
     found = measured(*[[step(1, 0, 100 + r), kernel(0, 50), nccl(40, 30)] for r in range(3)])
-    told = document(found, 1)
+    told = encode(document(found, 1))
     assert [rank["name"] for rank in told["ranks"]] == ["rank 0", "rank 1", "rank 2"] and told["steps"] == 3
     for rank in told["ranks"]:
         s = rank["steps"][0]
         assert s["computing"] + s["exposed"] + s["copying"] + s["idle"] == pytest.approx(s["seconds"])
-
-
-def test_words() -> None:
-    assert [say_time(s) for s in (0, 1.5e-6, 2.5e-3, 0.9999, 1, 1234)] == [
-        "0", "1.5 µs", "2.5 ms", "1000 ms", "1 s", "1234 s",
-    ]  # fmt: skip
-    assert [say_bytes(n) for n in (None, 5, 2048, 3 << 20)] == ["size unknown", "5 B", "2 KB", "3 MB"]

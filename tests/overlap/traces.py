@@ -60,6 +60,6 @@ def measured(*traces: list[Event]) -> Overlap:
 
 def micros(found: Overlap, rank: int = 0, at: int = 0) -> dict[str, float]:
     """One step's split, in whole microseconds."""
-    split = found.ranks[rank].steps[at].split
+    split = found.ranks[rank].steps[at]
     names = ("seconds", "computing", "communicating", "both", "copying", "idle")
     return {name: round(getattr(split, name) * 1e6) for name in names}

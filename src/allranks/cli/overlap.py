@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from allranks.errors import UsageError
-from allranks.overlap.document import document
-from allranks.overlap.measure import Overlap, measure
+from allranks.overlap.document import (
+    COLLECTIVE_COLUMNS,
+    SPLIT_COLUMNS,
+    OverlapDocument,
+    collective_cells,
+    document,
+    split_cells,
+)
+from allranks.overlap.measure import measure
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
-from allranks.overlap.verdict import percent, say_bytes, say_time
+from allranks.protocol.codec import encode
+from allranks.text import cut
 
 from .options import BEHAVIOUR, option
 
 PIECE = 1 << 20  # characters read at once
 TRACES = ("*.json", "*.json.gz")
 RANKS = 32  # lines of the table; all are in --json
+NAME_LENGTH = 40
 GZIP = b"\x1f\x8b"
 
 
@@ -37,109 +47,82 @@ def command(
 
     Example: allranks overlap outputs/rank_*_trace.json.gz --html overlap.html
     """
-    read, notes = read_all(files_of(traces))
-    found = measure(read)
-    answer = document(found, max(1, top), notes)
+    readable, notes = read_traces(traces)
+    answer = document(measure(readable), max(1, top), notes)
     if html is not None:
+        # Late: Jinja takes 50 ms, and only a page needs it.
         from allranks.report.overlappage import overlap_page
 
         try:
             html.write_text(overlap_page(answer), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"--html {html}: {error.strerror}") from None
-    sys.stdout.write(json.dumps(answer) + "\n" if json_ else text(answer, found))
+    sys.stdout.write(json.dumps(encode(answer)) + "\n" if json_ else text(answer))
 
 
-def files_of(places: list[Path]) -> list[Path]:
-    """The files themselves, and the traces in directories, by name."""
-    found: list[Path] = []
+def read_traces(places: Sequence[Path]) -> tuple[list[Trace], list[str]]:
+    """Read files and the traces in directories; what cannot be read becomes a note, unless nothing can."""
+    notes: list[str] = []
+    files: list[Path] = []
     for place in places:
+        inside = [place]
         if place.is_dir():
             inside = sorted({path for pattern in TRACES for path in place.glob(pattern) if path.is_file()})
-            if not inside:
-                raise UsageError(f"{place}: no trace in it (*.json, *.json.gz)")
-            found += inside
-        else:
-            found.append(place)
-    return list(dict.fromkeys(found))
-
-
-def read_all(files: list[Path]) -> tuple[list[Trace], list[str]]:
-    """One after the other; those that can't be read become notes, unless none can."""
-    read, notes = [], []
-    for file in files:
+        if not inside:
+            notes.append(f"{place}: no trace in it (*.json, *.json.gz)")
+        files += inside
+    traces: list[Trace] = []
+    for file in dict.fromkeys(files):
         try:
-            read.append(read_trace(str(file), pieces(file)))
+            traces.append(read_trace(str(file), pieces(file)))
         except (BrokenTrace, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             notes.append(f"{file}: {reason}")
-    if not read:
+    if not traces:
         raise UsageError("; ".join(notes[:5]) or "no traces given")
-    return read, notes
+    return traces, notes
 
 
 def pieces(file: Path) -> Iterator[str]:
-    """The text of a file, packed or not; a packed one that is cut off gives what is left of it."""
+    """Yield the text of a file, packed or not; a packed one that is cut off gives what is left of it."""
     with file.open("rb") as raw:
-        packed = raw.read(2) == GZIP
-    opened: Any = gzip.open if packed else open
-    with opened(file, "rt", encoding="utf-8", errors="replace") as stream:
-        while True:
+        packed = raw.peek(2).startswith(GZIP)
+        with io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if packed else raw, "utf-8", "replace") as stream:
             try:
-                piece = stream.read(PIECE)
+                while piece := stream.read(PIECE):
+                    yield piece
             except (EOFError, zlib.error):
                 return
-            if not piece:
-                return
-            yield piece
 
 
 # -- as text ---------------------------------------------------------------------------------------
 
 
-def text(answer: dict[str, Any], found: Overlap) -> str:
-    """The verdict, a line a rank, the collectives in the open."""
-    lines = [answer["verdict"], ""]
-    lines += table([HEAD, *[rank_row(r) for r in answer["ranks"][:RANKS]]])
-    if len(answer["ranks"]) > RANKS:
-        lines.append(f"and {len(answer['ranks']) - RANKS} more (--json has all)")
+def text(answer: OverlapDocument) -> str:
+    """Write the verdict, a line a rank, and the collectives in the open."""
+    ranks = answer.ranks
+    rows = [[cut(rank.name, NAME_LENGTH), str(len(rank.steps)), *split_cells(rank.mean)] for rank in ranks[:RANKS]]
+    lines = [answer.verdict, "", *table([["", "steps", *SPLIT_COLUMNS], *rows])]
+    if len(ranks) > RANKS:
+        lines.append(f"and {len(ranks) - RANKS} more (--json has all)")
     lines.append("means of a step; computing and communicating each contain both")
-    if answer["collectives"]:
-        lines += ["", "collectives, those in the open longest first:"]
-        lines += table([COLLECTIVES, *[collective_row(c, found.steps) for c in answer["collectives"]]])
+    if answer.collectives:
+        collectives = [collective_cells(summary, answer.steps) for summary in answer.collectives]
+        lines += ["", "collectives, those in the open longest first:", *table([COLLECTIVE_COLUMNS, *collectives])]
         lines.append("size: what a rank puts in; in the open, waiting: means of a rank's step")
-    if answer["collectives_left_out"]:
-        lines.append(f"and {answer['collectives_left_out']} more kinds (--top)")
-    notes = [f"{rank['name']}: {note}" for rank in answer["ranks"] for note in rank["notes"]]
-    return "\n".join([*lines, *(f"note: {note}" for note in [*notes[:RANKS], *answer["notes"]])]) + "\n"
+    if answer.collectives_left_out:
+        lines.append(f"and {answer.collectives_left_out} more kinds (--top)")
+    notes = [f"{rank.name}: {note}" for rank in ranks for note in rank.notes]
+    lines += [f"note: {note}" for note in [*notes[:RANKS], *answer.notes]]
+    return "\n".join(lines) + "\n"
 
 
-HEAD = ("", "steps", "step", "computing", "communicating", "both", "in the open", "copying", "idle")
-COLLECTIVES = ("collective", "size", "times", "median", "longest", "hidden", "in the open", "waiting", "group")
-
-
-def rank_row(rank: dict[str, Any]) -> tuple[str, ...]:
-    """One rank's mean step."""
-    mean = rank["mean"]
-    names = ("seconds", "computing", "communicating", "both", "exposed", "copying", "idle")
-    return (rank["name"][:40], str(len(rank["steps"])), *(say_time(mean[name]) for name in names))
-
-
-def collective_row(group: dict[str, Any], steps: int) -> tuple[str, ...]:
-    """One kind of collective."""
-    each = max(1, steps)
-    return (
-        group["name"], say_bytes(group["size"]), str(group["count"]), say_time(group["median"]),
-        say_time(group["longest"]["seconds"]), percent(group["hidden"]), say_time(group["exposed"] / each),
-        say_time(group["waiting"] / each), group["group"],
-    )  # fmt: skip
-
-
-def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as they must be: the first to the left, figures to the right."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(w) if at == 0 else cell.rjust(w)
-                  for at, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in rows
-    ]  # fmt: skip
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align columns: the first to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        cells[0] = row[0].ljust(widths[0])
+        lines.append("  ".join(cells).rstrip())
+    return lines

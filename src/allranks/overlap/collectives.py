@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from math import prod
+from typing import NamedTuple
+
+Arguments = Mapping[str, object]
 
 KERNEL = re.compile(r"nccl|rccl|nvshmem|multimem", re.IGNORECASE)
 NCCL_NAME = re.compile(r"(?:nccl|rccl|msccl)(?:Dev)?(?:Kernel)?_?([A-Z][A-Za-z]{1,40}?)(?:_|\(|<|RING|TREE|$)")
-NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
-         "alltoall": "all_to_all", "alltoallv": "all_to_all", "sendrecv": "send/recv"}  # fmt: skip
+SUFFIXES = re.compile(r"^_|(?:_(?:base|coalesced|into_tensor|tensor)){1,4}_?$|_$")
+NAMES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all",
+    "sendrecv": "send/recv",
+}
 # Bytes an element, by a part of the type's name: NCCL says BFloat16, Gloo's annotation c10::BFloat16 or `long int`.
 TYPES = (("complex<double>", 16), ("complexdouble", 16), ("complex", 8), ("float8", 1), ("bfloat16", 2), ("half", 2),
          ("double", 8), ("float", 4), ("long", 8), ("short", 2), ("char", 1), ("byte", 1), ("bool", 1), ("int8", 1),
          ("int", 4))  # fmt: skip
+LARGEST_COUNT = 2**48  # elements of a tensor: beyond, the trace is wrong
+NAME_LENGTH = 60  # characters of a kernel's or a group's name
 
 
 class Kind(NamedTuple):
-    """What tells collectives apart. `size`: bytes that a rank puts in, None where the trace doesn't say."""
+    """What distinguishes collectives. `size`: bytes that a rank puts in, None where the trace does not say."""
 
     name: str
     size: int | None = None
@@ -27,67 +39,72 @@ class Kind(NamedTuple):
     group_size: int | None = None
 
 
-def is_communication(name: str, args: Mapping[str, Any]) -> bool:
-    """Whether a kernel moves data between ranks."""
-    return "Collective name" in args or KERNEL.search(name) is not None
+def is_communication(name: str, arguments: Arguments) -> bool:
+    """Tell whether a kernel moves data between ranks."""
+    return "Collective name" in arguments or KERNEL.search(name) is not None
 
 
-def kernel_kind(name: str, args: Mapping[str, Any]) -> Kind:
-    """Of an NCCL kernel: from the arguments torch writes to it, else from its name."""
-    found = NCCL_NAME.search(name)
-    said = args.get("Collective name") or (found.group(1) if found else name[:60])
-    dtype = str(args.get("dtype") or "")
-    count = args.get("In msg nelems") or args.get("Out msg nelems")
-    width = bytes_of(dtype)
-    size = int(count) * width if isinstance(count, int) and width else None
-    group_size = args.get("Group size")
+def kernel_kind(kernel: str, arguments: Arguments) -> Kind:
+    """Read an NCCL kernel's kind from the arguments that torch writes to it, else from its name."""
+    match = NCCL_NAME.search(kernel)
+    name = match.group(1) if match else kernel[:NAME_LENGTH]
+    dtype = str(arguments.get("dtype") or "").lower()
+    group = _name(arguments.get("Process Group Description")) or _name(arguments.get("Process Group Name"))
+    group_size = arguments.get("Group size")
     return Kind(
-        plain(str(said)), size, dtype.lower(),
-        _text(args.get("Process Group Description")) or _text(args.get("Process Group Name")),
-        ranks_of(args.get("Process Group Ranks")), group_size if isinstance(group_size, int) else None,
-    )  # fmt: skip
+        plain(str(arguments.get("Collective name") or name)),
+        _size(arguments.get("In msg nelems") or arguments.get("Out msg nelems"), dtype),
+        dtype,
+        group,
+        ranks_of(arguments.get("Process Group Ranks")),
+        group_size if isinstance(group_size, int) else None,
+    )
 
 
-def gloo_kind(name: str, args: Mapping[str, Any]) -> Kind:
-    """Of `gloo:all_reduce`: its tensors are the first input's, where shapes were recorded."""
-    shapes, types = args.get("Input Dims"), args.get("Input type")
-    said = str(types[0]) if isinstance(types, list) and types else ""
-    width = bytes_of(said)
-    size = elements(shapes[0]) * width if isinstance(shapes, list) and shapes and width else None
-    return Kind(plain(name.partition(":")[2]), size or None, said.removeprefix("c10::").lower())
+def gloo_kind(name: str, arguments: Arguments) -> Kind:
+    """Read the kind of `gloo:all_reduce`: its tensors are the first input's, where shapes were recorded."""
+    dtype = str(_first(arguments.get("Input type")) or "").lower()
+    size = _size(elements(_first(arguments.get("Input Dims"))), dtype)
+    return Kind(plain(name.partition(":")[2]), size or None, dtype.removeprefix("c10::"))
 
 
 def plain(name: str) -> str:
-    """`_allgather_base`, `AllGather` and `all_gather` are one."""
-    short = re.sub(r"^_|(?:_(?:base|coalesced|into_tensor|tensor)){1,4}_?$|_$", "", name.lower())
+    """Give `_allgather_base`, `AllGather` and `all_gather` one name."""
+    short = SUFFIXES.sub("", name.lower())
     return NAMES.get(short.replace("_", ""), short) or "collective"
 
 
-def bytes_of(dtype: str) -> int:
-    """Of one element; 0 where the type is unknown."""
-    return next((width for part, width in TYPES if part in dtype.lower()), 0)
-
-
 def elements(shape: object) -> int:
-    """Of a tensor's shape, or of a list of these."""
+    """Count the elements of a tensor's shape, or of a list of shapes."""
     if not isinstance(shape, list):
         return 0
-    if all(isinstance(n, int) for n in shape):
-        count = 1
-        for n in shape:
-            count *= n
-        return count
+    if all(isinstance(length, int) for length in shape):
+        return prod(shape)
     return sum(elements(part) for part in shape)
 
 
 def ranks_of(value: object) -> tuple[int, ...]:
-    """`[0, 1]`, as a list or as text; empty where it is shortened (`[0, 1, ... 62, 63]`) or no such thing."""
-    if isinstance(value, str):
-        value = [int(n) for n in re.findall(r"\d+", value)] if "..." not in value else None
-    if not isinstance(value, list) or not all(isinstance(n, int) for n in value):
-        return ()
-    return tuple(value)
+    """Read `[0, 1]`, a list or a text; empty where it is shortened (`[0, 1, ... 62, 63]`) or something else."""
+    if isinstance(value, str) and "..." not in value:
+        return tuple(int(digits) for digits in re.findall(r"\d{1,9}", value))
+    if isinstance(value, list) and all(isinstance(rank, int) for rank in value):
+        return tuple(value)
+    return ()
 
 
-def _text(value: object) -> str:
-    return str(value)[:60] if isinstance(value, (str, int)) and value not in ("", "undefined") else ""
+def _size(count: object, dtype: str) -> int | None:
+    """Give the bytes of so many elements; None where the count or the type is unknown."""
+    for part, width in TYPES:
+        if part in dtype and isinstance(count, int) and 0 <= count < LARGEST_COUNT:
+            return count * width
+    return None
+
+
+def _first(values: object) -> object:
+    return values[0] if isinstance(values, list) and values else None
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, (str, int)) or value == "undefined":
+        return ""
+    return str(value)[:NAME_LENGTH]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 from .collectives import Kind
-from .trace import Collective, Trace, Window
+from .trace import Collective, Trace, Window, name_of
 
 MICRO = 1e-6
-PARTS = ("computing", "communicating", "both", "copying", "idle")
+PARTS = ("seconds", "computing", "communicating", "both", "copying", "idle")
 
 
 @dataclass
 class Split:
-    """A span of time. `computing` and `communicating` each contain `both`; `copying` and `idle` lie beside them."""
+    """A span of time. `computing` and `communicating` each contain `both`; `copying` and `idle` lie beside them.
+
+    `exposed` is communication in the open: nothing is computed meanwhile. `hidden` is the share of communication that
+    computation hides, None without communication.
+    """
 
     seconds: float = 0.0
     computing: float = 0.0
@@ -25,178 +30,200 @@ class Split:
     both: float = 0.0
     copying: float = 0.0
     idle: float = 0.0
+    exposed: float = field(init=False)
+    hidden: float | None = field(init=False, default=None)
 
-    @property
-    def exposed(self) -> float:
-        """Communication in the open: nothing is computed meanwhile."""
-        return max(0.0, self.communicating - self.both)
+    def __post_init__(self) -> None:
+        self.exposed = max(0.0, self.communicating - self.both)
+        if self.communicating > 0:
+            self.hidden = self.both / self.communicating
 
-    @property
-    def hidden(self) -> float | None:
-        """The part of communication that computation hides, 0 to 1; None without communication."""
-        return self.both / self.communicating if self.communicating > 0 else None
 
-    def to_json(self) -> dict[str, Any]:
-        """With what follows from the others."""
-        return {**asdict(self), "exposed": self.exposed, "hidden": self.hidden}
+@dataclass
+class StepSplit(Split):
+    """One step of one rank; `step` is None where the trace has no steps."""
+
+    step: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of one rank; `number` is None where the trace has no steps."""
-
-    number: int | None
-    split: Split
-
-
-@dataclass
-class Rank:
-    """One trace, measured."""
+class RankOverlap:
+    """One trace, measured; `mean` is that of a step."""
 
     name: str
-    trace: Trace
-    steps: list[Step]
+    rank: int | None
+    file: str
+    device: str
+    events: int
     mean: Split
+    notes: list[str]
+    steps: list[StepSplit]
 
 
-@dataclass
-class Group:
-    """The collectives of one kind, on all ranks and in all steps."""
+@dataclass(frozen=True)
+class Longest:
+    """The longest collective of its kind."""
 
-    kind: Kind
-    count: int = 0
-    seconds: float = 0.0
-    exposed: float = 0.0  # while nothing is computed
-    waiting: float = 0.0  # of `exposed`: until the last rank took part
-    lengths: list[float] = field(default_factory=list)
-    longest: tuple[float, str, int | None] = (0.0, "", None)  # seconds, rank, step
-
-    @property
-    def hidden(self) -> float:
-        """The part that computation hides, 0 to 1."""
-        return 1.0 - self.exposed / self.seconds if self.seconds > 0 else 1.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Without the length of each of them."""
-        seconds, rank, step = self.longest
-        return {
-            **self.kind._asdict(), "ranks": list(self.kind.ranks), "count": self.count, "seconds": self.seconds,
-            "exposed": self.exposed, "hidden": self.hidden, "waiting": self.waiting,
-            "median": median(self.lengths) if self.lengths else 0.0,
-            "longest": {"seconds": seconds, "rank": rank, "step": step},
-        }  # fmt: skip
+    seconds: float
+    rank: str
+    step: int | None
 
 
-@dataclass
+@dataclass(frozen=True)
+class CollectiveSummary:
+    """The collectives of one kind, on all ranks and in all steps.
+
+    `exposed`: while nothing is computed; `waiting`: of that, until the last rank took part; `hidden` is a share.
+    """
+
+    name: str
+    size: int | None
+    dtype: str
+    group: str
+    ranks: tuple[int, ...]
+    group_size: int | None
+    count: int
+    seconds: float
+    exposed: float
+    hidden: float
+    waiting: float
+    median: float
+    longest: Longest
+
+
+@dataclass(frozen=True)
 class Overlap:
-    """The whole answer: `mean` is that of a rank's step; `groups` begin with the one that costs most."""
+    """The complete answer: `mean` is that of a rank's step; `collectives` begin with the one that costs most."""
 
-    ranks: list[Rank]
+    ranks: list[RankOverlap]
     mean: Split
-    groups: list[Group]
-    waited_for: Mapping[str, float]  # seconds that others waited, by the rank that came last
+    collectives: list[CollectiveSummary]
+    waited_for: dict[str, float]  # seconds that others waited, by the rank that came last
 
     @property
     def steps(self) -> int:
-        """On all ranks together."""
+        """Count the steps of all ranks."""
         return sum(len(rank.steps) for rank in self.ranks)
 
 
+class Call(NamedTuple):
+    """One collective of one rank, in a step."""
+
+    kind: Kind
+    step: int | None
+    rank: str
+    seconds: float
+    exposed: float
+    waited: float = 0.0  # seconds for `last`, the rank that took part last
+    last: str = ""
+
+
 def measure(traces: Sequence[Trace]) -> Overlap:
-    """Of these traces, one a rank as a rule."""
-    ordered = sorted(traces, key=lambda t: (t.rank is None, t.rank or 0, t.file))
-    often = Counter(t.rank for t in ordered)
-    ranks = []
-    for trace in ordered:
-        steps = [Step(w.number, split(trace, w)) for w in trace.windows]
-        alone = trace.rank is not None and often[trace.rank] == 1
-        file = trace.file.replace("\\", "/").split("/")[-1]
-        name = f"rank {trace.rank}" if alone else file if trace.rank is None else f"rank {trace.rank} ({file})"
-        ranks.append(Rank(name, trace, steps, mean_of([s.split for s in steps])))
-    groups, waited_for = grouped(ranks)
-    return Overlap(ranks, mean_of([s.split for rank in ranks for s in rank.steps]), groups, waited_for)
+    """Measure these traces, one a rank as a rule."""
+    traces = sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.file))
+    traces_of_rank = Counter(trace.rank for trace in traces)
+    ranks: list[RankOverlap] = []
+    calls: list[Call] = []
+    for trace in traces:
+        steps = [split(trace, window) for window in trace.windows]
+        name = _name(trace, traces_of_rank[trace.rank])
+        mean = mean_of(steps)
+        ranks.append(RankOverlap(name, trace.rank, trace.file, trace.device, trace.events, mean, trace.notes, steps))
+        calls += _calls(trace, name)
+    calls = list(_compared(calls))
+    waited_for: dict[str, float] = defaultdict(float)
+    for call in calls:
+        waited_for[call.last] += call.waited
+    waited_for.pop("", None)
+    mean = mean_of([step for rank in ranks for step in rank.steps])
+    return Overlap(ranks, mean, _summaries(calls), waited_for)
 
 
-def split(trace: Trace, window: Window) -> Split:
-    """Where the time between two moments went."""
-    start, end = window.start, window.end
-    computing = trace.computing.within(start, end)
-    communicating = trace.communicating.within(start, end)
-    both = trace.communicating.shared(trace.computing, start, end)
-    busy = computing + communicating - both
-    copying = 0.0
-    if trace.copying.pairs:
-        inside = [p for p in trace.copying.pairs if p[1] > start and p[0] < end]
-        copying = sum(_alone(trace, max(start, s), min(end, e)) for s, e in inside)
-    parts = (end - start, computing, communicating, both, copying, max(0.0, end - start - busy - copying))
-    return Split(*(MICRO * part for part in parts))
+def _name(trace: Trace, traces_of_rank: int) -> str:
+    file = name_of(trace.file)
+    if trace.rank is None:
+        return file
+    if traces_of_rank == 1:
+        return f"rank {trace.rank}"
+    return f"rank {trace.rank} ({file})"
 
 
-def _alone(trace: Trace, start: float, end: float) -> float:
-    """The part of a copy during which there's neither computation nor communication."""
-    covered = trace.computing.within(start, end) + trace.communicating.within(start, end)
-    return end - start - covered + trace.communicating.shared(trace.computing, start, end)
+def split(trace: Trace, window: Window) -> StepSplit:
+    """Say where the time of a step went."""
+    covers = (trace.computing, trace.communicating, trace.both, trace.copying)
+    computing, communicating, both, copying = (cover.within(window.start, window.end) for cover in covers)
+    seconds = window.end - window.start
+    idle = max(0.0, seconds - computing - communicating + both - copying)
+    parts = (seconds, computing, communicating, both, copying, idle)
+    return StepSplit(*(MICRO * part for part in parts), step=window.step)
 
 
 def mean_of(splits: Sequence[Split]) -> Split:
-    """Of several; of none, all zero."""
+    """Give the mean of several; of none, all zero."""
     if not splits:
         return Split()
-    return Split(*(sum(getattr(s, name) for s in splits) / len(splits) for name in ("seconds", *PARTS)))
+    return Split(*(sum(getattr(split, part) for split in splits) / len(splits) for part in PARTS))
 
 
-def grouped(ranks: Iterable[Rank]) -> tuple[list[Group], dict[str, float]]:
-    """Collectives by kind, what stands in the open longest first; and whom the others waited for."""
-    groups: dict[Kind, Group] = {}
-    calls: dict[tuple[Kind, int | None], dict[str, list[Collective]]] = defaultdict(lambda: defaultdict(list))
-    exposed: dict[str, dict[Collective, float]] = {}
-    for rank in ranks:
-        trace, of_rank = rank.trace, exposed.setdefault(rank.name, {})
-        for number, collective in within_windows(trace):
-            start, end, kind = collective
-            key = kind._replace(ranks=())  # the same on each node
-            group = groups.setdefault(key, Group(key))
-            length = MICRO * (end - start)
-            of_rank[collective] = MICRO * (end - start - trace.computing.within(start, end))
-            group.count += 1
-            group.seconds += length
-            group.exposed += of_rank[collective]
-            group.lengths.append(length)
-            group.longest = max(group.longest, (length, rank.name, number), key=lambda found: found[0])
-            calls[kind, number][rank.name].append(collective)
-    waited_for: dict[str, float] = defaultdict(float)
-    for (kind, _), by_rank in calls.items():
-        groups[kind._replace(ranks=())].waiting += _waited(by_rank, exposed, waited_for)
-    return sorted(groups.values(), key=lambda g: (-g.exposed, -g.seconds, g.kind.name)), waited_for
+def _calls(trace: Trace, rank: str) -> Iterator[Call]:
+    """Yield each collective with the step in which it begins; those outside of all steps are left out."""
+    for window, collective in _within_windows(trace):
+        length = collective.end - collective.start
+        exposed = length - trace.computing.within(collective.start, collective.end)
+        yield Call(collective.kind, window.step, rank, MICRO * length, MICRO * exposed)
 
 
-def within_windows(trace: Trace) -> Iterable[tuple[int | None, Collective]]:
-    """Each collective with the step in which it begins; those outside of all steps are left out."""
-    windows, at = trace.windows, 0
+def _within_windows(trace: Trace) -> Iterator[tuple[Window, Collective]]:
+    windows = iter(trace.windows)
+    window = next(windows, None)
     for collective in trace.collectives:
-        while at < len(windows) and windows[at].end <= collective.start:
-            at += 1
-        if at == len(windows):
+        while window is not None and window.end <= collective.start:
+            window = next(windows, None)
+        if window is None:
             return
-        if windows[at].start <= collective.start:
-            yield windows[at].number, collective
+        if window.start <= collective.start:
+            yield window, collective
 
 
-def _waited(
-    by_rank: Mapping[str, list[Collective]], exposed: Mapping[str, Mapping[Collective, float]], late: dict[str, float]
-) -> float:
-    """Seconds in the open until the last rank took part: its own collective was the shortest, and clocks don't matter.
+def _compared(calls: Iterable[Call]) -> Iterator[Call]:
+    """Say of each call how long it stood in the open until the last rank took part.
 
-    Only where each rank has as many of this kind, so that the first of one is the first of another.
+    The last rank's own call is the shortest, so clocks do not matter. Only where each rank has as many calls of a kind
+    in a step, so that the first of one is the first of another.
     """
-    if len(by_rank) < 2 or len({len(calls) for calls in by_rank.values()}) > 1:
-        return 0.0
-    total = 0.0
-    for same in zip(*by_rank.values(), strict=True):
-        lengths = {name: MICRO * (c.end - c.start) for name, c in zip(by_rank, same, strict=True)}
-        last = min(lengths, key=lengths.__getitem__)
-        for name, collective in zip(by_rank, same, strict=True):
-            waited = min(lengths[name] - lengths[last], exposed[name][collective])
-            total += waited
-            late[last] += waited
-    return total
+    by_rank: dict[tuple[Kind, int | None], dict[str, list[Call]]] = defaultdict(lambda: defaultdict(list))
+    for call in calls:
+        by_rank[call.kind, call.step][call.rank].append(call)
+    for of_ranks in by_rank.values():
+        if len(of_ranks) < 2 or len({len(of_rank) for of_rank in of_ranks.values()}) > 1:
+            yield from chain(*of_ranks.values())
+            continue
+        for same in zip(*of_ranks.values(), strict=True):
+            last = min(same, key=lambda call: call.seconds)
+            for call in same:
+                yield call._replace(waited=min(call.seconds - last.seconds, call.exposed), last=last.rank)
+
+
+def _summaries(calls: Iterable[Call]) -> list[CollectiveSummary]:
+    """Sum up by kind, the same on each node; what stands in the open longest comes first."""
+    by_kind: dict[Kind, list[Call]] = defaultdict(list)
+    for call in calls:
+        by_kind[call.kind._replace(ranks=())].append(call)
+    summaries = [_summary(kind, alike) for kind, alike in by_kind.items()]
+    return sorted(summaries, key=lambda summary: (-summary.exposed, -summary.seconds, summary.name))
+
+
+def _summary(kind: Kind, calls: Sequence[Call]) -> CollectiveSummary:
+    longest = max(calls, key=lambda call: call.seconds)
+    seconds = sum(call.seconds for call in calls)
+    exposed = sum(call.exposed for call in calls)
+    return CollectiveSummary(
+        *kind,
+        count=len(calls),
+        seconds=seconds,
+        exposed=exposed,
+        hidden=1.0 - exposed / seconds if seconds > 0 else 1.0,
+        waiting=sum(call.waited for call in calls),
+        median=median(call.seconds for call in calls),
+        longest=Longest(longest.seconds, longest.rank, longest.step),
+    )

@@ -9,22 +9,42 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from .collectives import Kind, gloo_kind, is_communication, kernel_kind
-from .spans import Cover, Spans, without
-from .stream import BrokenTrace, Reader
+from allranks.text import count_of
 
-STEP = re.compile(r"ProfilerStep\s*#(\d+)$")
+from .collectives import Arguments, Kind, gloo_kind, is_communication, kernel_kind
+from .spans import Spans, intersection, union, without
+from .stream import BrokenTrace, JsonObject, Reader
+
+STEP = re.compile(r"ProfilerStep\s*#(\d{1,15})$")
 CPU_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc):")
+COPIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
+C10D = ("c10d::", "_c10d_functional::")
 # Operators that start or await something, or only hold others: what they compute has events of its own.
-HOLDERS = ("c10d::", "_c10d_functional::", "c10d_functional::", "_c10d_functional_autograd::", "autograd::",
-           "torch::autograd::", "FSDP::", "profiler::", "record_param_comms")  # fmt: skip
+HOLDERS = (*C10D, "c10d_functional::", "_c10d_functional_autograd::", "autograd::", "torch::autograd::", "FSDP::",
+           "profiler::")  # fmt: skip
 COMPILED = ("triton_", "cpp_fused", "graph_")  # of torch.compile: no :: in their names
-FILE_RANK = (re.compile(r"rank[_.\-]?(\d{1,6})", re.IGNORECASE),
-             re.compile(r"(?:^|[_.\-])(\d{1,5})(?=[_.\-]trace|\.(?:pt\.)?trace|\.json)"))  # fmt: skip
+FILE_RANKS = (
+    re.compile(r"rank[_.\-]?(\d{1,6})", re.IGNORECASE),
+    re.compile(r"(?:^|[_.\-])(\d{1,5})(?=[_.\-]trace|\.(?:pt\.)?trace|\.json)"),
+)
+NO_STEPS = "no ProfilerStep annotations (profiler.step() is not called): taken as one"
+CPU_STEPS = "steps are the CPU's, the GPU's work of a step may begin later"
+LARGEST_TIME = 1e300
+
+
+class Event(NamedTuple):
+    """One complete event of a trace."""
+
+    name: str
+    category: str
+    start: float
+    end: float
+    thread: tuple[str, str]
+    arguments: Arguments
 
 
 class Collective(NamedTuple):
@@ -36,148 +56,204 @@ class Collective(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A step; `number` is None where the trace has no steps."""
+    """A step; `step` is None where the trace has no steps."""
 
-    number: int | None
+    step: int | None
     start: float
     end: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trace:
-    """One file: one rank, or a part of its time."""
+    """One file: one rank, or a part of its time. `copying` has copies beside which nothing else runs."""
 
     file: str
-    rank: int | None = None
-    device: str = "cpu"
-    events: int = 0
-    computing: Cover = field(default_factory=lambda: Cover(Spans()))
-    communicating: Cover = field(default_factory=lambda: Cover(Spans()))
-    copying: Cover = field(default_factory=lambda: Cover(Spans()))
-    collectives: list[Collective] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    rank: int | None
+    device: str
+    events: int
+    computing: Spans
+    communicating: Spans
+    both: Spans
+    copying: Spans
+    collectives: list[Collective]
+    windows: list[Window]
+    notes: list[str]
 
 
 def read_trace(file: str, pieces: Iterable[str]) -> Trace:
-    """The trace in this text; BrokenTrace where it has no event at all. What is broken off is read up to there."""
-    reader, seen, trace = Reader(pieces), _Seen(), Trace(file)
+    """Read the trace in this text, up to where it breaks off; raise BrokenTrace where it has no event at all."""
+    reader = Reader(pieces)
+    recording = _Recording()
     try:
-        for event in reader.events():
-            seen.take(event)
+        for value in reader.events():
+            recording.take(value)
     except BrokenTrace as error:
-        if not seen.events:
+        if not recording.events:
             raise
-        trace.notes.append(f"{error}: {seen.events} events were read")
-    if not seen.events:
+        recording.notes.append(f"{error}: {count_of(recording.events, 'event')} read")
+    if not recording.events:
         raise BrokenTrace("no events in it")
-    trace.events = seen.events
-    trace.rank = rank_of(reader.head, file)
-    seen.finish(trace)
-    return trace
+    return recording.trace(file, rank_of(reader.head, file))
 
 
-def rank_of(head: Mapping[str, Any], file: str) -> int | None:
-    """From the trace's distributedInfo, else from the file's name."""
+def rank_of(head: JsonObject, file: str) -> int | None:
+    """Take the rank from the trace's distributedInfo, else from the file's name."""
     info = head.get("distributedInfo")
-    rank = info.get("rank") if isinstance(info, Mapping) else None
+    rank = info.get("rank") if isinstance(info, dict) else None
     if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0:
         return rank
-    name = re.split(r"[/\\]", file)[-1]
-    found = next((m for m in (pattern.search(name) for pattern in FILE_RANK) if m), None)
-    return int(found.group(1)) if found else None
+    for pattern in FILE_RANKS:
+        match = pattern.search(name_of(file))
+        if match:
+            return int(match.group(1))
+    return None
 
 
-class _Seen:
+def name_of(file: str) -> str:
+    """Give a file's name without its directories, of any system."""
+    return re.split(r"[/\\]", file)[-1]
+
+
+def read_event(value: JsonObject) -> Event | None:
+    """Take an event that has a name, a start and a length; None for others (by hand: traces have millions)."""
+    name = value.get("name")
+    start = _time(value.get("ts"))
+    length = _time(value.get("dur"))
+    if start is None or length is None or not isinstance(name, str):
+        return None
+    arguments = value.get("args")
+    return Event(
+        name,
+        str(value.get("cat", "")).lower(),
+        start,
+        start + max(0.0, length),
+        (str(value.get("pid")), str(value.get("tid"))),
+        arguments if isinstance(arguments, dict) else {},
+    )
+
+
+def _time(value: object) -> float | None:
+    if isinstance(value, (int, float)) and -LARGEST_TIME < value < LARGEST_TIME:
+        return float(value)
+    return None
+
+
+class _Recording:
     """Gathers what the events say; only intervals are kept of them."""
 
     def __init__(self) -> None:
         self.events = 0
-        self.kernels, self.copies = Spans(), Spans()
-        self.operators: dict[Any, Spans] = defaultdict(Spans)  # by thread
-        self.held: dict[Any, Spans] = defaultdict(Spans)  # by thread: time that is a collective's
-        self.on_device: list[tuple[float, float, str, Mapping[str, Any]]] = []
-        self.on_cpu: list[Collective] = []
-        self.asked: dict[Any, Mapping[str, Any]] = {}  # args of record_param_comms by External id
-        self.steps: dict[str, dict[int, list[float]]] = {"cpu": {}, "gpu": {}}
-        self.has_kernels = False
+        self.notes: list[str] = []
+        self._on_gpu = False
+        self._kernels = Spans()
+        self._copies = Spans()
+        self._operators: dict[tuple[str, str], Spans] = defaultdict(Spans)  # by thread
+        self._for_collectives: dict[tuple[str, str], Spans] = defaultdict(Spans)  # by thread
+        self._collective_kernels: list[Event] = []
+        self._collectives: list[Collective] = []
+        self._calls: dict[str, Arguments] = {}  # of record_param_comms, by External id
+        self._cpu_steps: dict[int, Window] = {}
+        self._gpu_steps: dict[int, Window] = {}
 
-    def take(self, event: Mapping[str, Any]) -> None:
-        """One event, whatever it is."""
+    def take(self, value: JsonObject) -> None:
+        """Take in one event, whatever it is."""
         self.events += 1
-        start, length, name = event.get("ts"), event.get("dur"), event.get("name")
-        if not (isinstance(start, (int, float)) and isinstance(length, (int, float)) and isinstance(name, str)):
+        event = read_event(value)
+        if event is None:
             return
-        category, end = str(event.get("cat", "")).lower(), start + max(0.0, length)
-        args = event.get("args")
-        args = args if isinstance(args, Mapping) else {}
-        if category == "kernel":
-            self._kernel(name, start, end, args)
-        elif category in ("gpu_memcpy", "gpu_memset", "memcpy", "memset"):
-            self.has_kernels = True
-            self.copies.add(start, end)
-        elif name.startswith("ProfilerStep"):
-            self._step("gpu" if category == "gpu_user_annotation" else "cpu", name, start, end)
-        elif category in ("cpu_op", "operator", "user_annotation"):
-            self._cpu(category, name, start, end, (event.get("pid"), event.get("tid")), args)
+        if event.category == "kernel":
+            self._on_gpu = True
+            if is_communication(event.name, event.arguments):
+                self._collective_kernels.append(event)
+            else:
+                self._kernels.add(event.start, event.end)
+        elif event.category in COPIES:
+            self._on_gpu = True
+            self._copies.add(event.start, event.end)
+        elif event.name.startswith("ProfilerStep"):
+            self._take_step(event)
+        elif event.category in ("cpu_op", "operator", "user_annotation"):
+            self._take_operator(event)
 
-    def _kernel(self, name: str, start: float, end: float, args: Mapping[str, Any]) -> None:
-        self.has_kernels = True
-        if is_communication(name, args):
-            self.on_device.append((start, end, name, args))
-        else:
-            self.kernels.add(start, end)
-
-    def _step(self, where: str, name: str, start: float, end: float) -> None:
+    def _take_step(self, event: Event) -> None:
         """On the GPU there is one for each stream."""
-        found = STEP.match(name)
-        if found:
-            times = self.steps[where].setdefault(int(found.group(1)), [start, end])
-            times[:] = min(times[0], start), max(times[1], end)
-
-    def _cpu(self, category: str, name: str, start: float, end: float, thread: Any, args: Mapping[str, Any]) -> None:
-        if CPU_COLLECTIVE.match(name):
-            self.on_cpu.append(Collective(start, end, gloo_kind(name, args)))
-            self.held[thread].add(start, end)
-        elif name == "record_param_comms":
-            self.asked[args.get("External id")] = args
-            self.held[thread].add(start, end)
-        elif name.startswith(("c10d::", "_c10d_functional::")):
-            self.held[thread].add(start, end)
-        elif category == "user_annotation" or name.startswith(HOLDERS):
+        match = STEP.match(event.name)
+        if not match:
             return
-        elif "::" in name or any(part in name for part in COMPILED):
-            self.operators[thread].add(start, end)
+        number = int(match.group(1))
+        windows = self._gpu_steps if event.category == "gpu_user_annotation" else self._cpu_steps
+        window = windows.get(number, Window(number, event.start, event.end))
+        windows[number] = Window(number, min(window.start, event.start), max(window.end, event.end))
 
-    def finish(self, trace: Trace) -> None:
-        """All that needs the whole trace."""
-        trace.device = "gpu" if self.has_kernels else "cpu"
-        trace.collectives = list(self.on_cpu)
-        for start, end, name, args in self.on_device:
-            more = {} if "Collective name" in args else self.asked.get(args.get("External id"), {})
-            trace.collectives.append(Collective(start, end, kernel_kind(name, {**more, **args})))
-        trace.collectives.sort(key=lambda c: c.start)
-        if self.has_kernels:
-            trace.computing = Cover(self.kernels)
-        else:
-            trace.computing = Cover(*(without(s, self.held[t]) for t, s in self.operators.items()))
-        trace.communicating = Cover(Spans((c.start, c.end) for c in trace.collectives))
-        trace.copying = Cover(self.copies)
-        trace.windows = self._windows(trace)
+    def _take_operator(self, event: Event) -> None:
+        name = event.name
+        if CPU_COLLECTIVE.match(name):
+            self._collectives.append(Collective(event.start, event.end, gloo_kind(name, event.arguments)))
+        elif name == "record_param_comms":
+            self._calls[_call_id(event)] = event.arguments
+        elif not name.startswith(C10D):
+            if event.category != "user_annotation" and _is_operator(name):
+                self._operators[event.thread].add(event.start, event.end)
+            return
+        self._for_collectives[event.thread].add(event.start, event.end)
 
-    def _windows(self, trace: Trace) -> list[Window]:
-        """Of the GPU's own steps where it has them: what the CPU launches in a step runs later."""
-        steps = self.steps["gpu"] if self.has_kernels and self.steps["gpu"] else self.steps["cpu"]
-        found = [Window(n, *times) for n, times in sorted(steps.items())]
-        ends = [p[-1][1] for p in (trace.computing.pairs, trace.communicating.pairs, trace.copying.pairs) if p]
-        starts = [p[0][0] for p in (trace.computing.pairs, trace.communicating.pairs, trace.copying.pairs) if p]
-        if not found:
-            trace.notes.append("no ProfilerStep annotations (profiler.step() is not called): taken as one")
-            return [Window(None, min(starts), max(ends))] if starts else []
-        if not self.has_kernels:
-            return found
-        if not self.steps["gpu"]:
-            trace.notes.append("steps are the CPU's, the GPU's work of a step may begin later")
-        last = found[-1]._replace(end=max([found[-1].end, *ends]))
-        return [*(w._replace(end=after.start) if after.number == (w.number or 0) + 1 else w
-                  for w, after in zip(found, found[1:], strict=False)), last]  # fmt: skip
+    def trace(self, file: str, rank: int | None) -> Trace:
+        """Put together what needs all events."""
+        collectives = [*self._collectives, *map(self._collective, self._collective_kernels)]
+        collectives.sort(key=lambda collective: collective.start)
+        communicating = Spans((collective.start, collective.end) for collective in collectives)
+        computing = self._kernels
+        if not self._on_gpu:
+            computing = union(
+                without(spans, self._for_collectives[thread]) for thread, spans in self._operators.items()
+            )
+        busy = union((computing, communicating))
+        return Trace(
+            file,
+            rank,
+            "gpu" if self._on_gpu else "cpu",
+            self.events,
+            computing,
+            communicating,
+            intersection(communicating, computing),
+            without(self._copies, busy),
+            collectives,
+            self._windows(union((busy, self._copies))),
+            self.notes,
+        )
+
+    def _collective(self, kernel: Event) -> Collective:
+        """An older torch writes the collective to the call alone, not to its kernel."""
+        arguments = kernel.arguments
+        if "Collective name" not in arguments:
+            arguments = {**self._calls.get(_call_id(kernel), {}), **arguments}
+        return Collective(kernel.start, kernel.end, kernel_kind(kernel.name, arguments))
+
+    def _windows(self, busy: Spans) -> list[Window]:
+        """Take the GPU's own steps where it has them: what the CPU launches in a step runs later."""
+        intervals = busy.intervals()
+        steps = self._gpu_steps if self._on_gpu and self._gpu_steps else self._cpu_steps
+        windows = [window for _, window in sorted(steps.items())]
+        if not windows:
+            self.notes.append(NO_STEPS)
+            return [Window(None, intervals[0][0], intervals[-1][1])] if intervals else []
+        if not self._on_gpu:
+            return windows
+        if not self._gpu_steps:
+            self.notes.append(CPU_STEPS)
+        for position, following in enumerate(windows[1:]):
+            if following.step == (windows[position].step or 0) + 1:
+                windows[position] = windows[position]._replace(end=following.start)
+        if intervals:
+            windows[-1] = windows[-1]._replace(end=max(windows[-1].end, intervals[-1][1]))
+        return windows
+
+
+def _is_operator(name: str) -> bool:
+    if name.startswith(HOLDERS):
+        return False
+    return "::" in name or any(part in name for part in COMPILED)
+
+
+def _call_id(event: Event) -> str:
+    return str(event.arguments.get("External id"))
