@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Pods:
     def environment(self, index: int) -> dict[str, str]:
         """The container's own variables, and those that Kubernetes sets in every pod."""
         template = self.templates()[index]
-        own = {e["name"]: e["value"] for e in template["containers"][0]["env"] if "value" in e}
+        own = {e["name"]: expanded(e["value"], {}) for e in template["containers"][0]["env"] if "value" in e}
         own["ALLRANKS_TERMINATION_LOG"] = str(self.place / f"termination-{index}")
         every = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443",
                  "KUBERNETES_PORT": "tcp://10.96.0.1:443", "HOSTNAME": self.host(index).name}  # fmt: skip
@@ -101,7 +101,8 @@ class Pods:
             container = self.templates()[index]["containers"][0]
             files = " ".join(f"{self.place}/mounted{path}={path}" for path in self._files())
             full = {**self.environment(index), "FILES": files, "OUT": str(self._log(index)), **(env or {})}
-            argv = ["/bin/bash", "-c", START, "-", *(_unescaped(w) for w in container["command"])]
+            command = [expanded(word, full) for word in container["command"]]
+            argv = ["/bin/bash", "-c", START, "-", *command]
             self.processes[index] = self.host(index).popen(argv, env=full, cwd=container.get("workingDir", "/"))
         return self
 
@@ -157,8 +158,21 @@ class Pods:
                 process.wait(10)
 
 
-def _unescaped(word: str) -> str:
-    return word.replace("$$(", "$(")
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    """What the kubelet makes of a word or value: k8s.io/kubernetes/third_party/forked/golang/expansion/expand.go."""
+    found, at = "", 0
+    while at < len(text):
+        if text[at] == "$" and at + 1 < len(text):
+            end = text.find(")", at + 2)
+            if text[at + 1] == "$":
+                found, at = found + "$", at + 2
+                continue
+            if text[at + 1] == "(" and end > 0:
+                name = text[at + 2 : end]
+                found, at = found + variables.get(name, f"$({name})"), end + 1
+                continue
+        found, at = found + text[at], at + 1
+    return found
 
 
 def _spaces(pid: int) -> list[str]:

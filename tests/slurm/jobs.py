@@ -13,6 +13,8 @@ from tests.hosts.launching import BOUND, PYTHON, Launch
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 
+QUEUE_BOUND = 120.0  # seconds: Slurm may still be ending an earlier job
+
 
 class SlurmLaunch(Launch):
     """As a Launch over ssh; `inside` and `outside` take the place of `start`."""
@@ -50,7 +52,16 @@ class SlurmLaunch(Launch):
             ["sbatch", "--parsable", f"--output={self.place}/stdout", f"--error={self.place}/stderr", "job.sh"],
             env=self.environment(), cwd=self.work, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        return done.stdout.strip()
+        job = done.stdout.strip()
+
+        def has_started() -> bool:
+            return self.slurm.job(job)["JobState"] not in ("PENDING", "CONFIGURING")
+
+        try:
+            wait_until(has_started, QUEUE_BOUND, "the job starts")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.slurm.job(job)}, nodes {self.slurm.states()}") from None
+        return job
 
     def written_result(self, bound: float = BOUND) -> dict[str, Any]:
         """result.json, once it is there."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 from tests import forked
 
 
@@ -46,3 +47,29 @@ def test_what_cannot_be_known_is_asked_for(tmp_path: Path) -> None:
     ):
         done = render(tmp_path, *words)
         assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+INSIDE = ["--launcher", "torchrun", "--lease", "90s", "--stop-grace", "2m", "--init-timeout", "20m", "--hang-timeout",
+          "30m", "--pg-timeout", "1h", "--grace", "5s", "--data-path", "/data", "--debug"]  # fmt: skip
+EXPECTED = ["--launcher=torchrun", "--lease=90", "--stop-grace=120", "--init-timeout=1200", "--hang-timeout=1800",
+            "--pg-timeout=3600", "--grace=5", "--data-path=/data", "--debug"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("kubernetes", ["--image", "x"]), ("skypilot", []), ("slurm", [])],
+)
+def test_what_allranks_takes_inside_is_taken_by_render(tmp_path: Path, what: str, words: list[str]) -> None:
+    """Times, --debug, --data-path and --launcher had to stand in an allranks.toml."""
+    done = render(tmp_path, what, "--nodes", "2", *words, *INSIDE, "--json", "--", "train.py")
+    assert done.returncode == 0, done.stderr
+    text = "\n".join(json.loads(done.stdout)["files"].values())
+    assert [word for word in EXPECTED if word not in text] == []
+    if what == "kubernetes":
+        assert "terminationGracePeriodSeconds: 135" in text
+
+
+@pytest.mark.parametrize("option", [["--debug"], ["--lease", "90s"], ["--launcher", "torchrun"], ["--data-path", "/d"]])
+def test_an_option_that_nothing_would_take_is_refused(tmp_path: Path, option: list[str]) -> None:
+    done = render(tmp_path, "torchrun", "--hosts", "h1,h2", "--nproc", "2", *option, "--", "train.py")
+    assert done.returncode == 2 and f"{option[0]}: render torchrun writes no command of allranks" in done.stderr

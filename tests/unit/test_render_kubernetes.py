@@ -5,6 +5,7 @@ ALLRANKS_GOLDEN=write writes the golden files anew; look at the difference befor
 
 import base64
 import dataclasses
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,22 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.hosts.kubelet import expanded
 
 from allranks.errors import UsageError
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Request
 from allranks.plan.render.kubernetes import manifests, master_name, pod_names, secret_manifest
-from allranks.plan.render.pods import Job, grace_seconds, laid_over, object_name, pod_template
+from allranks.plan.render.pods import (
+    Job,
+    grace_seconds,
+    laid_over,
+    object_name,
+    pod_template,
+    rendered_name,
+    secret_names,
+)
+from allranks.plan.render.podsettings import CONTAINER_FIELDS, POD_FIELDS, PodSettings
 from allranks.plan.render.yamltext import read_yaml, yaml_text
 from allranks.settings import RunSpec
 
@@ -26,9 +37,12 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "kubernetes"
 KINDS = ("job", "jobset", "trainjob", "pods")
 PLAIN = RunSpec(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, image="registry.local/train:1", kind="job")
 POD_FILE = """
-metadata: {annotations: {team: vision}}
+metadata:
+  labels: {kueue.x-k8s.io/queue-name: team-queue, cost-centre: "17"}
+  annotations: {team: vision, kueue.x-k8s.io/podset-preferred-topology: example.com/rack}
 spec:
   nodeSelector: {nvidia.com/gpu.product: NVIDIA-H200}
+  hostNetwork: true
   containers:
   - name: node
     resources: {requests: {memory: 200Gi}}
@@ -39,20 +53,21 @@ spec:
 """
 FULL = dataclasses.replace(
     PLAIN, nodes=4, gpus="8", namespace="training", shm=64 << 30, workdir="/workspace", deadline=43200.0, retries=2,
-    stop_grace=120.0, env={"NCCL_DEBUG": "INFO", "ODD": "a $(X) b", "HF_TOKEN": "hunter2"}, forward=("WANDB_API_KEY",),
-    python="/opt/conda/bin/python", prelude="source /opt/conda/bin/activate\nulimit -c 0", allow=("shm",),
+    stop_grace=120.0, env={"NCCL_DEBUG": "INFO", "ODD": "a $(X) $$b $c", "HF_TOKEN": "hunter2"},
+    forward=("WANDB_API_KEY",), python="/opt/conda/bin/python", allow=("shm",),
+    prelude="source /opt/conda/bin/activate\nulimit -c 0",
     pod="pod.yaml", data_paths=("/data/train",), init_timeout=90.0, debug=True, check=False,
 )  # fmt: skip
 
 
-def rendered(spec: RunSpec, archive: bytes = b"zip") -> dict[str, str]:
-    request = Request(spec, Plan(()), "/work", {"pod.yaml": POD_FILE}, archive=archive)
+def rendered(spec: RunSpec, archive: bytes = b"zip", pod: str = POD_FILE) -> dict[str, str]:
+    request = Request(spec, Plan(()), "/work", {"pod.yaml": pod}, archive=archive)
     files = RENDERERS["kubernetes"].render(request)
     return {name: text.decode() if isinstance(text, bytes) else text for name, text in files.items()}
 
 
-def documents(spec: RunSpec) -> list[dict[str, Any]]:
-    return [d for text in rendered(spec).values() for d in yaml.safe_load_all(text)]
+def documents(spec: RunSpec, pod: str = POD_FILE) -> list[dict[str, Any]]:
+    return [d for text in rendered(spec, pod=pod).values() for d in yaml.safe_load_all(text)]
 
 
 def one(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -186,9 +201,21 @@ def test_secrets_and_dollars_in_variables() -> None:
     spec = dataclasses.replace(PLAIN, command=("sh", "-c", "echo $(date)"))
     assert pod_specs(documents(spec))[0]["containers"][0]["command"][-1] == "echo $$(date)"
     assert env["NCCL_DEBUG"]["value"] == "INFO"
-    assert env["ODD"]["value"] == "a $$(X) b"  # Kubernetes would put the variable X there
+    assert env["ODD"]["value"] == "a $$(X) $$$$b $$c"  # Kubernetes would put X there, and halve $$
     for name in ("HF_TOKEN", "WANDB_API_KEY"):
         assert env[name]["valueFrom"] == {"secretKeyRef": {"name": "demo-env", "key": name}}
+
+
+@given(st.text(alphabet="$()aX b", max_size=24))
+def test_every_word_and_value_comes_through_the_kubelet_as_it_was_written(text: str) -> None:
+    """`$$` was halved, so that a shell's own pid became a dollar."""
+    assert expanded("$(X) $$ $(Y)", {"X": "1"}) == "1 $ $(Y)", "as in Kubernetes' own tests"
+    spec = dataclasses.replace(PLAIN, command=("sh", "-c", text), env={"V": text}, prelude=text or None)
+    container = pod_specs(documents(spec))[0]["containers"][0]
+    assert expanded(container["command"][-1], {"X": "1", "a": "2"}) == text
+    assert expanded(variables({"containers": [container]})["V"]["value"], {"X": "1", "a": "2"}) == text
+    words = [expanded(word, {"X": "1", "a": "2"}) for word in container["command"]]
+    assert not text or f"--prelude={text}" in words
 
 
 def test_retries_are_those_of_the_whole_gang() -> None:
@@ -271,7 +298,7 @@ def test_what_the_pod_file_says_is_laid_over() -> None:
     [
         ("- 1", "found list"),
         ("a: [", "line 1: no YAML"),
-        ("kind: Pod\nstatus: {}", "found status"),
+        ("kind: Pod\nstatus: {}", "invalid field status"),
         ("a: 1\n---\nb: 1", "no YAML"),
     ],
 )
@@ -304,7 +331,7 @@ def test_any_name_becomes_one_that_kubernetes_takes(name: str) -> None:
 
 def test_a_template_without_settings_is_as_it_was() -> None:
     job = Job(PLAIN, "demo", b"")
-    assert pod_template(job, "m") == pod_template(dataclasses.replace(job, overlay={}), "m")
+    assert pod_template(job, "m") == pod_template(dataclasses.replace(job, settings=PodSettings()), "m")
 
 
 def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
@@ -320,3 +347,198 @@ def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
     taken = {"check" if name == "no_check" else name for name in inspect.signature(command).parameters}
     assert passed <= taken, f"join has no {sorted(passed - taken)}: add them to plan/joining.py OUTSIDE"
     assert {"lease", "stop_grace", "hang_timeout", "python", "retries", "allow"} <= passed
+
+
+# -- as an expert reads it -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
+def test_a_deadline_is_final(kind: str) -> None:
+    """Its Job fails with DeadlineExceeded, and a set with restarts left would begin anew with the same deadline."""
+    found = documents(dataclasses.replace(FULL, kind=kind))
+    owner = one(found, "JobSet" if kind == "jobset" else "TrainingRuntime")["spec"]
+    spec = owner if kind == "jobset" else owner["template"]["spec"]
+    (rule,) = spec["failurePolicy"]["rules"]
+    assert (rule["action"], spec["failurePolicy"]["maxRestarts"]) == ("FailJobSet", 2)
+    assert set(rule["onJobFailureReasons"]) == {"PodFailurePolicy", "DeadlineExceeded"}
+    assert spec["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] == 43200
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_what_is_over_does_not_stay_for_ever(kind: str) -> None:
+    found = documents(dataclasses.replace(PLAIN, kind=kind))
+    owner = one(found, "Job" if kind == "job" else "JobSet")
+    assert owner["spec"]["ttlSecondsAfterFinished"] == 7 * 86400, "a week for the logs of its pods"
+
+
+@pytest.mark.parametrize(("said", "expected"), [("", "ClusterFirstWithHostNet"), ("dnsPolicy: Default", "Default")])
+def test_on_the_hosts_network_pods_still_find_each_other(said: str, expected: str) -> None:
+    (first, *_) = pod_specs(documents(dataclasses.replace(FULL), pod=f"spec:\n  hostNetwork: true\n  {said}"))
+    assert first["dnsPolicy"] == expected
+    (first, *_) = pod_specs(documents(dataclasses.replace(FULL), pod="spec: {hostNetwork: false}"))
+    assert "dnsPolicy" not in first
+
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+IN_A_QUEUE = f"""
+metadata:
+  labels: {{{QUEUE}: team, kueue.x-k8s.io/priority-class: high, app: x}}
+  annotations: {{kueue.x-k8s.io/podset-required-topology: rack, provreq.kueue.x-k8s.io/maxRunDurationSeconds: "600"}}
+"""
+
+
+@pytest.mark.parametrize(("kind", "owner"), [("job", "Job"), ("jobset", "JobSet"), ("trainjob", "TrainJob")])
+def test_a_queue_is_asked_at_the_owner(kind: str, owner: str) -> None:
+    """Kueue reads its labels at the object that it suspends; a topology request stands at the pods' template."""
+    found = documents(dataclasses.replace(FULL, kind=kind), pod=IN_A_QUEUE)
+    metadata = one(found, owner)["metadata"]
+    assert metadata["labels"][QUEUE] == "team"
+    assert metadata["labels"]["kueue.x-k8s.io/priority-class"] == "high"
+    assert metadata["annotations"] == {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": "600"}
+    assert "app" not in metadata["labels"]
+    (template,) = [t["metadata"] for t in templates(found)]
+    assert template["annotations"] == {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    assert not any(name.startswith("kueue") for name in template["labels"]) and template["labels"]["app"] == "x"
+
+
+def test_bare_pods_are_a_group_for_the_queue() -> None:
+    """Admitted one by one, the first would hold their GPUs and wait for the others."""
+    every = documents(dataclasses.replace(FULL, kind="pods"), pod=IN_A_QUEUE)
+    found = [d["metadata"] for d in every if d["kind"] == "Pod"]
+    assert {m["labels"]["kueue.x-k8s.io/pod-group-name"] for m in found} == {"demo"}
+    assert {m["annotations"]["kueue.x-k8s.io/pod-group-total-count"] for m in found} == {"4"}
+    assert {m["annotations"]["kueue.x-k8s.io/retriable-in-group"] for m in found} == {"false"}
+    assert {m["labels"][QUEUE] for m in found} == {"team"}
+    plain = [d["metadata"] for d in documents(dataclasses.replace(PLAIN, kind="pods")) if d["kind"] == "Pod"]
+    assert not any("kueue" in name for m in plain for name in m["labels"])
+
+
+def templates(found: Any) -> list[dict[str, Any]]:
+    """Every pod template."""
+    if isinstance(found, dict):
+        here = [found] if set(found) == {"metadata", "spec"} and "containers" in (found["spec"] or {}) else []
+        return here + [t for value in found.values() for t in templates(value)]
+    return [t for item in found for t in templates(item)] if isinstance(found, list) else []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("spec: {restartPolicy: OnFailure}", "restartPolicy is OnFailure, expected Never"),
+        ("spec: {suspend: true}", "suspend is a field of a Job, not of a Pod"),
+        ("spec: {backoffLimit: 3}", "backoffLimit is a field of a Job, not of a Pod. Leave it out and use --retries"),
+        ("spec: {terminationGracePeriodSeconds: 30}", "terminationGracePeriodSeconds is 30, expected 135 or more"),
+        ("spec: {terminationGracePeriodSeconds: '200'}", "terminationGracePeriodSeconds is 200"),
+        ("spec: {nodeSelectors: {a: b}}", "no field nodeSelectors. Is nodeSelector meant"),
+        ("spec: {hostname: x}", "allranks sets hostname"),
+        ("spec: {subdomain: x}", "allranks sets subdomain"),
+        ("spec: {containers: [{name: node, command: [x]}]}", "allranks sets command"),
+        ("spec: {containers: [{name: node, resource: {}}]}", "no field resource. Is resources meant"),
+        ("spec: {containers: [{name: train, image: x}]}", "the name is train, expected node"),
+        ("metadata: {name: x}", "allranks sets name. Leave it out and use --name"),
+        ("metadata: {namespace: x}", "allranks sets namespace. Leave it out and use --namespace"),
+        ("metadata: {labels: {a: 1}}", "a is 1, expected a text in quotes"),
+        ("metadata: {labels: {allranks/run: x}}", "allranks sets allranks/run"),
+        ("kind: Job\nspec: {template: {}}", "kind is Job, expected"),
+        ("spec: 3", "spec: invalid int 3, expected a map"),
+        ("spec: {containers: [train]}", "containers: expected a list of maps"),
+        ("spec: {containers: {node: {}}}", "containers: expected a list of maps"),
+    ],
+)  # fmt: skip
+def test_a_pod_file_is_checked_as_a_pod(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^--pod pod.yaml.*{says}"):
+        rendered(FULL, pod=text)
+
+
+def test_what_a_pod_may_have_is_taken() -> None:
+    (first, *_) = pod_specs(documents(FULL, pod="spec: {restartPolicy: Never, terminationGracePeriodSeconds: 600}"))
+    assert first["terminationGracePeriodSeconds"] == 600
+
+
+def test_the_fields_are_those_of_the_published_schemas() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install 'allranks[dev]' has the schemas")
+    version = f"v{validate.latest_version()}-local-strict"
+    schemas = Path(validate.__file__).parent / "kubernetes-json-schema" / version
+    for name, ours in (("podspec-v1.json", POD_FIELDS), ("container-v1.json", CONTAINER_FIELDS)):
+        assert set(json.loads((schemas / name).read_text())["properties"]) == ours
+
+
+# -- names ---------------------------------------------------------------------------------------------
+
+UNNAMED = dataclasses.replace(PLAIN, name=RunSpec().name)
+
+
+def test_two_runs_of_one_namespace_do_not_meet() -> None:
+    """Both were called `run`: the second one's Service, ConfigMap and Secret were the first one's."""
+    first = rendered_name(UNNAMED)
+    second = rendered_name(dataclasses.replace(UNNAMED, command=("train.py", "--lr", "1")))
+    assert first != second and first.startswith("train-") and second.startswith("train-")
+    assert rendered_name(UNNAMED) == first, "the same file again, for a repository"
+    assert rendered_name(PLAIN) == "demo"
+    names = {d["metadata"]["name"] for d in documents(UNNAMED)} - {"allranks-job"}
+    assert names == {first}
+
+
+@pytest.mark.parametrize(
+    ("command", "stem"),
+    [
+        (("python", "-m", "pkg.tool"), "pkg-tool-"), (("a" * 80 + ".py",), "a" * 33 + "-"),
+        (("./7b/Train_Me.sh",), "train-me-"), (("sh", "-c", "x"), "sh-"), (("torchrun", "train.py"), "t"),
+    ],
+)  # fmt: skip
+def test_names_from_scripts_are_those_that_kubernetes_takes(command: tuple[str, ...], stem: str) -> None:
+    name = rendered_name(dataclasses.replace(UNNAMED, command=command))
+    assert name == object_name(name) and len(name) <= 40
+    assert name.startswith(stem)
+
+
+# -- who may do it -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_role_allows_what_is_done_and_lists_no_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from allranks.backends.kubernetes import kubectl
+
+    spec = dataclasses.replace(PLAIN, kind=kind)
+    role = one(documents(spec), "Role")
+    assert schema_faults(role) == []
+    calls: list[list[str]] = []
+
+    def run(argv: list[str], **options: Any) -> Any:
+        calls.append(argv[1:])
+        return kubectl.subprocess.CompletedProcess(argv, 0, '{"items": []}', "")
+
+    monkeypatch.setattr(kubectl.subprocess, "run", run)
+    one_cluster = kubectl.Kubectl(None, None)
+    one_cluster.pods("demo")
+    one_cluster.events("demo")
+    one_cluster.last_words("demo-0")
+    one_cluster.remove("demo", kind)
+    one_cluster.remove("demo", kind, 0)
+    one_cluster.remove_parts("demo")
+    needed = {pair for words in calls for pair in rights(words)}
+    needed |= {("create", plural(d["kind"])) for d in documents(spec) if d["kind"] != "Role"} | {("create", "secrets")}
+    allowed = {(verb, resource) for rule in role["rules"] for verb in rule["verbs"] for resource in rule["resources"]}
+    assert needed <= allowed, needed - allowed
+    assert ("list", "secrets") not in allowed and ("get", "secrets") not in allowed
+    assert not any("*" in rule[key] for rule in role["rules"] for key in ("verbs", "resources", "apiGroups"))
+
+
+def plural(kind: str) -> str:
+    return f"{kind.lower()}s"
+
+
+def rights(words: list[str]) -> set[tuple[str, str]]:
+    """What a call of kubectl needs: deleting by label lists first, a log needs its pod."""
+    kinds = [kind.partition(".")[0] for kind in words[1].split(",")]
+    if words[0] == "logs":
+        return {("get", "pods"), ("get", "pods/log")}
+    if "/" in words[1]:
+        return {(words[0], plural(word.partition("/")[0])) for word in words[1:] if "/" in word}
+    verbs = {"get": ["list"], "delete": ["list", "delete"]}[words[0]]
+    return {(verb, kind) for verb in verbs for kind in kinds}
+
+
+def test_secrets_are_removed_by_the_names_they_were_made_with() -> None:
+    job = Job(PLAIN, "demo", b"")
+    assert secret_names("demo") == (job.secret, job.secret_env)

@@ -64,9 +64,17 @@ def test_the_file_is_that_of_the_golden_directory(case: str) -> None:
 def test_secrets_are_asked_for_and_never_written() -> None:
     spec = dataclasses.replace(CLOUD, env={"API_KEY": "hunter2"})
     assert hidden_names(spec, {}) == ["ALLRANKS_JOIN_SECRET", "API_KEY", "HF_TOKEN"]
-    assert "hunter2" not in json.dumps(sky_task(spec, "demo", "./allranks.pyz"))
+    assert "hunter2" not in json.dumps(sky_task(spec, "demo", "./allranks.pyz", "/work"))
     text = rendered(spec)["demo.yaml"]
     assert isinstance(text, str) and "--secret API_KEY" in text and "hunter2" not in text
+
+
+@pytest.mark.parametrize("more", [{}, {"sync": True}])
+def test_the_directory_that_the_command_was_given_in_is_uploaded(more: dict[str, Any]) -> None:
+    """`.` is the one from which `sky launch` is called: that of the rendered file, which has nothing of the program."""
+    text = rendered(dataclasses.replace(CLOUD, **more))["demo.yaml"]
+    assert yaml.safe_load(text)["workdir"] == "/work"
+    assert "workdir" not in yaml.safe_load(rendered(PODS)["demo.yaml"]), "it is on the machines already"
 
 
 def test_a_number_without_a_model_is_refused() -> None:

@@ -1,5 +1,7 @@
 """Which node a process is, as schedulers tell it."""
 
+from pathlib import Path
+
 import pytest
 
 from allranks.errors import UsageError
@@ -47,3 +49,12 @@ def test_names_of_nodes():
     assert node_names({"JOB_COMPLETION_INDEX": "0"}, "train-0.train.ns.svc", 2) == ["train-0", "train-1"]
     assert node_names({"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "a[1-2]"}, "a1", 2) == ["a1", "a2"]
     assert node_names({}, "h1", 2) == []
+
+
+def test_open_mpi_hands_the_join_secret_on_wherever_we_write_its_line():
+    """Open MPI takes no variable to another host without -x: there the nodes had no secret, and joined nobody."""
+    root = Path(__file__).parents[2]
+    texts = [*root.glob("docs/*.md"), root / "README.md", *root.glob("src/allranks/**/*.py")]
+    lines = [line for path in texts for line in path.read_text().splitlines() if "ppr:1:node" in line]
+    assert len(lines) >= 2
+    assert [line for line in lines if "-x ALLRANKS_JOIN_SECRET" not in line] == []

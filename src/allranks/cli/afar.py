@@ -20,7 +20,7 @@ from allranks.diagnose.pods import read_pods
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.plan.environment import forwarded
-from allranks.plan.render.kubernetes import manifests, overlay, pod_names, secret_manifest
+from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, secret_manifest
 from allranks.plan.render.pods import CONTAINER, Job, object_name
 from allranks.plan.render.yamltext import yaml_text
 from allranks.report.live import JsonView, View
@@ -36,7 +36,7 @@ from .signals import Signals
 
 Document = dict[str, Any]
 PAUSE = 0.2
-LONGEST = 24  # of the name, so that the time of the run still fits
+LONGEST = 19  # of the name, so that the time of the run and four digits of chance still fit
 
 
 class Follows(Protocol):
@@ -77,15 +77,15 @@ def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
 
 
 def name_of(spec: RunSpec, now: float) -> str:
-    """The objects' name: the run's, as short as it must be."""
+    """The objects' name: the run's, as short as it must be, with what tells it from others' in the namespace."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{object_name(spec.name)[:LONGEST].strip('-')}-{stamp}"
+    return f"{object_name(spec.name)[:LONGEST].strip('-')}-{stamp}-{secrets.token_hex(2)}"
 
 
 def make_job(spec: RunSpec, name: str) -> Job:
     """The run as Kubernetes will see it, with the variables that go from here to other hosts."""
     variables = forwarded(dict(os.environ), ())
-    return Job(spec, name, zipapp.build(), True, variables, overlay(spec, read_texts(spec)))
+    return Job(spec, name, zipapp.build(), True, variables, pod_settings(spec, read_texts(spec)))
 
 
 def secret_objects(job: Job, environ: Any) -> list[Document]:

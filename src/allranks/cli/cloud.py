@@ -38,12 +38,13 @@ def run_sky(spec: RunSpec, json_: bool, dry_run: bool) -> int:
     variables = forwarded(dict(os.environ), ())
     hidden = hidden_names(spec, variables)
     if dry_run:
-        task = sky_task(spec, name, f"./{ARCHIVE}", True, variables)
+        task = sky_task(spec, name, f"./{ARCHIVE}", os.getcwd(), True, variables)
         typer.echo(described(task, launch_argv(name, TASK, hidden), json_))
         return DONE
     where = {"engine": "skypilot", "name": name, "autostop": spec.autostop, "grace": spec.stop_grace}
     run = create_run(spec, where, [f"node{i}" for i in range(spec.nodes or 1)], now)
-    task_file = write_task(run, sky_task(spec, name, str((run.path / ARCHIVE).absolute()), True, variables))
+    task = sky_task(spec, name, str((run.path / ARCHIVE).absolute()), os.getcwd(), True, variables)
+    task_file = write_task(run, task)
     values = {**variables, **spec.env, **{n: os.environ[n] for n in spec.forward if n in os.environ}}
     given = {n: values[n] for n in hidden if n in values} | {SECRET: secrets.token_hex(32)}
     argv = launch_argv(name, task_file, hidden)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from .options import TARGET, Text, option
+from .options import BEHAVIOUR, CHECKS, HOW, TARGET, TIMES, Text, option
 
 PODS = "Pods and cloud machines (--k8s, --sky)"
 
@@ -32,6 +32,20 @@ def pods(
     autostop: Annotated[Text, option("--autostop", PODS, "SkyPilot's machines go when idle so long")] = None,
 ) -> None:
     """What describes them."""
+
+
+def inside(
+    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, accelerate, deepspeed, …", "NAME")] = None,
+    lease: Annotated[Text, option("--lease", TIMES, "ranks live this long without allranks (60s)")] = None,
+    grace: Annotated[Text, option("--grace", TIMES, "SIGTERM to SIGKILL after a failure (1s)")] = None,
+    stop_grace: Annotated[Text, option("--stop-grace", TIMES, "SIGTERM to SIGKILL at the end (30s)")] = None,
+    init_timeout: Annotated[Text, option("--init-timeout", TIMES, "until all ranks have initialised (10m)")] = None,
+    hang_timeout: Annotated[Text, option("--hang-timeout", TIMES, "nothing moves: look at every rank (10m)")] = None,
+    pg_timeout: Annotated[Text, option("--pg-timeout", TIMES, "of the process groups, over the script's own")] = None,
+    data_paths: Annotated[list[str] | None, option("--data-path", CHECKS, "must be on all nodes", "PATH")] = None,
+    debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
+) -> None:
+    """What a rendered command of allranks takes: that in a batch script, in pods and in a SkyPilot task."""
 
 
 def engine_options(*groups: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:

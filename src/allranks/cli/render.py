@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +21,10 @@ from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, Request
 from allranks.settings import RunSpec
+from allranks.settings.fields import option_name
 from allranks.settings.layers import Resolved
 
-from .engines import engine_options, pods
+from .engines import engine_options, inside, pods
 from .options import HOW, NETWORK, PLACES, TARGET, Text, option
 from .podfile import read_texts
 from .target import FILE_LIMIT, find_cluster, require_command, resolve_options, say_notes
@@ -29,7 +32,7 @@ from .target import FILE_LIMIT, find_cluster, require_command, resolve_options, 
 WHAT = "; ".join(f"{name}: {renderer.title}" for name, renderer in RENDERERS.items())
 
 
-@engine_options(pods)
+@engine_options(pods, inside)
 def command(
     what: Annotated[str, typer.Argument(metavar="|".join(RENDERERS), help=WHAT)],
     command: Annotated[list[str] | None, typer.Argument(help="after --: the training command")] = None,
@@ -62,7 +65,9 @@ def command(
     given.update(engines)
     if what not in RENDERERS:
         raise UsageError(f"render {what}: there is no such renderer; there are {', '.join(RENDERERS)}")
-    given.update({"launcher": what} if what in LAUNCHERS else {})
+    if what in LAUNCHERS:
+        refuse_inside(given, what)
+        given["launcher"] = what
     resolved = resolve_options(given, config)
     require_command(resolved, f"allranks render {what}")
     say_notes(resolved, json_)
@@ -70,6 +75,13 @@ def command(
     if output is not None:
         write(files, Path(output), force)
     typer.echo(json.dumps(as_document(files, output)) if json_ else said(files, output))
+
+
+def refuse_inside(given: Mapping[str, Any], what: str) -> None:
+    """UsageError for options of allranks where no command of allranks is written that could take them."""
+    for name in inspect.signature(inside).parameters:
+        if given.get(name):
+            raise UsageError(f"{option_name(name)}: render {what} writes no command of allranks; leave it out")
 
 
 def make_request(resolved: Resolved, what: str) -> Request:

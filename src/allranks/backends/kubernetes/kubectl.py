@@ -13,7 +13,7 @@ from shutil import which
 from typing import Any
 
 from allranks.errors import NodeError, UsageError
-from allranks.plan.render.pods import RUN_LABEL
+from allranks.plan.render.pods import RUN_LABEL, secret_names
 
 Document = dict[str, Any]
 PATIENCE = 60.0  # seconds for one call
@@ -23,7 +23,6 @@ KINDS = {
     "trainjob": "trainjobs.trainer.kubeflow.org,trainingruntimes.trainer.kubeflow.org",
     "pods": "",
 }
-PARTS = "services,configmaps,secrets"
 
 
 class KubectlError(NodeError):
@@ -114,5 +113,6 @@ class Kubectl:
             self.call("delete", "pods", *label, *hurry)
 
     def remove_parts(self, run: str) -> None:
-        """What the pods needed: the Service, the ConfigMap, the Secrets."""
-        self.call("delete", PARTS, "-l", f"{RUN_LABEL}={run}", "--ignore-not-found", "--wait=false")
+        """Remove what the pods needed, by name: by label it takes the right to list every Secret."""
+        parts = [f"service/{run}", f"configmap/{run}", *(f"secret/{name}" for name in secret_names(run))]
+        self.call("delete", *parts, "--ignore-not-found", "--wait=false")

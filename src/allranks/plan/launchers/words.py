@@ -47,6 +47,13 @@ def read_training(spec: RunSpec) -> Words:
     return read_command(spec.command) if tool is None else behind(tool)
 
 
+def program_name(spec: RunSpec) -> str:
+    """What ranks run, as its owner calls it: the script's file name, a module's full name, a program's."""
+    program = read_training(spec).program
+    name = program[1] if program[:1] == ("-m",) and len(program) > 1 else "".join(program[:1])
+    return name.rstrip("/").rsplit("/", 1)[-1]
+
+
 def launched_by(spec: RunSpec) -> Tool | None:
     """The launcher that the command begins with, where it is the one to be started."""
     tool = read_tool(spec.command)

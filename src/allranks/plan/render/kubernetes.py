@@ -14,12 +14,14 @@ from allranks.diagnose.outcomes import CHECK, HANG, PROGRAM
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 
-from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, object_name, pod_template
+from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, grace_seconds, pod_template, rendered_name
+from .podsettings import KUEUE, PodSettings, read_pod_settings
 from .request import Rendered, Request
-from .yamltext import read_yaml, yaml_text
+from .yamltext import yaml_text
 
 USAGE = 2
 OBJECT_LIMIT = 1 << 20  # bytes that a ConfigMap holds (not of their base64)
+KEEP_SECONDS = 7 * 86400  # a finished Job or JobSet and its pods' logs, before Kubernetes removes them
 GROUP = "node"  # the replicated job of a JobSet
 TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
@@ -27,25 +29,20 @@ TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 def kubernetes(request: Request) -> Rendered:
     """The run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
     spec = request.spec
-    job = Job(spec, object_name(spec.name), request.archive, overlay=overlay(spec, request.texts))
+    job = Job(spec, rendered_name(spec), request.archive, settings=pod_settings(spec, request.texts))
     objects = manifests(job)
     config = [o for o in objects if o["kind"] == "ConfigMap"]
     others = [o for o in objects if o["kind"] != "ConfigMap"]
     return {
         f"{job.name}.yaml": yaml_text(others, _head(job)),
         f"{job.name}-allranks.yaml": yaml_text(config, [f"allranks itself, for the pods of {job.name}"]).encode(),
+        f"{job.name}-rbac.yaml": yaml_text([role(job)], _role_head(job)),
     }
 
 
-def overlay(spec: RunSpec, texts: Mapping[str, str]) -> Document:
-    """The settings of --pod: a pod's `metadata` and `spec`."""
-    if spec.pod is None:
-        return {}
-    found = read_yaml(texts[spec.pod], f"--pod {spec.pod}")
-    unknown = [key for key in found if key not in ("apiVersion", "kind", "metadata", "spec")]
-    if unknown:
-        raise UsageError(f"--pod {spec.pod}: found {unknown[0]}, set metadata and spec as a pod has them")
-    return {key: found[key] for key in ("metadata", "spec") if key in found}
+def pod_settings(spec: RunSpec, texts: Mapping[str, str]) -> PodSettings:
+    """The user's own settings of a pod: the file of --pod, whose text is in `texts`."""
+    return read_pod_settings(spec, texts, CONTAINER, grace_seconds(spec))
 
 
 def _head(job: Job) -> list[str]:
@@ -67,8 +64,10 @@ def _head(job: Job) -> list[str]:
         *lines,
         "Then these files (create, not apply: apply keeps a copy in an annotation, which is too small for allranks):",
         f"  kubectl create{space} {files}",
-        "The verdict and all output are in the log of pod 0, the verdict in every pod's. To end it, and remove all:",
-        f"  kubectl delete{space} {files}; kubectl delete{space} secret {secrets}",
+        "The verdict and all output are in the log of pod 0, the verdict in every pod's. What you have to be allowed",
+        f"to do is in {job.name}-rbac.yaml. To end it, and remove all:",
+        f"  kubectl delete{space} --wait=false {files}",
+        f"  kubectl delete{space} --wait=false secret {secrets}",
     ]
 
 
@@ -95,17 +94,58 @@ def secret_manifest(job: Job, name: str, values: dict[str, str]) -> Document:
             "stringData": values}  # fmt: skip
 
 
+# -- who may do it -------------------------------------------------------------------------------------
+
+# The verbs that kubectl needs for what allranks has it do (backends/kubernetes): `create -f`, `get -l`, `delete -l`
+# lists and then deletes each; parts and Secrets are deleted by name, so nobody has to be able to list Secrets.
+_PARTS = {"apiGroups": [""], "resources": ["services", "configmaps", "secrets"], "verbs": ["create", "delete"]}
+_LOGS = {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}
+_EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
+_OWNERS = {
+    "job": {"apiGroups": ["batch"], "resources": ["jobs"]},
+    "jobset": {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"]},
+    "trainjob": {"apiGroups": ["trainer.kubeflow.org"], "resources": ["trainjobs", "trainingruntimes"]},
+}
+
+
+def role(job: Job) -> Document:
+    """What a person needs who makes, follows and ends runs of this kind in a namespace."""
+    owner = _OWNERS.get(job.spec.kind)
+    owners = [{**owner, "verbs": ["create", "list", "delete"]}] if owner is not None else []
+    made = ["create"] if owner is None else []  # else the owner's controller makes the pods
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": [*made, "get", "list", "delete"]}
+    space = {"namespace": job.spec.namespace} if job.spec.namespace else {}
+    metadata = {"name": f"allranks-{job.spec.kind}", **space, "labels": {"app.kubernetes.io/managed-by": "allranks"}}
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": metadata,
+        "rules": [*owners, _PARTS, pods, _LOGS, _EVENTS],
+    }
+
+
+def _role_head(job: Job) -> list[str]:
+    space = f" --namespace {job.spec.namespace}" if job.spec.namespace else ""
+    name = f"allranks-{job.spec.kind}"
+    return [
+        "For the administrator of a namespace: all that allranks needs there. Once for everyone who may start runs:",
+        f"  kubectl apply{space} -f {job.name}-rbac.yaml",
+        f"  kubectl create{space} rolebinding {name} --role={name} --user=NAME",
+    ]
+
+
 # -- kinds ---------------------------------------------------------------------------------------------
 
 
 def _indexed(job: Job) -> list[Document]:
-    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": job.metadata(job.name)}
-    return [_service(job), _archive(job), {**body, "spec": _job_spec(job, job.spec.retries * job.nodes)}]
+    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": job.owner_metadata}
+    spec = _job_spec(job, job.spec.retries * job.nodes)
+    return [_service(job), _archive(job), {**body, "spec": {"ttlSecondsAfterFinished": KEEP_SECONDS, **spec}}]
 
 
 def _jobset(job: Job) -> list[Document]:
-    body = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": job.metadata(job.name)}
-    return [_archive(job), {**body, "spec": _jobset_spec(job)}]
+    body = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": job.owner_metadata}
+    return [_archive(job), {**body, "spec": {"ttlSecondsAfterFinished": KEEP_SECONDS, **_jobset_spec(job)}}]
 
 
 def _trainjob(job: Job) -> list[Document]:
@@ -121,7 +161,7 @@ def _trainjob(job: Job) -> list[Document]:
     train = {
         "apiVersion": api,
         "kind": "TrainJob",
-        "metadata": job.metadata(job.name),
+        "metadata": job.owner_metadata,
         "spec": {"runtimeRef": reference, "trainer": {"numNodes": job.nodes}},
     }
     return [_archive(job), runtime, train]
@@ -132,21 +172,31 @@ def _pods(job: Job) -> list[Document]:
     for rank in range(job.nodes):
         template = pod_template(job, master_name(job), rank)
         limit = {"activeDeadlineSeconds": int(job.spec.deadline)} if job.spec.deadline else {}
-        metadata = {**job.metadata(f"{job.name}-{rank}"), **_rest(template["metadata"])}
-        labels = {**job.labels, **template["metadata"].get("labels", {})}
-        found.append({"apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "labels": labels},
-                      "spec": {**limit, **template["spec"]}})  # fmt: skip
+        group_labels, group_annotations = _pod_group(job)
+        own = template["metadata"]
+        annotations = {**own.get("annotations", {}), **job.settings.annotations, **group_annotations}
+        metadata = {
+            **job.metadata(f"{job.name}-{rank}"),
+            "labels": {**own["labels"], **job.settings.labels, **group_labels},
+            **({"annotations": annotations} if annotations else {}),
+        }
+        spec = {**limit, **template["spec"]}
+        found.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     return found
+
+
+def _pod_group(job: Job) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels and annotations by which Kueue admits bare pods together, or not at all, and takes no failed one's place
+    for a new pod."""
+    if f"{KUEUE}/queue-name" not in job.settings.labels:
+        return {}, {}
+    count = {f"{KUEUE}/pod-group-total-count": str(job.nodes), f"{KUEUE}/retriable-in-group": "false"}
+    return {f"{KUEUE}/pod-group-name": job.name}, count
 
 
 KINDS: dict[str, Callable[[Job], list[Document]]] = {
     "job": _indexed, "jobset": _jobset, "trainjob": _trainjob, "pods": _pods,
 }  # fmt: skip
-
-
-def _rest(metadata: Document) -> Document:
-    """What --pod adds to a template's metadata; a pod's name and labels are set beside it."""
-    return {k: v for k, v in metadata.items() if k not in ("labels", "name", "namespace")}
 
 
 # -- parts ---------------------------------------------------------------------------------------------
@@ -183,8 +233,10 @@ def _job_spec(job: Job, backoff: int) -> Document:
 
 
 def _jobset_spec(job: Job) -> Document:
-    """The pods fail as one: their Job has no second try, the JobSet starts all of them again."""
-    rules = [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}]
+    """The pods fail as one: their Job has no second try, the JobSet starts all of them again, but not where the failure
+    is final or the time is up."""
+    final = ["PodFailurePolicy", "DeadlineExceeded"]
+    rules = [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": final}]
     replicated = {
         "name": GROUP,
         "replicas": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from allranks.settings import RunSpec
 from allranks.settings.secrets import is_secret_name
 
 from ..joining import gpu_count, join_variables, join_words
+from ..launchers.words import program_name
+from .podsettings import PodSettings
 
 Document = dict[str, Any]
 CONTAINER = "node"
@@ -32,7 +35,7 @@ class Job:
     """A run as Kubernetes will see it.
 
     `name` is the objects' name; `archive` the allranks zipapp; `stream`: pod 0 writes JSON lines; `variables` are set
-    in the pods besides those of the spec; `overlay` is laid over the pod's template.
+    in the pods besides those of the spec; `settings` are the user's own, of --pod.
     """
 
     spec: RunSpec
@@ -40,7 +43,7 @@ class Job:
     archive: bytes
     stream: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
-    overlay: Mapping[str, Any] = field(default_factory=dict)
+    settings: PodSettings = PodSettings()
 
     @property
     def nodes(self) -> int:
@@ -50,12 +53,12 @@ class Job:
     @property
     def secret(self) -> str:
         """The Secret that holds what pods prove to each other; never part of a rendered file."""
-        return f"{self.name}-join"
+        return secret_names(self.name)[0]
 
     @property
     def secret_env(self) -> str:
         """The Secret with the values of variables that must not be written down."""
-        return f"{self.name}-env"
+        return secret_names(self.name)[1]
 
     @property
     def hidden(self) -> list[str]:
@@ -73,6 +76,31 @@ class Job:
         space = {"namespace": self.spec.namespace} if self.spec.namespace else {}
         return {"name": name, **space, "labels": self.labels}
 
+    @property
+    def owner_metadata(self) -> Document:
+        """Of the object that a queue admits or holds: the Job, JobSet or TrainJob."""
+        found = self.metadata(self.name)
+        labels = {"labels": {**found["labels"], **self.settings.labels}}
+        annotations = {"annotations": dict(self.settings.annotations)} if self.settings.annotations else {}
+        return {**found, **labels, **annotations}
+
+
+def secret_names(run: str) -> tuple[str, str]:
+    """The Secrets of a run: what pods prove to each other, and the values of hidden variables."""
+    return f"{run}-join", f"{run}-env"
+
+
+def rendered_name(spec: RunSpec) -> str:
+    """The name of rendered objects: --name, else the script's with a digest of what is run.
+
+    Two runs in one namespace must not meet; the same settings give the same file, for a repository.
+    """
+    if spec.name != RunSpec().name:
+        return object_name(spec.name)
+    stem = object_name(program_name(spec).removesuffix(".py").removesuffix(".sh") or spec.name)
+    said = repr((spec.command, spec.nodes, spec.kind, spec.image, spec.gpus, spec.workdir))
+    return f"{stem[: LONGEST_NAME - 7].strip('-')}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+
 
 def object_name(name: str) -> str:
     """A run's name as Kubernetes takes it: small letters, digits, '-', a letter first, 40 at most."""
@@ -83,7 +111,7 @@ def object_name(name: str) -> str:
 def pod_template(job: Job, master: str, rank: int | None = None) -> Document:
     """Labels and spec of a pod. `master` is pod 0's own name; without `rank` the completion index tells the rank."""
     template = {"metadata": {"labels": job.labels}, "spec": _pod_spec(job, master, rank)}
-    return laid_over(template, job.overlay, "--pod") if job.overlay else template
+    return laid_over(template, job.settings.template, "--pod") if job.settings.template else template
 
 
 def grace_seconds(spec: RunSpec) -> int:
@@ -157,8 +185,9 @@ def environment(job: Job, rank: int | None) -> list[Document]:
 
 
 def _literal(value: str) -> str:
-    """Kubernetes replaces $(NAME) in commands and values; `$$` keeps it as it was written."""
-    return value.replace("$(", "$$(")
+    """Kubernetes replaces $(NAME) and $$ in commands and values (third_party/forked/golang/expansion); a doubled $
+    comes out as one, whatever follows it."""
+    return value.replace("$", "$$")
 
 
 def _volumes(job: Job) -> list[Document]:

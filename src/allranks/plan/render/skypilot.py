@@ -12,7 +12,7 @@ from allranks.settings import RunSpec
 from allranks.settings.secrets import is_secret_name
 
 from ..joining import join_variables, join_words
-from .pods import ARCHIVE, object_name
+from .pods import ARCHIVE, rendered_name
 from .request import Rendered, Request
 from .yamltext import yaml_text
 
@@ -25,8 +25,8 @@ _MASTER = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'
 
 def skypilot(request: Request) -> Rendered:
     """The task, and the zipapp that it ships."""
-    name = object_name(request.spec.name)
-    task = sky_task(request.spec, name, f"./{ARCHIVE}")
+    name = rendered_name(request.spec)
+    task = sky_task(request.spec, name, f"./{ARCHIVE}", request.workdir)
     given = " ".join(f"--secret {n}" for n in hidden_names(request.spec, {}))
     head = [
         f"{name}: {task['num_nodes']} machines, each runs the same `allranks join`. From this file's directory, with",
@@ -39,14 +39,19 @@ def skypilot(request: Request) -> Rendered:
 
 
 def sky_task(
-    spec: RunSpec, name: str, archive: str, stream: bool = False, variables: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """The task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file."""
+    spec: RunSpec, name: str, archive: str, workdir: str, stream: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file.
+
+    `workdir` is what SkyPilot uploads: the directory that the command was given in, whole, as `.` would be the one from
+    which `sky launch` is called, and the file's own has nothing of the program.
+    """
     plain = {**join_variables(spec), **(variables or {}), **spec.env}
     shown = {k: plain[k] for k in sorted(plain) if k not in hidden_names(spec, plain)}
     task: dict[str, Any] = {"name": name, "num_nodes": spec.nodes or 1, "resources": _resources(spec)}
     if spec.sync or spec.workdir is None:
-        task["workdir"] = spec.workdir or "."
+        task["workdir"] = spec.workdir or workdir
     if shown:
         task["envs"] = shown
     task["file_mounts"] = {REMOTE: archive}

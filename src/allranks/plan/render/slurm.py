@@ -10,7 +10,7 @@ from allranks.settings import RunSpec
 from allranks.settings.secrets import is_secret_name
 from allranks.settings.words import as_options
 
-from ..launchers.words import read_training
+from ..launchers.words import program_name
 from ..slurm import WARN_BEFORE, WARNING_SIGNAL, check_sbatch
 from .request import Rendered, Request
 from .shell import folded
@@ -94,11 +94,7 @@ def run_suffix(job: str) -> str:
 
 def job_name(spec: RunSpec) -> str:
     """--name, else the script's: what its owner looks for in the queue."""
-    if spec.name != RunSpec().name:
-        return spec.name
-    program = read_training(spec).program
-    name = program[1] if program[:1] == ("-m",) and len(program) > 1 else program[0] if program else spec.name
-    return name.rsplit("/", 1)[-1] or spec.name
+    return spec.name if spec.name != RunSpec().name else program_name(spec) or spec.name
 
 
 def _directives(request: Request) -> list[str]:

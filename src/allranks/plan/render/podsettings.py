@@ -1,0 +1,202 @@
+"""--pod FILE: the user's own settings of every pod, checked as a pod before they are laid over ours (pure).
+
+The file cannot change what a run depends on: restarts, host names, the time to save, the command. Fields of a Job are
+refused by name: the API server would drop them or refuse the object.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allranks.errors import UsageError
+from allranks.settings import RunSpec
+
+from .yamltext import read_yaml
+
+Document = dict[str, Any]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Fields of PodSpec and Container of Kubernetes 1.37 (core/v1); tests compare them with the published schemas.
+POD_FIELDS = _names(
+    "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks "
+    "ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID hostUsers hostname "
+    "hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os overhead preemptionPolicy priority "
+    "priorityClassName readinessGates resourceClaims resources restartPolicy runtimeClassName schedulerName "
+    "schedulingGates schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN "
+    "shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes"
+)
+CONTAINER_FIELDS = _names(
+    "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy "
+    "resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath "
+    "terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
+)
+_OF_A_JOB = _names(
+    "backoffLimit backoffLimitPerIndex completionMode completions managedBy manualSelector maxFailedIndexes "
+    "parallelism podFailurePolicy podReplacementPolicy selector successPolicy suspend template ttlSecondsAfterFinished"
+)
+_OURS = {
+    "hostname": "pods find each other by the names that allranks gives",
+    "hostnameOverride": "pods find each other by the names that allranks gives",
+    "subdomain": "pods find each other by the names that allranks gives",
+}
+_OURS_IN_THE_CONTAINER = {
+    "command": "it starts allranks; the training command goes after --",
+    "args": "it starts allranks; the training command goes after --",
+    "terminationMessagePath": "the verdict is written there",
+    "restartPolicy": "a rank that restarts alone waits for the others for ever",
+}
+KUEUE = "kueue.x-k8s.io"
+_OF_THE_PODS = f"{KUEUE}/podset-"  # topology requests belong to the pod template
+OWN_LABELS = ("allranks/run", "app.kubernetes.io/managed-by")
+
+
+@dataclass(frozen=True)
+class PodSettings:
+    """The file's settings of the pod template, and the labels and annotations of the owner, where Kueue reads them."""
+
+    template: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_pod_settings(spec: RunSpec, texts: Mapping[str, str], container: str, grace: int) -> PodSettings:
+    """Check and split the settings of --pod.
+
+    `texts` holds the file's text, `container` is the name of ours, `grace` the least seconds from SIGTERM to SIGKILL.
+    Raises UsageError, which names the field.
+    """
+    if spec.pod is None:
+        return PodSettings()
+    where = f"--pod {spec.pod}"
+    document = read_yaml(texts[spec.pod], where)
+    if document.get("kind", "Pod") not in ("Pod", "PodTemplate"):
+        raise UsageError(f"{where}: kind is {document['kind']}, expected the metadata and spec of a Pod")
+    unknown = [key for key in document if key not in ("apiVersion", "kind", "metadata", "spec")]
+    if unknown:
+        raise UsageError(f"{where}: invalid field {unknown[0]}, expected the metadata and spec of a Pod")
+    metadata = _map(document, "metadata", where)
+    pod = _map(document, "spec", where)
+    _check_metadata(metadata, f"{where}: metadata")
+    labels = _texts(metadata, "labels", f"{where}: metadata")
+    annotations = _texts(metadata, "annotations", f"{where}: metadata")
+    _check_pod(pod, f"{where}: spec", container, grace)
+    template: Document = {}
+    pods_metadata = {"labels": _without_kueue(labels), "annotations": _without_kueue(annotations)}
+    if any(pods_metadata.values()):
+        template["metadata"] = {key: entries for key, entries in pods_metadata.items() if entries}
+    if pod:
+        template["spec"] = _with_dns(pod)
+    return PodSettings(template, _of_the_owner(labels), _of_the_owner(annotations))
+
+
+# -- metadata ------------------------------------------------------------------------------------------
+
+
+def _check_metadata(metadata: Mapping[str, Any], where: str) -> None:
+    for key in metadata:
+        if key in ("name", "namespace", "generateName"):
+            option = "--namespace" if key == "namespace" else "--name"
+            raise UsageError(f"{where}: allranks sets {key}. Leave it out and use {option}")
+        if key not in ("labels", "annotations"):
+            raise UsageError(f"{where}: invalid field {key}, expected labels and annotations")
+
+
+def _texts(metadata: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
+    """Read labels or annotations. Their values are texts: `true` and `1` have to be quoted in YAML."""
+    entries = _map(metadata, key, where)
+    for name, value in entries.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{where}: {key}: {name} is {value!r}, expected a text in quotes")
+        if name in OWN_LABELS:
+            raise UsageError(f"{where}: {key}: allranks sets {name} and selects its pods by it. Leave it out")
+    return dict(entries)
+
+
+def _is_kueue(name: str) -> bool:
+    prefix = name.partition("/")[0]
+    return (prefix == KUEUE or prefix.endswith(f".{KUEUE}")) and not name.startswith(_OF_THE_PODS)
+
+
+def _of_the_owner(entries: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in entries.items() if _is_kueue(name)}
+
+
+def _without_kueue(entries: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in entries.items() if not _is_kueue(name)}
+
+
+# -- spec ----------------------------------------------------------------------------------------------
+
+
+def _check_pod(pod: Mapping[str, Any], where: str, container: str, grace: int) -> None:
+    for key in pod:
+        if key in _OURS:
+            raise UsageError(f"{where}: allranks sets {key}: {_OURS[key]}. Leave it out")
+        if key in _OF_A_JOB and key not in POD_FIELDS:
+            raise UsageError(f"{where}: {key} is a field of a Job, not of a Pod. Leave it out{_instead(key)}")
+        if key not in POD_FIELDS:
+            raise UsageError(f"{where}: a Pod has no field {key}{_meant(key, POD_FIELDS)}")
+    if pod.get("restartPolicy", "Never") != "Never":
+        raise UsageError(
+            f"{where}: restartPolicy is {pod['restartPolicy']}, expected Never: a pod that restarts alone waits for "
+            "the others for ever. Leave it out (--retries restarts all of them)"
+        )
+    seconds = pod.get("terminationGracePeriodSeconds", grace)
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < grace:
+        raise UsageError(
+            f"{where}: terminationGracePeriodSeconds is {seconds}, expected {grace} or more: ranks would be killed "
+            "while they save. Set more, or a shorter --stop-grace"
+        )
+    _check_containers(pod.get("containers"), where, container)
+
+
+def _instead(key: str) -> str:
+    options = {"backoffLimit": "--retries", "completions": "--nodes", "parallelism": "--nodes"}
+    return f" and use {options[key]}" if key in options else ""
+
+
+def _check_containers(containers: Any, where: str, container: str) -> None:
+    if containers is None:
+        return
+    if not isinstance(containers, list) or not all(isinstance(item, Mapping) for item in containers):
+        raise UsageError(f"{where}: containers: expected a list of maps, each with a name")
+    for item in containers:
+        if item.get("name") != container:
+            raise UsageError(
+                f"{where}: containers: the name is {item.get('name')}, expected {container}. Another container would "
+                "keep the pod from ending: put it under initContainers with restartPolicy: Always"
+            )
+        for key in item:
+            if key in _OURS_IN_THE_CONTAINER:
+                why = _OURS_IN_THE_CONTAINER[key]
+                raise UsageError(f"{where}: {container}: allranks sets {key}: {why}. Leave it out")
+            if key not in CONTAINER_FIELDS:
+                raise UsageError(f"{where}: {container}: a container has no field {key}{_meant(key, CONTAINER_FIELDS)}")
+
+
+def _with_dns(pod: Mapping[str, Any]) -> Document:
+    """Set dnsPolicy on the host's network: the host's name server knows no pod."""
+    if pod.get("hostNetwork") and "dnsPolicy" not in pod:
+        return {**pod, "dnsPolicy": "ClusterFirstWithHostNet"}
+    return dict(pod)
+
+
+def _map(document: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    value = document.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{where}: {key}: invalid {type(value).__name__} {value!r}, expected a map")
+    return value
+
+
+def _meant(word: str, known: frozenset[str]) -> str:
+    near = difflib.get_close_matches(word, sorted(known), 1)
+    return f". Is {near[0]} meant?" if near else ""
