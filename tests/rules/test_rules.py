@@ -61,7 +61,7 @@ def test_every_rule_has_a_source_and_a_fixture() -> None:
 
 
 def test_every_provoked_case_is_kept_with_what_it_expects() -> None:
-    from provoked import CASES
+    from tests.rules.provoked import CASES
 
     for name, case in CASES.items():
         assert json.loads((HERE / f"{name}.json").read_text())["expect"] == case["expect"], name

@@ -209,5 +209,7 @@ def test_a_run_that_ended_well_has_no_cause(tmp_path: Path, capsys: pytest.Captu
     run = make_run(tmp_path, None, OOM, state="done")
     assert run_verb(str(run), "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["cause"] == "unknown"
+    assert (document["cause"], document["status"]) == (None, "ok")
     assert "ended well" in document["message"]
+    assert run_verb(str(run)) == 0
+    assert capsys.readouterr().out == f"{run.name} ended well: it has no verdict\n"

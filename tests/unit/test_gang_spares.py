@@ -293,7 +293,7 @@ def test_a_spare_with_fewer_slots_takes_no_place() -> None:
     drive.running()
     drive.hello("h2")
     assert drive.facts("h2") == ["facts", "finding"]
-    assert "room for 1 ranks, and every node runs 2 or more" in drive.gang.findings[0].message
+    assert "room for 1 rank, and every node runs 2 or more" in drive.gang.findings[0].message
 
 
 def test_addresses_get_their_names_among_spares_too() -> None:

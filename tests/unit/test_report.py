@@ -77,7 +77,7 @@ def test_output_without_room_is_told_once_a_source_and_is_not_said_to_be_in_the_
     lines = [line for line in stream.getvalue().splitlines() if "rank 1's output" in line]
     assert lines == [
         "rank 1's output on h2 is being dropped: it finds no room there",
-        "9,000 bytes of rank 1's output on h2 were dropped: they found no room there",
+        "9,000 bytes of rank 1's output on h2 were dropped: no room there",
     ]
     assert "lines not shown here" in stream.getvalue() and "all are in the logs" not in stream.getvalue()
 

@@ -217,6 +217,6 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "value-of-this" not in (tmp_path / "runs" / "a-1" / "report.html").read_text()
     done = CliRunner().invoke(app, ["a-1", "--bundle"])
     assert done.stdout.splitlines()[0] == "a-1-bundle.zip"
-    assert done.stdout.splitlines()[1].startswith("1 secrets were hidden (known value)")
+    assert done.stdout.splitlines()[1].startswith("1 secret was hidden (known value)")
     done = CliRunner().invoke(app, ["a-1", "--output", str(tmp_path)])
     assert done.exit_code == 0 and (tmp_path / "report.html").is_file()

@@ -111,7 +111,7 @@ def test_the_table_fits_the_window(small):
     view.status(STATUS, 0.0)
     view.tick(10.0)
     assert out.getvalue().count("\n") < small[1]
-    assert "44 nodes more" in out.getvalue()
+    assert "44 more nodes" in out.getvalue()
 
 
 def test_a_window_that_became_narrower_is_cleared_whole(small):

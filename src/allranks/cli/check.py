@@ -27,6 +27,7 @@ from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
+from allranks.text import count_of
 
 from . import exits
 from .allocated import with_step
@@ -104,8 +105,8 @@ def look(
     """Asks the nodes, and says what was found."""
     run = RunDirectory.create(Path(spec.runs_dir), "check", time.time())
     if not json_:
-        sys.stdout.write(f"check     {spec.level}: {len(checks)} checks on {len(cluster.nodes)} nodes "
-                         f"(from {cluster.source})\n")  # fmt: skip
+        what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
+        sys.stdout.write(f"check     {spec.level}: {what} (from {cluster.source})\n")
     progress = Progress(json_)
     seen = checking.look(spec, cluster, run, checks, progress.told, transport)
     progress.end()

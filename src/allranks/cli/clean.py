@@ -14,6 +14,7 @@ import typer
 
 from allranks.errors import UsageError
 from allranks.runs.directory import RunDirectory
+from allranks.text import count_of
 
 from .exits import DONE, NODE_FAILED
 from .options import AsJson, RunsDir
@@ -75,7 +76,7 @@ def _clean_runs(runs_dir: Text, keep: int, yes: bool, dry_run: bool, json_: bool
         typer.echo(json.dumps({"schema": 1, "old": names, "removed": removed, "failed": failed, "dry_run": dry_run}))
     elif acts or dry_run or not old:
         count = f"{len(old) - len(failed)} of {len(runs)} runs"
-        count += f" and {len(looks)} looks (check-…)" if looks else ""
+        count += f" and {count_of(len(looks), 'look')} (check-…)" if looks else ""
         typer.echo(f"{'would remove' if dry_run else 'removed'} {count}")
     for name, why in failed.items():
         typer.echo(f"allranks: {name}: could not be removed: {why}", err=True)

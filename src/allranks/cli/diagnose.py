@@ -51,7 +51,9 @@ def command(
 
 
 def lines(verdict: dict[str, Any]) -> list[str]:
-    """The verdict as `run` words it, with what else it may be."""
+    """The verdict as `run` words it, with what else it may be; of a run that has not failed a sentence."""
+    if verdict.get("cause") is None:
+        return [str(verdict["message"])]
     found = verdict_lines(verdict)
     for other in verdict.get("runners_up") or []:
         found.append(f"  or      {other['id']}: {other['message'][:160]}")

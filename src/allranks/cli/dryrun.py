@@ -19,6 +19,7 @@ from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv, redact_env
+from allranks.text import count_of
 
 from .allocated import step_argv
 
@@ -70,7 +71,8 @@ def _listed(spec: RunSpec) -> Tree:
 def _sync_lines(tree: Tree | None, nodes: int) -> list[str]:
     if tree is None:
         return []
-    lines = [f"would ship {tree.files} files ({tree.bytes} bytes) of {tree.root} to {SYNCED} on each of {nodes} nodes"]
+    what = f"{count_of(tree.files, 'file')} ({count_of(tree.bytes, 'byte')}) of {tree.root}"
+    lines = [f"would ship {what} to {SYNCED} on each node"]
     return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
 
 
@@ -90,7 +92,7 @@ def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], jso
     listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
     if json_:
         return json.dumps({"schema": 1, "nodes": nodes, "checks": listed})
-    lines = [f"would make {len(checks)} checks on {len(nodes)} nodes; nothing was done"]
+    lines = [f"would make {count_of(len(checks), 'check')} on {count_of(len(nodes), 'node')}; nothing was done"]
     lines += [f"  {n['name']}: {shlex.join(n['reached_by'])}" for n in nodes]
     width = max([len(c.name) for c in checks], default=0)
     return "\n".join(lines + [f"  {c.name:<{width}}  {c.level:<5}  {c.title}" for c in checks])
@@ -102,7 +104,8 @@ def _redacted(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]]) -> list[str]:
-    lines = [f"would start {world_size} ranks on {len(nodes)} nodes (launcher {spec.launcher}); nothing was done"]
+    what = f"{count_of(world_size, 'rank')} on {count_of(len(nodes), 'node')}"
+    lines = [f"would start {what} (launcher {spec.launcher}); nothing was done"]
     for node in nodes:
         lines.append(f"\n{node['name']}: {shlex.join(node['reached_by'])}")
         for rank in node["ranks"]:

@@ -27,6 +27,7 @@ from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.runs.gather import MOST_LOGS, gather
 from allranks.runs.loose import Part
 from allranks.settings.secrets import is_secret_name
+from allranks.text import count_of, plural
 
 from .diagnose import progress
 from .options import AsJson, RunName, RunsDir
@@ -141,4 +142,5 @@ def _say(what: dict[str, Any], redactor: Redactor, json_: bool) -> None:
     if count:
         kinds = ", ".join(sorted({h.kind for h in hidden}))
         where = "redactions.json in it" if "bundle" in what else "the end of the page"
-        print(f"{count} secrets were hidden ({kinds}); {where} says where")
+        were = plural(count, "was", "were")
+        print(f"{count_of(count, 'secret')} {were} hidden ({kinds}); {where} says where")

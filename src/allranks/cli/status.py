@@ -14,6 +14,7 @@ from allranks.errors import AllranksError
 from allranks.report.fold import clean
 from allranks.report.live import label, node_line
 from allranks.runs.directory import OVER, RunDirectory
+from allranks.text import count_of
 
 from .options import RunName, RunsDir
 from .places import find_run
@@ -108,7 +109,9 @@ def lines(document: dict[str, Any]) -> list[str]:
     """For people: a line a run, a line a node, and of a run in progress the ranks' pids."""
     master = document.get("master") or {}
     at = f", master {master['address']}:{master['port']}" if master.get("address") else ""
-    found = [f"{document['run']}: {document['state']}, {document['world_size'] or '?'} ranks{at}"]
+    size = document["world_size"]
+    ranks = count_of(size, "rank") if isinstance(size, int) and size else "? ranks"
+    found = [f"{document['run']}: {document['state']}, {ranks}{at}"]
     if document.get("job"):
         job = document["job"]
         found.append(f"Slurm job {job['id']}: {job['state']}" + (f", {job['why']}" if job["why"] else ""))

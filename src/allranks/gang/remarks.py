@@ -8,6 +8,7 @@ from allranks.diagnose.hangs.doing import Look
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
 from allranks.preflight.checks.look import failed_look
+from allranks.text import count_of
 
 
 def prelude_failed(node: str, error: str) -> Finding:
@@ -25,10 +26,9 @@ def not_shared(node: str, master: str, directory: str) -> Finding:
 
 def world_size_differs(expected: int, plan: Plan) -> Finding:
     nodes = ", ".join(f"{n.node.name} {n.nproc}" for n in plan.nodes)
-    return Finding(
-        "world-size-mismatch", "warn", f"WORLD_SIZE={expected} is set here, but the plan has {plan.world_size} ranks "
-        f"({nodes}); the plan holds", "unset WORLD_SIZE, or change --nodes or --nproc",
-    )  # fmt: skip
+    planned = count_of(plan.world_size, "rank")
+    message = f"WORLD_SIZE={expected} is set here, but the plan has {planned} ({nodes}); the plan holds"
+    return Finding("world-size-mismatch", "warn", message, "unset WORLD_SIZE, or change --nodes or --nproc")
 
 
 def spare_unused(name: str, why: str, remedy: str = "") -> Finding:
@@ -47,7 +47,7 @@ def logs_cut(name: str, node_dir: str, attempt: int) -> Finding:
 def too_small(name: str, room: int, need: int) -> Finding:
     """A node is back with fewer GPUs than its ranks had."""
     return Finding(
-        "world-size-mismatch", "fail", f"{name} has room for {room} ranks now, and had {need}",
+        "world-size-mismatch", "fail", f"{name} has room for {count_of(room, 'rank')} now, and had {need}",
         f"look at its GPUs: ssh {name} nvidia-smi", Where(node=name),
     )  # fmt: skip
 

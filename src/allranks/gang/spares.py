@@ -12,6 +12,7 @@ from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.plan.plan import room_on
 from allranks.preflight.judge import judge
+from allranks.text import count_of
 
 from .auditing import Auditing
 from .members import NodeState
@@ -107,7 +108,9 @@ class Spares(Auditing):
             return self._drop_spare(node, failed.message, failed.remedy)
         room, needs = self.room_of(node), [n.nproc for n in self.plan.nodes] if self.plan is not None else []
         if room is not None and all(need > room for need in needs):
-            return self._drop_spare(node, f"it has room for {room} ranks, and every node runs {min(needs)} or more")
+            return self._drop_spare(
+                node, f"it has room for {count_of(room, 'rank')}, and every node runs {min(needs)} or more"
+            )
         node.state = READY
         return [Note("spare-ready", {"node": node.name})]
 

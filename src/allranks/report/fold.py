@@ -13,6 +13,8 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 
+from allranks.text import plural
+
 WINDOW = 0.5  # seconds a line waits for the same words of other ranks
 CUT = 64 << 10  # bytes of a line that are displayed
 MOST = 2000  # lines displayed a flush; the rest is counted
@@ -55,7 +57,7 @@ def alike(text: str) -> str:
 def not_shown(lines: int, logs_complete: bool) -> str:
     """A notice for lines that are left out of what is displayed."""
     where = "all are in the logs" if logs_complete else "some are not in the logs either: there was no room"
-    return f"… {lines:,} lines not shown here ({where})"
+    return f"… {lines:,} {plural(lines, 'line')} not shown here ({where})"
 
 
 @dataclass

@@ -8,6 +8,8 @@ import time
 from collections import deque
 from typing import Any, TextIO
 
+from allranks.text import count_of
+
 from .fold import Folder, clean
 from .screen import Screen
 from .text import closing_lines, event_line, opening_lines
@@ -115,7 +117,7 @@ def table_lines(status: Document, now: float, width: int, most: int = NODES_SHOW
     for node in nodes[:most]:
         lines.append(clean(node_line(node, now, name_width), colour=False)[: width - 1])
     if len(nodes) > most:
-        lines.append(f"… and {len(nodes) - most} nodes more: allranks status"[: width - 1])
+        lines.append(f"… and {count_of(len(nodes) - most, 'more node')}: allranks status"[: width - 1])
     return lines
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from allranks.text import count_of, plural
+
 from .linkmaps import link_maps
 from .machines import addresses, machine_groups, scheduler
 from .page import environment
@@ -116,7 +118,7 @@ def _summary(record: Record) -> str:
     ranks, nodes = record.status.get("world_size"), len(_list(record.run, "nodes"))
     seconds = _part(record.result, "timing").get("total")
     parts = [
-        f"{_text(ranks, 20)} ranks on {nodes} node{'' if nodes == 1 else 's'}" if ranks else "",
+        f"{_text(ranks, 20)} {plural(ranks, 'rank')} on {count_of(nodes, 'node')}" if ranks else "",
         f"started {_moment(record.run.get('started'))}" if _moment(record.run.get("started")) else "",
         f"took {duration(seconds)}" if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else "",
         f"exit {_text(record.result['exit'], 20)}" if "exit" in record.result else "",

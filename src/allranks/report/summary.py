@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from allranks.text import count_of, plural
+
 from .machines import machine_groups, scheduler
 from .record import Document, Record
 from .redact import Hidden
@@ -74,11 +76,13 @@ def _run(record: Record) -> list[str]:
     run, ranks = record.run, record.status.get("world_size")
     command = shlex.join(str(word) for word in _rows(run, "command"))
     attempts = len(_rows(record.result, "attempts"))
+    nodes = count_of(len(_rows(run, "nodes")), "node")
     seconds = _part(record.result, "timing").get("total")
     versions = ", ".join(f"{k} {_line(v, 60)}" for k, v in _part(run, "versions").items())
     return [
-        f"- {_line(ranks, 20)} ranks on {len(_rows(run, 'nodes'))} nodes, launcher "
-        f"{code(_part(run, 'spec').get('launcher', 'direct'), 40)}, {attempts} attempts, {_line(seconds, 20)} s",
+        f"- {_line(ranks, 20)} {plural(1 if ranks == 1 else 2, 'rank')} on {nodes}, launcher "
+        f"{code(_part(run, 'spec').get('launcher', 'direct'), 40)}, {count_of(attempts, 'attempt')}, "
+        f"{_line(seconds, 20)} s",
         f"- command: {code(command)}",
         f"- scheduler: {code(scheduler(run, record.preflight))}",
         f"- launched with: {code(versions)}",
@@ -117,6 +121,11 @@ def _tests(record: Record) -> list[str]:
 
 def _bundle(hidden: Sequence[Hidden], files: int) -> list[str]:
     count, kinds = sum(h.count for h in hidden), ", ".join(sorted({h.kind for h in hidden}))
-    said = f"{count} secrets were hidden ({kinds}): see redactions.json" if count else "no secrets were found"
-    return [f"- {files} files, see contents.json; report.html is the page; large logs have beginning and end only",
-            f"- {said}"]  # fmt: skip
+    were = plural(count, "was", "were")
+    said = (
+        f"{count_of(count, 'secret')} {were} hidden ({kinds}): see redactions.json"
+        if count
+        else "no secrets were found"
+    )
+    contents = f"{count_of(files, 'file')}, see contents.json"
+    return [f"- {contents}; report.html is the page; large logs have beginning and end only", f"- {said}"]

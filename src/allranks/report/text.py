@@ -6,6 +6,8 @@ import os.path
 import shlex
 from typing import Any
 
+from allranks.text import count_of, plural
+
 Document = dict[str, Any]
 _SPARES = {
     "spare-ready": "spare     {node} is ready",
@@ -46,9 +48,10 @@ def event_line(event: Document, nodes: int) -> str | None:
         master = f"master    {node} {event['address']}:{event['port']}, reached by {who} in {event['seconds']:.2f} s"
         return f"{master}\nranks     {counts_text(event.get('ranks') or {})}"
     if kind == "all-initialised":
-        return f"all {event['ranks']} ranks initialised in {event['seconds']:.1f} s"
+        return f"{_all_ranks(event['ranks'])} initialised in {event['seconds']:.1f} s"
     if kind == "test-passed":
-        return f"collective tests passed on {event['ranks']} ranks in {event['seconds']:.1f} s: starting the program"
+        ranks = count_of(event["ranks"], "rank")
+        return f"collective tests passed on {ranks} in {event['seconds']:.1f} s: starting the program"
     if kind == "hang-suspected":
         return f"nothing has moved for {event['quiet']:.0f} s: looking at every rank"
     if kind == "first-step":
@@ -98,7 +101,8 @@ def _dropped_line(event: Document) -> str | None:
 
 def _tree_line(event: Document) -> str:
     """What --sync ships, and what it leaves out."""
-    line = f"sync      {event['files']:,} files, {event['bytes'] / (1 << 20):.1f} MB of {event['root']}"
+    files = f"{event['files']:,} {plural(event['files'], 'file')}"
+    line = f"sync      {files}, {event['bytes'] / (1 << 20):.1f} MB of {event['root']}"
     left_out = event.get("left_out") or []
     more = f", … {len(left_out)} in all" if len(left_out) > 4 else ""
     return line + (f"\nnote: left out as large: {', '.join(left_out[:4])}{more}" if left_out else "")
@@ -124,9 +128,9 @@ def _ending_line(event: Document) -> str | None:
     if kind in _SPARES:
         return _SPARES[kind].format(**event)
     if kind == "ending" and event["reason"] not in ("done", "failure"):
-        return f"{event['reason']}: ending {event.get('ranks', 'all')} ranks, they have {event['grace']:g} s to save"
+        return _stop_line(event)
     if kind == "ending" and event["reason"] == "failure" and event.get("ranks"):
-        return f"ending the other {event['ranks']} ranks"
+        return f"ending the other {event['ranks']} ranks" if event["ranks"] > 1 else "ending the other rank"
     if kind == "rank-exit" and not event.get("expected") and event.get("code") != 0:
         how = f"signal {event['signal']}" if "signal" in event else f"code {event.get('code')}"
         return f"rank {event['rank']} on {event.get('node')} ended with {how}"
@@ -134,6 +138,19 @@ def _ending_line(event: Document) -> str | None:
         left = ", ".join(f"pid {p['pid']} in state {p['state']} ({p['command']})" for p in event["left"])
         return f"{event.get('node')}: could not be ended: {left}"
     return None
+
+
+def _stop_line(event: Document) -> str:
+    """An orderly end: how long the ranks have to save."""
+    ranks = event.get("ranks")
+    if ranks == 0:
+        return f"{event['reason']}: ending the run"
+    who = "all ranks" if ranks is None else count_of(ranks, "rank")
+    return f"{event['reason']}: ending {who}, with {event['grace']:g} s to save"
+
+
+def _all_ranks(count: int) -> str:
+    return f"all {count} ranks" if count > 1 else "the rank"
 
 
 def finding_line(finding: Document) -> str:
@@ -185,12 +202,11 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
         lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
     for node, found in (result.get("unfetched") or {}).items():
         total = sum(found["fetched_bytes"].values())
-        lines.append(
-            f"{node}'s logs end early ({total:,} bytes arrived); the rest, if it lives, is in {found['node_dir']}"
-        )
+        arrived = f"{total:,} {plural(total, 'byte')} arrived"
+        lines.append(f"{node}'s logs end early ({arrived}); the rest, if it lives, is in {found['node_dir']}")
     for node, ranks in (result.get("dropped") or {}).items():
         lines += [
-            f"{count:,} bytes of rank {rank}'s output on {node} were dropped: they found no room there"
+            f"{count:,} {plural(count, 'byte')} of rank {rank}'s output on {node} were dropped: no room there"
             for rank, count in ranks.items()
         ]
     elsewhere = {n: p for n, p in (result.get("outputs") or {}).items() if not p.startswith(_top(result))}
@@ -201,7 +217,7 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
     words = {0: "done", 130: "stopped by Ctrl-C", 143: "stopped"}.get(result["exit"], "failed")
     seconds = (result.get("timing") or {}).get("total", 0.0)
     tries = len(result.get("attempts") or [])
-    note = f", {tries} attempts" if tries > 1 else ""
+    note = f", {count_of(tries, 'attempt')}" if tries > 1 else ""
     lines.append(f"{words} after {seconds:.1f} s{note} (exit {result['exit']}); logs in {result.get('directory')}/logs")
     return lines
 

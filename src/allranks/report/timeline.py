@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from allranks.text import count_of
+
 Event = Mapping[str, Any]
 
 LONGEST = 100  # characters of a name or a note
@@ -134,7 +136,7 @@ class _Reader:
         elif kind == "node-clean":
             left = event.get("left")
             if left and isinstance(left, (list, tuple)):
-                node.marks.append(Mark(t, UNCLEAN, f"{len(left)} processes could not be ended"))
+                node.marks.append(Mark(t, UNCLEAN, f"{count_of(len(left), 'process', 'processes')} could not be ended"))
             node.change(t, None)
 
     def _of_rank(self, kind: str, event: Event, t: float, attempt: int, node: Row) -> None:

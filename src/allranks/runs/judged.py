@@ -21,6 +21,7 @@ from .incident import read_incident
 from .loose import Progress, find_logs, read_logs
 
 RUNNERS_UP = 3
+WITHOUT_FAILURE = {"done": "{} ended well: it has no verdict", "stopped": "{} was stopped: it has no verdict"}
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
 
 
@@ -30,9 +31,14 @@ Reader = Callable[[Sequence[Path], Progress | None], Evidence]
 def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> dict[str, Any]:
     """The verdict on the last attempt, completed from all of its logs.
 
-    A run that is not over, or ended well, is judged from its logs too: then `unknown` says so.
+    A run that is not over is judged from its logs too: then `unknown` says so. One that ended well, or was stopped,
+    has no cause: `cause` is null, `status` is ok.
     """
     verdict = _from_files(run)
+    words = WITHOUT_FAILURE.get(run.state()) if verdict is None else None
+    if words is not None:
+        finding = Finding("unknown", "ok", words.format(run.name))
+        return {**Verdict(finding, "unknown", 1.0).to_json(), "cause": None}
     attempt = verdict.attempt if verdict is not None else 0
     logs = log_files(run, attempt)
     found = judge_logs(read(logs, progress)) if logs else None
@@ -102,15 +108,10 @@ def _completed(verdict: Verdict, found: Verdict) -> Verdict:
 
 
 def _without(run: RunDirectory, found: Verdict | None, attempt: int) -> Verdict:
-    """Nothing is known to have failed: the run goes on, ended well, or its controller was lost."""
-    state = run.state()
-    note = {
-        "done": f"{run.name} ended well: it has no verdict",
-        "stopped": f"{run.name} was stopped: it has no verdict",
-    }.get(state)
-    if note is None and found is not None and found.cause != "unknown":
+    """Nothing is known to have failed: the run goes on, or its controller was lost."""
+    if found is not None and found.cause != "unknown":
         return replace(found, attempt=attempt)
-    message = note or (f"{run.name} is {state}" + (f": {found.finding.message}" if found else ", and has no logs"))
+    message = f"{run.name} is {run.state()}" + (f": {found.finding.message}" if found else ", and has no logs")
     base = found or Verdict(Finding("unknown", "unknown", message), "unknown", 0.1)
     finding = replace(base.finding, id="unknown", status="unknown", message=message)
     return replace(base, finding=finding, cause="unknown", confidence=0.1, attempt=attempt)
