@@ -19,12 +19,14 @@ from allranks.links.rounds import Pair, packed, rounds
 
 MBIT = 1e6 / 8
 KINDS = ("delay", "limit", "loss")
+SHARES = {"third": 1 / 3, "crawl": 1 / 50}  # of the cluster's usual bandwidth
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`what` is "", "delay" (50 ms), "limit" (50 Mbit/s), "loss" (5 %) or "dead"; on all pairs of `nodes[0]`, or
-    on the pair `nodes`; `rails` empty for all of them. `sending_only` spoils one direction (from `nodes[0]`)."""
+    """`what` is "", "delay" (50 ms), "limit" (50 Mbit/s), one of `SHARES`, "loss" (5 %) or "dead"; on all pairs of
+    `nodes[0]`, or on the pair `nodes`; `rails` empty for all of them. `sending_only` spoils one direction (from
+    `nodes[0]`)."""
 
     what: str = ""
     nodes: tuple[str, ...] = ()
@@ -80,6 +82,8 @@ class Cluster:
             elif fault.what == "limit":
                 rate = min(rate, 50 * MBIT * self.lognormal(0.05))
                 tail *= self.lognormal(0.3)
+            elif fault.what in SHARES:
+                rate = min(rate, self.base * SHARES[fault.what] * self.lognormal(0.05))
             elif fault.what == "loss":
                 rate = rate / 5 * self.lognormal(0.3)
                 tail = max(tail, 0.2 * self.lognormal(0.1)) if self.chance.random() < 0.9 else tail

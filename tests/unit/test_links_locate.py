@@ -123,6 +123,76 @@ def test_several_culprits() -> None:
     assert found == {("node-slow", "h2"), ("node-slow", "h7"), ("link-dead", "h1", "h4")}
 
 
+THIRD = Way(42e6, 100e-6, 400e-6)  # of GOOD's bandwidth
+CRAWL = Way(2.5e6, 100e-6, 400e-6)  # 20 Mbit/s
+
+
+def all_links(count: int, *slow_nodes: str) -> list[tuple[str, str]]:
+    return [(node, other) for node in slow_nodes for other in names(count) if other != node]
+
+
+@pytest.mark.parametrize("count", [5, 8])
+@pytest.mark.parametrize(
+    ("nodes", "link"), [(("h1", "h2"), ("h1", "h2")), (("h1",), ("h1", "h4")), (("h1", "h2"), ("h2", "h5"))]
+)
+def test_a_slow_node_does_not_hide_a_slower_link_of_it(
+    count: int, nodes: tuple[str, ...], link: tuple[str, str]
+) -> None:
+    found = steady(measured(count, both(all_links(count, *nodes), THIRD) | both([link], CRAWL)))
+    assert answer(found.findings) == {*(("node-slow", node) for node in nodes), ("link-slow", *link)}
+    message = next(item.message for item in found.findings if item.id == "link-slow")
+    ends = " and ".join(node for node in nodes if node in link)
+    assert message.startswith(f"the link {link[0]}–{link[1]} is slow: 20 Mbit/s")
+    assert message.endswith(f"; {ends} {'are' if ' and ' in ends else 'is'} slow elsewhere too, but less so")
+
+
+@pytest.mark.parametrize("way", [THIRD, LATE])
+def test_a_slow_node_does_not_hide_a_dead_link_of_it(way: Way) -> None:
+    found = steady(measured(8, both(all_links(8, "h1"), way) | both([("h1", "h4")], "timed out")))
+    assert answer(found.findings) == {("node-slow", "h1"), ("link-dead", "h1", "h4")}
+    assert "h1 is slow elsewhere too, but not dead" in found.findings[-1].message
+
+
+def test_a_slow_rail_does_not_hide_a_slower_node_on_it() -> None:
+    found = []
+    for item in measured(6, {}, rails=2):
+        way = GOOD
+        if item.rail == 1:
+            way = CRAWL if "h3" in (item.a, item.b) else THIRD
+        found.append(Measurement(item.a, item.b, item.round, way, way, rail=item.rail))
+    judged = steady(found)
+    assert {(item.id, item.where.node) for item in judged.findings} == {("rail-slow", None), ("rail-slow", "h3")}
+
+
+def test_a_network_below_the_floor_does_not_hide_a_slow_link() -> None:
+    found = steady(measured(8, both([("h1", "h3")], SLOW)), Floors(bandwidth=200e6))
+    assert answer(found.findings) == {("network-slow", *answer_nodes(found, "network-slow")), ("link-slow", "h1", "h3")}
+
+
+def answer_nodes(judgement: Judgement, finding_id: str) -> list[str]:
+    return [item.where.node for item in judgement.findings if item.id == finding_id and item.where.node]
+
+
+@pytest.mark.parametrize(
+    "way", [Way(42e6, 100e-6, 400e-6), Way(5e6, 50e-3, 60e-3), Way(25e6, 100e-6, 205e-3), "timed out"]
+)
+def test_the_link_between_two_bad_nodes_is_explained_by_them(way: Way | str) -> None:
+    """The lower of two rates; delays that add up; losses that multiply; dead on both sides."""
+    between = way
+    if isinstance(way, Way) and way.latency == 50e-3:
+        between = Way(2.5e6, 100e-3, 120e-3)
+    elif isinstance(way, Way) and way.tail == 205e-3:
+        between = Way(5e6, 100e-6, 410e-3)
+    found = steady(measured(8, both(all_links(8, "h1", "h2"), way) | both([("h1", "h2")], between)))
+    assert {item.where.peer for item in found.findings} == {None} and len(found.findings) == 2
+
+
+def test_a_node_that_is_dead_with_some_and_slow_with_others_is_one_fault() -> None:
+    dead = [("h1", "h2"), ("h1", "h5"), ("h1", "h8")]
+    item = only(steady(measured(8, both(all_links(8, "h1"), SLOW) | both(dead, "timed out"))))
+    assert (item.id, item.where.node) == ("node-slow", "h1") and "3 more are dead" in item.message
+
+
 def test_nothing_passes_anywhere() -> None:
     item = only(steady(measured(5, both([(a, b) for a in names(5) for b in names(5) if a < b], "timed out"))))
     assert item.id == "network-dead" and item.where.nodes == tuple(item.where.nodes) and len(item.where.nodes) == 5
@@ -235,6 +305,21 @@ def test_accuracy_with_few_nodes(count: int) -> None:
     right, _, wrong = accuracy(range(60), count)
     assert right >= 58, wrong
     assert accuracy(range(60), count, clean=True)[:2] == (60, 0)
+
+
+@pytest.mark.parametrize("link", [("h1", "h2"), ("h2", "h5")])
+def test_accuracy_with_two_slow_nodes_and_a_slower_link(link: tuple[str, str]) -> None:
+    faults = [Fault("third", ("h1",)), Fault("third", ("h2",)), Fault("crawl", link)]
+    found = [answer(Cluster(seed, names(8), faults).judged().findings) for seed in range(60)]
+    assert sum(item == {("node-slow", "h1"), ("node-slow", "h2"), ("link-slow", *link)} for item in found) >= 54
+
+
+@pytest.mark.parametrize("what", ["limit", "delay", "loss"])
+def test_accuracy_with_two_nodes_of_one_fault(what: str) -> None:
+    """The link between them is worse than their others and no fault of its own."""
+    clusters = [Cluster(seed, names(8), [Fault(what, ("h1",)), Fault(what, ("h2",))]) for seed in range(60)]
+    found = [answer(cluster.judged().findings) for cluster in clusters]
+    assert sum(item == {("node-slow", "h1"), ("node-slow", "h2")} for item in found) >= 59
 
 
 def test_simulated_rails() -> None:

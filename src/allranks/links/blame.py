@@ -20,6 +20,7 @@ FEWEST = 2  # peers: one bad pair is a link
 RAIL_PAIRS = 3  # with fewer pairs a rail can't be told from a node's own rail
 WRONG = 2  # a culprit is charged this for each good cell it would explain: three bad nodes are not a bad rail
 EVERYWHERE = 0.9  # of all cells: no culprit, but something common to all
+ALL_LINKS = "all other links"
 
 Kind = Literal["node", "rail", "node-rail", "link", "all"]
 
@@ -27,13 +28,15 @@ Kind = Literal["node", "rail", "node-rail", "link", "all"]
 @dataclass(frozen=True)
 class Culprit:
     """One explanation. `nodes` is the node, both ends of the link, none for a rail, or all; `rail` where it is one
-    index only; `cells` are its bad cells, `fine` how many other cells it has."""
+    index only; `cells` are its bad cells, `fine` how many other cells it has. `besides`: the culprits that explain
+    a part of its figures, where it was named for what they leave."""
 
     kind: Kind
     nodes: tuple[str, ...]
     rail: int | None
     cells: tuple[Cell, ...]
     fine: int
+    besides: tuple[str, ...] = ()
 
     def peers(self) -> list[str]:
         """The other ends of the bad cells of a node."""
@@ -54,13 +57,15 @@ def explain(cells: Collection[Cell], bad: Collection[Cell]) -> list[Culprit]:
         best = max(options, key=lambda c: (len(c.cells) - WRONG * c.fine, len(c.cells), c.kind == "node"))
         found.append(best)
         left -= set(best.cells)
-        open_cells = [cell for cell in open_cells if not _covers(best, cell)]
+        open_cells = [cell for cell in open_cells if not covers(best, cell)]
     return found + _links(cells, [cell for cell in bad if cell in left])
 
 
-def _covers(culprit: Culprit, cell: Cell) -> bool:
+def covers(culprit: Culprit, cell: Cell) -> bool:
+    """The cell is one of the node's or of the rail's."""
     inside = culprit.rail in (None, cell[2])
-    return inside and (not culprit.nodes or culprit.nodes[0] in cell[:2])
+    everywhere = culprit.kind in ("rail", "all")
+    return inside and (everywhere or culprit.nodes[0] in cell[:2])
 
 
 def _options(cells: Collection[Cell], bad: Collection[Cell]) -> Iterator[Culprit]:
@@ -76,7 +81,7 @@ def _options(cells: Collection[Cell], bad: Collection[Cell]) -> Iterator[Culprit
 
 def _worse(shapes: Collection[Culprit], cells: Collection[Cell], bad: Collection[Cell]) -> Iterator[Culprit]:
     for shape in shapes:
-        mine = [cell for cell in cells if _covers(shape, cell)]
+        mine = [cell for cell in cells if covers(shape, cell)]
         ill = tuple(cell for cell in mine if cell in bad)
         pairs = {cell[:2] for cell in ill}
         if len(ill) >= NODE_SHARE * len(mine) and len(pairs) >= (RAIL_PAIRS if shape.kind == "rail" else FEWEST):

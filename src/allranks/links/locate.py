@@ -7,13 +7,14 @@ themselves and against nodes that passed; `judge` blames only what the re-test c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allranks.findings import Finding
 
 from .blame import NODE_SHARE, Culprit, explain
 from .measure import Cell, Floors, Measurement
 from .norms import FEW_NODES, Norms, State, Symptom, norms, states, symptoms
+from .remainder import remaining_culprits, suspected_before
 from .rounds import Pair
 from .wording import Facts, finding, passed_again, unconfirmed
 
@@ -52,7 +53,12 @@ class _Look:
 def _look(cells: dict[Cell, State], usual: Norms, floors: Floors) -> _Look:
     found = {cell: symptoms(state, usual, floors) for cell, state in cells.items()}
     bad = {cell: signs for cell, signs in found.items() if signs or cells[cell].is_dead}
-    return _Look(cells, bad, explain(list(cells), list(bad)))
+    return _with_remainder(_Look(cells, bad, explain(list(cells), list(bad))), usual)
+
+
+def _with_remainder(look: _Look, usual: Norms) -> _Look:
+    """Add the culprits of what the others leave unexplained."""
+    return replace(look, culprits=look.culprits + remaining_culprits(look.cells, look.culprits, usual))
 
 
 def retest(measurements: Sequence[Measurement], floors: Floors = NO_FLOORS) -> list[Pair]:
@@ -112,7 +118,10 @@ def judge(
     first, second = states(measurements), states(again)
     suspected = _look(first, norms(first), floors)
     usual = norms(states([*measurements, *again]))
-    look = _settled(suspected, _look(second, usual, floors))
+    look = _with_remainder(_settled(suspected, _look(second, usual, floors)), usual)
+    look = replace(
+        look, culprits=[c for c in look.culprits if not c.besides or suspected_before(c, suspected.culprits)]
+    )
     named = [c for c in look.culprits if _confirmed(c, look, second)]
     open_ = [c for c in look.culprits if c not in named]
     findings = [finding(_facts(c, look, usual, addresses or {})) for c in named]

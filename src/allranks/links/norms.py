@@ -144,15 +144,18 @@ def _norm(metric: Metric, values: Mapping[tuple[str, str, int, str], float]) -> 
 
 def _faster(logs: Mapping[tuple[str, str, int, str], float]) -> Mapping[tuple[str, str, int, str], float]:
     """The values among the faster nodes (more than half of them, at least two) on the faster half of the rails."""
-    nodes: dict[str, list[float]] = {}
+    links: dict[tuple[str, str], list[float]] = {}
     rails: dict[int, list[float]] = {}
     for key, value in logs.items():
-        for node in key[:2]:
-            nodes.setdefault(node, []).append(value)
+        links.setdefault((key[0], key[1]), []).append(value)
         rails.setdefault(key[2], []).append(value)
-    mean = {node: fmean(values) for node, values in nodes.items()}
+    nodes: dict[str, list[float]] = {}
+    for link, values in links.items():
+        for node in link:
+            nodes.setdefault(node, []).append(fmean(values))
+    middle = {node: median(values) for node, values in nodes.items()}  # one bad link does not make a slow node
     speed = {rail: fmean(values) for rail, values in rails.items()}
-    good = set(sorted(nodes, key=lambda node: -mean[node])[: len(nodes) // 2 + 1])
+    good = set(sorted(nodes, key=lambda node: -middle[node])[: len(nodes) // 2 + 1])
     fast = set(sorted(rails, key=lambda rail: -speed[rail])[: (len(rails) + 1) // 2])
     chosen = {key: v for key, v in logs.items() if key[0] in good and key[1] in good and key[2] in fast}
     return chosen or logs  # of many nodes, the faster may not have been measured with each other

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from allranks.findings import Finding, Where
+from allranks.text import join_words
 
-from .blame import Culprit
+from .blame import ALL_LINKS, Culprit
 from .norms import BANDWIDTH, LATENCY, METRICS, TAIL, Metric, Norms, State, Symptom, shown
 
 CHECK = "pairs"
@@ -112,11 +113,20 @@ def _extent(facts: Facts) -> str:
 
 
 def _link_note(facts: Facts) -> str:
+    if facts.culprit.besides:
+        return _besides_note(facts.culprit.besides, facts.is_dead)
     if facts.culprit.kind != "link":
         return ""
     if len(facts.nodes) == 2:
         return "; with two nodes there is no telling which end is at fault: test with a third"
     return "; both nodes pass with all others" if facts.alone else ""
+
+
+def _besides_note(besides: Sequence[str], is_dead: bool) -> str:
+    """What else is at fault there, and does not explain it."""
+    verb = "are" if len(besides) > 1 or besides[0] == ALL_LINKS else "is"
+    less = "not dead" if is_dead else "less so"
+    return f"; {join_words(natural(besides))} {verb} slow elsewhere too, but {less}"
 
 
 def _dead(facts: Facts) -> str:
