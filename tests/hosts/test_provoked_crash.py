@@ -70,7 +70,7 @@ def test_a_module_that_one_node_does_not_have(bed2: Bed, launch: Launch) -> None
 def test_a_rank_killed_from_outside(bed2: Bed, launch: Launch) -> None:
     crash(launch, "go", "none").until_running(2)
     os.kill(launch.rank_pid(1), signal.SIGKILL)
-    verdict = explained(bed2, launch, "unknown", SECOND, "killed by SIGKILL", "not by allranks", victims=[0])
+    verdict = explained(bed2, launch, "rank-killed", SECOND, "killed by SIGKILL", "not by allranks", victims=[0])
     assert "journalctl" in verdict["remedy"]
 
 
@@ -84,7 +84,7 @@ def test_a_segmentation_fault(bed2: Bed, launch: Launch) -> None:
 def test_a_rank_that_leaves_with_0(bed2: Bed, launch: Launch) -> None:
     """Nothing says why: no exception, no signal. Its peer, which lost the connection, is not blamed."""
     crash(launch, "leave", "1")
-    explained(bed2, launch, "peer-died", SECOND, "rank 1 on h2 ended with code 0", victims=[0])
+    explained(bed2, launch, "rank-exited-early", SECOND, "rank 1 on h2 ended with code 0", victims=[0])
 
 
 # -- memory ----------------------------------------------------------------------------------------

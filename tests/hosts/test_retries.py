@@ -144,7 +144,7 @@ def test_a_new_guard_where_guard_or_watcher_was_killed(launch: Launch, who: str)
     ("how", "seen", "says"),
     [
         ("bug", [(0, "failed")], "the program's own fault comes again at the same place"),
-        ("stuck", [(0, "failed"), (1, "failed")], "the same cause, unknown, at step 10 again"),
+        ("stuck", [(0, "failed"), (1, "failed")], "the same cause, rank-killed, at step 10 again"),
         pytest.param(
             "code", [(0, "failed"), (1, "failed"), (2, "failed")], "the 2 retries are used up", marks=pytest.mark.slow
         ),
@@ -155,7 +155,8 @@ def test_by_cause(launch: Launch, how: str, seen: list[tuple[int, str]], says: s
     assert (result["exit"], outcomes(result)) == (1, seen), result["attempts"]
     assert says in result["attempts"][-1]["reason"] and says in result["verdict"]["decision"]
     assert [a["step"] for a in result["attempts"]] == ([10, 10] if how == "stuck" else [10, 20, 30][: len(seen)])
-    assert result["verdict"]["cause"] == ("unknown" if how == "stuck" else "program-exception")
+    causes = {"bug": "program-exception", "stuck": "rank-killed", "code": "rank-exited-early"}
+    assert result["verdict"]["cause"] == causes[how]
     if how == "bug":
         assert "  next    not tried again: the program's own fault" in launch.stdout
     assert launch.alive() == []

@@ -170,7 +170,7 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
         INIT + "def at(n): pass\n" + STEPS, env={}, cause="no-interface", where={}, says=["eth77"],
     ),
     "rank_crashed/terminate": case(  # what a thread of gloo that was not joined does at the interpreter's end
-        at_step('import ctypes; ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()'), cause=USER,
+        at_step('import ctypes; ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()'), cause="rank-exited-early",
         where={"node": "h2", "rank": 1}, victims=[0], says=["SIGABRT"],
     ),
     "rank_crashed/bus-error": case(
@@ -192,14 +192,14 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
     ),
     "rank_exited/sys-exit-code": case(
         at_step("dist.destroy_process_group(); sys.exit(3)"),
-        cause=USER, where={"node": "h2", "rank": 1}, victims=[0], says=["ended with code 3"],
+        cause="rank-exited-early", where={"node": "h2", "rank": 1}, victims=[0], says=["ended with code 3"],
     ),
     "rank_exited/sys-exit-text": case(
-        at_step('sys.exit("loss is nan, giving up")'), cause=USER, where={"node": "h2", "rank": 1},
+        at_step('sys.exit("loss is nan, giving up")'), cause="rank-exited-early", where={"node": "h2", "rank": 1},
         says=["ended with code 1"], evidence=["loss is nan, giving up"],
     ),
     "rank_exited/os-exit": case(
-        at_step('print("giving up"); os._exit(7)'), cause=USER, where={"node": "h2", "rank": 1},
+        at_step('print("giving up"); os._exit(7)'), cause="rank-exited-early", where={"node": "h2", "rank": 1},
         says=["ended with code 7"], evidence=["giving up"],
     ),
     "rank_exited/bad-arguments": case(
@@ -210,15 +210,15 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
         "", script="trian.py", cause="remote-path-missing", where={}, says=["trian.py"],
     ),
     "rank_killed/sigkill": case(
-        at_step("os.kill(os.getpid(), 9)", "rank == 3"), world=4, cause="unknown", where={"node": "h2", "rank": 3},
+        at_step("os.kill(os.getpid(), 9)", "rank == 3"), world=4, cause="rank-killed", where={"node": "h2", "rank": 3},
         victims=[0, 1, 2], says=["rank 3 on h2", "SIGKILL", "not by allranks"],
     ),
     "rank_killed/sigkill-of-rank-0": case(
-        at_step("os.kill(os.getpid(), 9)", "rank == 0"), cause="unknown", where={"node": "h1", "rank": 0},
+        at_step("os.kill(os.getpid(), 9)", "rank == 0"), cause="rank-killed", where={"node": "h1", "rank": 0},
         victims=[1], says=["rank 0 on h1", "SIGKILL"],
     ),
     "rank_killed/sigterm-from-outside": case(
-        at_step("os.kill(os.getpid(), 15)"), cause="unknown", where={"node": "h2", "rank": 1},
+        at_step("os.kill(os.getpid(), 15)"), cause="rank-killed", where={"node": "h2", "rank": 1},
         says=["SIGTERM", "not by allranks"], victims=[0],
     ),
     "rank_crashed/segfault": case(
@@ -237,7 +237,7 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
         INIT + "dist.all_reduce(torch.ones(4 if rank else 4096))\n", cause="collective-shape-mismatch",
     ),
     "peer_lost/exit-0-early": case(
-        at_step("os._exit(0)"), cause="peer-died", where={"node": "h2", "rank": 1},
+        at_step("os._exit(0)"), cause="rank-exited-early", where={"node": "h2", "rank": 1},
         victims=[0], says=["rank 1 on h2 ended with code 0", "rank 0 on h1"],
     ),
     "peer_lost/collective-timeout": case(

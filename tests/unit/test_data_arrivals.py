@@ -10,12 +10,13 @@ import pytest
 from tests.unit.test_gang_machine import Drive
 
 from allranks.data.arrivals import QUIET, Arrivals, Key
+from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.diagnose.incident import Incident
-from allranks.diagnose.outcomes import CHECK, exit_code
 from allranks.diagnose.verdict import judge
+from allranks.exitcodes import CHECK_FAILED
 from allranks.findings import Finding
 from allranks.gang.auditor import Auditor
-from allranks.gang.policy import BY_CAUSE
+from allranks.gang.policy import ROWS
 from allranks.gang.states import Audited, State
 from allranks.node.frames import AUDIT, RANK_LOG, Stream
 from allranks.report.text import closing_lines
@@ -155,8 +156,8 @@ def test_on_audit_stop_ends_the_run_with_a_verdict_of_its_own() -> None:
     assert actions[0] == "finding" and "end>h0" in actions
     found = judge(Incident(0, 3, {"h0": (0,)}, findings=tuple(drive.gang.findings), detected_t=drive.now))
     assert found is not None and found.cause == "data-not-split" and found.finding.message == BAD.message
-    assert exit_code(found, None, program_failed=False) == CHECK
-    assert BY_CAUSE[found.cause].again == "never"
+    assert exit_code(found, None, program_failed=False) == CHECK_FAILED
+    assert ROWS[CAUSES[found.cause].charge].again == "never"
 
 
 def test_the_warning_stands_again_at_the_end() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from allranks.diagnose.causes import CAUSES
+from allranks.diagnose.causes import CAUSES, Charge
 from allranks.findings import Finding, Verdict, Where
-from allranks.gang.policy import BY_CAUSE, LIVED, TABLE, Decision, Means, Tried, decide, row_of
+from allranks.gang.policy import LIVED, ROWS, TABLE, Decision, Means, Tried, decide, row_of
 
 
 def tried(
@@ -26,11 +26,9 @@ H2 = Where(node="h2")
 RAISED = "rank 1 on h2 raised {} (train.py:41 in step, pid 77)"
 
 
-def test_every_label_stands_in_one_row() -> None:
-    rows = [cause for row in TABLE for cause in row.causes]
-    assert sorted(rows) == sorted(CAUSES), "each label once"
-    assert set(BY_CAUSE) == set(CAUSES)
-    assert {row.again for row in TABLE} == {"never", "always", "hang", "progress"}
+def test_every_charge_has_a_row_and_a_cause() -> None:
+    assert set(TABLE) == set(Charge) == {cause.charge for cause in CAUSES.values()}
+    assert {row.again for row in ROWS.values()} == {"never", "always", "hang", "progress"}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +41,8 @@ def test_every_label_stands_in_one_row() -> None:
         ("node-network-down", "retry"), ("gpu-hardware-error", "retry"), ("nccl-ib-error", "retry"),
         ("peer-died", "retry"), ("slurm-preempted-or-timeout", "retry"),
         ("segfault-native", "retry"), ("port-in-use", "retry"), ("unknown", "retry"),
+        ("rank-killed", "retry"), ("rank-exited-early", "retry"), ("data-not-split", "finish"),
+        ("internal-error", "finish"),
     ],
 )  # fmt: skip
 def test_by_cause(cause: str, kind: str) -> None:

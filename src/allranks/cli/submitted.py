@@ -16,7 +16,6 @@ import typer
 import allranks
 from allranks.backends.slurm import jobs
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.outcomes import SERVICE
 from allranks.diagnose.slurm import Job, is_hopeless, never_starts, waiting
 from allranks.errors import AllranksError
 from allranks.findings import Verdict
@@ -33,7 +32,7 @@ from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv, redact_text
 from allranks.settings.words import secret_values
 
-from .exits import CTRL_C, DONE, TERMINATED
+from .exits import CTRL_C, DONE, NODE_FAILED, TERMINATED
 from .signals import Signals
 
 PAUSE = 0.2
@@ -186,7 +185,7 @@ class Follower:
         """Stop following, and leave the job to its owner: nothing is written, it may be changed and start after all."""
         finding = never_starts(job, self.run.name)
         verdict = Verdict(finding, finding.id, 0.9)
-        return untold_result(self.run, SERVICE, verdict, [finding])
+        return untold_result(self.run, NODE_FAILED, verdict, [finding])
 
     def _patience(self) -> float:
         """How long a result may be on its way once the job is over: not at all where there can be none."""

@@ -1,81 +1,330 @@
-"""The labels a verdict may carry, each with one line of what it means (design: reference/causes.md).
+"""The causes a verdict may name: one row each, with all that is said and done about it (pure).
 
-One label is the root cause; what follows from it in other ranks is a victim.
+Messages, `--json`, `docs/causes.md`, exit codes (`exit_code`) and retries (`gang/policy.py`) read this table. One cause
+is at fault; what follows from it in other ranks is a victim.
 """
 
 from __future__ import annotations
 
-CAUSES: dict[str, str] = {
-    # reaching the master
-    "master-unreachable": "the master's address answers to nobody: host down, no route, nobody listens",
-    "name-resolution": "a host name does not resolve, or to different addresses on different nodes",
-    "hostname-resolves-to-loopback": "a node's own name resolves to 127.x or ::1 and is used for others",
-    "port-in-use": "something else holds the port",
-    "port-blocked": "the host answers but the port is filtered",
-    "wrong-interface": "an interface was chosen that peers cannot reach",
-    "no-interface": "the interface filter matches nothing",
-    "peer-died": "a peer went away and the evidence at hand does not say why",
-    # the gang
-    "rendezvous-timeout": "nodes or ranks never joined, and nothing says why",
-    "world-size-mismatch": "nodes disagree on the number of nodes or ranks",
-    "rank-missing-or-duplicate": "two nodes carry the same rank, or one is missing",
-    "orphan-process": "a process of an earlier run is in the way",
-    # collectives
-    "collective-mismatch": "ranks called different collectives, or one rank skipped one",
-    "straggler": "one rank was late: slow disk, data, evaluation or save on one rank",
-    "collective-shape-mismatch": "same collective, different shapes or types",
-    "data-not-split": "several ranks read the same samples, some are read by nobody, or shares are unequal",
-    "uneven-data": "ranks ran out of data at different steps",
-    # NCCL, fabric, versions
-    "nccl-ib-error": "InfiniBand or RoCE failed under NCCL",
-    "nccl-p2p-error": "GPUDirect RDMA or peer-to-peer between GPUs failed under NCCL",
-    "nvlink-error": "NVLink failed",
-    "fabric-manager": "the fabric manager of an NVSwitch machine does not run or does not fit",
-    "shm-too-small": "/dev/shm too small",
-    "nccl-version-mismatch": "nodes run different versions of NCCL that do not fit",
-    "driver-version-mismatch": "the GPU driver does not fit the CUDA or ROCm in use, or differs between nodes",
-    "environment-mismatch": "Python, torch or the environment differ between nodes or do not fit",
-    # devices
-    "duplicate-gpu": "two ranks use the same GPU",
-    "invalid-device-ordinal": "a rank asks for a GPU that the node does not have or does not show",
-    "cuda-device-unavailable": "a GPU is there and cannot be used: busy, exclusive, or in error",
-    "cuda-out-of-memory": "the GPU's memory ran out",
-    "host-out-of-memory": "the host's memory ran out and the kernel killed a process",
-    "k8s-out-of-memory": "the pod's memory limit was reached",
-    "gpu-hardware-error": "the NVIDIA driver reported a hardware Xid",
-    "ecc-error": "a GPU's memory has uncorrectable errors",
-    "gpu-fell-off-bus": "a GPU vanished from the PCIe bus",
-    "cuda-kernel-fault": "a kernel's bad access, index or assertion",
-    # the program
-    "program-exception": "an exception in the program that none of the others explains",
-    "unused-parameters-ddp": "DDP waits for gradients of parameters that took no part in the loss",
-    "missing-module": "the program imports a module that is not installed",
-    "missing-file": "the program opens a file or data path that is not there",
-    "disk-full": "no space, no inodes or no quota left",
-    "too-many-open-files": "the limit of open files was reached",
-    "memlock-limit": "the limit of locked memory is too small for RDMA",
-    "permission-denied": "the operating system refused access",
-    "checkpoint-unreadable": "loading or saving a checkpoint",
-    "dataloader-worker-killed": "a data-loader worker was killed",
-    "segfault-native": "native code crashed: segmentation fault, abort, illegal instruction",
-    # reaching the nodes
-    "ssh-auth": "ssh refused the key or the user",
-    "ssh-hostkey": "ssh does not know the host's key, or it has changed",
-    "ssh-unreachable": "ssh does not reach the host",
-    "slurm-config": "Slurm refused the job or its step",
-    "slurm-preempted-or-timeout": "Slurm ended the job: preempted, or its time was up",
-    "slurm-cancelled": "the job was cancelled by a person or a service",
-    "k8s-scheduling": "Kubernetes could not place the pods",
-    "k8s-image": "Kubernetes could not get the image",
-    "deepspeed-config": "DeepSpeed refused its configuration",
-    "accelerate-config": "Accelerate refused its configuration",
-    # the network's state
-    "proxy-env": "proxy variables send the ranks' own traffic to a proxy",
-    "ipv6-problem": "IPv6 is used on one side only, or does not work",
-    "mtu-or-packet-loss": "large packets or some packets do not arrive",
-    "clock-skew": "the nodes' clocks differ too much",
-    "bad-launch-arguments": "the launcher or the script refused its arguments",
-    "node-network-down": "a node lost its link or its power",
-    "remote-path-missing": "the working directory, script or interpreter is absent on a node",
-    "unknown": "the evidence does not establish a cause: say so, and say what to collect",
-}
+import enum
+from dataclasses import dataclass
+
+from allranks import exitcodes
+from allranks.findings import Verdict, Where
+
+_NOWHERE = Where()
+
+
+class Charge(enum.Enum):
+    """What a failure is charged to: it decides whether another attempt can help."""
+
+    SETTINGS = "settings"  # what is set wrongly
+    PROGRAM = "program"
+    MEMORY = "memory"  # the program needs more than there is
+    LIMIT = "limits"  # of the operating system
+    HANG = "hang"  # a rank that the others wait for
+    EXIT = "exit"  # a rank that left without an exception
+    CRASH = "crash"  # native code; may be the machine's
+    KILLED = "killed"  # a signal from outside
+    NODE = "node"
+    NETWORK = "network"  # a link or a service
+    SCHEDULER = "preempted"  # it took the machines back
+    PERSON = "stopped"  # somebody wanted it to end
+    ALLRANKS = "allranks"
+    UNKNOWN = "unknown"
+
+
+class Ends(enum.Enum):
+    """The exit code: where a rank failed, and where none did."""
+
+    PROGRAM = (exitcodes.PROGRAM_FAILED, exitcodes.CHECK_FAILED)
+    NODE_OR_PROGRAM = (exitcodes.PROGRAM_FAILED, exitcodes.NODE_FAILED)
+    NODE = (exitcodes.NODE_FAILED, exitcodes.NODE_FAILED)
+    HANG = (exitcodes.HANG, exitcodes.HANG)
+    INTERNAL = (exitcodes.INTERNAL, exitcodes.INTERNAL)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """`meaning`: when it is at fault. `next_step`: what shows more. `fix`: what ends it.
+
+    Both may hold {node}, {peer}, {rank}, {port}, {interface} and {gpu} of a finding's place. `explains` are causes that
+    only follow from this one where both are observed.
+    """
+
+    id: str
+    meaning: str
+    next_step: str
+    fix: str
+    charge: Charge
+    ends: Ends = Ends.PROGRAM
+    explains: frozenset[str] = frozenset()
+
+    def remedy(self, where: Where = _NOWHERE) -> str:
+        """Give the next step and the fix for a place; names that are not established stay in capitals."""
+        return f"{self.next_step}; {self.fix}".format(
+            node=where.node or "NODE", peer=where.peer or "PEER", rank=_or(where.rank, "RANK"),
+            port=_or(where.port, "PORT"), interface=where.interface or "IFACE", gpu=_or(where.gpu, "GPU"),
+        )  # fmt: skip
+
+
+def _or(value: int | None, word: str) -> str:
+    return word if value is None else str(value)
+
+
+def _cause(
+    id_: str, meaning: str, next_step: str, fix: str, charge: Charge, ends: Ends = Ends.PROGRAM, explains: str = ""
+) -> Cause:
+    return Cause(id_, meaning, next_step, fix, charge, ends, frozenset(explains.split()))
+
+
+_OF_GPU = (
+    "cuda-out-of-memory cuda-kernel-fault cuda-device-unavailable nvlink-error nccl-p2p-error nccl-ib-error "
+    "segfault-native driver-version-mismatch fabric-manager gpu-hardware-error "
+)
+_DEBUG = "--debug (TORCH_DISTRIBUTED_DEBUG=DETAIL) names the calls"
+S, P, N = Charge.SETTINGS, Charge.PROGRAM, Charge.NODE
+
+_TABLE = (
+    # -- reaching the master -------------------------------------------------------------------------------
+    _cause("master-unreachable", "the master's address does not answer: host down, no route, or nothing listens",
+           "on a worker: getent hosts MASTER; nc -vz MASTER {port}; on the master: ss -ltnp | grep {port}",
+           "start rank 0 on that host, or name the address that every node reaches (--master-addr)",
+           Charge.NETWORK, Ends.NODE),
+    _cause("name-resolution", "a host name does not resolve, or to different addresses on different nodes",
+           "getent hosts NAME on every node", "add the name to DNS or /etc/hosts, or use the address",
+           Charge.NETWORK, Ends.NODE, "ssh-unreachable master-unreachable rendezvous-timeout missing-file"),
+    _cause("hostname-resolves-to-loopback", "a node's own name resolves to 127.x or ::1 and is used for others",
+           "getent hosts $(hostname) on the node",
+           "remove the node's own name from the 127.x lines of /etc/hosts, or export GLOO_SOCKET_IFNAME=IFACE "
+           "NCCL_SOCKET_IFNAME=IFACE",
+           S, Ends.NODE, "wrong-interface master-unreachable port-blocked"),
+    _cause("port-in-use", "something else holds the port", "ss -ltnp 'sport = :{port}' names the holder",
+           "end it, or choose another port: --master-port 0 (torchrun: --rdzv-endpoint HOST:0)",
+           Charge.NETWORK, Ends.NODE, "master-unreachable"),
+    _cause("port-blocked", "the host answers but the port is filtered",
+           "nft list ruleset; sysctl net.ipv4.ip_local_port_range",
+           "open the port range between the nodes, also for NCCL's own ports and not only for MASTER_PORT",
+           S, Ends.NODE, "master-unreachable rendezvous-timeout"),
+    _cause("wrong-interface", "an interface was chosen that peers cannot reach", "ip -br addr on every node",
+           "choose the interface that links the nodes: --network CIDR, or export NCCL_SOCKET_IFNAME=IFACE "
+           "GLOO_SOCKET_IFNAME=IFACE",
+           S, Ends.NODE, "master-unreachable port-blocked rendezvous-timeout"),
+    _cause("no-interface", "the interface filter matches nothing", "ip -br addr on every node",
+           "unset NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, or name an interface that is there",
+           S, Ends.NODE, "master-unreachable port-blocked rendezvous-timeout"),
+    _cause("peer-died", "a peer went away and the evidence at hand does not say why",
+           "allranks logs --rank {rank} shows the rank that ended first; dmesg -T shows more on its node",
+           "correct what ended that rank; the error of this one only follows", Charge.NETWORK),
+    # -- the gang ------------------------------------------------------------------------------------------
+    _cause("rendezvous-timeout", "nodes or ranks never joined, and nothing says why",
+           "count which ranks of the world have a log at all; nc -vz MASTER {port} from the absent ones",
+           "start the absent ranks, or give slow nodes longer (--init-timeout)", Charge.NETWORK, Ends.HANG),
+    _cause("world-size-mismatch", "nodes disagree on the number of nodes or ranks",
+           "compare WORLD_SIZE on every node", "use the same --nnodes and --nproc-per-node on every node, and one task "
+           "a rank under srun", S),
+    _cause("rank-missing-or-duplicate", "two nodes carry the same rank, or one is missing",
+           "compare RANK and --node-rank on every node",
+           "give every node its own --node-rank (0 … nnodes-1), or use --rdzv-backend c10d", S),
+    _cause("orphan-process", "a process of an earlier run is in the way",
+           "ps -eo pid,lstart,cmd | grep python on {node}",
+           "end what an earlier run left: allranks clean --leftovers TARGET", N, Ends.NODE),
+    _cause("rank-killed", "a signal from outside ended a rank, and the sender is not known",
+           "on {node}: journalctl -k --since -1h; sacct -j JOB -o State,MaxRSS; kubectl describe pod POD",
+           "look for what sends it: the program itself, pkill in a script, a job manager, a limit of its own such as a "
+           "cgroup or container", Charge.KILLED, Ends.NODE_OR_PROGRAM),
+    _cause("rank-exited-early", "a rank left without an exception while the others went on",
+           "allranks logs --rank {rank} shows its last words",
+           "let every rank run to the end: as many steps on all (drop_last, equal shards, torch's Join), no sys.exit "
+           "on one alone, and torch.distributed.destroy_process_group() before it leaves", Charge.EXIT),
+    # -- collectives ---------------------------------------------------------------------------------------
+    _cause("collective-mismatch", "ranks called different collectives, or one rank skipped one", _DEBUG,
+           "let every rank call the same collectives in the same order with the same shapes: look for a branch on the "
+           "rank or on the data", Charge.HANG, Ends.HANG),
+    _cause("straggler", "one rank was late: slow disk, data, evaluation or save on one rank",
+           "py-spy dump --pid PID on the late rank; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 keeps what each rank did last",
+           "move slow work off the training path, or let all ranks do it alike", Charge.HANG, Ends.HANG),
+    _cause("collective-shape-mismatch", "same collective, different shapes or types",
+           f"print the shapes on every rank before the call; {_DEBUG}", "pad, or gather the sizes first", P),
+    _cause("data-not-split", "ranks read the same samples, samples are read by no rank, or shares are unequal",
+           "allranks data audit --loader module:function reads a whole epoch on virtual ranks",
+           "shard by the global rank (RANK of WORLD_SIZE), once", S),
+    _cause("uneven-data", "ranks ran out of data at different steps", "compare the number of batches of all ranks",
+           "DistributedSampler(drop_last=True), equal shards, or `with model.join():`", Charge.HANG, Ends.HANG),
+    # -- NCCL, fabric, versions ----------------------------------------------------------------------------
+    _cause("nccl-ib-error", "InfiniBand or RoCE failed under NCCL",
+           "ibstat; ibv_devinfo; show_gids on both nodes; NCCL_IB_DISABLE=1 proves that it is the fabric",
+           "choose the device with NCCL_IB_HCA=DEVICE and unset NCCL_IB_GID_INDEX, or have the link repaired",
+           N, Ends.NODE),
+    _cause("nccl-p2p-error", "GPUDirect RDMA or peer-to-peer between GPUs failed under NCCL",
+           "lsmod | grep peermem; nvidia-smi topo -p2p r",
+           "load nvidia-peermem; NCCL_NET_GDR_LEVEL=LOC or NCCL_P2P_DISABLE=1 goes round it",
+           N, explains="memlock-limit nccl-ib-error"),
+    _cause("nvlink-error", "NVLink failed", "nvidia-smi nvlink -s; nvidia-smi nvlink -e; dmesg -T | grep -i xid",
+           "take the node out", N, Ends.NODE, "cuda-kernel-fault nccl-p2p-error"),
+    _cause("fabric-manager", "the fabric manager of an NVSwitch machine does not run or does not fit",
+           "systemctl status nvidia-fabricmanager; its version must equal the driver's",
+           "systemctl restart nvidia-fabricmanager", N, Ends.NODE,
+           "cuda-device-unavailable driver-version-mismatch invalid-device-ordinal"),
+    _cause("shm-too-small", "/dev/shm too small", "df -h /dev/shm on {node}",
+           "mount -o remount,size=16G /dev/shm; docker: --shm-size=16g or --ipc=host; Kubernetes: an emptyDir with "
+           "medium: Memory on /dev/shm", Charge.LIMIT,
+           explains="disk-full dataloader-worker-killed segfault-native host-out-of-memory"),
+    _cause("nccl-version-mismatch", "nodes run different versions of NCCL that do not fit",
+           "python -c 'import torch; print(torch.cuda.nccl.version())' on every node",
+           "unset LD_LIBRARY_PATH entries with another libnccl", S),
+    _cause("driver-version-mismatch", "the GPU driver does not fit the CUDA or ROCm in use, or differs between nodes",
+           "nvidia-smi; cat /proc/driver/nvidia/version",
+           "install matching driver parts and reboot, or a torch built for this driver", S,
+           explains="cuda-device-unavailable environment-mismatch"),
+    _cause("environment-mismatch", "Python, torch or the environment differ between nodes or do not fit",
+           "python -m torch.utils.collect_env on every node", "use one image or environment", S,
+           Ends.NODE_OR_PROGRAM, "missing-module"),
+    # -- devices -------------------------------------------------------------------------------------------
+    _cause("duplicate-gpu", "two ranks use the same GPU", "compare LOCAL_RANK and CUDA_VISIBLE_DEVICES of the ranks",
+           "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective; one process a GPU", S),
+    _cause("invalid-device-ordinal", "a rank asks for a GPU that the node does not have or does not show",
+           "nvidia-smi -L and $CUDA_VISIBLE_DEVICES on {node} against --nproc",
+           "use LOCAL_RANK, not RANK, as device", S),
+    _cause("cuda-device-unavailable", "a GPU is there and cannot be used: busy, exclusive, or in error",
+           "nvidia-smi on {node} (processes, compute mode, errors); python -c 'import torch; "
+           "print(torch.version.cuda, torch.cuda.is_available())'",
+           "end what holds the GPU, or take the node out", N),
+    _cause("cuda-out-of-memory", "the GPU's memory ran out", "nvidia-smi on {node} shows who else holds memory",
+           "a smaller micro batch, activation checkpointing or more sharding; "
+           "PYTORCH_ALLOC_CONF=expandable_segments:True against fragmentation", Charge.MEMORY),
+    _cause("host-out-of-memory", "the host's memory ran out and the kernel killed a process",
+           "dmesg -T | grep -i 'killed process' on {node}",
+           "fewer data-loader workers, sharded loading, or a larger limit (--mem)", Charge.MEMORY,
+           Ends.NODE_OR_PROGRAM, "dataloader-worker-killed segfault-native rank-killed"),
+    _cause("k8s-out-of-memory", "the pod's memory limit was reached", "kubectl describe pod POD shows the last state",
+           "raise resources.limits.memory of the container", Charge.MEMORY,
+           explains="host-out-of-memory dataloader-worker-killed rank-killed"),
+    _cause("gpu-hardware-error", "the NVIDIA driver reported a hardware Xid", "dmesg -T | grep -i xid on {node}",
+           "nvidia-smi --gpu-reset -i {gpu} or reboot; take the node out of the job", N, Ends.NODE,
+           "cuda-kernel-fault cuda-device-unavailable segfault-native"),
+    _cause("ecc-error", "a GPU's memory has uncorrectable errors", "nvidia-smi -q -d ECC,ROW_REMAPPER on {node}",
+           "take the node out, reset the GPU, have it replaced if it comes back", N, Ends.NODE, _OF_GPU),
+    _cause("gpu-fell-off-bus", "a GPU vanished from the PCIe bus", "dmesg -T | grep -i xid on {node}",
+           "take the node out and reboot it; if it comes back: reseat or replace the GPU, look at power and PCIe",
+           N, Ends.NODE, _OF_GPU + "ecc-error"),
+    _cause("cuda-kernel-fault", "a kernel's bad access, index or assertion",
+           "run once with --env CUDA_LAUNCH_BLOCKING=1: the traceback then shows the kernel; compute-sanitizer "
+           "python …", "check indices and labels against the sizes", P),
+    # -- the program ---------------------------------------------------------------------------------------
+    _cause("program-exception", "an exception in the program that none of the others explains",
+           "allranks logs --rank {rank} shows the traceback",
+           "correct the program at the place shown; run that rank's input alone", P),
+    _cause("unused-parameters-ddp", "DDP waits for gradients of parameters that took no part in the loss",
+           "TORCH_DISTRIBUTED_DEBUG=DETAIL names the unused ones",
+           "use every output in the loss, or DistributedDataParallel(…, find_unused_parameters=True)", P),
+    _cause("missing-module", "the program imports a module that is not installed",
+           "PYTHON -m pip list in the interpreter that runs the training",
+           "PYTHON -m pip install MODULE on every node, or choose another interpreter with --python or --prelude", S),
+    _cause("missing-file", "the program opens a file or data path that is not there", "ls -ld PATH on every node",
+           "mount or copy what is missing, or correct the path", S),
+    _cause("disk-full", "no space, no inodes or no quota left", "df -h; df -i; quota -s on {node}",
+           "remove old checkpoints, or write to another disk", Charge.LIMIT, explains="checkpoint-unreadable"),
+    _cause("too-many-open-files", "the limit of open files was reached", "ulimit -Hn on {node}",
+           "ulimit -n 65536 before the start; torch.multiprocessing.set_sharing_strategy('file_system'); fewer workers",
+           Charge.LIMIT, Ends.NODE_OR_PROGRAM, "dataloader-worker-killed"),
+    _cause("memlock-limit", "the limit of locked memory is too small for RDMA", "ulimit -l must say unlimited",
+           "raise it: /etc/security/limits.conf, LimitMEMLOCK=infinity of the service (slurmd, docker)",
+           Charge.LIMIT, explains="host-out-of-memory nccl-ib-error"),
+    _cause("permission-denied", "the operating system refused access",
+           "ls -ld PATH on {node} as the user who trains; id",
+           "change the owner or the mode, or use another path", S),
+    _cause("checkpoint-unreadable", "loading or saving a checkpoint",
+           "compare size and sha256sum with the original, and the configuration with the one that was saved",
+           "resume from an older one", P, explains="missing-file"),
+    _cause("dataloader-worker-killed", "a data-loader worker was killed", "dmesg -T and df -h /dev/shm on {node}",
+           "fewer workers or a smaller batch; num_workers=0 shows the exception itself", Charge.CRASH,
+           explains="segfault-native"),
+    _cause("segfault-native", "native code crashed: segmentation fault, abort, illegal instruction",
+           "run it with --env PYTHONFAULTHANDLER=1 to see the Python line; a core: coredumpctl gdb on {node}",
+           "update or rebuild the extension that crashes; compare versions of torch, CUDA and extensions",
+           Charge.CRASH),
+    # -- reaching the nodes --------------------------------------------------------------------------------
+    _cause("ssh-auth", "ssh refused the key or the user", "ssh -v -o BatchMode=yes {node} true", "ssh-copy-id {node}",
+           S, Ends.NODE),
+    _cause("ssh-hostkey", "ssh does not know the host's key, or it has changed", "ssh-keyscan {node}, and compare the "
+           "fingerprint", "ssh-keygen -R {node}; ssh-keyscan {node} >> ~/.ssh/known_hosts", S, Ends.NODE, "ssh-auth"),
+    _cause("ssh-unreachable", "ssh does not reach the host", "nc -vz {node} 22; systemctl status sshd on it",
+           "start sshd there or take the node out; raise MaxStartups of sshd where only some fail", N, Ends.NODE),
+    _cause("slurm-config", "Slurm refused the job or its step",
+           "sinfo -o '%P %l %G %m'; sacctmgr show assoc user=$USER", "ask for what a node of the partition has",
+           S, Ends.NODE),
+    _cause("slurm-preempted-or-timeout", "Slurm ended the job: preempted, or its time was up",
+           "sacct -j JOB -o JobID,State,Timelimit,End",
+           "save a checkpoint before it (--signal=B:USR1@300); ask for more --time or --requeue",
+           Charge.SCHEDULER, Ends.NODE, "slurm-cancelled"),
+    _cause("slurm-cancelled", "the job was cancelled by a person or a service",
+           "sacct -j JOB -o JobID,State,ExitCode,End", "start again if it was not meant", Charge.PERSON, Ends.NODE),
+    _cause("k8s-scheduling", "Kubernetes could not place the pods",
+           "kubectl describe pod POD; kubectl describe nodes | grep -A8 Allocated",
+           "free or add nodes, or correct selector and tolerations", Charge.SCHEDULER, Ends.NODE),
+    _cause("k8s-image", "Kubernetes could not get the image", "kubectl describe pod POD; crictl pull IMAGE on the node",
+           "correct name, tag or imagePullSecrets", S, Ends.NODE, "permission-denied missing-file"),
+    _cause("deepspeed-config", "DeepSpeed refused its configuration",
+           "train_batch_size = micro batch x accumulation x world size",
+           "correct the named key of the DeepSpeed configuration", S),
+    _cause("accelerate-config", "Accelerate refused its configuration", "accelerate env shows what is read",
+           "accelerate config, or --config_file on every node with its own machine_rank", S),
+    # -- the network's state -------------------------------------------------------------------------------
+    _cause("proxy-env", "proxy variables send the ranks' own traffic to a proxy", "env | grep -i proxy on {node}",
+           "unset http_proxy https_proxy all_proxy; export no_proxy=localhost,127.0.0.1,HOSTS", S, Ends.NODE,
+           "name-resolution missing-file permission-denied k8s-image"),
+    _cause("ipv6-problem", "IPv6 is used on one side only, or does not work", "ip -6 -br addr on every node",
+           "use an IPv4 address as master; export GLOO_SOCKET_IFNAME=IFACE NCCL_SOCKET_FAMILY=AF_INET", S, Ends.NODE),
+    _cause("mtu-or-packet-loss", "large packets or some packets do not arrive",
+           "ping -M do -s 8972 {peer} (jumbo) or -s 1472; ethtool -S {interface} | grep -i err",
+           "ip link set {interface} mtu 1500 on every node", Charge.NETWORK, Ends.NODE),
+    _cause("clock-skew", "the nodes' clocks differ too much", "chronyc tracking (or timedatectl) on every node",
+           "systemctl restart chronyd", S, explains="slurm-config"),
+    _cause("bad-launch-arguments", "the launcher or the script refused its arguments",
+           "compare the command with --help of launcher and script",
+           "torchrun --nnodes N --nproc-per-node K --node-rank R --master-addr A … sets the ranks' environment; or "
+           "`allranks run`", S),
+    _cause("node-network-down", "a node lost its link or its power",
+           "is it up? ping {node} and ssh {node} uptime; then on it: ip -br link; journalctl -k --since -1h",
+           "bring the link back, or take the node out of the list", N, Ends.NODE),
+    _cause("remote-path-missing", "the working directory, script or interpreter is absent on a node",
+           "ssh {node} ls -ld PATH; ssh {node} 'command -v python3'",
+           "use full paths or the same image on every node; --workdir, --python and --prelude name others", S,
+           Ends.NODE_OR_PROGRAM, "missing-file slurm-config"),
+    # -- neither the program nor the machines ----------------------------------------------------------------
+    _cause("internal-error", "allranks itself failed",
+           "allranks report --bundle makes a zip without secrets, with all logs",
+           "report it to the maintainers of allranks", Charge.ALLRANKS, Ends.INTERNAL),
+    _cause("unknown", "the evidence does not establish a cause",
+           "read the logs of all ranks from their beginning, dmesg -T of their nodes, and the scheduler's last words",
+           "collect them with allranks report --bundle, or run again with --debug", Charge.UNKNOWN,
+           Ends.NODE_OR_PROGRAM),
+)  # fmt: skip
+
+CAUSES: dict[str, Cause] = {cause.id: cause for cause in _TABLE}
+UNKNOWN = CAUSES["unknown"]
+
+
+def cause_or_unknown(label: str) -> str:
+    """Give the label where it names a cause, else `unknown`."""
+    return label if label in CAUSES else UNKNOWN.id
+
+
+def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: bool) -> int:
+    """Give the command's exit code. `program_failed`: a rank ended with something else than 0."""
+    if verdict is None and stop_reason is not None:
+        return exitcodes.CTRL_C if stop_reason == "ctrl-c" else exitcodes.TERMINATED
+    if verdict is None:
+        return exitcodes.PROGRAM_FAILED if program_failed else exitcodes.DONE
+    ends = CAUSES.get(verdict.cause, UNKNOWN).ends
+    if ends is Ends.HANG and _explained_by_program(verdict):
+        ends = Ends.PROGRAM
+    failed, not_failed = ends.value
+    return failed if program_failed else not_failed
+
+
+def _explained_by_program(verdict: Verdict) -> bool:
+    """A mismatch that torch reported as an exception, or ranks that lost one that was done: nothing hung."""
+    words = {"collective-mismatch": " raised ", "uneven-data": "destroy_process_group"}.get(verdict.cause)
+    return words is not None and words in verdict.finding.message

@@ -14,8 +14,8 @@ from typing import Any
 from allranks.backends.dialled import DialledTransport, Listener
 from allranks.backends.join import Admission, Agreed, require_loopback
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.outcomes import CTRL_C, SERVICE, STOPPED
 from allranks.errors import UsageError
+from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import untold_result, write_result
@@ -79,9 +79,9 @@ class Meeting:
             by = "Ctrl-C" if is_ctrl_c else (signals[0] if signals else "SIGTERM")
             waited_for = f" while it waited for node {self._listed(missing)}" if missing else ""
             finding = Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}")
-            return NoStart(CTRL_C if is_ctrl_c else STOPPED, finding)
+            return NoStart(CTRL_C if is_ctrl_c else TERMINATED, finding)
         if missing:
-            return NoStart(SERVICE, self._never_came(missing))
+            return NoStart(NODE_FAILED, self._never_came(missing))
         self._admission.started = True
         return self._cluster()
 
@@ -114,7 +114,7 @@ class Meeting:
         run.append_event({"t": time.time(), "event": "run-start", "run": run.name})
         run.append_event({"t": time.time(), "event": "finding", **ended.finding.to_json()})
         result = untold_result(run, ended.exit, ended.verdict, [ended.finding])
-        write_result(run, result, ended.exit in (CTRL_C, STOPPED))
+        write_result(run, result, ended.exit in (CTRL_C, TERMINATED))
         return run
 
     # -- words -------------------------------------------------------------------------------------

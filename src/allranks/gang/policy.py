@@ -1,6 +1,6 @@
 """Whether a failed run is tried again: a table by cause, then what the attempts before say. Pure.
 
-`TABLE` has a row a class of causes; every label of `allranks.diagnose.causes` stands in one of them. `decide` reads
+`TABLE` has a row for each charge, and every cause (`allranks.diagnose.causes`) has one. `decide` reads
 it, stops where the same thing happens at the same step again, and chooses which node takes whose place.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from allranks.diagnose.causes import CAUSES, UNKNOWN, Charge
 from allranks.diagnose.naming import listed
 from allranks.findings import Verdict
 
@@ -21,54 +22,34 @@ PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0)
 
 
 class Row(NamedTuple):
-    """One class of causes. `again`: always, never, or a condition that `decide` knows by name."""
+    """What follows on one charge. `again`: always, never, or a condition that `decide` knows by name."""
 
     name: str
     again: str
     replace: bool  # the node that the verdict names gives its place to a spare, where there is one
     why: str
-    causes: frozenset[str] = frozenset()
 
 
-def _row(name: str, again: str, replace: bool, why: str, causes: str = "") -> Row:
-    return Row(name, again, replace, why, frozenset(causes.split()))
-
-
-# name, tried again?, is the node replaced?, why, causes
-TABLE = (
-    _row("settings", "never", False, "what is set wrongly fails the same way again",
-         "bad-launch-arguments ssh-auth ssh-hostkey remote-path-missing world-size-mismatch rank-missing-or-duplicate "
-         "deepspeed-config accelerate-config slurm-config k8s-image no-interface wrong-interface port-blocked "
-         "hostname-resolves-to-loopback proxy-env ipv6-problem duplicate-gpu invalid-device-ordinal clock-skew "
-         "environment-mismatch nccl-version-mismatch driver-version-mismatch missing-module "
-         "missing-file permission-denied data-not-split"),
-    _row("program", "never", False, "the program's own fault comes again at the same place",
-         "program-exception unused-parameters-ddp collective-shape-mismatch checkpoint-unreadable "
-         "cuda-kernel-fault"),
-    _row("memory", "never", False, "the program needs more memory than it has, and would need it again",
-         "cuda-out-of-memory host-out-of-memory k8s-out-of-memory"),
-    _row("limits", "never", False, "a limit of the system stays until somebody raises it",
-         "disk-full too-many-open-files memlock-limit shm-too-small"),
-    _row("stopped", "never", False, "somebody wanted it to end", "slurm-cancelled"),
-    _row("hang", "hang", False, "--on-hang restart is set",
-         "collective-mismatch straggler uneven-data"),
-    _row("node", "always", True, "the node is at fault, not the program",
-         "node-network-down ssh-unreachable gpu-hardware-error ecc-error gpu-fell-off-bus nvlink-error fabric-manager "
-         "cuda-device-unavailable nccl-ib-error nccl-p2p-error orphan-process"),
-    _row("network", "always", False, "a link or a service failed, not the program",
-         "master-unreachable name-resolution peer-died rendezvous-timeout port-in-use "
-         "mtu-or-packet-loss"),
-    _row("preempted", "always", True, "the scheduler took the machine away, the program did nothing wrong",
-         "slurm-preempted-or-timeout k8s-scheduling"),
-    _row("crash", "always", False, "a crash may be the machine's, and need not come again",
-         "segfault-native dataloader-worker-killed"),
-    _row("unknown", "progress", False, "nothing says why it failed, and it had come forward", "unknown"),
-)  # fmt: skip
-BY_CAUSE = {cause: row for row in TABLE for cause in row.causes}
-
-# What the label alone does not tell; a verdict's sentence does. Read before the table, in this order.
-OUTSIDE = _row("outside", "always", False, "the exception speaks of something outside the program, which may be back")
-EXIT = _row("exit", "always", False, "an exit code without an exception does not say that it comes again")
+# what is charged, tried again?, is the node replaced?, why
+TABLE = {
+    Charge.SETTINGS: ("never", False, "what is set wrongly fails the same way again"),
+    Charge.PROGRAM: ("never", False, "the program's own fault comes again at the same place"),
+    Charge.MEMORY: ("never", False, "the program needs more memory than it has, and would need it again"),
+    Charge.LIMIT: ("never", False, "a limit of the system stays until somebody raises it"),
+    Charge.PERSON: ("never", False, "somebody wanted it to end"),
+    Charge.ALLRANKS: ("never", False, "a defect of allranks comes again"),
+    Charge.HANG: ("hang", False, "--on-hang restart is set"),
+    Charge.NODE: ("always", True, "the node is at fault, not the program"),
+    Charge.NETWORK: ("always", False, "a link or a service failed, not the program"),
+    Charge.SCHEDULER: ("always", True, "the scheduler took the machine away, the program did nothing wrong"),
+    Charge.CRASH: ("always", False, "a crash may be the machine's, and need not come again"),
+    Charge.EXIT: ("always", False, "an exit code without an exception does not say that it comes again"),
+    Charge.KILLED: ("progress", False, "a signal from outside need not come again, and it had come forward"),
+    Charge.UNKNOWN: ("progress", False, "nothing says why it failed, and it had come forward"),
+}
+ROWS = {charge: Row(charge.value, *row) for charge, row in TABLE.items()}
+# What the label alone does not tell; a verdict's sentence does. Read before the table.
+OUTSIDE = Row("outside", "always", False, "the exception speaks of something outside the program, which may be back")
 RAISED = re.compile(r" raised (?:\w+\.)*(\w+)(?:: (.*))?")
 OUTSIDE_TYPES = re.compile(
     r"\A(?:Connection(?:Reset|Refused|Aborted)?Error|BrokenPipeError|TimeoutError|(?:Read|Connect|Connection)Timeout"
@@ -135,17 +116,17 @@ def row_of(tried: Tried) -> Row:
     cause, message = tried.verdict.cause, tried.verdict.finding.message
     raised = RAISED.search(message)
     if tried.hung:
-        return next(r for r in TABLE if r.name == "hang")
+        return ROWS[Charge.HANG]
     if raised is not None and cause in ("program-exception", "unknown"):
         outside = OUTSIDE_TYPES.match(raised[1]) or OUTSIDE_WORDS.search(raised[2] or "")
-        return OUTSIDE if outside else BY_CAUSE["program-exception"]
+        return OUTSIDE if outside else ROWS[Charge.PROGRAM]
     if cause == "program-exception":
-        return EXIT
+        return ROWS[Charge.EXIT]
     if raised is not None and cause == "collective-mismatch":
-        return BY_CAUSE["program-exception"]  # torch saw it and raised: nothing hung
+        return ROWS[Charge.PROGRAM]  # torch saw it and raised: nothing hung
     if tried.lame and cause == "unknown":
-        return BY_CAUSE["node-network-down"]  # a guard was killed: the program did not fail
-    return BY_CAUSE.get(cause, BY_CAUSE["unknown"])
+        return ROWS[Charge.NODE]  # a guard was killed: the program did not fail
+    return ROWS[CAUSES.get(cause, UNKNOWN).charge]
 
 
 def decide(history: Sequence[Tried], means: Means) -> Decision:

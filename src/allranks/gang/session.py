@@ -22,6 +22,7 @@ from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
+from allranks.exitcodes import CHECK_FAILED, HANG
 from allranks.findings import SURE, Finding, Verdict
 from allranks.node.frames import RANK_LOG, Stream
 from allranks.node.processes import USER_SIGNALS, read_process, survive_user_signals
@@ -255,12 +256,12 @@ class Session:
 
     def finish(self) -> dict[str, Any]:
         """The result document, written down; after `run` has gone through it is there already."""
-        from allranks.diagnose.outcomes import CHECK, HANG, exit_code
+        from allranks.diagnose.causes import exit_code
 
         gang = self.controller.gang
         if self.controller.replaced:
             return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
-        code = CHECK if gang.refused_by_check else exit_code(self.verdict, gang.stop_reason, gang.program_failed)
+        code = CHECK_FAILED if gang.refused_by_check else exit_code(self.verdict, gang.stop_reason, gang.program_failed)
         if gang.hang is not None and self.verdict is not None and not gang.stop_reason:
             code = HANG
         if gang.testing and self.tested is not None and not gang.refused_by_check:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.outcomes import CHECK, HANG, PROGRAM, exit_code
+from allranks.diagnose.causes import CAUSES, exit_code
+from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where
 from allranks.node.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
@@ -19,7 +19,7 @@ CHECK_NAME = "collectives"
 TAIL = 64 << 10
 OWN_CAUSES = {"collective-hang": "straggler", "ports": "node-network-down",
               "node-dead": "node-network-down", "link-dead": "node-network-down"}  # fmt: skip
-OWN_CODES = (CHECK, HANG)  # with these the tests end a rank themselves
+OWN_CODES = (CHECK_FAILED, HANG)  # with these the tests end a rank themselves
 
 Row = Mapping[str, Any]
 
@@ -58,10 +58,10 @@ def judge_test(gang: Gang, run: RunDirectory, seen: Verdict | None, quick: bool)
         return Tested(rows, tuple(found), None, code)
     if not found or _is_from_outside(gang):
         code = exit_code(seen, gang.stop_reason, failed)
-        return Tested(rows, (seen.finding, *found), seen, CHECK if code == PROGRAM else code)
+        return Tested(rows, (seen.finding, *found), seen, CHECK_FAILED if code == PROGRAM_FAILED else code)
     first = found[0]
     hung = first.id == "collective-hang"
-    return Tested(rows, tuple(found), verdict_of(first, gang.attempt), HANG if hung else CHECK)
+    return Tested(rows, tuple(found), verdict_of(first, gang.attempt), HANG if hung else CHECK_FAILED)
 
 
 def verdict_of(finding: Finding, attempt: int = 0) -> Verdict:

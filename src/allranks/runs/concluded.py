@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from allranks.diagnose.outcomes import DONE, SERVICE, STOPPED
 from allranks.diagnose.slurm import Job, ended, seconds_since_end
 from allranks.errors import NodeError, UsageError
+from allranks.exitcodes import DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 
 from .directory import RunDirectory
@@ -24,7 +24,7 @@ def conclude(run: RunDirectory, job: Job | None, stopped: bool = False) -> dict[
     number = run.job or "?"
     finding = None if stopped else _finding(run, job, number)
     verdict = Verdict(finding, finding.id, 0.9 if finding.id != "unknown" else 0.4) if finding is not None else None
-    code = STOPPED if stopped else SERVICE if verdict is not None else DONE
+    code = TERMINATED if stopped else NODE_FAILED if verdict is not None else DONE
     result = untold_result(run, code, verdict)
     write_result(run, result, stopped)
     return {"schema": 1, **result}

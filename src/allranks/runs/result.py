@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from allranks.diagnose.outcomes import CTRL_C
+from allranks.exitcodes import CTRL_C
 from allranks.findings import Finding, Verdict
 
 from .directory import RunDirectory

@@ -6,9 +6,10 @@ import dataclasses
 import time
 from typing import Any
 
-from allranks.diagnose.outcomes import CTRL_C, DONE, PROGRAM, SERVICE, STOPPED, exit_code
+from allranks.diagnose.causes import exit_code
 from allranks.diagnose.pods import IMAGE, Pod, hopeless, read_pods, troubles, waiting
 from allranks.errors import NodeError, UsageError
+from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 from allranks.plan.render.pods import CONTAINER
 from allranks.runs.directory import RunDirectory
@@ -33,6 +34,7 @@ OUTER = frozenset(
         "master-unreachable",
         "host-out-of-memory",
         "dataloader-worker-killed",
+        "rank-killed",
     }
 )
 
@@ -176,8 +178,8 @@ class Following:
         )
         failed = any(p.exit_code for p in self.pods)
         code = exit_code(verdict, "stop" if self.stopping else None, failed)
-        if verdict is not None and code not in (PROGRAM, SERVICE):
-            code = SERVICE
+        if verdict is not None and code not in (PROGRAM_FAILED, NODE_FAILED):
+            code = NODE_FAILED
         return untold_result(self.run, code, verdict)
 
     def _is_outer(self) -> bool:
@@ -196,7 +198,8 @@ class Following:
             return result
         told = dataclasses.replace(found[0], evidence=(*found[0].evidence, str(verdict.get("message"))))
         nearer = Verdict(told, told.id, 0.95, tuple(verdict.get("victims") or ()), result.get("attempt") or 0)
-        return {**result, "verdict": nearer.to_json(), "exit": SERVICE if result["exit"] == DONE else result["exit"]}
+        code = NODE_FAILED if result["exit"] == DONE else result["exit"]
+        return {**result, "verdict": nearer.to_json(), "exit": code}
 
     # -- ending ------------------------------------------------------------------------------------
 
@@ -213,8 +216,8 @@ class Following:
         left = self.clear()
         if self._log is not None:
             self._log.close()
-        if self.stopping and result["exit"] in (STOPPED, SERVICE, PROGRAM):
-            result = {**result, "exit": CTRL_C if reason == "ctrl-c" else STOPPED, "verdict": None}
+        if self.stopping and result["exit"] in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):
+            result = {**result, "exit": CTRL_C if reason == "ctrl-c" else TERMINATED, "verdict": None}
         kept = bool(((self.run.read_document("run.json") or {}).get("spec") or {}).get("output_dir"))
         gone: Document = {} if kept else {"outputs": {}, "unfetched": {}}  # the pods' own disks are no more
         found = {**result, **gone, "left": left}

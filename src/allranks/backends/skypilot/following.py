@@ -11,8 +11,8 @@ from shutil import which
 from typing import Any
 
 from allranks.backends.lines import ProcessLines
-from allranks.diagnose.outcomes import CTRL_C, SERVICE, STOPPED
 from allranks.errors import NodeError, UsageError
+from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.runs.directory import RunDirectory
 from allranks.runs.replay import Replay, Shown
@@ -100,7 +100,7 @@ class SkyRun:
             finding = Finding("unknown", "fail", message, f"see {self.run.path}/{LOG}", evidence=tuple(self._said[-5:]),
                               check="skypilot")  # fmt: skip
             verdict = Verdict(finding, "unknown", 0.4)
-        return untold_result(self.run, STOPPED if self.stopping else SERVICE, verdict)
+        return untold_result(self.run, TERMINATED if self.stopping else NODE_FAILED, verdict)
 
     def stop(self) -> None:
         """Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
@@ -131,7 +131,7 @@ class SkyRun:
         if self._sky is not None:
             self._sky.end()
         if self.stopping:
-            result = {**result, "exit": CTRL_C if reason == "ctrl-c" else STOPPED, "verdict": None}
+            result = {**result, "exit": CTRL_C if reason == "ctrl-c" else TERMINATED, "verdict": None}
         found = {**result, "left": left}
         write_result(self.run, found, self.stopping)
         return found

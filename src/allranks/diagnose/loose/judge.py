@@ -1,6 +1,6 @@
 """Evidence of logs → Verdict: every rule answers, one candidate explains the rest (pure).
 
-Supersession: strength first (rules/candidate.py); then what explains another (EXPLAINS); then the surest; among
+Supersession: strength first (rules/candidate.py); then what explains another (`Cause.explains`); then the surest; among
 those about as sure the earliest. Below ENOUGH nothing is claimed: the answer is `unknown`, with what to collect.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allranks.findings import Finding, Verdict, Where
+from allranks.findings import SURE, Finding, Verdict, Where
 
+from ..causes import CAUSES, UNKNOWN
 from ..rules.candidate import Candidate, Strength
 from ..rules.failures import KILL
 from .evidence import Evidence, cut, shown, who
-from .fixes import FIXES
 from .rules import RULES
 from .rules.exit_code import after_abort, ends
 from .signatures import BY_ID
@@ -22,48 +22,6 @@ from .signatures import BY_ID
 ENOUGH = 0.38
 ABOUT = 0.12  # confidences that are about the same
 RUNNERS_UP = 3
-_GPU = frozenset(
-    {
-        "cuda-out-of-memory",
-        "cuda-kernel-fault",
-        "cuda-device-unavailable",
-        "nvlink-error",
-        "nccl-p2p-error",
-        "nccl-ib-error",
-        "segfault-native",
-        "driver-version-mismatch",
-        "fabric-manager",
-        "gpu-hardware-error",
-    }
-)
-EXPLAINS: dict[str, frozenset[str]] = {
-    "gpu-fell-off-bus": _GPU | {"ecc-error"},
-    "ecc-error": _GPU,
-    "nvlink-error": frozenset({"cuda-kernel-fault", "nccl-p2p-error"}),
-    "gpu-hardware-error": frozenset({"cuda-kernel-fault", "cuda-device-unavailable", "segfault-native"}),
-    "fabric-manager": frozenset({"cuda-device-unavailable", "driver-version-mismatch", "invalid-device-ordinal"}),
-    "driver-version-mismatch": frozenset({"cuda-device-unavailable", "environment-mismatch"}),
-    "host-out-of-memory": frozenset({"dataloader-worker-killed", "segfault-native"}),
-    "k8s-out-of-memory": frozenset({"host-out-of-memory", "dataloader-worker-killed"}),
-    "shm-too-small": frozenset({"disk-full", "dataloader-worker-killed", "segfault-native", "host-out-of-memory"}),
-    "memlock-limit": frozenset({"host-out-of-memory", "nccl-ib-error"}),
-    "nccl-p2p-error": frozenset({"memlock-limit", "nccl-ib-error"}),
-    "name-resolution": frozenset({"ssh-unreachable", "master-unreachable", "missing-file"}),
-    "proxy-env": frozenset({"name-resolution", "missing-file", "permission-denied", "k8s-image"}),
-    "hostname-resolves-to-loopback": frozenset({"wrong-interface", "master-unreachable"}),
-    "too-many-open-files": frozenset({"dataloader-worker-killed"}),
-    "disk-full": frozenset({"checkpoint-unreadable"}),
-    "ssh-hostkey": frozenset({"ssh-auth"}),
-    "k8s-image": frozenset({"permission-denied", "missing-file"}),
-    "bad-launch-arguments": frozenset(),
-    "clock-skew": frozenset({"slurm-config"}),
-    "remote-path-missing": frozenset({"missing-file", "slurm-config"}),
-    "slurm-preempted-or-timeout": frozenset({"slurm-cancelled"}),
-    "dataloader-worker-killed": frozenset({"segfault-native"}),
-    "environment-mismatch": frozenset({"missing-module"}),
-    "checkpoint-unreadable": frozenset({"missing-file"}),
-}
-"""A cause, and what only follows from it where both are seen."""
 
 
 def judge_logs(evidence: Evidence) -> Verdict:
@@ -79,7 +37,7 @@ def judge_logs(evidence: Evidence) -> Verdict:
         chosen = replace(
             chosen,
             cause="unknown",
-            remedy=FIXES["unknown"],
+            remedy="",
             message=f"nothing here is sure enough; at most: {chosen.message}",
             where=Where(),
         )
@@ -113,7 +71,7 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     """The strongest that nothing else explains, the surest, the earliest."""
     strongest = max(c.strength for c in candidates)
     mine = [c for c in candidates if c.strength is strongest]
-    explained = {e for c in mine for e in EXPLAINS.get(c.cause, ()) if c.confidence >= ENOUGH}
+    explained = {e for c in mine for e in CAUSES[c.cause].explains if c.confidence >= SURE}
     mine = [c for c in mine if c.cause not in explained] or mine
     limit = max(c.confidence for c in mine) - ABOUT
     return min((c for c in mine if c.confidence >= limit), key=lambda c: (c.t or 0.0, -c.confidence))
@@ -158,7 +116,7 @@ def nothing(evidence: Evidence) -> Verdict:
         "unknown",
         "unknown",
         f"nothing in these logs says why{said}",
-        FIXES["unknown"],
+        UNKNOWN.remedy(),
         Where(),
         tuple(shown(k) for k in last),
     )

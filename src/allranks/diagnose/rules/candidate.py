@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from allranks.findings import Finding, Where
 
+from ..causes import CAUSES
+
 
 class Strength(enum.IntEnum):
     """A higher one explains a lower one, whatever their times."""
@@ -20,7 +22,8 @@ class Strength(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A possible verdict. `t`: when it happened; `culprits`: the ranks that are no victims of it.
+    """A possible verdict. `t`: when it happened; `culprits`: the ranks that are no victims of it;
+    `remedy` takes the place of the cause's own.
 
     `others`: further findings of the same rule, for the runners-up.
     """
@@ -40,4 +43,5 @@ class Candidate:
     def finding(self) -> Finding:
         """The candidate as a finding whose id is the cause; the message is one line."""
         message = " ".join(self.message.splitlines())
-        return Finding(self.cause, "fail", message, self.remedy, self.where, self.evidence[:3])
+        remedy = self.remedy or CAUSES[self.cause].remedy(self.where)
+        return Finding(self.cause, "fail", message, remedy, self.where, self.evidence[:3])

@@ -6,19 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from allranks.findings import Finding, Where
 
-from ..causes import CAUSES
+from ..causes import CAUSES, cause_or_unknown
 from ..incident import Incident
 from .candidate import Candidate, Strength
 from .words import name_nodes
 
 ID = "check-finding"
 SOURCE = "the findings themselves: each is a look at the thing it names"
-EXPLAINED = {
-    "master-unreachable": {"name-resolution", "hostname-resolves-to-loopback", "port-in-use", "port-blocked",
-                           "wrong-interface", "no-interface"},
-    "port-blocked": {"hostname-resolves-to-loopback", "wrong-interface", "no-interface"},
-    "rendezvous-timeout": {"master-unreachable", "name-resolution", "port-blocked", "wrong-interface", "no-interface"},
-}  # fmt: skip
 
 
 def apply(incident: Incident) -> Candidate | None:
@@ -26,8 +20,8 @@ def apply(incident: Incident) -> Candidate | None:
     failed = _in_order(incident, dict.fromkeys(f for f in incident.findings if f.status == "fail"))
     if not failed:
         return None
-    present = {f.id for f in failed}
-    root = next((f for f in failed if not EXPLAINED.get(f.id, set()) & present), failed[0])
+    explained = {cause for f in failed if f.id in CAUSES for cause in CAUSES[f.id].explains}
+    root = next((f for f in failed if f.id not in explained), failed[0])
     same = [f for f in failed if f.id == root.id]
     nodes = {f.where.node for f in same if f.where.node}
     ranks = frozenset(r for n in nodes for r in incident.ranks_by_node.get(n, ()))
@@ -49,7 +43,7 @@ def _cause(root: Finding) -> str:
     """What the audit of the data says has one label: nothing has hung or failed yet."""
     if root.check == "data-audit":
         return "data-not-split"
-    return root.id if root.id in CAUSES else "unknown"
+    return cause_or_unknown(root.id)
 
 
 def _where(same: Sequence[Finding]) -> Where:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..causes import CAUSES
+from ..causes import cause_or_unknown
 from ..incident import Incident
 from ..slurm import CHECK
 from .candidate import Candidate, Strength
@@ -20,7 +20,7 @@ def apply(incident: Incident) -> Candidate | None:
         return None
     node = found.where.node
     ranks = incident.ranks_by_node.get(node, ()) if node is not None else ()
-    cause = found.id if found.id in CAUSES else "unknown"
+    cause = cause_or_unknown(found.id)
     confidence = KNOWN if cause != "unknown" else NOT_KNOWN
     return Candidate(
         ID, cause, Strength.ENGINE, found.message, confidence, None, found.remedy, found.where, found.evidence,

@@ -6,16 +6,13 @@ from dataclasses import replace
 
 from allranks.findings import Finding, Where
 
+from ..causes import CAUSES
 from ..incident import CHANNEL, Incident, LostNode
 from .candidate import Candidate, Strength
 from .words import name_nodes, utc
 
 ID = "node-lost"
 SOURCE = "allranks' own beats (docs/architecture.md: ping, pong); a guard that died is told by a fault instead"
-REMEDY = (
-    "is it up? ping {host} and ssh {host} uptime; then on it: ip -br link; journalctl -k --since -1h. Until then run "
-    "without it: take it out of the list"
-)
 OURS = "look at this machine's own link first: ip -br link; ping one of the nodes"
 
 
@@ -30,7 +27,7 @@ def apply(incident: Incident) -> Candidate | None:
     ranks = frozenset(r for n in names for r in incident.ranks_by_node.get(n, ()))
     candidate = Candidate(
         ID, "node-network-down", Strength.ROOT, _message(lost, every), 0.6 if every else 0.9, first.last_heard,
-        OURS if every else "\n".join(REMEDY.format(host=n) for n in names[:3]),
+        OURS if every else "\n".join(CAUSES["node-network-down"].remedy(Where(node=n)) for n in names[:3]),
         Where(node=first.node if len(lost) == 1 else None),
         tuple(f"{n.node}: last heard {utc(n.last_heard)}" + (f"; {n.reason}" if n.reason else "") for n in lost[:3]),
         ranks,

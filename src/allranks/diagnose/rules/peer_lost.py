@@ -16,13 +16,7 @@ from .words import last_lines, name_ranks, one_line, summary
 ID = "peer-lost"
 SOURCE = "gloo: pair.cc, unbound_buffer.cc; torch: socket.cpp, TCPStore.cpp, ProcessGroupNCCL.cpp; NCCL: socket.cc"
 BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
-READ = "read the other ranks' logs around that moment (allranks logs), then journalctl -k on their nodes"
-EARLY = "let every rank make the same number of steps: drop_last, equal shards, or torch's Join context manager"
 COLLECT = "run with --debug, and take the stacks of all ranks while it hangs: the rank that is elsewhere is at fault"
-MASTER = "on the master: does rank 0 reach init_process_group? ss -ltnp shows whether it listens"
-MESH = "set GLOO_SOCKET_IFNAME to an interface that all nodes reach, or choose with --network CIDR; check the firewall"
-
-
 PEER = re.compile(r"(?:by (?:remote )?peer |remote=)(?:\[([0-9a-fA-F.:]+)\]:\d+|([\w.:-]+)<\d+>)")  # gloo, NCCL
 
 
@@ -59,14 +53,14 @@ def _gone(incident: Incident, first: Failure) -> Candidate:
         return _done(incident, first, done, early)
     if early:
         message = f"{name_ranks(incident, early)} ended with code 0 while {who} was still communicating with it"
-        return _candidate(incident, first, "peer-died", message, 0.7, EARLY, early)
+        return _candidate(incident, first, "rank-exited-early", message, 0.7, "", early)
     node = _peer(incident, first)
     ranks = frozenset(incident.ranks_by_node.get(node or "", ())) - {f.rank for f in failures(incident) if f.peer}
     peer = "a peer" if not ranks else name_ranks(incident, ranks) if len(ranks) == 1 else node
     message = f"{who} lost the connection to {peer}, and no rank shows a failure of its own: {_said(first)}"
     few, where = (ranks, None) if len(ranks) == 1 else (frozenset[int](), Where(node=node if ranks else None))
     confidence = 0.5 if ranks else 0.4
-    return _candidate(incident, first, "peer-died", message, confidence, READ, few, where)
+    return _candidate(incident, first, "peer-died", message, confidence, "", few, where)
 
 
 def _mesh(incident: Incident, first: Failure) -> Candidate:
@@ -76,7 +70,7 @@ def _mesh(incident: Incident, first: Failure) -> Candidate:
     where = Where(node=first.exit.node or None, peer=node)
     seen = next((f for f in incident.findings if f.id == "wrong-interface" and f.where.node == first.exit.node), None)
     if seen is None:
-        return _candidate(incident, first, "wrong-interface", message, 0.5, MESH, where=where)
+        return _candidate(incident, first, "wrong-interface", message, 0.5, "", where=where)
     where = replace(where, interface=seen.where.interface)
     return _candidate(incident, first, "wrong-interface", f"{seen.message}; {message}", 0.9, seen.remedy, where=where)
 
@@ -95,7 +89,7 @@ def _done(incident: Incident, first: Failure, done: frozenset[int], early: froze
     message = f"{name_ranks(incident, done)} had finished (destroy_process_group{ended}) while "
     message += f"{name_ranks(incident, [first.rank])} was still communicating: not all ranks made as many steps"
     few = done if 2 * len(done) <= len(incident.all_ranks) else frozenset()  # else the others made too many
-    return _candidate(incident, first, "uneven-data", message, 0.75, EARLY, done, place_of(incident, few))
+    return _candidate(incident, first, "uneven-data", message, 0.75, "", done, place_of(incident, few))
 
 
 def _waited(incident: Incident, first: Failure) -> Candidate:
@@ -105,13 +99,13 @@ def _waited(incident: Incident, first: Failure) -> Candidate:
     rendezvous = first.rank not in incident.initialised
     if rendezvous and absent:
         message = f"{name_ranks(incident, absent)} never entered init_process_group, and {who} gave up waiting: {said}"
-        return _candidate(incident, first, "rendezvous-timeout", message, 0.8, READ, absent)
+        return _candidate(incident, first, "rendezvous-timeout", message, 0.8, "", absent)
     if "client socket has" in said:
         message = f"{who} could not connect to the master's store: {said}"
         master = incident.master if incident.master in incident.ranks_by_node else None
-        return _candidate(incident, first, "master-unreachable", message, 0.6, MASTER, where=Where(node=master))
+        return _candidate(incident, first, "master-unreachable", message, 0.6, "", where=Where(node=master))
     if re.search(r"clients joined|wait timeout after|DistStoreError", said):
         message = f"{who} waited in vain for the other ranks: {said}"
-        return _candidate(incident, first, "rendezvous-timeout", message, 0.6, READ)
+        return _candidate(incident, first, "rendezvous-timeout", message, 0.6, "")
     return _candidate(incident, first, "unknown", f"{who} waited in a collective for a peer that did not come: {said}",
                       0.4, COLLECT)  # fmt: skip

@@ -13,19 +13,10 @@ from .words import further_words, last_lines
 ID = "rank-crashed"
 SOURCE = "wait(2) status, signal(7); CPython faulthandler's text; libstdc++'s terminate; gloo transport/tcp/pair.cc"
 BUS = 7
-UNJOINED = (
-    "end the program with torch.distributed.destroy_process_group(); if it left on purpose (sys.exit), the reason is "
-    "in the log: allranks logs --rank {rank}"
-)
-NATIVE_REMEDY = (
-    "run it with --env PYTHONFAULTHANDLER=1 to see the Python line, then update or rebuild the extension that "
-    "crashes; a core: coredumpctl gdb on {node}"
-)
 _OTHER_SIZE = re.compile(re.escape(SHAPES) + r"\.? (\d+) vs (\d+)")
 _LAST_WORDS = re.compile(
     r"^(?:Fatal Python error: [^\n]+|terminate called [^\n]+|  what\(\): [^\n]{1,240})", re.MULTILINE
 )
-SHM = "df -h /dev/shm on {node}; enlarge it: mount -o remount,size=16G /dev/shm"
 
 
 def apply(incident: Incident) -> Candidate | None:
@@ -35,30 +26,30 @@ def apply(incident: Incident) -> Candidate | None:
     if group is None:
         return None
     first = group.first
-    cause, confidence, remedy, said = _reading(first)
+    cause, confidence, said = _reading(first)
     pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
     message = (
         f"{group.who(incident)} {said}{_line(first)}{pid}{further_words(incident, first.rank)}{group.also(incident)}"
     )
     strength = Strength.ROOT if first.role is Role.ROOT else Strength.WEAK
     return Candidate(
-        ID, cause, strength, message, confidence, first.t, remedy.format(rank=first.rank, node=first.exit.node),
-        group.where(), _evidence(first), group.ranks,
+        ID, cause, strength, message, confidence, first.t, where=group.where(), evidence=_evidence(first),
+        culprits=group.ranks,
     )  # fmt: skip
 
 
-def _reading(first: Failure) -> tuple[str, float, str, str]:
-    """Cause, confidence, remedy and the predicate."""
+def _reading(first: Failure) -> tuple[str, float, str]:
+    """Cause, confidence and the predicate."""
     if first.signature is not None:
-        return first.signature.cause, first.signature.confidence, first.signature.remedy, _sizes(first)
+        return first.signature.cause, first.signature.confidence, _sizes(first)
     if first.role is Role.UNEXPLAINED:
         said = "left the program without destroy_process_group and aborted (SIGABRT) on the way out"
-        return "program-exception", 0.6, UNJOINED, said
+        return "rank-exited-early", 0.6, said
     signal = NATIVE.get(first.signal or 0, "?")
     if first.signal == BUS and re.search(r"/dev/shm|shared memory", first.exit.tail):
-        return "shm-too-small", 0.75, SHM, f"crashed with {signal}: its shared memory has no room behind it"
+        return "shm-too-small", 0.75, f"crashed with {signal}: its shared memory has no room behind it"
     said = f"aborted ({signal}) in native code" if first.signal == ABORT else f"crashed with {signal} in native code"
-    return "segfault-native", 0.9, NATIVE_REMEDY, said
+    return "segfault-native", 0.9, said
 
 
 def _sizes(first: Failure) -> str:

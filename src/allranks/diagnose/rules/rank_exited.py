@@ -11,7 +11,6 @@ from .words import further_words, last_lines, one_line, thread_words
 
 ID = "rank-exited"
 SOURCE = "argparse (exit code 2, `usage:` and `error:`); CPython Modules/main.c (can't open file), Lib/runpy.py; sh(1)"
-LOGS = "the reason is in its log: allranks logs --rank {rank}"
 Reading = tuple[str, float, str, str]
 
 
@@ -23,6 +22,8 @@ def apply(incident: Incident) -> Candidate | None:
         return None
     first = group.first
     cause, confidence, remedy, said = _reading(first.exit)
+    if cause == "rank-exited-early" and (group.scope == "all" or incident.world_size == 1):
+        cause = "program-exception"  # no rank went on
     head, mark, rest = said.partition("; ")
     tail = mark + rest + thread_words(first.exit.tail) + further_words(incident, first.rank)
     pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
@@ -44,7 +45,7 @@ def _reading(end: ExitRecord) -> Reading:
                 f"check it against the working directory (--workdir) on the node: ls -l {_plain(absent[1])}",
                 f"could not open the script {absent[1]}: {why.rstrip(']')}")  # fmt: skip
     if end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
-        return ("bad-launch-arguments", 0.95, "correct the program's own arguments; its --help names them",
+        return ("bad-launch-arguments", 0.95, "",
                 "refused the arguments of the program" + _refusal(end.tail))  # fmt: skip
     lacking = no_module(end.tail)
     if lacking:
@@ -57,7 +58,7 @@ def _reading(end: ExitRecord) -> Reading:
         said = f"ended with code {end.code}" + (f": {last}" if last else "")
         return cause, 0.8, "check the command, PATH and --prelude on the node", said
     said = f"ended with code {end.code}" + (f"; its last line: {last}" if last else " and said nothing")
-    return "program-exception", 0.6, LOGS, said
+    return "rank-exited-early", 0.6, "", said
 
 
 def _refusal(tail: str) -> str:

@@ -13,10 +13,6 @@ from .words import further_words, last_lines, place, thread_words
 
 ID = "rank-killed"
 SOURCE = "wait(2) status; oom_kill of /proc/vmstat (mm/oom_kill.c counts each process it ends); signal(7)"
-ASK = (
-    "on {node}: journalctl -k --since -1h; look for what sends it (the program itself, pkill in a script, a job "
-    "manager, a limit of its own such as a cgroup or container)"
-)
 
 
 def apply(incident: Incident) -> Candidate | None:
@@ -27,7 +23,7 @@ def apply(incident: Incident) -> Candidate | None:
         return None
     first = group.first
     oom = first.signal == KILL and incident.oom_kills(first.exit.node) > 0
-    cause, confidence = ("host-out-of-memory", 0.85) if oom else ("unknown", 0.7)
+    cause, confidence = ("host-out-of-memory", 0.85) if oom else ("rank-killed", 0.7)
     return Candidate(
         ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK, _message(incident, group, oom),
         confidence, first.t, _remedy(incident, first.exit, oom), group.where(),
@@ -36,8 +32,9 @@ def apply(incident: Incident) -> Candidate | None:
 
 
 def _remedy(incident: Incident, end: ExitRecord, oom: bool) -> str:
+    """Of memory that ran out the levers, else the cause's own."""
     if not oom:
-        return ASK.format(node=end.node)
+        return ""
     return host_levers(HostMemory(), setting_of(incident, end), end.node, incident.memory.get(end.node))
 
 

@@ -15,7 +15,6 @@ from .words import exception, further_words, place, placed, thread_words, trace_
 ID = "rank-raised"
 SOURCE = "the error files of the runner (torchelastic's format), else a traceback at the end of a log; signatures.py"
 SHORT = 160  # characters of an exception's text in the sentence; the evidence has more
-REMEDY = "read the traceback in that rank's log: allranks logs --rank {rank}"
 
 
 def apply(incident: Incident) -> Candidate | None:
@@ -37,14 +36,13 @@ def apply(incident: Incident) -> Candidate | None:
 
 
 def _remedy(incident: Incident, first: Failure, cause: str) -> str:
-    """What the row says; of memory that ran out the levers, with the run's own figures."""
+    """Of memory that ran out the levers, with the run's own figures; else the cause's own."""
     if cause == "cuda-out-of-memory":
         return gpu_levers(read_gpu(first.quoted.text if first.quoted else ""), setting_of(incident, first.exit))
     if cause == "host-out-of-memory":
         node = first.exit.node
         return host_levers(HostMemory(), setting_of(incident, first.exit), node, incident.memory.get(node))
-    row = first.signature
-    return row.remedy if row is not None else REMEDY.format(rank=first.rank)
+    return ""
 
 
 def _evidence(failure: Failure) -> tuple[str, ...]:

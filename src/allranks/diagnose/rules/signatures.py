@@ -22,7 +22,6 @@ class Signature:
 
     cause: str
     source: str
-    remedy: str
     pattern: str = r"(?!)"
     types: tuple[str, ...] = ()
     trace: str = ""
@@ -47,117 +46,95 @@ class Signature:
 
 
 SHAPES = "op.preamble.length <= op.nbytes"
-_SAME = "every rank must call the same collectives in the same order with the same shapes: look for a branch on the "
-_SAME += "rank or on the data; --debug (TORCH_DISTRIBUTED_DEBUG=DETAIL) names the calls"
-_LOADER = "dmesg -T | tail on the node says whether the kernel ended the worker; try fewer workers or a smaller batch"
-_CHECKPOINT = "compare the file with its original (size, sha256sum) and the model with the one that was saved; "
-_CHECKPOINT += "resume from an older checkpoint"
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "port-in-use", "torch: TCPStoreLibUvBackend.cpp, socket.cpp; errno 98",
-        "find the holder with `ss -ltnp`, or let allranks choose a free port: --master-port 0",
         r"EADDRINUSE|[Aa]ddress already in use",
     ),
     Signature(
         "no-interface", "gloo: transport/tcp/device.cc; NCCL: bootstrap.cc",
-        "unset GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or name an interface that `ip -br addr` shows on the node",
         r"Unable to find address for: |no socket interface found",
     ),
     Signature(
         "name-resolution", "torch: socket.cpp (gai error); getaddrinfo(3)",
-        "check the name on the node with `getent hosts NAME`; add it to DNS or /etc/hosts",
         r"cannot be retrieved \(gai error|Name or service not known|Temporary failure in name resolution",
         ("gaierror",),
     ),
     Signature(
-        "collective-mismatch", "torch: ProcessGroupWrapper.cpp", _SAME,
+        "collective-mismatch", "torch: ProcessGroupWrapper.cpp",
         r"Detected mismatch between collectives.{0,3000}?aspects:\s*(Sequence number|Op type)", shared=True,
     ),
     Signature(
-        "collective-shape-mismatch", "torch: ProcessGroupWrapper.cpp; gloo: transport/tcp/pair.cc", _SAME,
+        "collective-shape-mismatch", "torch: ProcessGroupWrapper.cpp; gloo: transport/tcp/pair.cc",
         r"Detected mismatch between collectives|" + re.escape(SHAPES), shared=True, confidence=0.85,
     ),
     Signature(
         "unused-parameters-ddp", "torch: reducer.cpp",
-        "DistributedDataParallel(…, find_unused_parameters=True), or use every parameter in every forward pass; "
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL names the unused ones",
         r"Expected to have finished reduction in the prior iteration", shared=True,
     ),
     Signature(
         "duplicate-gpu", "NCCL: init.cc; torch: ProcessGroupNCCL.cpp",
-        "choose the device with LOCAL_RANK: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
         r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
     ),
     Signature(
         "cuda-out-of-memory", "torch: c10/cuda/CUDACachingAllocator.cpp",
-        "a smaller batch or activation checkpointing; `nvidia-smi` on the node shows who else holds memory; "
-        "PYTORCH_ALLOC_CONF=expandable_segments:True helps against fragmentation",
         r"(CUDA|HIP) out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", ("OutOfMemoryError",),
     ),
     Signature(
-        "ecc-error", "CUDA: cudaErrorECCUncorrectable", "take the node out and look at `nvidia-smi -q -d ECC`",
+        "ecc-error", "CUDA: cudaErrorECCUncorrectable",
         r"uncorrectable ECC error",
     ),
     Signature(
         "cuda-kernel-fault", "CUDA: cudaErrorAssert, cudaErrorIllegalAddress",
-        "run once with --env CUDA_LAUNCH_BLOCKING=1: the traceback then shows the kernel; check indices and labels",
         r"device-side assert triggered|illegal memory access was encountered",
     ),
     Signature(
         "invalid-device-ordinal", "CUDA: cudaErrorInvalidDevice",
-        "compare --nproc with the node's GPUs and CUDA_VISIBLE_DEVICES; use LOCAL_RANK, not RANK",
         r"invalid device ordinal",
     ),
     Signature(
         "driver-version-mismatch", "CUDA: cudaErrorInsufficientDriver; torch: cuda/__init__.py",
-        "install a newer driver on the node, or a torch built for the driver that is there",
         r"driver version is insufficient|NVIDIA driver on your system is too old",
     ),
     Signature(
         "cuda-device-unavailable", "torch: cuda/__init__.py; CUDA: cudaErrorDevicesUnavailable",
-        "`nvidia-smi` on the node, and: python -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())'",
         r"Found no NVIDIA driver|No CUDA GPUs are available|not compiled with CUDA enabled|busy or unavailable",
     ),
     Signature(
-        "memlock-limit", "NCCL: ibvwrap.cc", "raise the limit of locked memory (ulimit -l unlimited) for the login",
+        "memlock-limit", "NCCL: ibvwrap.cc",
         r"ibv_reg_mr.{0,200}Cannot allocate",
     ),
     Signature(
-        "dataloader-worker-killed", "torch: utils/data/dataloader.py, csrc/DataLoader.cpp", _LOADER
-        + "; for 'Bus error' enlarge /dev/shm: mount -o remount,size=16G /dev/shm",
+        "dataloader-worker-killed", "torch: utils/data/dataloader.py, csrc/DataLoader.cpp",
         r"DataLoader worker \(pid.{0,200}(exited unexpectedly|is killed by signal)",
     ),
     Signature(  # seen: the worker dies between handing over a tensor and its file descriptor
         "dataloader-worker-killed", "torch: multiprocessing/reductions.py; CPython multiprocessing/resource_sharer.py",
-        _LOADER, types=("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError",
+        types=("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError",
                         "FileNotFoundError"),
         trace=r"(?s)torch/utils/data/dataloader\.py.{0,3000}rebuild_storage_fd", confidence=0.8,
         means="a worker of its DataLoader was gone",
     ),
     Signature(
         "shm-too-small", "torch: MapAllocator.cpp; NCCL: shmutils.cc",
-        "enlarge /dev/shm on the node: mount -o remount,size=16G /dev/shm",
         r"failed to extend /dev/shm|(/dev/shm/|</?torch_\d).{0,200}(No space left|Cannot allocate)",
     ),
     Signature(
-        "disk-full", "errno 28 ENOSPC, 122 EDQUOT", "free space there: df -h and df -i on the node, and the quota",
+        "disk-full", "errno 28 ENOSPC, 122 EDQUOT",
         r"No space left on device|\[Errno 28\]|\[Errno 122\]|Disk quota exceeded",
     ),
     Signature(
         "disk-full", "torch: caffe2/serialize/inline_container.cc (a write fell short)",
-        "df -h, df -i and quota on the node: as a rule the disk is full where the checkpoint goes",
         r"inline_container\.cc:\d+\] \. (unexpected pos|PytorchStreamWriter failed)", confidence=0.75,
         means="a write to the checkpoint fell short",
     ),
     Signature(
         "too-many-open-files", "errno 24 EMFILE; torch: multiprocessing/reductions.py (ancdata)",
-        "raise `ulimit -Hn` for the login, or torch.multiprocessing.set_sharing_strategy('file_system')",
         r"Too many open files|\[Errno 24\]|received \d+ items of ancdata",
     ),
     Signature(
         "checkpoint-unreadable", "torch: inline_container.cc, nn/modules/module.py, serialization.py; pickle",
-        _CHECKPOINT,
         r"PytorchStreamReader|loading state_dict|size mismatch for |invalid load key|Weights only load failed|"
         r"pickle data was truncated|Invalid magic number; corrupt file",
         ("UnpicklingError", "SafetensorError"),
@@ -165,29 +142,27 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "checkpoint-unreadable", "torch: serialization.py _open_zipfile_reader; caffe2/serialize/"
         "inline_container.cc: the directory at a zip's end is looked for before its beginning (errno 22 EINVAL)",
-        _CHECKPOINT, r"\[Errno 22\]", trace=r"PyTorchFileReader\(", means="the checkpoint file is cut short",
+        r"\[Errno 22\]", trace=r"PyTorchFileReader\(", means="the checkpoint file is cut short",
     ),
     Signature(
-        "checkpoint-unreadable", "torch: serialization.py (an empty file)", _CHECKPOINT,
+        "checkpoint-unreadable", "torch: serialization.py (an empty file)",
         types=("EOFError",), trace=r"torch/serialization\.py",
         means="the checkpoint file is empty or cut off",
     ),
     Signature(
         "host-out-of-memory", "CPython: MemoryError; torch: c10/core/CPUAllocator.cpp; errno 12 ENOMEM",
-        "free -h and `ulimit -v` on the node; fewer workers, a smaller batch, or a larger limit",
         r"DefaultCPUAllocator: (can't|not enough)|\[Errno 12\]", ("MemoryError",), confidence=0.75,
     ),
     Signature(
-        "permission-denied", "errno 13 EACCES, 1 EPERM", "ls -ld on the node as the user who runs the training",
+        "permission-denied", "errno 13 EACCES, 1 EPERM",
         r"\[Errno 13\]|Permission denied", ("PermissionError",),
     ),
     Signature(
-        "missing-file", "errno 2 ENOENT", "ls -ld the path on every node; mount or copy what is missing",
+        "missing-file", "errno 2 ENOENT",
         r"\[Errno 2\]|No such file or directory", ("FileNotFoundError", "NotADirectoryError"),
     ),
     Signature(
-        "missing-module", "CPython: importlib", "install it in the interpreter that runs the training, on every "
-        "node: PYTHON -m pip install …; or choose another with --python or --prelude",
+        "missing-module", "CPython: importlib",
         r"No module named |No package metadata was found for |requires the \S{1,100} library but it was not found",
         ("ModuleNotFoundError", "ImportError", "PackageNotFoundError", "DistributionNotFound"),
     ),

@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 
-from allranks.diagnose.outcomes import CHECK, HANG, PROGRAM
 from allranks.errors import UsageError
+from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED, USAGE
 from allranks.settings import RunSpec
 
 from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, grace_seconds, pod_template, rendered_name
@@ -19,7 +19,6 @@ from .podsettings import KUEUE, PodSettings, read_pod_settings
 from .request import Rendered, Request
 from .yamltext import yaml_text
 
-USAGE = 2
 OBJECT_LIMIT = 1 << 20  # bytes that a ConfigMap holds (not of their base64)
 KEEP_SECONDS = 7 * 86400  # a finished Job or JobSet and its pods' logs, before Kubernetes removes them
 GROUP = "node"  # the replicated job of a JobSet
@@ -217,7 +216,7 @@ def _archive(job: Job) -> Document:
 def _job_spec(job: Job, backoff: int) -> Document:
     """An Indexed Job. `join` has made the attempts that make sense where the machines live; the Job starts pods again
     where a machine, a link or a pod was lost."""
-    final = {"containerName": CONTAINER, "operator": "In", "values": [PROGRAM, USAGE, CHECK, HANG]}
+    final = {"containerName": CONTAINER, "operator": "In", "values": [PROGRAM_FAILED, USAGE, CHECK_FAILED, HANG]}
     lost = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     rules = [*([lost] if backoff else []), {"action": "FailJob", "onExitCodes": final}]
     limit = {"activeDeadlineSeconds": int(job.spec.deadline)} if job.spec.deadline else {}

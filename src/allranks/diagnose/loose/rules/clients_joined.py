@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence
-from ..fixes import FIXES
 from .table import candidate
 
 ID = "clients-joined"
@@ -23,16 +22,10 @@ def apply(evidence: Evidence) -> list[Candidate]:
     made = replace(candidate(evidence, [last]), rule=ID)
     if joined > world:
         words = f"{joined} ranks came to a store of {world}: two runs use it, or nodes count differently"
-        return [
-            replace(
-                made, cause="world-size-mismatch", confidence=0.7, message=words, remedy=FIXES["world-size-mismatch"]
-            )
-        ]
+        return [replace(made, cause="world-size-mismatch", confidence=0.7, message=words)]
     absent = world - joined
     words = f"{absent} of {world} ranks never came to the rendezvous, and nothing here says why"
-    found = [
-        replace(made, cause="rendezvous-timeout", confidence=0.63, message=words, remedy=FIXES["rendezvous-timeout"])
-    ]
+    found = [replace(made, cause="rendezvous-timeout", confidence=0.63, message=words)]
     if joined <= 1:
         second = "only one of the announced ranks was started, or no other reaches the master"
         found.append(
@@ -42,7 +35,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
                 strength=Strength.SYMPTOM,
                 confidence=0.4,
                 message=second,
-                remedy=FIXES["world-size-mismatch"],
             )
         )
     return found

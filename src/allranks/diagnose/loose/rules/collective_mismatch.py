@@ -8,7 +8,6 @@ from math import prod
 
 from ...rules.candidate import Candidate
 from ..evidence import Evidence, cut
-from ..fixes import FIXES
 from .table import candidate
 
 ID = "collective-mismatch"
@@ -43,7 +42,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
             cause=cause,
             confidence=confidence,
             message=message,
-            remedy=FIXES[cause],
             culprits=frozenset(),
             where=replace(made.where, rank=None),
         )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from ...naming import numbers
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence, shown, whole
-from ..fixes import FIXES
 from ..sighting import Sighting
 from .exit_code import ends
 from .table import candidate
@@ -73,7 +72,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
                 cause=cause,
                 confidence=confidence,
                 message=message,
-                remedy=FIXES[cause],
                 where=where,
                 culprits=late,
             )
@@ -98,7 +96,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
             made,
             cause="straggler",
             confidence=0.3,
-            remedy=FIXES["straggler"],
             message=f"{words} until it timed out: another rank may have been late",
         ),
     ]

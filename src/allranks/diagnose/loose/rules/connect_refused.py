@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence, first
-from ..fixes import FIXES
 from ..sighting import Sighting
 from .table import candidate
 
@@ -43,7 +42,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
                 strength=strength,
                 confidence=confidence,
                 message=message,
-                remedy=FIXES[cause],
             )
         )
         if second:
@@ -53,7 +51,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
                     cause=second,
                     strength=Strength.SYMPTOM,
                     confidence=confidence * 0.6,
-                    remedy=FIXES[second],
                 )
             )
     return found

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ...causes import CAUSES
 from ...naming import SIGNALS, signal_name
 from ...rules.candidate import Candidate, Strength
 from ...rules.failures import KILL
 from ..evidence import Evidence, shown, whole
-from ..fixes import FIXES
 from ..sighting import Sighting
 from .table import candidate
 
@@ -30,10 +30,6 @@ ENDINGS = {
     "Floating point exception": 8,
     "Hangup": 1,
 }
-WHO_KILLED = (
-    "something sent SIGKILL: dmesg -T | grep -i -A8 'out of memory' on its node; sacct -j JOB -o State,MaxRSS; "
-    "kubectl describe pod POD"
-)
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
                     strength=Strength.SYMPTOM,
                     confidence=0.3,
                     message="the kernel may have killed it for memory: its log would say so",
-                    remedy=FIXES["host-out-of-memory"],
                 )
             if end.signal == 7:
                 found["shm?"] = replace(
@@ -117,7 +112,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
                     cause="shm-too-small",
                     strength=Strength.SYMPTOM,
                     confidence=0.35,
-                    remedy=FIXES["shm-too-small"],
                 )
     return list(found.values())
 
@@ -132,6 +126,7 @@ def _judged(evidence: Evidence, end: End) -> Candidate | None:
     unnamed = f"local rank {local}" if local else "a process"
     place = f"rank {end.rank}" if end.rank is not None else unnamed
     place += f" on {end.node}" if end.node else ""
+    where = replace(made.where, rank=end.rank, node=end.node or made.where.node)
     return replace(
         made,
         rule=ID,
@@ -139,8 +134,8 @@ def _judged(evidence: Evidence, end: End) -> Candidate | None:
         strength=strength,
         confidence=confidence,
         message=f"{place} {words}",
-        remedy=WHO_KILLED if end.signal == KILL else FIXES[cause],
-        where=replace(made.where, rank=end.rank, node=end.node or made.where.node),
+        remedy=CAUSES["rank-killed"].remedy(where) if end.signal == KILL else "",
+        where=where,
         evidence=(shown(end.sighting.line),),
         culprits=frozenset() if end.rank is None else frozenset({end.rank}),
     )

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence
-from ..fixes import FIXES
 from .table import candidate
 
 ID = "ib-completion"
@@ -49,5 +48,5 @@ def apply(evidence: Evidence) -> list[Candidate]:
             message=made.message + " (status 5, flushed: the queue had failed before, on this side or the other's)",
             remedy=f"read the log and dmesg of {peer} at the same second: it ended, or its link did",
         ),
-        replace(made, cause="nccl-ib-error", strength=Strength.SYMPTOM, confidence=0.33, remedy=FIXES["nccl-ib-error"]),
+        replace(made, cause="nccl-ib-error", strength=Strength.SYMPTOM, confidence=0.33),
     ]

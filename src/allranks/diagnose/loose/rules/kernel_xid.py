@@ -8,7 +8,6 @@ from allranks.preflight.checks.gpu_xid import KINDS
 
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence, cut, shown
-from ..fixes import FIXES
 from ..sighting import Sighting
 from .table import candidate
 
@@ -50,7 +49,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
                 cause=cause,
                 strength=Strength.ROOT,
                 confidence=confidence,
-                remedy=FIXES[cause],
                 evidence=tuple(lines)[:3],
                 message=f"{place}: {what}: {cut(head.line.text, 160)}",
             )

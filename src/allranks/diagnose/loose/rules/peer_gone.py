@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence
-from ..fixes import FIXES
 from .table import candidate
 
 ID = "peer-gone"
@@ -31,7 +30,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
             cause="peer-died",
             strength=Strength.SYMPTOM,
             confidence=0.52 if sure else 0.31,
-            remedy=FIXES["peer-died"],
             message=made.message + " (a peer went away; why, its own log must say)",
         )
     ]

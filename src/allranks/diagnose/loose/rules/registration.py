@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence, shown
-from ..fixes import FIXES
 from .table import candidate
 
 ID = "registration"
@@ -29,7 +28,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
             strength=Strength.ROOT,
             confidence=0.85,
             evidence=lines,
-            remedy=FIXES["nccl-p2p-error"],
             message=made.message + " (GPU memory can't be registered: no dmabuf in the library, or no peermem module)",
         )
     ]

@@ -16,7 +16,6 @@ from ...memory.levers import gpu_levers
 from ...memory.setting import Setting
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence, cut, first, place_of, shown, who
-from ..fixes import FIXES
 from ..sighting import Sighting
 from ..signatures import Role
 
@@ -61,7 +60,7 @@ def candidate(evidence: Evidence, seen: list[Sighting], **change: object) -> Can
         text + means,
         head.row.confidence,
         float(head.order),
-        head.row.fix or _fix(head),
+        _fix(head),
         where,
         tuple(lines[:3]),
         frozenset() if everybody or complains(head) else ranks,
@@ -70,9 +69,9 @@ def candidate(evidence: Evidence, seen: list[Sighting], **change: object) -> Can
 
 
 def _fix(head: Sighting) -> str:
-    """The cause's own; of GPU memory the levers, with the figures of the line."""
+    """Of GPU memory the levers, with the figures of the line; else empty: the cause's own."""
     memory = read_gpu(head.line.text) if head.row.cause == "cuda-out-of-memory" else None
-    return gpu_levers(memory, Setting()) if memory is not None else FIXES[head.row.cause or "unknown"]
+    return gpu_levers(memory, Setting()) if memory is not None else ""
 
 
 def _place(head: Sighting, seen: list[Sighting]) -> Where:
@@ -117,6 +116,5 @@ def _second(evidence: Evidence, seen: list[Sighting]) -> list[Candidate]:
             cause=row.also,
             strength=Strength.SYMPTOM,
             confidence=row.confidence * ALSO,
-            remedy=FIXES[row.also],
         )
     ]

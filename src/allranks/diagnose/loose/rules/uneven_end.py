@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from ...rules.candidate import Candidate, Strength
 from ..evidence import Evidence, shown
-from ..fixes import FIXES
 from .collective_timeout import waits
 from .exit_code import ends
 from .table import candidate
@@ -42,7 +41,6 @@ def apply(evidence: Evidence) -> list[Candidate]:
             strength=Strength.SYMPTOM,
             confidence=0.66,
             message=message,
-            remedy=FIXES["uneven-data"],
             where=replace(made.where, rank=wait.rank),
             evidence=(shown(wait.sighting.line), *(shown(s.line) for s in evidence.seen("agent-block")[:1])),
         )

@@ -1,0 +1,11 @@
+"""Exit codes, the same for every command (pure)."""
+
+DONE = 0
+PROGRAM_FAILED = 1
+USAGE = 2
+CHECK_FAILED = 3
+NODE_FAILED = 4  # a node, a link or a service failed
+HANG = 5
+INTERNAL = 70  # EX_SOFTWARE of sysexits.h: allranks itself failed
+CTRL_C = 130
+TERMINATED = 143  # SIGTERM, or `allranks stop`
