@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,10 +15,11 @@ import typer
 
 import allranks
 from allranks.backends import zipapp
-from allranks.backends.kubernetes.following import Following
-from allranks.backends.kubernetes.kubectl import Kubectl
-from allranks.diagnose.pods import read_pods
+from allranks.backends.kubernetes.following import Following, left_objects
+from allranks.backends.kubernetes.kubectl import Kubectl, KubectlError
+from allranks.diagnose.pods import not_reached, read_pods, refusal
 from allranks.errors import AllranksError
+from allranks.findings import Verdict
 from allranks.gang import session as sessions
 from allranks.plan.environment import forwarded
 from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, secret_manifest
@@ -25,11 +27,12 @@ from allranks.plan.render.pods import CONTAINER, Job, object_name
 from allranks.plan.render.yamltext import yaml_text
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
+from allranks.runs.result import untold_result, write_result
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv
 
-from .exits import CTRL_C, DONE, TERMINATED
+from .exits import CTRL_C, DONE, NODE_FAILED, TERMINATED
 from .podfile import read_texts
 from .run import leave_page
 from .signals import Signals
@@ -70,8 +73,10 @@ def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
     kubectl = Kubectl(spec.context, spec.namespace)
     try:
         kubectl.create([*secret_objects(job, os.environ), *objects])
+    except KubectlError as error:
+        return not_made(run, kubectl, job, error, json_)
     except AllranksError:
-        give_up(run, kubectl, job)
+        shutil.rmtree(run.path, ignore_errors=True)  # kubectl's own configuration is wrong: no cluster was asked
         raise
     return watch(run, spec, lambda view: Following(run, where, view), json_)
 
@@ -134,16 +139,17 @@ def create_run(spec: RunSpec, where: Document, names: list[str], now: float) -> 
     return run
 
 
-def give_up(run: RunDirectory, kubectl: Kubectl, job: Job) -> None:
-    """Not all could be made: what was made goes, and the run directory with it."""
-    import shutil
-
-    shutil.rmtree(run.path, ignore_errors=True)
-    try:
-        kubectl.remove(job.name, job.spec.kind)
-        kubectl.remove_parts(job.name)
-    except AllranksError as error:
-        typer.echo(f"allranks: objects with the label allranks/run={job.name} may be left: {error}", err=True)
+def not_made(run: RunDirectory, kubectl: Kubectl, job: Job, error: KubectlError, json_: bool) -> int:
+    """End a run whose objects could not all be made: remove what was made, and say why in a verdict."""
+    finding = refusal(error.said)
+    left: Document = {}
+    if error.made or not not_reached(error.said):
+        left = left_objects(job.name, kubectl.remove_all(job.name, job.spec.kind))
+    result = {**untold_result(run, NODE_FAILED, Verdict(finding, finding.id, 0.95)), "left": left}
+    write_result(run, result, stopped=False)
+    view: View | JsonView = JsonView() if json_ else View(fold=job.spec.fold)
+    said_end(run, view, result, json_)
+    return NODE_FAILED
 
 
 # -- following -----------------------------------------------------------------------------------------
@@ -202,11 +208,16 @@ def follow(run: RunDirectory, engine: Follows, view: View | JsonView, json_: boo
         result = engine.finish(result, reason)
     finally:
         signals.restore()
+    said_end(run, view, result, json_)
+    return int(result["exit"])
+
+
+def said_end(run: RunDirectory, view: View | JsonView, result: Document, json_: bool) -> None:
+    """Print the result of a run, and leave its page."""
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     view.closing(result, result.get("verdict"))
     leave_page(run, int(result["exit"]), json_)
-    return int(result["exit"])
 
 
 def adopt(run: RunDirectory, view: View | JsonView) -> Follows:

@@ -260,7 +260,7 @@ _TABLE = (
            Charge.SCHEDULER, Ends.NODE, "slurm-cancelled"),
     _cause("slurm-cancelled", "the job was cancelled by a person or a service",
            "sacct -j JOB -o JobID,State,ExitCode,End", "start again if it was not meant", Charge.PERSON, Ends.NODE),
-    _cause("k8s-scheduling", "Kubernetes could not place the pods",
+    _cause("k8s-scheduling", "Kubernetes could not make or place the pods",
            "kubectl describe pod POD; kubectl describe nodes | grep -A8 Allocated",
            "free or add nodes, or correct selector and tolerations", Charge.SCHEDULER, Ends.NODE),
     _cause("k8s-image", "Kubernetes could not get the image", "kubectl describe pod POD; crictl pull IMAGE on the node",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from allranks.findings import Finding, Where
 
@@ -92,6 +92,70 @@ def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
             return {**state, "running": None} if not ended else state
     found = [c for c in status.get("containerStatuses") or [] if c.get("name") == container]
     return (found[0].get("state") or {}) if found else {}
+
+
+# -- before it begins ----------------------------------------------------------------------------------
+
+
+class _Refusal(NamedTuple):
+    """Words by which kubectl or the API server tells a reason, what they mean, and what to do."""
+
+    words: re.Pattern[str]
+    meaning: str
+    remedy: str
+
+
+# Go's net and crypto/tls, client-go's transport, and the API server's Status messages (apimachinery, api/errors)
+_UNREACHED = re.compile(
+    r"connection refused|was refused - did you|no such host|i/o timeout|no route to host|network is unreachable|"
+    r"deadline exceeded|TLS handshake timeout|Unable to connect to the server|failed to verify certificate|"
+    r"no answer in|\bEOF\b|connection reset",
+    re.I,
+)
+_REFUSALS = (
+    _Refusal(
+        re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials"),
+        "the Kubernetes API server does not accept your credentials",
+        "log in again as your cluster asks for, then: kubectl auth whoami",
+    ),
+    _Refusal(
+        re.compile(r"exceeded quota"),
+        "a quota of the namespace is used up",
+        "ask for less, or for another quota, with --nodes, --gpus or another --namespace",
+    ),
+    _Refusal(
+        re.compile(r'forbidden: User ".*" cannot'),
+        "you may not make the objects of the run",
+        "`allranks render kubernetes … --output DIR` writes a Role with all rights that it takes (NAME-rbac.yaml)",
+    ),
+    _Refusal(
+        re.compile(r'namespaces ".*" not found'),
+        "the namespace does not exist",
+        "kubectl get namespaces; choose one with --namespace",
+    ),
+    _Refusal(
+        re.compile(r"no matches for kind|doesn't have a resource type"),
+        "the cluster does not know the kind of the run",
+        "install its controller (JobSet, Kubeflow Trainer), or use --kind job",
+    ),
+)
+
+
+def not_reached(said: str) -> bool:
+    """True where kubectl's reason says that the API server was never asked or did not know who asks."""
+    return bool(_UNREACHED.search(said) or _REFUSALS[0].words.search(said))
+
+
+def refusal(said: str) -> Finding:
+    """Say why the objects of a run could not be made, from kubectl's reason."""
+    reason = _short(said)
+    if _UNREACHED.search(said):
+        remedy = "kubectl cluster-info; kubectl config get-contexts; choose one with --context"
+        return _fail("k8s-scheduling", f"the Kubernetes API server was not reached: {reason}", remedy, "", ())
+    for one in _REFUSALS:
+        if one.words.search(said):
+            return _fail("k8s-scheduling", f"{one.meaning}: {reason}", one.remedy, "", ())
+    return _fail("k8s-scheduling", f"Kubernetes refused the objects of the run: {reason}", "", "", ())
 
 
 # -- while it waits ------------------------------------------------------------------------------------

@@ -192,6 +192,13 @@ def ranges(ranks: list[int]) -> str:
     return "ranks " + ",".join(parts)
 
 
+def _left_line(place: str, left: list[Document]) -> str:
+    """What is left on a node; without a process id, an object of an engine."""
+    if any(not item["pid"] for item in left):
+        return f"LEFT {place}: " + ", ".join(str(item["command"]) for item in left)
+    return f"LEFT on {place}: " + ", ".join(f"pid {item['pid']} ({item['command']})" for item in left)
+
+
 def closing_lines(result: Document, verdict: Document | None) -> list[str]:
     """The end of a run: the verdict first, the run directory last."""
     lines: list[str] = []
@@ -199,7 +206,7 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
         lines += ["", *verdict_lines(verdict)]
     lines += data_lines(result)
     for node, left in (result.get("left") or {}).items():
-        lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
+        lines.append(_left_line(node, left))
     for node, found in (result.get("unfetched") or {}).items():
         total = sum(found["fetched_bytes"].values())
         arrived = f"{total:,} {plural(total, 'byte')} arrived"

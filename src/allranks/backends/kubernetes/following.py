@@ -11,12 +11,12 @@ from allranks.diagnose.pods import IMAGE, Pod, hopeless, read_pods, troubles, wa
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
-from allranks.plan.render.pods import CONTAINER
+from allranks.plan.render.pods import CONTAINER, RUN_LABEL
 from allranks.runs.directory import RunDirectory
 from allranks.runs.replay import Replay, Shown
 from allranks.runs.result import untold_result, write_result
 
-from .kubectl import Kubectl
+from .kubectl import Kubectl, KubectlError
 from .podlog import PodLog
 
 Document = dict[str, Any]
@@ -57,6 +57,9 @@ class Following:
         self._ended_at = self._image_since = 0.0
         self._patience = float(where.get("patience") or 600.0)
         self._lost = ""
+        self._stop_since = 0.0
+        self._stop_grace: int | None = None
+        self._stop_asked = True
 
     # -- following ---------------------------------------------------------------------------------
 
@@ -91,6 +94,8 @@ class Following:
             self._lost = ""
         except (NodeError, UsageError) as error:
             self._lost = str(error)
+        if not self._stop_asked and not self._lost:
+            self._ask_to_stop()
         said = self._lost or ("" if self.stopping else waiting(self.pods, self.events, self.nodes))
         self._pause = LOOK_EVERY if said or said != self._said else min(LOOK_AT_MOST, self._pause * 1.5)
         if said and said != self._said:
@@ -121,7 +126,8 @@ class Following:
     def _over(self, now: float) -> Document | None:
         """Pod 0 has ended, or never can start, and has said nothing of a result."""
         if self._lost:
-            return None
+            given_up = self.stopping and now - self._stop_since > STUCK
+            return self._concluded(None) if given_up else None
         never = hopeless(self.pods, self.events, self._image_wait(now)) if not self.stopping else None
         if never is not None:
             return self._concluded(never)
@@ -205,15 +211,27 @@ class Following:
 
     def stop(self) -> None:
         """Once: ranks may save. Twice: now."""
-        first, self.stopping = not self.stopping, True
+        first = not self.stopping
+        self.stopping = True
         self._next = 0.0
+        self._stop_since = time.monotonic()
+        self._stop_grace = None if first else 0
         self._say("stopping: ranks have their time to save" if first else "ending at once")
-        self.kubectl.remove(self.name, self.kind, None if first else 0)
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """Remove the pods; a cluster that does not answer is asked again at the next look."""
+        try:
+            self.kubectl.remove(self.name, self.kind, self._stop_grace)
+            self._stop_asked = True
+        except KubectlError as error:
+            self._stop_asked = False
+            self._lost = str(error)
 
     def finish(self, result: Document, reason: str = "") -> Document:
         """Writes the result down and removes all that the run made; says what is left."""
         self.replay.close()
-        left = self.clear()
+        left = self.clear(STUCK)
         if self._log is not None:
             self._log.close()
         if self.stopping and result["exit"] in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):
@@ -224,18 +242,39 @@ class Following:
         write_result(self.run, found, self.stopping)
         return found
 
-    def clear(self, patience: float = STUCK) -> Document:
-        """Removes pods and parts; pods that do not go are removed without grace. {pod: what is left of it}."""
-        self.kubectl.remove(self.name, self.kind)
-        self.kubectl.remove_parts(self.name)
-        end, hurried = time.monotonic() + patience, False
+    def clear(self, patience: float) -> Document:
+        """Remove pods and parts; pods that do not go are removed without grace.
+
+        A cluster that does not answer is asked again for `patience` seconds. Returns {object: what is left of it}.
+        """
+        reason = self.kubectl.remove_all(self.name, self.kind)
+        end = time.monotonic() + patience
+        hurried = False
         while True:
-            pods = self.kubectl.pods(self.name)
-            if not pods:
-                return {}
+            try:
+                pods = self.kubectl.pods(self.name)
+                if reason:
+                    reason = self.kubectl.remove_all(self.name, self.kind)
+                if not pods and not reason:
+                    return {}
+            except KubectlError as error:
+                pods = []
+                reason = error.said
             if time.monotonic() > end:
+                if reason:
+                    return left_objects(self.name, reason)
                 if hurried:
                     return {p["metadata"]["name"]: [{"pid": 0, "state": "?", "command": "pod"}] for p in pods}
-                self.kubectl.remove(self.name, self.kind, 0)
-                end, hurried = time.monotonic() + 15.0, True
+                self._stop_grace = 0
+                self._ask_to_stop()
+                end = time.monotonic() + 15.0
+                hurried = True
             time.sleep(0.3)
+
+
+def left_objects(run: str, reason: str) -> Document:
+    """`left` of a result whose objects could not all be removed; empty without a reason."""
+    if not reason:
+        return {}
+    words = f"objects with the label {RUN_LABEL}={run} may be left: {reason}"
+    return {run: [{"pid": 0, "state": "?", "command": words}]}

@@ -7,6 +7,7 @@ what it does can be done again by hand. Secrets go to its standard input, never 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from shutil import which
@@ -17,6 +18,7 @@ from allranks.plan.render.pods import RUN_LABEL, secret_names
 
 Document = dict[str, Any]
 PATIENCE = 60.0  # seconds for one call
+LONGEST_REASON = 600  # characters
 KINDS = {
     "job": "jobs.batch",
     "jobset": "jobsets.jobset.x-k8s.io",
@@ -25,12 +27,33 @@ KINDS = {
 }
 
 
+# klog's own lines on standard error: severity, date, time, thread, file (k8s.io/klog/v2, header format)
+_KLOG = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+# What kubectl writes around the reason where it could not even read the API's types (k8s.io/kubectl, pkg/validation)
+_VALIDATION = re.compile(
+    r'^error: error validating "[^"]*": error validating data: (?:failed to download openapi: )?'
+    r"|; if you choose to ignore these errors, turn validation off with --validate=false$"
+)
+# kubectl's own configuration: no cluster was asked (k8s.io/client-go, tools/clientcmd)
+KUBECONFIG = re.compile(r'context "[^"]*" does not exist|error loading config file|^error: invalid configuration')
+_UNKNOWN_KIND = re.compile(r"doesn't have a resource type|no matches for kind")
+_CREATED = re.compile(r"^(\S+/\S+) created$", re.M)
+
+
 class KubectlError(NodeError):
-    """kubectl failed; the message is its own."""
+    """kubectl failed. `said` is its reason, `made` the objects that it had created before."""
+
+    def __init__(self, message: str, said: str = "", made: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.said = said or message
+        self.made = made
 
 
-class AlreadyExists(UsageError):
-    """Something of that name is there."""
+def reason_of(stderr: str) -> str:
+    """The reason in kubectl's words, without its log lines and without advice to skip validation."""
+    lines = [line for line in stderr.splitlines() if line.strip() and not _KLOG.match(line)]
+    text = " ".join(" ".join(lines or stderr.splitlines()).split())
+    return _VALIDATION.sub("", text)[:LONGEST_REASON]
 
 
 class Kubectl:
@@ -60,14 +83,17 @@ class Kubectl:
                 argv, capture_output=True, text=True, errors="replace", timeout=patience + 10, **given
             )
         except subprocess.TimeoutExpired:
-            raise KubectlError(f"kubectl {words[0]}: no answer in {patience:g} s") from None
+            raise KubectlError(
+                f"kubectl {words[0]}: no answer in {patience:g} s", f"no answer in {patience:g} s"
+            ) from None
         except OSError as error:
             raise KubectlError(f"kubectl: {error.strerror}") from None
         if done.returncode:
-            said = " ".join(done.stderr.split())[-600:] or f"exit code {done.returncode}"
-            if "AlreadyExists" in said or "already exists" in said:
-                raise AlreadyExists(f"kubectl {words[0]}: {said}")
-            raise KubectlError(f"kubectl {words[0]}: {said}")
+            said = reason_of(done.stderr) or f"exit code {done.returncode}"
+            if KUBECONFIG.search(said):
+                raise UsageError(f"kubectl: {said}. hint: kubectl config get-contexts")
+            made = tuple(_CREATED.findall(done.stdout)) if words[0] == "create" else ()
+            raise KubectlError(f"kubectl {words[0]}: {said}", said, made)
         return str(done.stdout)
 
     def create(self, documents: Sequence[Document]) -> None:
@@ -116,3 +142,17 @@ class Kubectl:
         """Remove what the pods needed, by name: by label it takes the right to list every Secret."""
         parts = [f"service/{run}", f"configmap/{run}", *(f"secret/{name}" for name in secret_names(run))]
         self.call("delete", *parts, "--ignore-not-found", "--wait=false")
+
+    def remove_all(self, run: str, kind: str) -> str:
+        """Remove every object of the run, each whatever became of the others. Returns why one may be left, or ""."""
+        reason = ""
+        try:
+            self.remove(run, kind)
+        except KubectlError as error:
+            if not _UNKNOWN_KIND.search(error.said):
+                reason = error.said
+        try:
+            self.remove_parts(run)
+        except KubectlError as error:
+            reason = error.said
+        return reason
