@@ -73,3 +73,37 @@ def test_what_allranks_takes_inside_is_taken_by_render(tmp_path: Path, what: str
 def test_an_option_that_nothing_would_take_is_refused(tmp_path: Path, option: list[str]) -> None:
     done = render(tmp_path, "torchrun", "--hosts", "h1,h2", "--nproc", "2", *option, "--", "train.py")
     assert done.returncode == 2 and f"{option[0]}: render torchrun writes no command of allranks" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "written"),
+    [
+        ("torchrun", ["--hosts", "h1,h2", "--nproc", "2"], "export NCCL_IB_HCA='mlx5_0,mlx5 1'"),
+        ("accelerate", ["--hosts", "h1,h2", "--nproc", "2"], "export NCCL_IB_HCA='mlx5_0,mlx5 1'"),
+        ("deepspeed", ["--hosts", "h1,h2", "--nproc", "2"], "export NCCL_IB_HCA='mlx5_0,mlx5 1'"),
+        ("slurm", ["--nodes", "2"], "export NCCL_IB_HCA='mlx5_0,mlx5 1'"),
+        ("kubernetes", ["--nodes", "2", "--image", "x"], "name: NCCL_IB_HCA\n          value: mlx5_0,mlx5 1"),
+        ("skypilot", ["--nodes", "2"], "NCCL_IB_HCA: mlx5_0,mlx5 1"),
+    ],
+)
+def test_what_run_hands_on_of_the_environment_is_in_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, words: list[str], written: str
+) -> None:
+    """`run` forwarded NCCL_* from the shell, and the rendered files trained without them."""
+    monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0,mlx5 1")
+    monkeypatch.setenv("NCCL_TIMEOUT", "9")
+    monkeypatch.setenv("TORCH_TOKEN", "hunter2")
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("MY_OWN", "here")
+    done = render(tmp_path, what, *words, "--env", "NCCL_DEBUG=INFO", "--json", "--", "train.py")
+    assert done.returncode == 0, done.stderr
+    text = "\n".join(json.loads(done.stdout)["files"].values())
+    assert written in text
+    assert "WARN" not in text and "MY_OWN" not in text and "hunter2" not in text
+    assert "NCCL_TIMEOUT" not in text, "it is read by allranks alone (--pg-timeout)"
+
+
+def test_every_renderer_is_among_those() -> None:
+    from allranks.plan.render import RENDERERS
+
+    assert set(RENDERERS) == {"torchrun", "accelerate", "deepspeed", "slurm", "kubernetes", "skypilot"}

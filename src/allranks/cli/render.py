@@ -15,6 +15,7 @@ import typer
 from allranks.backends import zipapp
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
+from allranks.plan.environment import forwarded
 from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.launchers.settings import launcher_settings
 from allranks.plan.plan import make_plan
@@ -87,15 +88,18 @@ def refuse_inside(given: Mapping[str, Any], what: str) -> None:
 def make_request(resolved: Resolved, what: str) -> Request:
     """What the renderer gets: the ranks of every node are known, or it is a usage error."""
     spec = resolved.spec
+    variables = forwarded(os.environ, ())
     if RENDERERS[what].joins:
-        return Request(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build())
+        return Request(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build(), forwarded=variables)
     cluster = render_cluster(resolved, what)
     needed = RENDERERS[what].ranks
     unknown = [n.name for n in cluster.nodes if needed and spec.nproc is None and n.slots is None]
     if unknown:
         raise UsageError(f"{unknown[0]}: how many ranks? nobody looks at the nodes here; set --nproc, or slots=K")
     call = (sys.executable, "-m", "allranks")
-    return Request(spec, make_plan(spec, cluster, {}), os.getcwd(), named_texts(spec), allranks=call)
+    return Request(
+        spec, make_plan(spec, cluster, {}), os.getcwd(), named_texts(spec), allranks=call, forwarded=variables
+    )
 
 
 def named_texts(spec: RunSpec) -> dict[str, str]:

@@ -28,7 +28,8 @@ TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 def kubernetes(request: Request) -> Rendered:
     """The run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
     spec = request.spec
-    job = Job(spec, rendered_name(spec), request.archive, settings=pod_settings(spec, request.texts))
+    settings = pod_settings(spec, request.texts)
+    job = Job(spec, rendered_name(spec), request.archive, variables=request.forwarded, settings=settings)
     objects = manifests(job)
     config = [o for o in objects if o["kind"] == "ConfigMap"]
     others = [o for o in objects if o["kind"] != "ConfigMap"]

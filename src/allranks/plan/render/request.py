@@ -19,7 +19,8 @@ class Request:
     """The spec, the ranks of each node, the directory that the command was given in.
 
     `texts`: files of the user's that the command names, by the name used there. `allranks`: how to call allranks
-    itself with the interpreter that runs it now. `archive`: allranks as one file.
+    itself with the interpreter that runs it now. `archive`: allranks as one file. `forwarded`: what `run` would hand
+    on to other hosts of the environment that the command was given in (plan/environment.py).
     """
 
     spec: RunSpec
@@ -28,6 +29,7 @@ class Request:
     texts: Mapping[str, str] = field(default_factory=dict)
     allranks: tuple[str, ...] = ("allranks",)
     archive: bytes = b""
+    forwarded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def master_addr(self) -> str:

@@ -47,10 +47,14 @@ def python_words(request: Request, words: Words) -> list[str]:
 
 
 def exports(request: Request) -> list[str]:
-    """The variables of --env and [env]. Secrets and forwarded names are asked of the shell, never written down."""
+    """Export the variables of --env and [env], and those that `run` hands on of the caller's environment.
+
+    Secrets and names without a value (--env NAME) are asked of the shell, never written down.
+    """
     spec = request.spec
-    open_ones = {k: v for k, v in spec.env.items() if not is_secret_name(k)}
-    asked = sorted({*spec.forward, *spec.env} - set(open_ones))
+    variables = {**request.forwarded, **spec.env}
+    open_ones = {name: value for name, value in variables.items() if not is_secret_name(name)}
+    asked = sorted({*spec.forward, *variables} - set(open_ones))
     lines = [f': "${{{name}:?set {name} in this shell}}"; export {name}' for name in asked]
     return lines + [f"export {name}={shlex.quote(value)}" for name, value in sorted(open_ones.items())]
 

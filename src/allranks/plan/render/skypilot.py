@@ -26,8 +26,8 @@ _MASTER = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'
 def skypilot(request: Request) -> Rendered:
     """The task, and the zipapp that it ships."""
     name = rendered_name(request.spec)
-    task = sky_task(request.spec, name, f"./{ARCHIVE}", request.workdir)
-    given = " ".join(f"--secret {n}" for n in hidden_names(request.spec, {}))
+    task = sky_task(request.spec, name, f"./{ARCHIVE}", request.workdir, variables=request.forwarded)
+    given = " ".join(f"--secret {n}" for n in hidden_names(request.spec, request.forwarded))
     head = [
         f"{name}: {task['num_nodes']} machines, each runs the same `allranks join`. From this file's directory, with",
         "the secret that they prove to each other in the environment only:",

@@ -68,6 +68,11 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
             "done",
             '[ -d "$ALLRANKS_RUN_DIR" ] || cd_failed "$ALLRANKS_RUN_DIR"',
         ]
+    lines += [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in sorted(request.forwarded.items())
+        if name not in spec.env and not is_secret_name(name)
+    ]
     if spec.pg_timeout is not None and not spec.pg_timeout_forced:
         lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.pg_timeout:g}"]
     lines += [
