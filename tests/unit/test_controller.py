@@ -62,7 +62,7 @@ def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.Monke
     session = start(tmp_path, "sh", "-c", "echo hello; exec sleep 1000" if where != "judge" else "exit 3")
 
     def broken(*args: object) -> None:
-        if where != "tick" or any(r.pid for r in session.controller.gang.ranks()):
+        if where != "tick" or any(r.pid for r in session.controller.gang.roster.ranks()):
             raise ZeroDivisionError("a bug")
 
     names = {"judge": "_judge", "output": "_output", "tick": "_first_step"}

@@ -145,8 +145,8 @@ class Trains(Drive):
 def test_what_is_wrong_is_a_warning_and_the_run_goes_on() -> None:
     drive = Trains()
     assert drive.audited(BAD) == ["finding"]
-    assert drive.gang.state is State.RUNNING
-    assert [(f.id, f.status) for f in drive.gang.findings if f.check] == [("data-same-samples", "warn")]
+    assert drive.roster.state is State.RUNNING
+    assert [(f.id, f.status) for f in drive.roster.findings if f.check] == [("data-same-samples", "warn")]
     assert drive.audited(BAD, attempt=1) == [], "of another attempt"
 
 
@@ -154,7 +154,7 @@ def test_on_audit_stop_ends_the_run_with_a_verdict_of_its_own() -> None:
     drive = Trains(on_audit="stop")
     actions = drive.audited(BAD)
     assert actions[0] == "finding" and "end>h0" in actions
-    found = judge(Incident(0, 3, {"h0": (0,)}, findings=tuple(drive.gang.findings), detected_t=drive.now))
+    found = judge(Incident(0, 3, {"h0": (0,)}, findings=tuple(drive.roster.findings), detected_t=drive.now))
     assert found is not None and found.cause == "data-not-split" and found.finding.message == BAD.message
     assert exit_code(found, None, program_failed=False) == CHECK_FAILED
     assert ROWS[CAUSES[found.cause].charge].again == "never"

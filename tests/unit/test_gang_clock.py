@@ -48,7 +48,7 @@ def running(drive: Drive) -> None:
 def suspected(drive: Drive) -> None:
     running(drive)
     drive.at += LIMITS["hang_timeout"]
-    drive.feed(Quiet("", drive.now, drive.gang.last_sign))
+    drive.feed(Quiet("", drive.now, drive.roster.last_sign_at))
 
 
 def one_has_ended(drive: Drive) -> None:
@@ -107,14 +107,14 @@ def afterwards(drive: Drive) -> list[tuple[int, str, list[str]]]:
     found = []
     for number in range(HALF_SECONDS):
         words = drive.tick("0.5")
-        if drive.gang.state is State.RUNNING:
-            words += drive.feed(Quiet("", drive.now, drive.gang.last_sign))
-        if number == 20 and drive.gang.state is State.RUNNING:
+        if drive.roster.state is State.RUNNING:
+            words += drive.feed(Quiet("", drive.now, drive.roster.last_sign_at))
+        if number == 20 and drive.roster.state is State.RUNNING:
             words += drive.feed(UserSignal("", drive.now, "USR1", "h2"))
         for name in [word.partition(">")[2] for word in words if word.startswith("stacks>")]:
-            rank = next(iter(drive.gang.nodes[name].ranks))
+            rank = next(iter(drive.roster.nodes[name].ranks))
             words += drive.feed(Stacks(name, drive.now, {rank: LOADS if name == "h1" else WAITS}))
-        found += [(number, drive.gang.state.value, words)] if words else []
+        found += [(number, drive.roster.state.value, words)] if words else []
     return found
 
 
@@ -147,10 +147,10 @@ def test_what_is_stored_is_the_time_of_the_wall(step: float) -> None:
     drive.skew = step
     drive.exit("0", "code=1")
     (failed,) = drive.said("failed")
-    assert failed["t"] == drive.now and drive.gang.failed_t == drive.now
+    assert failed["t"] == drive.now and drive.roster.failed_t == drive.now
     drive.through_the_end()
     drive.retry()
-    assert drive.gang.attempt_started == drive.now and drive.gang.attempt_seconds(drive.at + 7) == 7
+    assert drive.roster.attempt_started == drive.now and drive.roster.attempt_seconds(drive.at + 7) == 7
 
 
 def test_the_offset_of_a_clock_that_is_set_is_found_with_the_next_round_trip() -> None:

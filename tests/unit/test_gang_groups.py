@@ -18,7 +18,7 @@ def report(drive: Drive, rank: int, what: str, size: int = 0) -> list[str]:
 def test_a_group_that_is_too_small(launcher: str) -> None:
     drive = Drive(count=2, nproc=2, launcher=launcher).running()
     assert report(drive, 1, "initialised", 1)[:2] == ["finding", "ending"]
-    (finding,) = drive.gang.findings
+    (finding,) = drive.roster.findings
     assert (finding.id, finding.status) == ("world-size-mismatch", "fail")
     assert (finding.where.node, finding.where.rank) == ("h0", 1)
     assert finding.message.startswith("each process trains alone")
@@ -30,28 +30,29 @@ def test_a_group_that_is_too_small(launcher: str) -> None:
 def test_a_process_without_a_rank() -> None:
     drive = Drive(count=2, nproc=2, launcher="accelerate").running()
     assert report(drive, 2, "alone", 1)[:2] == ["finding", "ending"]
-    assert "--launcher accelerate" in drive.gang.findings[0].remedy
-    assert drive.gang.state is State.ENDING
+    assert "--launcher accelerate" in drive.roster.findings[0].remedy
+    assert drive.roster.state is State.ENDING
 
 
 def test_some_of_the_ranks() -> None:
     drive = Drive(count=2, nproc=2, launcher="torchrun").running()
     report(drive, 0, "initialised", 2)
-    assert drive.gang.findings[0].message.startswith("each process trains with some of the others alone under torchrun")
+    (finding,) = drive.roster.findings
+    assert finding.message.startswith("each process trains with some of the others alone under torchrun")
 
 
 def test_the_planned_size_and_more_are_fine() -> None:
     drive = Drive(count=2, nproc=2, launcher="accelerate").running()
     assert [report(drive, r, "initialised", 4) for r in range(3)] == [["rank-initialised"]] * 3
     assert report(drive, 3, "initialised", 8) == ["rank-initialised", "all-initialised"]
-    assert drive.gang.findings == []
+    assert drive.roster.findings == []
 
 
 def test_it_can_be_allowed() -> None:
     drive = Drive(count=2, nproc=1, allow=("world-size-mismatch",)).running()
     assert report(drive, 0, "initialised", 1) == ["finding", "rank-initialised"]
-    assert drive.gang.findings[0].status == "warn"
-    assert drive.gang.state is State.RUNNING
+    assert drive.roster.findings[0].status == "warn"
+    assert drive.roster.state is State.RUNNING
 
 
 def ended(launcher: str, say: bool, **spec: object) -> Drive:
@@ -66,23 +67,23 @@ def ended(launcher: str, say: bool, **spec: object) -> Drive:
 
 @pytest.mark.parametrize("launcher", ["accelerate", "deepspeed", "colossalai"])
 def test_no_group_was_ever_made_under_a_launcher_for_groups(launcher: str) -> None:
-    (finding,) = ended(launcher, say=True).gang.findings
+    (finding,) = ended(launcher, say=True).roster.findings
     assert (finding.id, finding.status) == ("world-size-mismatch", "fail")
     assert finding.message.startswith(f"each process trained alone under {launcher}: all 2 ended with 0")
 
 
 @pytest.mark.parametrize("launcher", ["direct", "torchrun"])
 def test_ranks_may_share_nothing_elsewhere(launcher: str) -> None:
-    assert [f.status for f in ended(launcher, say=True).gang.findings] == ["warn"]
+    assert [f.status for f in ended(launcher, say=True).roster.findings] == ["warn"]
 
 
 @pytest.mark.parametrize("launcher", ["direct", "torchrun", "accelerate", "deepspeed"])
 def test_silence_is_no_evidence(launcher: str) -> None:
     """A report can be lost."""
-    assert ended(launcher, say=False).gang.findings == []
+    assert ended(launcher, say=False).roster.findings == []
 
 
 def test_the_finding_is_the_verdict() -> None:
     gang = ended("accelerate", say=True).gang
-    verdict = judge(Incident(0, 2, {"h0": (0,), "h1": (1,)}, findings=tuple(gang.findings)))
+    verdict = judge(Incident(0, 2, {"h0": (0,), "h1": (1,)}, findings=tuple(gang.roster.findings)))
     assert verdict is not None and verdict.cause == "world-size-mismatch"

@@ -8,7 +8,7 @@ from tests.unit.test_gang_machine import Drive
 from tests.unit.test_hang_attribution import at, in_collective
 from tests.unit.test_hang_recorder import recorder
 
-from allranks.gang.hanging import ENDED_GRACE, GAP, PATIENCE
+from allranks.gang.hangwatch import ENDED_GRACE, GAP, PATIENCE
 from allranks.gang.states import Counters, Quiet, Stacks, State
 
 WAITS = {"text": in_collective(), "state": "S", "cpu": 1.0}
@@ -34,11 +34,11 @@ class Hang(Drive):
 
     def counters(self, **ranks: dict[str, Any]) -> None:
         for name, counted in ranks.items():
-            self.feed(Counters(name, self.now, {next(iter(self.gang.nodes[name].ranks)): counted}))
+            self.feed(Counters(name, self.now, {next(iter(self.roster.nodes[name].ranks)): counted}))
 
     def answer(self, **ranks: dict[str, Any]) -> None:
         for name, found in ranks.items():
-            rank = next(iter(self.gang.nodes[name].ranks))
+            rank = next(iter(self.roster.nodes[name].ranks))
             self.feed(Stacks(name, self.now, {rank: found}))
 
     def looked(self, **ranks: dict[str, Any]) -> list[str]:
@@ -51,7 +51,7 @@ class Hang(Drive):
 
 
 def names(drive: Drive) -> list[str]:
-    return list(drive.gang.nodes)
+    return list(drive.roster.nodes)
 
 
 def test_the_first_look_comes_with_the_limit() -> None:
@@ -66,10 +66,10 @@ def test_a_rank_that_keeps_the_others_waiting_ends_the_gang() -> None:
     drive = Hang()
     actions = drive.looked(h0=WAITS, h1=LOADS, h2=WAITS)
     assert actions[0] == "hang" and "end>h0" in actions
-    assert drive.gang.hang is not None and drive.gang.hang.culprits == (1,)
+    assert drive.hang is not None and drive.hang.culprits == (1,)
     (event,) = drive.said("hang")
-    assert (event["quiet"], event["culprits"], event["cause"]) == (64.2, (1,), drive.gang.hang.cause)
-    assert drive.gang.state is State.ENDING
+    assert (event["quiet"], event["culprits"], event["cause"]) == (64.2, (1,), drive.hang.cause)
+    assert drive.roster.state is State.ENDING
 
 
 def test_a_sign_of_life_between_the_looks_ends_the_suspicion() -> None:
@@ -89,7 +89,7 @@ def test_a_busy_rank_is_told_of_and_left_alone() -> None:
     drive.quiet(GAP)
     drive.answer(h0=WAITS, h1={**LOADS, "cpu": 10.0 + GAP}, h2=WAITS)
     assert drive.quiet(0.2) == ["finding"]
-    assert drive.gang.hang is None and drive.gang.state is State.RUNNING
+    assert drive.hang is None and drive.roster.state is State.RUNNING
     assert drive.quiet(59) == [] and drive.quiet(1)[0] == "hang-suspected"
 
 
@@ -97,10 +97,10 @@ def test_report_goes_on() -> None:
     drive = Hang(on_hang="report")
     assert drive.looked(h0=WAITS, h1=LOADS, h2=WAITS) == ["finding"]
     (finding,) = drive.said("finding")
-    pid = next(iter(drive.gang.nodes["h1"].ranks.values())).pid
+    pid = next(iter(drive.roster.nodes["h1"].ranks.values())).pid
     assert finding["where"] == {"node": "h1", "rank": 1, "pid": pid}
     assert "nothing has moved for 64 s" in finding["message"]
-    assert drive.gang.state is State.RUNNING
+    assert drive.roster.state is State.RUNNING
 
 
 def test_a_program_that_moves_because_it_was_looked_at_is_no_hang() -> None:
@@ -110,12 +110,12 @@ def test_a_program_that_moves_because_it_was_looked_at_is_no_hang() -> None:
     drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
     drive.quiet(GAP)
     drive.answer(h0=WAITS, h1={**LOADS, "moved": "clock_nanosleep"}, h2=WAITS)
-    assert drive.quiet(0.2) == ["note"] and drive.gang.hang is None
+    assert drive.quiet(0.2) == ["note"] and drive.hang is None
     (finding,) = drive.said("finding")
     assert finding["message"] == (
         "rank 1 on h1 went on because allranks looked at it: the signal for its stack ended its clock_nanosleep early"
     )
-    assert drive.quiet(59) == [] and drive.gang.state is State.RUNNING
+    assert drive.quiet(59) == [] and drive.roster.state is State.RUNNING
     drive.quiet(60)
     drive.since = drive.now
     assert drive.quiet(0.1) == ["note"]
@@ -126,7 +126,7 @@ def test_a_program_that_moves_because_it_was_looked_at_is_no_hang() -> None:
 def test_nobody_waits_for_others() -> None:
     drive = Hang()
     assert drive.looked(h0=LOADS, h1=LOADS, h2=LOADS) == ["note"]
-    assert drive.gang.state is State.RUNNING
+    assert drive.roster.state is State.RUNNING
 
 
 def test_a_node_that_does_not_answer_does_not_stop_the_looks() -> None:
@@ -139,8 +139,8 @@ def test_a_node_that_does_not_answer_does_not_stop_the_looks() -> None:
     assert "stacks>h1" in asked
     drive.answer(h0=WAITS, h2=WAITS)
     actions = drive.quiet(PATIENCE) + drive.quiet(0.2)
-    assert "hang" in actions and drive.gang.hang is not None
-    assert drive.gang.hang.culprits == (1,) and "could not be looked at" in drive.gang.hang.message
+    assert "hang" in actions and drive.hang is not None
+    assert drive.hang.culprits == (1,) and "could not be looked at" in drive.hang.message
 
 
 def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:
@@ -153,7 +153,7 @@ def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:
     drive.quiet(GAP)
     drive.answer(h0=WAITS, h1=WAITS)
     assert "hang" in drive.quiet(0.2)
-    assert drive.gang.hang is not None and drive.gang.hang.culprits == (2,)
+    assert drive.hang is not None and drive.hang.culprits == (2,)
 
 
 def test_never() -> None:
@@ -167,7 +167,7 @@ def test_the_next_attempt_begins_without_it() -> None:
     drive.looked(h0=WAITS, h1=LOADS, h2=WAITS)
     drive.through_the_end()
     drive.retry()
-    assert drive.gang.hang is None and drive.gang.watch is None
+    assert drive.hang is None and drive.gang.hang_watch._suspicion is None
 
 
 # -- counters of collectives ---------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_collectives_that_go_on_between_the_looks() -> None:
     drive.quiet(GAP)
     drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
     assert drive.quiet(0.2) == ["note"] and "collectives go on" in drive.said("note")[-1]["message"]
-    assert drive.gang.watch is None and drive.quiet(59) == []
+    assert drive.gang.hang_watch._suspicion is None and drive.quiet(59) == []
 
 
 def test_a_rank_that_cannot_say_its_numbers_has_not_moved() -> None:
@@ -234,7 +234,7 @@ def test_with_a_pattern_counters_are_no_sign_of_life_and_are_told_of() -> None:
     drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1=LOADS, h2=WAITS)
     assert drive.quiet(0.2) == ["finding"]
     assert drive.said("finding")[0]["message"].startswith("no log line has matched --hang-pattern step for 64 s")
-    assert drive.gang.state is State.RUNNING
+    assert drive.roster.state is State.RUNNING
 
 
 # -- what the second look brings -----------------------------------------------------------------------
@@ -251,17 +251,17 @@ def test_the_second_look_asks_for_the_recorders() -> None:
 
 def test_recorders_and_ras_are_evidence() -> None:
     drive = Hang()
-    pid = next(iter(drive.gang.nodes["h1"].ranks.values())).pid
+    pid = next(iter(drive.roster.nodes["h1"].ranks.values())).pid
     text = f"Warnings\n========\n\n#0-0 (ab) MISMATCH\n  Rank 1 -- GPU 0 managed by process {pid} on node h1\n"
     drive.quiet(60)
     drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
     drive.quiet(GAP)
     for name in ("h0", "h1", "h2"):
-        rank = next(iter(drive.gang.nodes[name].ranks))
+        rank = next(iter(drive.roster.nodes[name].ranks))
         entries = [(1, True), (2, False)] if name != "h1" else [(1, True)]
         found = {**(LOADS if name == "h1" else WAITS), "recorder": recorder((0, 1, 2), *entries)}
         drive.feed(Stacks(name, drive.now, {rank: found}, text))
     assert drive.quiet(0.2)[0] == "hang"
-    assert drive.gang.hang is not None
-    assert [line.partition(":")[0] for line in drive.gang.hang.evidence] == ["flight recorder", "rank 1", "NCCL RAS"]
-    assert "rank 1 has not called it" in drive.gang.hang.evidence[0]
+    assert drive.hang is not None
+    assert [line.partition(":")[0] for line in drive.hang.evidence] == ["flight recorder", "rank 1", "NCCL RAS"]
+    assert "rank 1 has not called it" in drive.hang.evidence[0]

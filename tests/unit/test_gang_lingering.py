@@ -31,7 +31,7 @@ def test_a_failure_ends_the_gang_after_grace_and_patience() -> None:
     says(drive, 1, "raised")
     says(drive, 1, "leaving", code=1, threads=("uploader",))
     assert later(drive, GRACE + PATIENCE - 0.1) == []
-    assert later(drive, 0.2)[0] == "ending" and drive.gang.state is State.ENDING
+    assert later(drive, 0.2)[0] == "ending" and drive.roster.state is State.ENDING
     assert drive.said("rank-leaving")[-1]["threads"] == ["uploader"]
 
 
@@ -40,7 +40,7 @@ def test_sys_exit_with_a_code_is_such_a_failure() -> None:
     says(drive, 1, "leaving", code=3, threads=("uploader",))
     assert later(drive, GRACE + PATIENCE)[0] == "ending"
     drive.feed(Exit("h1", drive.now, 1, 0, None, 15, True))
-    assert drive.gang.program_failed and drive.gang.own_code(drive.gang.exits[0]) == 3
+    assert drive.roster.program_failed and drive.roster.program_code(drive.roster.exits[0]) == 3
 
 
 def test_functions_of_atexit_may_take_their_time() -> None:
@@ -71,7 +71,7 @@ def test_a_program_that_ended_well_goes_on_and_is_told_of_once() -> None:
         "rank 0 on h0 and rank 2 on h2 have reached the end of their program, but their processes wait for threads "
         "that still run: server"
     )
-    assert later(drive, 10 * REMARK_AFTER) == [] and drive.gang.state is State.RUNNING
+    assert later(drive, 10 * REMARK_AFTER) == [] and drive.roster.state is State.RUNNING
 
 
 def test_a_known_exception_ends_a_silence_without_a_look() -> None:

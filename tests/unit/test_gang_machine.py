@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from allranks.cluster import Cluster, Node
+from allranks.diagnose.hangs.attribute import Hang
 from allranks.findings import Finding, Where
+from allranks.gang.ending import END_PATIENCE
 from allranks.gang.gathering import GATHER_PATIENCE
-from allranks.gang.machine import END_PATIENCE, Gang
+from allranks.gang.machine import Gang
 from allranks.gang.places import Setting
-from allranks.gang.roster import GATE_REPEATS
+from allranks.gang.rendezvous import PORT_REPEATS
 from allranks.gang.states import (
+    SPARE_TABLE,
     TABLE,
     Action,
     AttemptOver,
@@ -89,17 +92,23 @@ class Drive:
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.notes: list[Note] = []
         self.overs: list[int] = []
+        self.roster = self.gang.roster
         self._perform(self.gang.begin())
 
     @property
+    def hang(self) -> Hang | None:
+        """The hang that has been concluded."""
+        return self.gang.hang_watch.hang
+
+    @property
     def names(self) -> list[str]:
-        return list(self.gang.nodes)
+        return list(self.roster.nodes)
 
     def _perform(self, actions: list[Action]) -> list[str]:
         words = []
         for action in actions:
             if isinstance(action, Send):
-                assert self.gang.everyone[action.node].node_dir, "a message is for a guard that has spoken"
+                assert self.roster.everyone[action.node].node_dir, "a message is for a guard that has spoken"
                 self.sent.append((action.node, dict(action.message)))
                 words.append(f"{action.message['type']}>{action.node}")
             elif isinstance(action, Note):
@@ -158,7 +167,7 @@ class Drive:
 
     def started(self, rank: str) -> list[str]:
         node = self.node_of(int(rank))
-        return self.feed(Started(node, self.now, int(rank), 100 + int(rank), self.gang.attempt))
+        return self.feed(Started(node, self.now, int(rank), 100 + int(rank), self.roster.attempt))
 
     def entered(self, rank: str) -> list[str]:
         return self.feed(Report(self.node_of(int(rank)), self.now, int(rank), "init-entered"))
@@ -172,13 +181,13 @@ class Drive:
         document = {"message": {"message": error.replace("_", " ")}} if error else None
         code, signal = (int(number), None) if kind == "code" else (None, int(number))
         node = self.node_of(int(rank))
-        return self.feed(Exit(node, self.now, int(rank), self.gang.attempt, code, signal, expected, 0, document))
+        return self.feed(Exit(node, self.now, int(rank), self.roster.attempt, code, signal, expected, 0, document))
 
     def ended(self, node: str, reason: str = "") -> list[str]:
-        return self.feed(Ended(node, self.now, self.gang.attempt, (), reason))
+        return self.feed(Ended(node, self.now, self.roster.attempt, (), reason))
 
     def drained(self, node: str) -> list[str]:
-        return self.feed(Drained(node, self.now, self.gang.attempt))
+        return self.feed(Drained(node, self.now, self.roster.attempt))
 
     def fault(self, node: str, kind: str = "start-failed") -> list[str]:
         return self.feed(Fault(node, self.now, kind, "no"))
@@ -205,7 +214,7 @@ class Drive:
     # -- shortcuts -----------------------------------------------------------------------------------
 
     def node_of(self, rank: int) -> str:
-        for name, node in self.gang.nodes.items():
+        for name, node in self.roster.nodes.items():
             if rank in node.ranks:
                 return name
         return self.names[-1]
@@ -215,7 +224,7 @@ class Drive:
             self.hello(name)
         for name in self.names:
             self.facts(name)
-        assert self.gang.state is State.LISTENING
+        assert self.roster.state is State.LISTENING
         return self
 
     def proved(self) -> Drive:
@@ -223,14 +232,14 @@ class Drive:
         self.listening()
         for name in self.names:
             self.probed(name)
-        assert self.gang.state is State.RUNNING
+        assert self.roster.state is State.RUNNING
         return self
 
     def running(self) -> Drive:
-        if self.gang.state is State.GATHERING:
+        if self.roster.state is State.GATHERING:
             self.gathered()
         self.proved()
-        for rank in [r.rank for r in self.gang.ranks()]:
+        for rank in [r.rank for r in self.roster.ranks()]:
             self.started(str(rank))
         return self
 
@@ -238,7 +247,7 @@ class Drive:
         for name in self.names:
             self.ended(name)
             self.drained(name)
-        assert self.gang.state is State.OVER
+        assert self.roster.state is State.OVER
         return self
 
 
@@ -258,7 +267,7 @@ def play(script: str, drive: Drive | None = None, **spec: Any) -> Drive:
         for word in expected.split():
             many = word.endswith(">*")
             wanted += [f"{word[:-1]}{name}" for name in drive.names] if many else [word]
-        assert given == wanted, f"after {step.strip()!r} in state {drive.gang.state}"
+        assert given == wanted, f"after {step.strip()!r} in state {drive.roster.state}"
     return drive
 
 
@@ -297,12 +306,12 @@ def test_from_the_first_hello_to_the_end() -> None:
         drained h2      | OVER
         tick            |
     """)
-    assert drive.gang.exits and drive.gang.failed_t is None
+    assert drive.roster.exits and drive.roster.failed_t is None
     (ending,) = drive.said("ending")
     assert (ending["reason"], ending["grace"]) == ("done", drive.spec.grace)
     assert [m["attempt"] for _, m in drive.sent if m["type"] == "start"] == [0, 0, 0]
     assert [r["rank"] for _, m in drive.sent if m["type"] == "start" for r in m["ranks"]] == [0, 1, 2]
-    assert (drive.gang.master_addr, drive.gang.master_port) == ("10.0.0.1", PORT)
+    assert (drive.roster.master_addr, drive.roster.master_port) == ("10.0.0.1", PORT)
 
 
 def test_times_are_those_of_the_events() -> None:
@@ -397,7 +406,7 @@ def test_gathering(script: str) -> None:
 
 def test_all_unreachable_nodes_are_found() -> None:
     drive = play(GATHERING["two are unreachable: both are named"])
-    assert [f.where.node for f in drive.gang.findings] == ["h1", "h2"]
+    assert [f.where.node for f in drive.roster.findings] == ["h1", "h2"]
 
 
 def test_a_failed_prelude_ends_it() -> None:
@@ -410,8 +419,8 @@ def test_a_failed_prelude_ends_it() -> None:
     assert drive.facts("h0") == ["facts"]
     words = drive.facts("h1", error)
     assert words[:3] == ["facts", "finding", "ending"]
-    assert [f.where.node for f in drive.gang.findings] == ["h1", "h2"]
-    assert drive.gang.findings[0].message == f"h1: {error}".replace("\n", ": ")
+    assert [f.where.node for f in drive.roster.findings] == ["h1", "h2"]
+    assert drive.roster.findings[0].message == f"h1: {error}".replace("\n", ": ")
 
 
 def test_a_failed_prelude_waits_for_no_slow_node() -> None:
@@ -423,26 +432,26 @@ def test_a_failed_prelude_waits_for_no_slow_node() -> None:
     assert drive.feed(Tick("", drive.now)) == []
     drive.now += 0.2
     assert drive.feed(Tick("", drive.now))[0] == "ending"
-    assert "h1" in drive.gang.findings[0].message
+    assert "h1" in drive.roster.findings[0].message
 
 
 def test_a_failed_check_ends_it() -> None:
     drive = Drive(count=2)
-    setting = dataclasses.replace(drive.gang.setting, checks=(built_in()["workdir"],))
-    drive.gang.setting = setting
+    setting = dataclasses.replace(drive.roster.setting, checks=(built_in()["workdir"],))
+    drive.roster.setting = setting
     for name in drive.names:
         drive.hello(name)
     drive.facts("h0")
     lacking = facts_of(1, workdir={"path": "/work", "exists": False})
     words = drive.feed(Facts("h1", drive.now, lacking))
     assert words == ["facts", "looked", "finding", "ending", "end>h0", "end>h1"]
-    assert drive.gang.findings[0].where.node == "h1"
-    assert drive.gang.plan is None
+    assert drive.roster.findings[0].where.node == "h1"
+    assert drive.roster.plan is None
 
 
 def test_a_world_size_of_the_environment_that_differs_is_a_warning() -> None:
     drive = Drive(expected=8).gathered()
-    (finding,) = drive.gang.findings
+    (finding,) = drive.roster.findings
     assert (finding.id, finding.status) == ("world-size-mismatch", "warn") and "8" in finding.message
 
 
@@ -504,7 +513,7 @@ def test_gate(script: str) -> None:
 
 def test_the_port_is_named() -> None:
     drive = play(GATE["the port is taken"])
-    assert (drive.gang.findings[0].id, drive.gang.findings[0].where.port) == ("port-in-use", PORT)
+    assert (drive.roster.findings[0].id, drive.roster.findings[0].where.port) == ("port-in-use", PORT)
 
 
 def test_an_output_directory_that_is_not_shared_is_a_warning() -> None:
@@ -512,14 +521,14 @@ def test_an_output_directory_that_is_not_shared_is_a_warning() -> None:
     drive.listening()
     drive.probed("h0")
     drive.feed(Probed("h1", drive.now, reached(1), shared=False))
-    assert drive.gang.state is State.RUNNING
-    assert [f.id for f in drive.gang.findings] == ["output-dir-not-shared"]
+    assert drive.roster.state is State.RUNNING
+    assert [f.id for f in drive.roster.findings] == ["output-dir-not-shared"]
 
 
 def test_no_address_to_offer() -> None:
     drive = Drive(count=2, network="192.168.0.0/16").gathered()
     assert drive.listening()[:2] == ["finding", "ending"]
-    assert drive.gang.findings[0].id == "no-interface"
+    assert drive.roster.findings[0].id == "no-interface"
 
 
 # -- running -----------------------------------------------------------------------------------------
@@ -638,14 +647,14 @@ def test_running(script: str) -> None:
 @pytest.mark.parametrize("name", [n for n in RUNNING if "lease" in n or "the same" in n])
 def test_a_lease_that_ended_is_a_fault_of_that_node(name: str) -> None:
     drive = play(RUNNING[name], Drive().running())
-    assert [(f.node, f.id) for f in drive.gang.faults] == [("h1", "lease-over")]
+    assert [(f.node, f.id) for f in drive.roster.faults] == [("h1", "lease-over")]
 
 
 def test_a_second_stop_keeps_the_first_reason() -> None:
     drive = Drive().running()
     drive.stop("30", "ctrl-c")
     drive.stop("0", "sigterm")
-    assert drive.gang.stop_reason == "ctrl-c"
+    assert drive.roster.stop_reason == "ctrl-c"
     assert [m["grace"] for _, m in drive.sent if m["type"] == "end"] == [30.0] * 3 + [0.0] * 3
 
 
@@ -655,17 +664,17 @@ def test_states_of_ranks_and_nodes() -> None:
     drive.exit("1", "code=0")
     drive.exit("2", "signal=9")
     drive.exit("0", "signal=15", expected=True)
-    assert [r.state for r in drive.gang.ranks()] == ["killed", "exited", "failed"]
+    assert [r.state for r in drive.roster.ranks()] == ["killed", "exited", "failed"]
     drive.lost("h2")
-    assert [n.state for n in drive.gang.nodes.values()] == ["running", "running", "lost"]
-    assert [e.rank for e in drive.gang.exits] == [1, 2, 0]
+    assert [n.state for n in drive.roster.nodes.values()] == ["running", "running", "lost"]
+    assert [e.rank for e in drive.roster.exits] == [1, 2, 0]
 
 
 def test_what_could_not_be_ended_is_kept() -> None:
     drive = Drive(count=1).running()
     drive.stop("0")
     drive.feed(Ended("h0", drive.now, 0, ({"pid": 7, "state": "D", "command": "nfs"},)))
-    assert drive.gang.nodes["h0"].left[0]["pid"] == 7
+    assert drive.roster.nodes["h0"].left[0]["pid"] == 7
     assert drive.said("node-clean")[0]["left"][0]["state"] == "D"
 
 
@@ -707,7 +716,7 @@ def test_words_of_another_attempt_are_ignored() -> None:
     assert drive.feed(Started("h0", drive.now, 0, 55, 7)) == []
     assert drive.feed(Exit("h0", drive.now, 0, 7, 1, None, False)) == []
     assert drive.feed(Started("h0", drive.now, 99, 55, 0)) == []
-    assert drive.gang.ranks()[0].pid is None
+    assert drive.roster.ranks()[0].pid is None
 
 
 # -- the init timeout --------------------------------------------------------------------------------
@@ -773,12 +782,12 @@ TIMEOUT = {
 @pytest.mark.parametrize(("script", "hit"), TIMEOUT.values(), ids=TIMEOUT)
 def test_init_timeout(script: str, hit: bool) -> None:
     drive = play(script, Drive(init_timeout=20.0).running())
-    assert drive.gang.init_timeout_hit is hit
+    assert drive.roster.init_timeout_hit is hit
 
 
 def test_init_timeout_bounds_the_gate_too() -> None:
     drive = Drive(init_timeout=20.0).gathered()
-    assert play("tick 21 | ending end>*", drive).gang.init_timeout_hit
+    assert play("tick 21 | ending end>*", drive).roster.init_timeout_hit
 
 
 def test_init_timeout_counts_anew_for_each_attempt() -> None:
@@ -809,17 +818,17 @@ def summary(attempt: int, ending: bool = False, **ranks: int | None) -> dict[str
 def test_nothing_happened_while_nobody_listened() -> None:
     drive = Drive().running()
     assert drive.hello("h1", summary(0, r1=None)) == []
-    assert drive.gang.state is State.RUNNING
+    assert drive.roster.state is State.RUNNING
 
 
 def test_missed_start_and_exit_are_caught_up() -> None:
     drive = Drive().gathered().proved()
     assert drive.hello("h1", summary(0, r1=0)) == ["rank-started", "rank-exit"]
-    assert drive.gang.state is State.RUNNING
+    assert drive.roster.state is State.RUNNING
     words = drive.hello("h2", summary(0, r2=1))
     assert words[:3] == ["rank-started", "rank-exit", "ending"]
     assert words.count("end>h2") >= 1
-    assert [(e.rank, e.code) for e in drive.gang.exits] == [(1, 0), (2, 1)]
+    assert [(e.rank, e.code) for e in drive.roster.exits] == [(1, 0), (2, 1)]
     assert drive.hello("h2", summary(0, r2=1)) == ["end>h2"]
 
 
@@ -827,22 +836,22 @@ def test_a_guard_that_ended_its_ranks_alone() -> None:
     drive = Drive().running()
     words = drive.hello("h1", summary(0, ending=True, r1=None))
     assert words[:2] == ["fault", "ending"]
-    assert [(f.node, f.id) for f in drive.gang.faults] == [("h1", "ended-alone")]
+    assert [(f.node, f.id) for f in drive.roster.faults] == [("h1", "ended-alone")]
 
 
 def test_the_hello_of_a_dead_guard() -> None:
     drive = Drive().running()
     words = drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
     assert words == ["fault", "ending", "end>h0", "end>h1", "end>h2"]
-    assert ("h1", "guard-death") in [(f.node, f.id) for f in drive.gang.faults]
+    assert ("h1", "guard-death") in [(f.node, f.id) for f in drive.roster.faults]
     drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
-    assert [f.id for f in drive.gang.faults].count("guard-death") == 1
+    assert [f.id for f in drive.roster.faults].count("guard-death") == 1
 
 
 def test_a_dead_guard_whose_lease_was_over_is_told_so() -> None:
     drive = Drive().running()
     drive.dead("h1", "ended: its lease was over", attempt=summary(0, ending=True, r1=None))
-    assert {f.id for f in drive.gang.faults} <= {"lease-over", "ended-alone"}
+    assert {f.id for f in drive.roster.faults} <= {"lease-over", "ended-alone"}
 
 
 def test_a_guard_that_dies_after_its_ranks_have_ended() -> None:
@@ -861,7 +870,7 @@ def test_a_guard_that_dies_after_its_ranks_have_ended() -> None:
 
 def adopted(**ranks: tuple[int, ...]) -> Drive:
     drive = Drive()
-    drive.gang.adopt(0, {n: dict.fromkeys(rs, "started") for n, rs in ranks.items()}, ("10.0.0.1", PORT))
+    drive.roster.adopt(0, {n: dict.fromkeys(rs, "started") for n, rs in ranks.items()}, ("10.0.0.1", PORT))
     return drive
 
 
@@ -872,7 +881,7 @@ def test_adopt_goes_on() -> None:
     drive = adopted(**ALL)
     for index, name in enumerate(drive.names):
         assert drive.hello(name, summary(0, **{f"r{index}": None})) == ["node-back"]
-    assert drive.gang.state is State.RUNNING
+    assert drive.roster.state is State.RUNNING
     play(
         """
         tick 1          |
@@ -902,7 +911,7 @@ def test_adopt_of_a_run_whose_ranks_the_old_controller_had_not_written_down() ->
     drive = adopted(h0=(), h1=(), h2=())
     for index, name in enumerate(drive.names):
         drive.hello(name, summary(0, **{f"r{index}": None}))
-    assert [r.pid for r in drive.gang.ranks()] == [100, 101, 102]
+    assert [r.pid for r in drive.roster.ranks()] == [100, 101, 102]
     for rank in "012":
         words = drive.exit(rank, "code=0")
     assert words[:2] == ["rank-exit", "ending"]
@@ -912,18 +921,18 @@ def test_adopt_of_a_later_attempt_than_was_written_down() -> None:
     drive = adopted(**ALL)
     for index, name in enumerate(drive.names):
         drive.hello(name, summary(1, **{f"r{index}": None}))
-    assert drive.gang.attempt == 1
+    assert drive.roster.attempt == 1
     assert drive.exit("1", "code=1")[:2] == ["rank-exit", "ending"]
 
 
 def test_adopt_of_a_run_that_had_not_started_its_ranks_ends() -> None:
     drive = adopted(h0=(), h1=(), h2=())
     drive.hello("h0", None)
-    assert drive.gang.state is State.ENDING
+    assert drive.roster.state is State.ENDING
     for name in ("h1", "h2"):
         assert drive.hello(name, None)[-1] == f"end>{name}"
     drive.through_the_end()
-    assert drive.gang.faults
+    assert drive.roster.faults
 
 
 # -- retries -----------------------------------------------------------------------------------------
@@ -949,7 +958,7 @@ def test_a_retry_is_a_whole_new_attempt() -> None:
     """,
         drive,
     )
-    assert drive.gang.attempt == 1 and len(drive.gang.exits) == 3
+    assert drive.roster.attempt == 1 and len(drive.roster.exits) == 3
     tokens = [m["token"] for _, m in drive.sent if m["type"] == "listen"]
     assert len(set(tokens)) == 2
     starts = [m for _, m in drive.sent if m["type"] == "start"]
@@ -966,31 +975,31 @@ def taken(drive: Drive) -> Drive:
 
 def test_the_port_that_somebody_else_took_first() -> None:
     drive = taken(Drive().running())
-    assert drive.gang.port_was_taken
+    assert drive.gang.rendezvous.port_was_taken
     drive.retry("repeat")
     taken(drive.running())
-    for _ in range(GATE_REPEATS - 1):
-        assert drive.gang.port_was_taken
+    for _ in range(PORT_REPEATS - 1):
+        assert drive.gang.rendezvous.port_was_taken
         drive.retry("repeat")
         taken(drive.running())
-    assert not drive.gang.port_was_taken, "then it is a failure like any other"
+    assert not drive.gang.rendezvous.port_was_taken, "then it is a failure like any other"
 
 
 def test_a_port_that_was_taken_is_not_repeated_after_a_stop() -> None:
     drive = Drive().running()
     drive.exit("0", "code=1", "EADDRINUSE")
     drive.stop("0")
-    assert not drive.through_the_end().gang.port_was_taken
+    assert not drive.through_the_end().gang.rendezvous.port_was_taken
 
 
 @pytest.mark.parametrize("lame", ["guard-death", "watcher-lost", "lost"])
 def test_no_attempt_without_guard_and_watcher_on_every_node(lame: str) -> None:
     drive = Drive().running()
     drive.lost("h1") if lame == "lost" else drive.fault("h1", lame)
-    assert not drive.gang.can_retry
+    assert not drive.roster.can_retry
     drive = Drive().running()
     drive.exit("0", "code=1")
-    assert drive.gang.can_retry
+    assert drive.roster.can_retry
 
 
 def test_a_repeat_counts_as_no_attempt_for_the_program() -> None:
@@ -1001,16 +1010,16 @@ def test_a_repeat_counts_as_no_attempt_for_the_program() -> None:
 
 
 def test_a_fixed_port_is_not_repeated() -> None:
-    assert not taken(Drive(master_port=PORT).running()).gang.port_was_taken
+    assert not taken(Drive(master_port=PORT).running()).gang.rendezvous.port_was_taken
 
 
 def test_another_rank_or_another_error_is_no_taken_port() -> None:
     drive = Drive().running()
     drive.exit("1", "code=1", "EADDRINUSE")
-    assert not drive.through_the_end().gang.port_was_taken
+    assert not drive.through_the_end().gang.rendezvous.port_was_taken
     drive = Drive().running()
     drive.exit("0", "code=1", "ValueError:_bad_batch")
-    assert not drive.through_the_end().gang.port_was_taken
+    assert not drive.through_the_end().gang.rendezvous.port_was_taken
 
 
 # -- launchers that stand for all ranks of a node ----------------------------------------------------
@@ -1038,8 +1047,9 @@ def test_reports_of_all_ranks_under_torchrun() -> None:
 
 
 def test_the_table_names_methods_that_exist() -> None:
-    names = {name for row in TABLE.values() for name in row.values()} - {"ignore"}
-    assert all(callable(getattr(Gang, name)) for name in names)
+    names = {name for row in (*TABLE.values(), SPARE_TABLE) for name in row.values()} - {"ignore"}
+    gang = Drive().gang
+    assert all(callable(gang.handler(name)) for name in names)
 
 
 def test_every_state_has_a_row_and_hears_stop_or_is_over() -> None:
@@ -1050,7 +1060,7 @@ def test_every_state_has_a_row_and_hears_stop_or_is_over() -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_what_stands_in_no_row_is_noted_and_changes_nothing(state: State) -> None:
     drive = Drive()
-    drive.gang.state = state
+    drive.roster.state = state
     events: list[Event] = [
         Facts("h0", 0, {}), Listening("h0", 0, PORT), Probed("h0", 0), Started("h0", 0, 0, 1, 0),
         Report("h0", 0, 0, "initialised"), Exit("h0", 0, 0, 0, 0, None, False), Ended("h0", 0, 0), Drained("h0", 0, 0),
@@ -1058,7 +1068,7 @@ def test_what_stands_in_no_row_is_noted_and_changes_nothing(state: State) -> Non
     for event in events:
         if type(event) not in TABLE[state]:
             assert drive.feed(event) == ["note"]
-            assert drive.gang.state is state
+            assert drive.roster.state is state
 
 
 # -- any order at all --------------------------------------------------------------------------------
@@ -1082,13 +1092,13 @@ class AnyOrder(RuleBasedStateMachine):
     def summaries(self, number: int | None, code: int | None, ending: bool, node: str) -> dict[str, Any] | None:
         if number is None:
             return None
-        ranks = {f"r{r}": code for r in self.drive.gang.everyone[node].ranks}
+        ranks = {f"r{r}": code for r in self.drive.roster.everyone[node].ranks}
         return summary(number, ending, **ranks)
 
     @rule(node=NODES, number=st.sampled_from([None, 0, 1, 2]), code=st.sampled_from([None, 0, 1]), ending=st.booleans())
     def hello(self, node: str, number: int | None, code: int | None, ending: bool) -> None:
         attempt = self.summaries(number, code, ending, node)
-        if number != self.drive.gang.attempt:
+        if number != self.drive.roster.attempt:
             self.without.add(node)
         self.drive.hello(node, attempt)
         self.check_starts()
@@ -1100,7 +1110,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(node=NODES)
     def facts(self, node: str) -> None:
-        if self.drive.gang.everyone[node].node_dir:  # nobody asks a guard that has not spoken
+        if self.drive.roster.everyone[node].node_dir:  # nobody asks a guard that has not spoken
             self.drive.facts(node)
 
     @rule()
@@ -1156,27 +1166,29 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(grace=st.sampled_from([0.0, 1.0, 30.0]))
     def stop(self, grace: float) -> None:
-        self.stopped = self.stopped or self.drive.gang.state is not State.OVER
+        self.stopped = self.stopped or self.drive.roster.state is not State.OVER
         self.drive.stop(str(grace))
 
-    @precondition(lambda self: self.drive.gang.state is State.OVER and not self.stopped)
+    @precondition(lambda self: self.drive.roster.state is State.OVER and not self.stopped)
     @rule(kind=st.sampled_from(["retry", "repeat"]), pause=st.sampled_from([0.0, 0.0, 5.0]))
     def retry(self, kind: str, pause: float) -> None:
         gang = self.drive.gang
-        if gang.can_retry:
+        if gang.roster.can_retry:
             self.drive.retry(kind, pause)
-        elif gang.plan is not None:
-            free = list(gang.ready_spares)
-            self.drive.retry(pause=pause, **{node: free.pop() if free else node for node in gang.lame})
-            assert not set(gang.nodes) & (set(gang.spares) | set(gang.retired)) and len(gang.nodes) == 3
-            assert sorted(r.rank for r in gang.ranks()) == [0, 1, 2] or gang.state is State.GATHERING
+        elif gang.roster.plan is not None:
+            free = list(gang.spares.ready)
+            self.drive.retry(pause=pause, **{node: free.pop() if free else node for node in gang.roster.unusable_nodes})
+            roster = gang.roster
+            assert not set(roster.nodes) & (set(roster.spares) | set(roster.retired))
+            assert len(roster.nodes) == 3
+            assert sorted(r.rank for r in gang.roster.ranks()) == [0, 1, 2] or gang.roster.state is State.GATHERING
 
     def check_starts(self) -> None:
         """`start` goes to a node once an attempt, and again only to one that has just said that it has none."""
         fresh = [(n, m["attempt"]) for n, m in self.drive.sent[self.checked :] if m["type"] == "start"]
         before = [(n, m["attempt"]) for n, m in self.drive.sent[: self.checked] if m["type"] == "start"]
         for node, attempt in fresh:
-            assert attempt == self.drive.gang.attempt
+            assert attempt == self.drive.roster.attempt
             assert (node, attempt) not in before or node in self.without
         assert len(fresh) == len(set(fresh))
         self.checked = len(self.drive.sent)
@@ -1188,12 +1200,12 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def an_attempt_is_over_once(self) -> None:
         assert len(self.drive.overs) == len(set(self.drive.overs))
-        assert (self.drive.gang.attempt in self.drive.overs) == (self.drive.gang.state is State.OVER)
+        assert (self.drive.roster.attempt in self.drive.overs) == (self.drive.roster.state is State.OVER)
 
     @invariant()
     def nothing_starts_after_a_stop(self) -> None:
         if self.stopped:
-            assert self.drive.gang.state in (State.ENDING, State.OVER)
+            assert self.drive.roster.state in (State.ENDING, State.OVER)
 
     @invariant()
     def release_is_not_the_machines_word(self) -> None:
@@ -1202,8 +1214,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def a_spare_gets_no_ranks(self) -> None:
-        assert not any(node.ranks for node in self.drive.gang.spares.values())
-        asked = {m["type"] for name, m in self.drive.sent if name in self.drive.gang.spares}
+        assert not any(node.ranks for node in self.drive.roster.spares.values())
+        asked = {m["type"] for name, m in self.drive.sent if name in self.drive.roster.spares}
         assert asked <= {"setup", "ship"}
 
     @invariant()
@@ -1225,7 +1237,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.drive.stop("30")
         for _ in range(10):
             self.drive.tick("20")
-        assert self.drive.gang.state is State.OVER
+        assert self.drive.roster.state is State.OVER
 
 
 TestAnyOrder = AnyOrder.TestCase

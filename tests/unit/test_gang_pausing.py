@@ -40,8 +40,8 @@ def test_of_a_short_lease_a_short_pause_counts() -> None:
 def test_a_pause_is_kept_for_the_verdict_of_its_attempt() -> None:
     drive = Drive(retries=1).running()
     assert drive.feed(Paused("", drive.now, 70.6, True)) == ["launcher-paused"]
-    assert drive.gang.pauses == [Pause(drive.now, 70.6, True)]
+    assert drive.roster.pauses == [Pause(drive.now, 70.6, True)]
     drive.exit("1", "code=1")
     drive.through_the_end()
     drive.retry()
-    assert drive.gang.pauses == []
+    assert drive.roster.pauses == []

@@ -149,7 +149,7 @@ def test_a_link_or_a_crash_replaces_nobody() -> None:
 
 
 def test_a_lost_node_must_be_replaced_or_is_reached_again() -> None:
-    lost = tried("node-network-down", where=H2, lame=("h2",))
+    lost = tried("node-network-down", where=H2, unusable_nodes=("h2",))
     assert on(lost, spares={"h5": None}).replace == {"h2": "h5"}
     alone = on(lost)
     assert (alone.kind, alone.replace) == ("retry", {"h2": "h2"})
@@ -157,19 +157,19 @@ def test_a_lost_node_must_be_replaced_or_is_reached_again() -> None:
 
 
 def test_a_killed_guard_is_no_failure_of_the_program() -> None:
-    dead = tried("unknown", "the allranks guard on h2 was killed by SIGKILL", H2, step=None, lame=("h2",))
+    dead = tried("unknown", "the allranks guard on h2 was killed by SIGKILL", H2, step=None, unusable_nodes=("h2",))
     assert on(dead).replace == {"h2": "h2"}
 
 
 def test_the_first_spare_with_room_enough() -> None:
-    lost = tried("node-network-down", lame=("h1", "h2"))
+    lost = tried("node-network-down", unusable_nodes=("h1", "h2"))
     decision = on(lost, spares={"h5": 4, "h6": 8, "h7": None}, ranks={"h1": 8, "h2": 4})
     assert decision.replace == {"h1": "h6", "h2": "h5"}
     assert on(lost, spares={"h5": 1}, ranks={"h1": 8, "h2": 4}).replace == {"h1": "h1", "h2": "h2"}
 
 
 def test_a_lost_node_beside_the_programs_own_exception() -> None:
-    both = tried("program-exception", RAISED.format("ValueError: x"), lame=("h3",))
+    both = tried("program-exception", RAISED.format("ValueError: x"), unusable_nodes=("h3",))
     assert on(both, spares={"h5": None}).kind == "finish"
 
 
@@ -198,8 +198,13 @@ def test_what_a_check_refused_is_not_tried_again() -> None:
         assert decision.kind == "finish" and "a check of the nodes said no" in decision.reason
 
 
+def unreached(attempt: int) -> Tried:
+    """A start in which h2 did not answer."""
+    return tried("ssh-unreachable", where=H2, ran=False, unusable_nodes=("h2",), step=None, attempt=attempt)
+
+
 def test_starts_that_fail_alike_are_tried_again_after_longer_pauses() -> None:
-    starts = [tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=n) for n in range(8)]
+    starts = [unreached(n) for n in range(8)]
     decisions = [on(*starts[: n + 1], retries=7) for n in range(8)]
     assert [d.pause for d in decisions] == [2.0, 5.0, 10.0, 20.0, 30.0, 30.0, 30.0, 0.0]
     assert [d.replace for d in decisions[:7]] == [{"h2": "h2"}] * 7
@@ -208,22 +213,22 @@ def test_starts_that_fail_alike_are_tried_again_after_longer_pauses() -> None:
 
 
 def test_a_pause_begins_anew_after_ranks_ran() -> None:
-    ran = tried("node-network-down", where=H2, lame=("h2",), attempt=2)
-    starts = [tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=n) for n in (0, 1)]
-    last = tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=3)
+    ran = tried("node-network-down", where=H2, unusable_nodes=("h2",), attempt=2)
+    starts = [unreached(n) for n in (0, 1)]
+    last = tried("ssh-unreachable", where=H2, ran=False, unusable_nodes=("h2",), step=None, attempt=3)
     assert on(*starts, ran, retries=9).pause == 0.0
     assert on(*starts, ran, last, retries=9).pause == 2.0
 
 
 def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
-    dead = tried("ssh-unreachable", where=H2, ran=False, step=None, lame=("h2",))
+    dead = tried("ssh-unreachable", where=H2, ran=False, step=None, unusable_nodes=("h2",))
     assert on(dead, spares={"h5": None}) == Decision(
         "retry", "the node is at fault, not the program; h2 was replaced by h5 in attempt 1", {"h2": "h5"}
     )
-    two = tried("ssh-unreachable", where=H2, ran=False, step=None, lame=("h2", "h3"))
+    two = tried("ssh-unreachable", where=H2, ran=False, step=None, unusable_nodes=("h2", "h3"))
     assert on(two, spares={"h5": None}).replace == {"h2": "h5", "h3": "h3"}
     assert on(two, spares={"h5": None}).pause == 2.0
-    locked = tried("ssh-auth", where=H2, ran=False, step=None, lame=("h2",))
+    locked = tried("ssh-auth", where=H2, ran=False, step=None, unusable_nodes=("h2",))
     assert on(locked, spares={"h5": None}).kind == "finish", "that is set wrongly"
 
 
@@ -235,7 +240,7 @@ def test_a_gate_that_closes_at_a_further_attempt_blames_its_node() -> None:
 
 
 def test_a_node_that_could_not_be_reached_again_is_tried_while_retries_last() -> None:
-    first = tried("node-network-down", where=H2, lame=("h2",))
-    again = tried("ssh-unreachable", where=H2, ran=False, lame=("h2",), step=None, attempt=1)
+    first = tried("node-network-down", where=H2, unusable_nodes=("h2",))
+    again = tried("ssh-unreachable", where=H2, ran=False, unusable_nodes=("h2",), step=None, attempt=1)
     assert on(first, again, retries=2).kind == "retry"
     assert on(first, again, retries=1).reason.startswith("the retry is used up")

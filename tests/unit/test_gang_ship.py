@@ -24,7 +24,7 @@ class ShipDrive(Drive):
 
     def __init__(self, count: int = 2, tree: Tree | None = TREE, **spec: Any) -> None:
         super().__init__(count, **spec)
-        self.gang.setting = dataclasses.replace(self.gang.setting, tree=tree)
+        self.roster.setting = dataclasses.replace(self.roster.setting, tree=tree)
         self.notes.clear()
         self._perform(self.gang.begin())
 
@@ -75,7 +75,7 @@ def test_without_a_tree_nothing_is_shipped() -> None:
 def test_workdir_is_the_position_in_the_tree() -> None:
     """--workdir inside the tree is in `below` already."""
     drive = ShipDrive(workdir="jobs")
-    assert workdir_on(drive.spec, drive.gang.setting, "/n") == "/n/tree/jobs"
+    assert workdir_on(drive.spec, drive.roster.setting, "/n") == "/n/tree/jobs"
 
 
 @pytest.mark.parametrize(("errno", "kind"), [("28", "disk-full"), ("122", "disk-full"), ("13", "tree-not-shipped"),
@@ -91,12 +91,12 @@ def test_a_node_that_could_not_take_it(errno: str, kind: str) -> None:
         """,
         ShipDrive(),
     )
-    (finding,) = drive.gang.findings
+    (finding,) = drive.roster.findings
     assert (finding.id, finding.status, finding.where.node) == (kind, "fail", "h1")
     assert finding.message.startswith("h1: ") and finding.message.endswith(f"{PATH.format('h1')}: it is bad")
     assert finding.remedy
     drive.through_the_end()
-    assert drive.gang.exits == [] and drive.overs == [0]
+    assert drive.roster.exits == [] and drive.overs == [0]
 
 
 @pytest.mark.parametrize(("sha256", "files"), [("cd" * 32, "12"), (TREE.sha256, "11"), ("", "0")])
@@ -105,7 +105,7 @@ def test_another_tree_than_was_sent(sha256: str, files: str) -> None:
     drive.hello("h0")
     given = drive.shipped("h0", sha256=sha256, files=files)
     assert given == ["finding", "ending", "end>h0"]
-    (finding,) = drive.gang.findings
+    (finding,) = drive.roster.findings
     assert finding.id == "tree-not-shipped"
     assert f"{files} files ({sha256[:12]}) are there, 12 ({TREE.sha256[:12]}) were sent" in finding.message
 
@@ -129,7 +129,7 @@ def test_a_broken_connection_asks_again_for_what_is_open() -> None:
         """,
         ShipDrive(),
     )
-    assert drive.gang.nodes["h0"].synced
+    assert drive.roster.nodes["h0"].synced
 
 
 def test_with_a_node_that_cannot_be_reached_nothing_more_is_asked() -> None:
@@ -156,7 +156,7 @@ def test_an_answer_that_is_late() -> None:
         """,
         ShipDrive(count=3),
     )
-    assert drive.gang.state is State.ENDING and len(drive.gang.findings) == 1
+    assert drive.roster.state is State.ENDING and len(drive.roster.findings) == 1
 
 
 def test_stopped_while_it_travels() -> None:
@@ -169,7 +169,7 @@ def test_stopped_while_it_travels() -> None:
         """,
         ShipDrive(),
     )
-    assert drive.gang.findings == []
+    assert drive.roster.findings == []
 
 
 def test_the_next_attempt_runs_in_the_same_tree() -> None:

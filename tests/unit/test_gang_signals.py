@@ -115,7 +115,7 @@ def test_the_next_attempt_begins_to_count_anew() -> None:
 
 def test_a_controller_that_took_over_goes_on_counting() -> None:
     drive = Drive()
-    drive.gang.adopt(0, {n: {i: "initialised"} for i, n in enumerate(drive.names)}, ("10.0.0.1", 1))
+    drive.roster.adopt(0, {n: {i: "initialised"} for i, n in enumerate(drive.names)}, ("10.0.0.1", 1))
     for index, name in enumerate(drive.names):
         ranks = {str(index): {"pid": 100 + index, "start_time": 1, "exit": None}}
         drive.hello(name, {"attempt": 0, "ranks": ranks, "ending": False, "ended": None, "signals": 3})

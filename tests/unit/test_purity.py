@@ -15,8 +15,9 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "links", "overlap")
-GANG = ("machine", "roster", "states", "members", "places", "remarks", "hanging", "auditing", "gathering", "spares",
-        "lingering", "policy", "history", "groups", "signals")  # fmt: skip
+GANG = ("machine", "roster", "states", "members", "places", "remarks", "hangwatch", "gathering", "spares",
+        "connections", "ending", "rendezvous", "running", "lingering", "policy", "history", "groups",
+        "signals")  # fmt: skip
 REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "machines")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "findings.py", "errors.py", "exitcodes.py", "text.py")  # fmt: skip

@@ -115,6 +115,6 @@ def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[
     result = session.run(stop_first="stop")
     if not json_:
         close(session, result, False)
-    unreached = [n.name for n in session.controller.gang.nodes.values() if n.gone]
+    unreached = [n.name for n in session.controller.roster.nodes.values() if n.gone]
     code = 4 if result.get("left") or unreached else 0
     return {"run": run.name, "how": "nodes", "unreached": unreached, "code": code, "pid": os.getpid()}

@@ -42,7 +42,7 @@ def close(spec: RunSpec, session: sessions.Session, result: dict[str, Any], json
 
     gang, run = session.controller.gang, session.run_dir
     result = {**result, "suite": spec.suite, "ok": result["exit"] == exits.DONE, "started": session.started}
-    result.update(nodes=[n.name for n in gang.cluster.nodes], ranks=len(gang.ranks()))
+    result.update(nodes=[n.name for n in gang.roster.cluster.nodes], ranks=len(gang.roster.ranks()))
     run.write_document("result.json", result)
     (run.path / "report.html").write_text(test_page(result), encoding="utf-8")
     if json_:

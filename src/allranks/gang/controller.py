@@ -89,6 +89,7 @@ class Controller:
         self.spec, self.setting, self.run_dir, self.view = spec, setting, run, view
         self.cluster = cluster
         self.gang = Gang(spec, cluster, setting, time.monotonic(), time.time())
+        self.roster = self.gang.roster
         self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
         self.logs = LogWriter(run)
         self.progress = Progress(spec.step_pattern, spec.hang_pattern)
@@ -133,7 +134,7 @@ class Controller:
         again = self.failure is not None
         error = context.get("exception")
         self.failure = self.failure or (error if isinstance(error, Exception) else RuntimeError(context["message"]))
-        if again or self.gang.state is State.OVER:
+        if again or self.roster.state is State.OVER:
             self._over.set()
         else:
             self.stop("crash", self.spec.grace)
@@ -145,7 +146,7 @@ class Controller:
             self._crashed(asyncio.get_running_loop(), {"exception": error})
 
     def _tick_length(self) -> float:
-        return TICK if len(self.members) <= 64 or self.gang.state is not State.RUNNING else 4 * TICK
+        return TICK if len(self.members) <= 64 or self.roster.state is not State.RUNNING else 4 * TICK
 
     def feed(self, event: Event) -> None:
         """Gives an event to the gang and carries out what it says."""
@@ -205,16 +206,16 @@ class Controller:
         """run.json: who has which place now, for a controller that takes over."""
         document = self.run_dir.read_document("run.json")
         if document is not None:
-            ranks = {name: rank for rank, name in enumerate(self.gang.nodes)}
+            ranks = {name: rank for rank, name in enumerate(self.roster.nodes)}
             for entry in document["nodes"]:
                 entry["node_rank"] = ranks.get(entry["name"])
-                entry["life"] = self.gang.everyone[entry["name"]].life
+                entry["life"] = self.roster.everyone[entry["name"]].life
             self.run_dir.write_document("run.json", document)
 
     def _note(self, note: Note) -> None:
-        event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.gang.attempt, **note.fields}
+        event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.roster.attempt, **note.fields}
         if note.event == "rank-exit":
-            save_error(self.run_dir, self.gang.attempt, event["rank"], event.pop("error"))
+            save_error(self.run_dir, self.roster.attempt, event["rank"], event.pop("error"))
         self.run_dir.append_event(event)
         if note.event == "looked":
             self._save_look()
@@ -223,7 +224,7 @@ class Controller:
     def _save_look(self) -> None:
         """evidence/preflight.json, as `allranks check` leaves it."""
         request = judge_request(self.spec, self.setting, self.cluster)
-        facts = {n.name: n.facts for n in self.gang.nodes.values()}
+        facts = {n.name: n.facts for n in self.roster.nodes.values()}
         save(self.run_dir, document(request, facts, [c.name for c in self.setting.checks], time.time()))
 
     # -- channels ----------------------------------------------------------------------------------
@@ -269,9 +270,9 @@ class Controller:
 
     def _not_renewed(self, failure: Finding) -> None:
         """A node that does not answer may be back; where this machine has no means to ask it, that is kept."""
-        if failure.where.node is None and all(f.check != CHANNEL for f in self.gang.findings):
+        if failure.where.node is None and all(f.check != CHANNEL for f in self.roster.findings):
             finding = dataclasses.replace(failure, status="warn", check=CHANNEL)
-            self.gang.findings.append(finding)
+            self.roster.findings.append(finding)
             self._note(Note("finding", finding.to_json()))
 
     async def _await_hello(self, member: Member, channel: Channel) -> None:
@@ -288,7 +289,7 @@ class Controller:
         return again if member.known else self.spec.connect_timeout
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
-        life = self.gang.everyone[member.node.name].life
+        life = self.roster.everyone[member.node.name].life
         return {
             "mode": "attach" if renewing else "guard",
             "uid": self.setting.uid,
@@ -362,7 +363,7 @@ class Controller:
 
     def _is_gathered(self, member: Member) -> bool:
         """Its tree is still wanted: before the start, or for a place it may have to take."""
-        return self.gang.state is State.GATHERING or member.node.name in self.gang.spares
+        return self.roster.state is State.GATHERING or member.node.name in self.roster.spares
 
     def _rename(self, member: Member, hostname: str) -> None:
         """Where the list has an address, outputs show the host's own name with the address beside it."""
@@ -371,7 +372,7 @@ class Controller:
             return
         member.node = dataclasses.replace(member.node, name=hostname)
         self.members = {m.node.name: m for m in self.members.values()}
-        self.gang.rename(old, hostname)
+        self.roster.rename(old, hostname)
         document = self.run_dir.read_document("run.json")
         if document is not None:
             document["nodes"][member.node.index].update(name=hostname, address=old)
@@ -391,7 +392,7 @@ class Controller:
         member.shown[stream] = frame.offset + len(frame.data)
         if self.auditor is not None and not member.behind:
             self.auditor.take(stream, data, now)
-        if stream.attempt == self.gang.attempt or stream.kind == METRICS:
+        if stream.attempt == self.roster.attempt or stream.kind == METRICS:
             self.progress.output(stream, data, now, t)
         if stream.kind == 0:
             self.view.output(node.name, stream.rank, data, t)
@@ -414,7 +415,7 @@ class Controller:
         if not self._disk_was_full:
             self._disk_was_full = True
             finding = run_disk_full(str(self.run_dir.path))
-            self.gang.findings.append(finding)
+            self.roster.findings.append(finding)
             self._note(Note("finding", finding.to_json()))
 
     def unfetched(self, name: str) -> bool:
@@ -423,7 +424,7 @@ class Controller:
         have = self.logs.sizes(member.node.index, member.node.name)
         in_place = f"{METRICS}/" if member.node.index in self.setting.local_nodes else "-"
         late = any(have.get(key, 0) < end for key, end in member.ends.items() if not key.startswith(in_place))
-        node = self.gang.everyone[name]
+        node = self.roster.everyone[name]
         return late or bool(node.ranks and not node.drained)
 
     # -- time --------------------------------------------------------------------------------------
@@ -432,8 +433,8 @@ class Controller:
         now = time.monotonic()
         self._notice_pause()
         self.feed_quietly(Tick("", time.time()))
-        if self.gang.state is State.RUNNING:
-            self.feed_quietly(Quiet("", time.time(), max(self.gang.last_sign, self.progress.last_activity)))
+        if self.roster.state is State.RUNNING:
+            self.feed_quietly(Quiet("", time.time(), max(self.roster.last_sign_at, self.progress.last_activity)))
         self._watch_silence(now)
         if now >= self._next_beat:
             self._next_beat = now + self._beat
@@ -445,8 +446,8 @@ class Controller:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY
             self._first_step()
-            if self.auditor is not None and self.gang.state is State.RUNNING:
-                self.auditor.look(self.gang.layout(), self.feed)
+            if self.auditor is not None and self.roster.state is State.RUNNING:
+                self.auditor.look(self.roster.layout(), self.feed)
             self._write_status()
         self.view.tick(time.time())
 
@@ -462,9 +463,9 @@ class Controller:
 
     def feed_quietly(self, event: Event) -> None:
         """An event that changes nothing most of the time; a change of state is written down at once."""
-        before = self.gang.state
+        before = self.roster.state
         self._act(self.gang.handle(event, time.monotonic(), time.time()))
-        if self.gang.state is not before:
+        if self.roster.state is not before:
             self._dirty = True
             self._write_status()
 
@@ -494,7 +495,7 @@ class Controller:
     def lose_all_nodes(self) -> None:
         """No node can be reached any more, nor will be: each that was is lost at once, without its lease's patience."""
         for member in self.members.values():
-            if self.gang.state is State.OVER:
+            if self.roster.state is State.OVER:
                 return
             if member.known and not member.lost and member.node.name not in self.released:
                 self._lose(member, time.monotonic() - member.heard)
@@ -510,22 +511,22 @@ class Controller:
         at = self.progress.first_step_at
         if at is not None and not self.progress.first_step_told:
             self.progress.first_step_told = True
-            self._note(Note("first-step", {"seconds": round(at - self.gang.began_at, 3)}))
+            self._note(Note("first-step", {"seconds": round(at - self.roster.began_at, 3)}))
 
     def status(self) -> dict[str, Any]:
         """The status.json document."""
         live = self.progress.by_rank()
-        gang = self.gang
+        roster = self.roster
         return {
             "run": self.setting.run,
-            "state": gang.state.value,
+            "state": roster.state.value,
             "t": round(time.time(), 3),
-            "attempt": gang.attempt,
-            "master": {"address": gang.master_addr, "port": gang.master_port},
-            "world_size": gang.plan.world_size if gang.plan is not None else len(gang.ranks()) or None,
+            "attempt": roster.attempt,
+            "master": {"address": roster.master_addr, "port": roster.master_port},
+            "world_size": roster.plan.world_size if roster.plan is not None else len(roster.ranks()) or None,
             "nodes": [
-                *(n.to_json(live) for n in gang.nodes.values()),
-                *(n.to_json({}) for n in (*gang.spares.values(), *gang.retired.values())),
+                *(n.to_json(live) for n in roster.nodes.values()),
+                *(n.to_json({}) for n in (*roster.spares.values(), *roster.retired.values())),
             ],
         }
 
@@ -558,7 +559,7 @@ class Controller:
 
     def _may_go(self, member: Member) -> bool:
         """Its ranks have ended and their output is here, or it never had any: it was late when another failed."""
-        node = self.gang.everyone[member.node.name]
+        node = self.roster.everyone[member.node.name]
         return not node.ranks or (node.ended and not self.unfetched(node.name))
 
     def _close(self) -> None:

@@ -24,18 +24,18 @@ class History:
     ) -> tuple[Decision, Verdict | None]:
         """An attempt that is over: what follows, and its verdict with that in it. `steps` are those by rank,
         `against` is why there can be no further attempt, whatever the cause."""
-        outcome = "stopped" if gang.stop_reason else ("failed" if verdict is not None else "done")
+        outcome = "stopped" if gang.roster.stop_reason else ("failed" if verdict is not None else "done")
         decision, step = Decision("finish"), _step(verdict, steps)
-        seconds = gang.attempt_seconds(now)
-        if verdict is not None and not gang.stop_reason:
+        seconds = gang.roster.attempt_seconds(now)
+        if verdict is not None and not gang.roster.stop_reason:
             self._failed.append(_tried(gang, verdict, step, seconds))
             decision = self._decide(gang, against)
-            if gang.spec.retries:
+            if gang.roster.spec.retries:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = dataclasses.replace(verdict, decision=f"{again}: {decision.reason}")
         self.attempts.append(
             {
-                "attempt": gang.attempt,
+                "attempt": gang.roster.attempt,
                 "outcome": outcome,
                 "cause": verdict.cause if verdict is not None else None,
                 "culprit": verdict.finding.where.to_json() if verdict is not None else None,
@@ -52,17 +52,23 @@ class History:
     def _decide(self, gang: Gang, against: str) -> Decision:
         if against:
             return Decision("finish", against)
-        ranks = {p.node.name: p.nproc for p in gang.plan.nodes} if gang.plan is not None else {}
-        spec = gang.spec
-        return decide(self._failed, Means(spec.retries, spec.on_hang, gang.ready_spares, ranks))
+        ranks = {p.node.name: p.nproc for p in gang.roster.plan.nodes} if gang.roster.plan is not None else {}
+        spec = gang.roster.spec
+        return decide(self._failed, Means(spec.retries, spec.on_hang, gang.spares.ready, ranks))
 
 
 def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tried:
+    roster = gang.roster
     return Tried(
-        verdict, step, seconds, initialised=gang.initialised_t is not None,
-        ran=any(r.pid is not None for r in gang.ranks()), hung=gang.hang is not None, lame=gang.lame,
-        refused=gang.refused_by_check,
-    )  # fmt: skip
+        verdict,
+        step,
+        seconds,
+        initialised=roster.initialised_t is not None,
+        ran=any(r.pid is not None for r in roster.ranks()),
+        hung=gang.hang_watch.hang is not None,
+        unusable_nodes=roster.unusable_nodes,
+        refused=roster.refused_by_check,
+    )
 
 
 def _step(verdict: Verdict | None, steps: Mapping[int, int | None]) -> int | None:

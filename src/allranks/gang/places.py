@@ -122,6 +122,13 @@ def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>")
     }
 
 
+def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> dict[str, Any]:
+    """What an agent is asked first: to take the tree, else to look at the node."""
+    if setting.tree is not None and not node.synced:
+        return ship_message(setting.tree)
+    return setup_message(spec, setting, node.node_dir)
+
+
 def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str, Any]:
     """What the quick look is judged against."""
     return {

@@ -66,9 +66,9 @@ OUTSIDE_WORDS = re.compile(
 class Tried:
     """An attempt that failed, as far as the decision needs it.
 
-    `step` is how far the rank at fault was, else the furthest of all; None where the program shows none. `lame` are
-    nodes on which no rank can be started any more: lost, or without guard or watcher. `ran`: ranks were started.
-    `refused`: a check of the nodes said no.
+    `step` is how far the rank at fault was, else the furthest of all; None where the program shows none. On
+    `unusable_nodes` no rank can be started any more: lost, or without agent or supervisor. `ran`: ranks were started.
+    `refused`: a check of the nodes failed.
     """
 
     verdict: Verdict
@@ -78,7 +78,7 @@ class Tried:
     ran: bool = True
     hung: bool = False
     refused: bool = False
-    lame: tuple[str, ...] = ()
+    unusable_nodes: tuple[str, ...] = ()
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def row_of(tried: Tried) -> Row:
         return ROWS[Charge.EXIT]
     if raised is not None and cause == "collective-mismatch":
         return ROWS[Charge.PROGRAM]  # torch saw it and raised: nothing hung
-    if tried.lame and cause == "unknown":
+    if tried.unusable_nodes and cause == "unknown":
         return ROWS[Charge.NODE]  # a guard was killed: the program did not fail
     return ROWS[CAUSES.get(cause, UNKNOWN).charge]
 
@@ -178,7 +178,7 @@ def _against(history: Sequence[Tried], row: Row, means: Means, replace: Mapping[
 def _against_start(history: Sequence[Tried], row: Row, replace: Mapping[str, str]) -> str:
     """Of an attempt without ranks: what passes by itself is tried again, however often it has come."""
     last = history[-1]
-    if _is_replaced(last, replace) and (len(history) > 1 or (last.lame and row.name == "node")):
+    if _is_replaced(last, replace) and (len(history) > 1 or (last.unusable_nodes and row.name == "node")):
         return ""
     if last.refused:
         return "a check of the nodes said no, and would again"
@@ -188,7 +188,7 @@ def _against_start(history: Sequence[Tried], row: Row, replace: Mapping[str, str
 def _is_replaced(last: Tried, replace: Mapping[str, str]) -> bool:
     """All that are named or can't go on give their places to others. At a further attempt ranks ran with these
     settings before, so the node is at fault, whatever the label says."""
-    named = {*last.blamed, *last.lame}
+    named = {*last.blamed, *last.unusable_nodes}
     return bool(named) and all(replace.get(node, node) != node for node in named)
 
 
@@ -208,14 +208,14 @@ def _same(before: Tried, last: Tried, row: Row) -> bool:
 def _replace(last: Tried, row: Row, means: Means) -> dict[str, str]:
     """Who takes whose place: nodes that can't go on are replaced or reached again, one that is blamed where it can."""
     may = last.blamed if row.replace or not last.ran else ()
-    wanted = [*last.lame, *(n for n in may if n not in last.lame)]
+    wanted = [*last.unusable_nodes, *(n for n in may if n not in last.unusable_nodes)]
     free, found = dict(means.spares), dict[str, str]()
     for node in wanted:
         fitting = [name for name, room in free.items() if room is None or room >= means.ranks.get(node, 0)]
         if fitting:
             found[node] = fitting[0]
             del free[fitting[0]]
-        elif node in last.lame:
+        elif node in last.unusable_nodes:
             found[node] = node
     return found
 

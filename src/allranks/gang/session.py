@@ -40,6 +40,7 @@ from .history import History
 from .machine import Gang
 from .places import Setting
 from .policy import Decision
+from .roster import Roster
 from .shipping import Shipper
 from .signals import CONTROLLER
 from .states import UserSignal
@@ -182,17 +183,18 @@ class Session:
         """After an attempt: finish, retry, or repeat the gate with another port."""
         from .evidence import judge_attempt
 
-        if gang.port_was_taken:
-            message = f"port {gang.master_port} was taken: trying another"
+        roster = gang.roster
+        if gang.rendezvous.port_was_taken:
+            message = f"port {roster.master_port} was taken: trying another"
             self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
             return Decision("repeat")
-        failed = any(e.code != 0 for e in gang.exits) or gang.findings or gang.lost
-        if self.engine is not None and (gang.stop_reason or failed):
-            self._engine_says(gang, self.engine.finding(bool(gang.stop_reason)))
+        failed = any(e.code != 0 for e in roster.exits) or roster.findings or roster.lost
+        if self.engine is not None and (roster.stop_reason or failed):
+            self._engine_says(roster, self.engine.finding(bool(roster.stop_reason)))
         self._audit(gang)
         verdict = judge_attempt(gang, self.run_dir, self.spec)
-        if gang.testing:
-            return Decision(self._judge_test(gang, verdict))
+        if roster.testing:
+            return Decision(self._judge_test(roster, verdict))
         if verdict is not None and verdict.confidence < SURE:
             # Imported late: 0.3 s for the tables of log diagnosis, which most runs do not need.
             from allranks.runs.judged import complete
@@ -202,7 +204,7 @@ class Session:
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), self._against_retry())
         self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
         if decision.kind == "retry" and self.verdict is not None:
-            self._say({"t": time.time(), "event": "retry", "attempt": gang.attempt, "reason": decision.reason,
+            self._say({"t": time.time(), "event": "retry", "attempt": roster.attempt, "reason": decision.reason,
                        "verdict": self.verdict.to_json()})  # fmt: skip
         return decision
 
@@ -214,40 +216,41 @@ class Session:
             return "Slurm's step has ended, and with it the way to the nodes"
         return ""
 
-    def _engine_says(self, gang: Gang, finding: Finding | None) -> None:
+    def _engine_says(self, roster: Roster, finding: Finding | None) -> None:
         """What took the nodes back: written down, so that `diagnose` knows it too."""
         if finding is not None:
-            gang.findings.append(finding)
-            event = {"t": time.time(), "event": "finding", "attempt": gang.attempt, **finding.to_json()}
+            roster.findings.append(finding)
+            event = {"t": time.time(), "event": "finding", "attempt": roster.attempt, **finding.to_json()}
             self.run_dir.append_event(event)
 
     def _audit(self, gang: Gang) -> None:
         """The data, seen as a whole, in the place of what was said of it on the way."""
+        roster = gang.roster
         auditor = self.controller.auditor
-        if auditor is None or gang.testing or not gang.exits:
+        if auditor is None or roster.testing or not roster.exits:
             return
         from allranks.data.case import CHECK as OF_DATA
 
-        whole = auditor.conclude(gang.layout(), gang.attempt)
-        for one in gang.audit_findings(whole.fresh):
-            self._say({"t": time.time(), "event": "finding", "attempt": gang.attempt, **one.to_json()})
-        rest = [one for one in gang.findings if one.check != OF_DATA]
-        gang.findings = [*rest, *gang.audit_findings(whole.findings)]
+        whole = auditor.conclude(roster.layout(), roster.attempt)
+        for one in gang.running.audit_findings(whole.fresh):
+            self._say({"t": time.time(), "event": "finding", "attempt": roster.attempt, **one.to_json()})
+        rest = [one for one in roster.findings if one.check != OF_DATA]
+        roster.findings = [*rest, *gang.running.audit_findings(whole.findings)]
 
-    def _judge_test(self, gang: Gang, seen: Verdict | None) -> str:
+    def _judge_test(self, roster: Roster, seen: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""
         from .tested import judge_test
 
         quick = self.spec.test == "quick"
-        self.tested = judge_test(gang, self.run_dir, seen, quick)
+        self.tested = judge_test(roster, self.run_dir, seen, quick)
         self.verdict = self.tested.verdict
-        outcome = "stopped" if gang.stop_reason else ("tested" if self.tested.exit == 0 else "failed")
-        event = {"t": time.time(), "event": "attempt-end", "attempt": gang.attempt, "outcome": outcome}
+        outcome = "stopped" if roster.stop_reason else ("tested" if self.tested.exit == 0 else "failed")
+        event = {"t": time.time(), "event": "attempt-end", "attempt": roster.attempt, "outcome": outcome}
         self.run_dir.append_event(event)
         if outcome != "tested" or not quick:
             return "finish"
-        seconds = gang.attempt_seconds(time.monotonic())
-        self._say({"t": time.time(), "event": "test-passed", "ranks": len(gang.ranks()), "seconds": seconds})
+        seconds = roster.attempt_seconds(time.monotonic())
+        self._say({"t": time.time(), "event": "test-passed", "ranks": len(roster.ranks()), "seconds": seconds})
         return "train"
 
     def _say(self, event: dict[str, Any]) -> None:
@@ -259,65 +262,70 @@ class Session:
         from allranks.diagnose.causes import exit_code
 
         gang = self.controller.gang
+        roster = gang.roster
         if self.controller.replaced:
             return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
-        code = CHECK_FAILED if gang.refused_by_check else exit_code(self.verdict, gang.stop_reason, gang.program_failed)
-        if gang.hang is not None and self.verdict is not None and not gang.stop_reason:
+        code = exit_code(self.verdict, roster.stop_reason, roster.program_failed)
+        if roster.refused_by_check:
+            code = CHECK_FAILED
+        if gang.hang_watch.hang is not None and self.verdict is not None and not roster.stop_reason:
             code = HANG
-        if gang.testing and self.tested is not None and not gang.refused_by_check:
+        if roster.testing and self.tested is not None and not roster.refused_by_check:
             code = self.tested.exit
         result = {
             "run": self.setting.run,
             "directory": str(self.run_dir.path),
             "exit": code,
-            "program_exit": self._program_exit(gang),
+            "program_exit": self._program_exit(roster),
             "verdict": self.verdict.to_json() if self.verdict else None,
-            "findings": [f.to_json() for f in gang.findings],
+            "findings": [f.to_json() for f in roster.findings],
             "attempts": self.history.attempts,
-            "timing": self._timing(gang),
-            "left": {n.name: list(n.left) for n in gang.everyone.values() if n.left},
-            "unfetched": self._unfetched(gang),
+            "timing": self._timing(roster),
+            "left": {n.name: list(n.left) for n in roster.everyone.values() if n.left},
+            "unfetched": self._unfetched(roster),
             "dropped": {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()},
-            "outputs": self._outputs(gang),
+            "outputs": self._outputs(roster),
         }
-        if gang.testing and self.tested is not None:
+        if roster.testing and self.tested is not None:
             result.update(self.tested.to_json())
-        write_result(self.run_dir, result, bool(gang.stop_reason), self.controller.status())
+        write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status())
         return result
 
-    def _program_exit(self, gang: Gang) -> dict[str, Any]:
+    def _program_exit(self, roster: Roster) -> dict[str, Any]:
         rank = self.verdict.finding.where.rank if self.verdict is not None else None
-        for item in gang.exits:
+        for item in roster.exits:
             if item.rank == (rank if rank is not None else 0):
-                own = gang.own_code(item)
+                own = roster.program_code(item)
                 if own is not None:
                     return {"rank": item.rank, "code": own, "signal": None}
                 return {"rank": item.rank, "code": item.code, "signal": item.signal}
         return {"rank": None, "code": None, "signal": None}
 
-    def _timing(self, gang: Gang) -> dict[str, Any]:
-        seconds = {"total": round(time.monotonic() - gang.began_at, 3)}
-        if gang.initialised_t is not None:
-            seconds["initialised"] = round(gang.initialised_t - gang.started, 3)
+    def _timing(self, roster: Roster) -> dict[str, Any]:
+        seconds = {"total": round(time.monotonic() - roster.began_at, 3)}
+        if roster.initialised_t is not None:
+            seconds["initialised"] = round(roster.initialised_t - roster.started, 3)
         if self.controller.progress.first_step_at is not None:
-            seconds["first_step"] = round(self.controller.progress.first_step_at - gang.began_at, 3)
+            seconds["first_step"] = round(self.controller.progress.first_step_at - roster.began_at, 3)
         return seconds
 
-    def _unfetched(self, gang: Gang) -> dict[str, Any]:
+    def _unfetched(self, roster: Roster) -> dict[str, Any]:
         """Nodes whose logs end before their ranks did, with how far each log goes."""
         found = {}
-        for node in gang.everyone.values():
+        for node in roster.everyone.values():
             if node.ranks and node.node_dir and self.controller.unfetched(node.name):
                 sizes = self.controller.logs.sizes(node.index, node.name)
                 found[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
         return found
 
-    def _outputs(self, gang: Gang) -> dict[str, str]:
+    def _outputs(self, roster: Roster) -> dict[str, str]:
         """Where the program's own files lie, by node; nodes without any are left out."""
         if self.spec.output_dir is not None:
-            return {n.name: n.outputs or self.spec.output_dir for n in gang.everyone.values()}
-        here = {n.name: self.setting.run_outputs for n in gang.everyone.values() if n.index in self.setting.local_nodes}
-        return {**here, **{n.name: n.outputs for n in gang.everyone.values() if n.outputs is not None}}
+            return {n.name: n.outputs or self.spec.output_dir for n in roster.everyone.values()}
+        here = {
+            n.name: self.setting.run_outputs for n in roster.everyone.values() if n.index in self.setting.local_nodes
+        }
+        return {**here, **{n.name: n.outputs for n in roster.everyone.values() if n.outputs is not None}}
 
 
 # -- making sessions -----------------------------------------------------------------------------------
@@ -360,7 +368,7 @@ def _continue(session: Session) -> None:
     session.history.attempts = list((before or {}).get("attempts") or [])
     numbers = [int(a.get("attempt") or 0) for a in session.history.attempts]
     numbers += [int(e["attempt"]) for e in run.read_events()[0] if e.get("event") == "attempt-start"]
-    session.controller.gang.attempt = max(numbers, default=-1) + 1
+    session.controller.roster.attempt = max(numbers, default=-1) + 1
     for name in ("result.json", "verdict.json"):
         (run.path / name).unlink(missing_ok=True)
 
@@ -459,13 +467,13 @@ def adopt(run: RunDirectory, view: View) -> Session:
     session = Session(spec, cluster, setting, run, view, adopted=True)
     ranks = {n["name"]: {r["rank"]: r["state"] for r in n["ranks"]} for n in status.get("nodes", [])}
     master = status.get("master") or {}
-    session.controller.gang.adopt(
+    session.controller.roster.adopt(
         int(status.get("attempt") or 0),
         {n.name: ranks.get(n.name, {}) for n in nodes},
         (str(master.get("address") or ""), int(master.get("port") or 0)),
     )
     for entry in entries:
-        state = session.controller.gang.nodes[entry["name"]]
+        state = session.controller.roster.nodes[entry["name"]]
         state.address, state.life = entry.get("address"), int(entry.get("life") or 0)
     _remember(session, run, float(document.get("started") or session.started))
     run.write_document("run.json", {**document, "controller": controller_identity()})
@@ -475,20 +483,21 @@ def adopt(run: RunDirectory, view: View) -> Session:
 
 def _remember(session: Session, run: RunDirectory, started: float) -> None:
     """Times that the controller before us has told already."""
-    gang, progress = session.controller.gang, session.controller.progress
-    session.started = gang.started = started
-    gang.began_at = time.monotonic() - max(0.0, time.time() - started)
+    roster = session.controller.roster
+    progress = session.controller.progress
+    session.started = roster.started = started
+    roster.began_at = time.monotonic() - max(0.0, time.time() - started)
     events = run.read_events()[0]
     session.controller.logs.resume(events)
     for event in events:
         if event.get("event") == "attempt-end" and "decision" in event:
             session.history.attempts.append({k: v for k, v in event.items() if k not in ("t", "event")})
         elif event.get("event") == "first-step":
-            progress.first_step_at, progress.first_step_told = gang.began_at + event["seconds"], True
-        elif event.get("event") == "all-initialised" and event.get("attempt") == gang.attempt:
-            gang.initialised_t = started + event["seconds"]
+            progress.first_step_at, progress.first_step_told = roster.began_at + event["seconds"], True
+        elif event.get("event") == "all-initialised" and event.get("attempt") == roster.attempt:
+            roster.initialised_t = started + event["seconds"]
         elif event.get("event") == "test-passed":
-            gang.testing = False
+            roster.testing = False
         elif event.get("event") == "dropped" and event.get("node") in session.controller.members:
             _remember_drop(session.controller, event)
 

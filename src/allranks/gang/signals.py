@@ -8,6 +8,11 @@ node's task tells the controller by itself (Slurm 22.05: `_handle_signal_contain
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from .members import NodeState
+from .roster import Roster
+from .states import Action, Note, Send, UserSignal
 
 CONTROLLER = ""  # as the source of a signal; nodes have their names
 SAME_SECONDS = 1.0  # between the first and the last way of one signal to the controller, or of its repetition to a node
@@ -47,3 +52,47 @@ class SignalWays:
                 return False
         self._arrivals.append(_Arrival(name, now, {source: now}))
         return True
+
+
+class UserSignals:
+    """Passes SIGUSR1 and SIGUSR2 on to the ranks, and remembers those of the present attempt."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+        self._ways = SignalWays()
+        self._passed_on: list[dict[str, Any]] = []
+        self._before = 0  # in this attempt, by the controller before this one
+
+    def begin_attempt(self) -> None:
+        """Forget the attempt before."""
+        self._passed_on = []
+        self._before = 0
+
+    def missed(self, node: NodeState, count: int) -> list[Action]:
+        """Signals for a node's ranks that were lost with its old channel; `count` is what the node has passed on."""
+        if self.roster.is_adopted and not self._passed_on:
+            self._before = max(self._before, count)
+        return [Send(node.name, message) for message in self._passed_on if message["order"] > count]
+
+    def on_user_signal(self, event: UserSignal, now: float) -> list[Action]:
+        """SIGUSR1 or SIGUSR2 goes to every rank, once."""
+        roster = self.roster
+        if not self._ways.is_new(event.name, event.source, now):
+            return []
+        running = [r for r in roster.processes() if r.pid is not None and r.exit is None and r.state != "lost"]
+        if roster.testing or not running:
+            return [_not_passed_on(event)]
+        order = self._before + len(self._passed_on) + 1
+        message = {"type": "signal", "attempt": roster.attempt, "order": order, "name": event.name}
+        self._passed_on.append(message)
+        note = Note("signal", {"signal": f"SIG{event.name}", "ranks": len(running), "source": event.source or None})
+        return [note, *(Send(n.name, message) for n in roster.nodes.values() if not n.gone)]
+
+    def on_early_signal(self, event: UserSignal, now: float) -> list[Action]:
+        """Before the ranks run it would have to wait, and then end those that handle it later."""
+        return [_not_passed_on(event)] if self._ways.is_new(event.name, event.source, now) else []
+
+
+def _not_passed_on(event: UserSignal) -> Note:
+    where = f"to {event.source}'s task" if event.source else "to the controller"
+    return Note("note", {"message": f"SIG{event.name} came {where} while no rank ran: no rank got it"})

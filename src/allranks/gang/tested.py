@@ -13,7 +13,7 @@ from allranks.node.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
 from allranks.runs.tests import read_rows
 
-from .machine import Gang
+from .roster import Roster
 
 CHECK_NAME = "collectives"
 TAIL = 64 << 10
@@ -46,22 +46,22 @@ class Tested:
         }
 
 
-def judge_test(gang: Gang, run: RunDirectory, seen: Verdict | None, quick: bool) -> Tested:
+def judge_test(roster: Roster, run: RunDirectory, seen: Verdict | None, quick: bool) -> Tested:
     """`seen` is what the attempt's end says by itself: a node that was lost or a rank that was killed explains what
     the tests saw of it."""
     rows = {} if quick else read_rows(run)
-    names = {rank: node.name for node in gang.nodes.values() for rank in node.ranks}
-    found = findings_of(rows, names) if rows else _from_logs(gang, run, names) if seen is not None else []
-    failed = any(e.code != 0 and not e.expected for e in gang.exits)
+    names = {rank: node.name for node in roster.nodes.values() for rank in node.ranks}
+    found = findings_of(rows, names) if rows else _from_logs(roster, run, names) if seen is not None else []
+    failed = any(e.code != 0 and not e.expected for e in roster.exits)
     if seen is None:
-        code = exit_code(None, gang.stop_reason, failed)
+        code = exit_code(None, roster.stop_reason, failed)
         return Tested(rows, tuple(found), None, code)
-    if not found or _is_from_outside(gang):
-        code = exit_code(seen, gang.stop_reason, failed)
+    if not found or _is_from_outside(roster):
+        code = exit_code(seen, roster.stop_reason, failed)
         return Tested(rows, (seen.finding, *found), seen, CHECK_FAILED if code == PROGRAM_FAILED else code)
     first = found[0]
     hung = first.id == "collective-hang"
-    return Tested(rows, tuple(found), verdict_of(first, gang.attempt), HANG if hung else CHECK_FAILED)
+    return Tested(rows, tuple(found), verdict_of(first, roster.attempt), HANG if hung else CHECK_FAILED)
 
 
 def verdict_of(finding: Finding, attempt: int = 0) -> Verdict:
@@ -70,11 +70,11 @@ def verdict_of(finding: Finding, attempt: int = 0) -> Verdict:
     return Verdict(finding, cause, 0.9 if finding.where.node or finding.where.nodes else 0.6, attempt=attempt)
 
 
-def _is_from_outside(gang: Gang) -> bool:
+def _is_from_outside(roster: Roster) -> bool:
     """Something else than the tests' own word ended it: no start, a lost node, a killed rank."""
-    if gang.lost or gang.faults or gang.plan is None or not gang.exits:
+    if roster.lost or roster.faults or roster.plan is None or not roster.exits:
         return True
-    first = min((e for e in gang.exits if not e.expected and e.code != 0), key=lambda e: e.t, default=None)
+    first = min((e for e in roster.exits if not e.expected and e.code != 0), key=lambda e: e.t, default=None)
     return first is None or first.signal is not None or first.code not in OWN_CODES
 
 
@@ -143,18 +143,18 @@ def _where(ranks: list[int], names: Mapping[int, str]) -> Where:
     return Where(node=nodes[0], rank=rank) if len(nodes) == 1 else Where(rank=rank, nodes=nodes)
 
 
-def _from_logs(gang: Gang, run: RunDirectory, names: Mapping[int, str]) -> list[Finding]:
+def _from_logs(roster: Roster, run: RunDirectory, names: Mapping[int, str]) -> list[Finding]:
     """A quick test leaves no rows: the line that says FAIL, of the first rank that has one."""
-    for node in gang.nodes.values():
+    for node in roster.nodes.values():
         for rank in node.ranks:
-            path = run.log_path(node.index, node.name, RANK_LOG, rank, gang.attempt)
+            path = run.log_path(node.index, node.name, RANK_LOG, rank, roster.attempt)
             try:
                 text = path.read_bytes()[-TAIL:].decode("utf-8", "replace")
             except OSError:
                 continue
             lines = [line for line in text.splitlines() if line.startswith("FAIL ")]
             if lines:
-                hung = any(e.code == HANG for e in gang.exits)
+                hung = any(e.code == HANG for e in roster.exits)
                 kind = "collective-hang" if hung else "collective-wrong"
                 return [Finding(kind, "fail", " ".join(lines[0][5:].split()), HUNG if hung else FAILED,
                                 check=CHECK_NAME)]  # fmt: skip

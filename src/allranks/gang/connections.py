@@ -1,0 +1,187 @@
+"""Connections: what an agent that was away says when it is heard again, and nodes that are heard no more. Pure.
+
+These events come in every state of the gang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from allranks.diagnose.incident import Pause
+
+from .ending import Ending
+from .gathering import Gathering
+from .members import NodeState, RankState
+from .roster import Roster
+from .running import Running
+from .signals import UserSignals
+from .states import (
+    Action,
+    Event,
+    Fault,
+    Hello,
+    Lost,
+    Note,
+    Paused,
+    Send,
+    Started,
+    State,
+    read_exit,
+)
+
+
+class Connections:
+    """The part of the gang that is about the ways to its nodes."""
+
+    def __init__(
+        self, roster: Roster, ending: Ending, gathering: Gathering, running: Running, signals: UserSignals
+    ) -> None:
+        self.roster = roster
+        self.ending = ending
+        self.gathering = gathering
+        self.running = running
+        self.signals = signals
+        self._last_requests: dict[str, Mapping[str, Any]] = {}  # by node: a broken channel loses the last one
+
+    def remember(self, actions: Iterable[Action]) -> None:
+        """Keep the last request to each node."""
+        for action in actions:
+            if isinstance(action, Send) and action.message["type"] != "signal":
+                self._last_requests[action.node] = action.message
+
+    def forget(self, names: Iterable[str]) -> None:
+        """These nodes get another agent, which was asked nothing yet."""
+        for name in names:
+            self._last_requests.pop(name, None)
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def on_hello(self, event: Hello, now: float) -> list[Action]:
+        """First word of an agent, or the word of one that was away."""
+        roster = self.roster
+        node = roster.nodes[event.node]
+        is_first = not node.node_dir
+        node.node_dir = event.node_dir
+        node.hostname = event.hostname
+        if event.dead:
+            return self._agent_is_dead(event, now)
+        if not is_first:
+            return self._catch_up(node, event, now)
+        if roster.state is State.GATHERING:
+            return self.gathering.on_first_hello(node, event, now)
+        node.state = "ready"
+        return [Note("node-ready", {"node": node.name, "hostname": event.hostname}), *self._resend(node)]
+
+    def on_fault(self, event: Fault, now: float) -> list[Action]:
+        """An agent's own trouble ends the gang."""
+        return [self.roster.add_fault(event), *self.ending.fail(now)]
+
+    def on_silent(self, event: Event, now: float) -> list[Action]:
+        """Several beats are missing."""
+        node = self.roster.nodes[event.node]
+        if node.gone:
+            return []
+        node.state = "silent"
+        return [Note("node-silent", {"node": event.node})]
+
+    def on_back(self, event: Event, now: float) -> list[Action]:
+        """It is heard again, in time."""
+        node = self.roster.nodes[event.node]
+        if node.state != "silent":
+            return []
+        node.state = "running" if self.roster.state in (State.RUNNING, State.ENDING) else "ready"
+        return [Note("node-back", {"node": event.node})]
+
+    def on_lost(self, event: Lost, now: float) -> list[Action]:
+        """The lease of a node is over: its agent, if it lives, ends its ranks now; so do all others."""
+        node = self.roster.nodes[event.node]
+        node.state = "lost"
+        for rank in node.ranks.values():
+            rank.state = "lost"
+        self.roster.lost.append(event)
+        self.ending.fence(now)
+        note = Note("node-lost", {"node": event.node, "last_heard": event.last_heard, "t": event.t})
+        return [note, *self.ending.fail(now)]
+
+    def on_paused(self, event: Paused, now: float) -> list[Action]:
+        """This machine slept, or the controller was stopped: what nodes did meanwhile, they did because of it."""
+        self.roster.pauses.append(Pause(event.t, event.seconds, event.slept))
+        return [Note("launcher-paused", {"seconds": event.seconds, "slept": event.slept, "t": event.t})]
+
+    # -- an agent that was away ------------------------------------------------------------------------
+
+    def _agent_is_dead(self, event: Hello, now: float) -> list[Action]:
+        roster = self.roster
+        node = roster.nodes[event.node]
+        actions = self._catch_up(node, event, now)
+        kind = "lease-over" if "lease was over" in event.how else "guard-death"
+        if any((f.node, f.id) == (node.name, kind) for f in roster.faults):
+            return actions
+        fault = Fault(node.name, event.t, kind, event.how)
+        return [*actions, roster.add_fault(fault), *self.ending.fail(now)]
+
+    def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
+        """What happened on a node while it was not heard."""
+        roster = self.roster
+        summary = event.attempt or {}
+        actions: list[Action] = []
+        if node.state == "silent":
+            actions += self.on_back(event, now)
+        if roster.is_adopted and not event.dead and roster.state is State.RUNNING:
+            actions += self._adopt_ranks(node, event, now)
+        if summary.get("attempt") != roster.attempt:
+            return actions + self._resend(node, event.dead)
+        for key, report in (summary.get("ranks") or {}).items():
+            rank = node.ranks.get(int(key))
+            if rank is not None:
+                actions += self._catch_up_rank(node, rank, report, event.t, now)
+        if summary.get("ending") and roster.state is State.RUNNING and not event.dead:
+            fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
+            actions += [roster.add_fault(fault), *self.ending.fail(now)]
+        actions += self.signals.missed(node, int(summary.get("signals") or 0))
+        return actions + self._resend(node, only_end=True)
+
+    def _catch_up_rank(
+        self, node: NodeState, rank: RankState, report: Mapping[str, Any], t: float, now: float
+    ) -> list[Action]:
+        actions: list[Action] = []
+        if rank.pid is None and self.roster.is_adopted and rank.state != "waiting":
+            rank.pid = report["pid"]  # the controller before this one has written its event
+        elif rank.pid is None:
+            started = Started(node.name, t, rank.rank, report["pid"], self.roster.attempt)
+            actions += self.running.on_started(started, now)
+        if report.get("exit") is not None and rank.exit is None:
+            actions += self.running.on_exit(read_exit(node.name, report["exit"], t), now)
+        return actions
+
+    def _adopt_ranks(self, node: NodeState, event: Hello, now: float) -> list[Action]:
+        """What the controller before this one had not written down: a later attempt, ranks, or no start at all."""
+        roster = self.roster
+        summary = event.attempt or {}
+        roster.attempt = max(roster.attempt, int(summary.get("attempt", 0)))
+        numbers = sorted(int(key) for key in summary.get("ranks") or {})
+        for rank in numbers:
+            node.ranks.setdefault(rank, RankState(rank, rank - numbers[0]))
+        if numbers and summary["attempt"] == roster.attempt:
+            return []
+        message = "had not started its ranks when the controller of the run was lost"
+        fault = Fault(node.name, event.t, "start-cut", message)
+        return [roster.add_fault(fault), *self.ending.fail(now)]
+
+    def _resend(self, node: NodeState, only_end: bool = False) -> list[Action]:
+        """Repeat the request that may have been lost with the old channel."""
+        state = self.roster.state
+        if state is State.ENDING and not (node.ended and node.drained):
+            return [Send(node.name, {"type": "end", "grace": self.ending.grace, "reason": "again"})]
+        last = self._last_requests.get(node.name, {})
+        unanswered = {
+            "ship": state is State.GATHERING and not node.synced,
+            "setup": state is State.GATHERING and node.facts is None,
+            "listen": state is State.LISTENING,
+            "probe": state is State.PROVING and node.probes is None,
+            "start": state is State.RUNNING,
+        }
+        if only_end or not unanswered.get(str(last.get("type"))):
+            return []
+        return [Send(node.name, last)]

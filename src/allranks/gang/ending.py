@@ -1,0 +1,113 @@
+"""Ending: the first failure, a stop or the last exit ends every rank on every node, and all output is fetched. Pure."""
+
+from __future__ import annotations
+
+from .roster import Roster
+from .states import Action, AttemptOver, Drained, Ended, Event, Fault, Note, Send, State, Stop
+
+END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
+DRAIN_PATIENCE = 60.0
+FENCE = 2.0  # seconds beyond the grace in which a lost node's own agent, if it lives, ends its ranks: lease and beat
+
+
+class Ending:
+    """The phase that every attempt ends with. Every other phase fails the gang through it."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+        self.grace = 0.0
+        self._deadline = 0.0
+        self._fence_at = 0.0  # until then a lost node may still run ranks
+
+    def begin_attempt(self) -> None:
+        """Forget the attempt before."""
+        self._fence_at = 0.0
+
+    def fail(self, now: float) -> list[Action]:
+        """The first failure ends all ranks; a later one changes nothing."""
+        roster = self.roster
+        first: list[Action] = []
+        if roster.failed_t is None:
+            roster.failed_t = roster.event_t
+            roster.failed_at = now
+            first.append(Note("failed", {"t": roster.event_t}))
+        if roster.state is State.ENDING:
+            return first + self.check(now)  # the time that a stop gave to save holds
+        return first + self.end(now, roster.spec.grace, "failure")
+
+    def fail_init_timeout(self, now: float) -> list[Action]:
+        """The time for the start is over."""
+        self.roster.init_timeout_hit = True
+        seconds = round(now - self.roster.attempt_at, 1)
+        return [Note("init-timeout", {"seconds": seconds}), *self.fail(now)]
+
+    def end(self, now: float, grace: float, reason: str) -> list[Action]:
+        """Ask every node to end its ranks; again with a shorter grace where that is under way already."""
+        roster = self.roster
+        again = roster.state is State.ENDING
+        if roster.state is State.OVER or (again and now + grace >= self._deadline - END_PATIENCE):
+            return []
+        roster.state = State.ENDING
+        self.grace = grace
+        self._deadline = now + grace + END_PATIENCE
+        message = {"type": "end", "grace": grace, "reason": reason}
+        started = sum(1 for r in roster.ranks() if r.pid is not None and r.exit is None and r.state != "lost")
+        actions: list[Action] = [Note("ending", {"reason": reason, "grace": grace, "ranks": started})]
+        for node in roster.nodes.values():
+            if node.node_dir and not node.gone:
+                actions.append(Send(node.name, message))
+        return actions + self.check(now)
+
+    def fence(self, now: float) -> None:
+        """A node is lost: its ranks may live until its own agent has ended them."""
+        self._fence_at = max(self._fence_at, now + self.roster.spec.grace + FENCE)
+
+    def check(self, now: float) -> list[Action]:
+        """Whether the attempt is over everywhere."""
+        roster = self.roster
+        if roster.spec.retries and not roster.stop_reason and now < self._fence_at:
+            return []
+        waiting = [n for n in roster.nodes.values() if n.node_dir and not n.gone]
+        if any(not n.ended for n in waiting) and now < self._deadline:
+            return []
+        if any(n.ended and not n.drained for n in waiting) and now < self._deadline + DRAIN_PATIENCE:
+            return []
+        roster.state = State.OVER
+        return [AttemptOver(roster.attempt)]
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def on_stop(self, event: Stop, now: float) -> list[Action]:
+        """The user wants it to end; a second call can only be shorter."""
+        roster = self.roster
+        if roster.state is State.OVER:
+            return []
+        roster.stop_reason = roster.stop_reason or event.reason
+        return [Note("stop-asked", {"reason": event.reason}), *self.end(now, event.grace, event.reason)]
+
+    def on_tick(self, event: Event, now: float) -> list[Action]:
+        """Time limits of the end."""
+        return self.check(now)
+
+    def on_ended(self, event: Ended, now: float) -> list[Action]:
+        """A node has nothing left, or says what it could not end."""
+        roster = self.roster
+        node = roster.nodes[event.node]
+        is_running = roster.state is State.RUNNING
+        if node.ended or (is_running and event.attempt != roster.attempt):
+            return []
+        node.ended = True
+        node.left = event.left
+        node.state = "ended"
+        actions: list[Action] = [Note("node-clean", {"node": event.node, "left": list(event.left), "t": event.t})]
+        if event.reason == "lease":
+            fault = Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over")
+            actions.append(roster.add_fault(fault))
+        return actions + (self.fail(now) if is_running else self.check(now))
+
+    def on_drained(self, event: Drained, now: float) -> list[Action]:
+        """All its output is here."""
+        node = self.roster.nodes[event.node]
+        node.drained = True
+        node.outputs = event.outputs
+        return self.check(now)

@@ -1,0 +1,242 @@
+"""Hang watch: notices that nothing moves, takes two stack samples of every rank, and says who is waited for. Pure.
+
+Output and metrics arrive by themselves (`Quiet` says since when there are none). How many collectives the ranks have
+called is asked for, four times within the limit: a program that prints nothing moves too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from allranks.diagnose.hangs import ras
+from allranks.diagnose.hangs.attribute import Hang, attribute
+from allranks.diagnose.hangs.doing import Look, doing, read_look
+from allranks.diagnose.hangs.recorder import read_recording
+from allranks.findings import Finding, Where
+
+from .ending import Ending
+from .remarks import moved_by_look
+from .roster import Roster
+from .states import Action, Counters, Note, Quiet, Send, Stacks
+
+GAP = 4.0  # seconds between the two stack samples: what moves meanwhile does not hang
+PATIENCE = 22.0  # seconds for the answers: a node gives its own sampling 20
+ENDED_GRACE = 30.0  # seconds without a sign after a rank has ended with 0 while others go on
+ASKED = 4  # times that the counters are asked for within the limit
+
+
+@dataclass
+class Suspicion:
+    """One suspected hang: the stack samples by rank, first and second, and NCCL's words (`ras`)."""
+
+    since: float  # the last sign of life
+    asked_at: float
+    waiting: set[str]  # nodes whose answer has not come
+    samples: list[dict[int, Look]] = field(default_factory=lambda: [{}])
+    sampled_at: list[float] = field(default_factory=list)
+    ras: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Counted:
+    """The collectives' counters: when they were asked for, when they last moved, what they said."""
+
+    asked_at: float = 0.0
+    moved_at: float = 0.0
+    by_rank: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def update(self, rank: int, counters: Mapping[str, Any], now: float) -> None:
+        """Compare a rank's numbers with its last ones; none says nothing."""
+        if not counters:
+            return
+        if self.by_rank.get(rank, counters) != counters:
+            self.moved_at = now
+        self.by_rank[rank] = counters
+
+
+class HangWatch:
+    """The part of a running gang that watches for hangs."""
+
+    def __init__(self, roster: Roster, ending: Ending) -> None:
+        self.roster = roster
+        self.ending = ending
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        """Forget the attempt before."""
+        self.hang: Hang | None = None
+        self._suspicion: Suspicion | None = None
+        self._counted = Counted()
+        self._rest_until = 0.0
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def on_quiet(self, event: Quiet, now: float) -> list[Action]:
+        """Comes with every tick; acts once the limit is over."""
+        since = max(event.since, self._counted.moved_at)
+        suspicion = self._suspicion
+        if suspicion is None:
+            if self._is_suspect(since, now):
+                return self._suspect(since, now)
+            return self._ask_counters(event.since, now)
+        if since > suspicion.since:
+            self._suspicion = None
+            return [Note("note", {"message": "ranks go on: no hang"})]
+        if suspicion.waiting:
+            if now - suspicion.asked_at < PATIENCE:
+                return []
+            self._sample_is_complete(suspicion, now)
+        if len(suspicion.sampled_at) == 2:
+            return self._conclude(suspicion, now)
+        is_first = len(suspicion.samples) == 1 and len(suspicion.sampled_at) == 1
+        if is_first and now - suspicion.sampled_at[0] >= GAP:
+            suspicion.samples.append({})
+            return self._ask_stacks(suspicion, now)
+        return []
+
+    def on_counters(self, event: Counters, now: float) -> list[Action]:
+        """What moves is alive."""
+        for rank, counters in event.ranks.items():
+            self._counted.update(rank, counters, now)
+        return []
+
+    def on_stacks(self, event: Stacks, now: float) -> list[Action]:
+        """One node's answer; an answer that was not waited for is of a late start, or came too late."""
+        looks = {rank: read_look(rank, answer) for rank, answer in event.ranks.items()}
+        suspicion = self._suspicion
+        if suspicion is not None and event.node in suspicion.waiting:
+            suspicion.waiting.discard(event.node)
+            suspicion.samples[-1].update(looks)
+            if event.ras:
+                suspicion.ras.append(event.ras)
+            if not suspicion.waiting:
+                self._sample_is_complete(suspicion, now)
+        return self._moved_by_sampling([look for look in looks.values() if look.moved], now)
+
+    # -- suspicion -----------------------------------------------------------------------------------
+
+    def _is_suspect(self, since: float, now: float) -> bool:
+        limit = self.roster.spec.hang_timeout
+        if not limit or now < self._rest_until or self.roster.testing:
+            return False
+        ended = [r.exit_at for r in self.roster.ranks() if r.exit is not None and r.exit.code == 0]
+        if ended and now - max(since, *ended) >= min(ENDED_GRACE, limit):
+            return True
+        return now - since >= limit
+
+    def _suspect(self, since: float, now: float) -> list[Action]:
+        if any(r.exit is None and r.departure.failed for r in self.roster.ranks()):
+            return self.ending.fail(now)  # the exception is known: no stack is needed
+        suspicion = Suspicion(since, now, set())
+        self._suspicion = suspicion
+        return [Note("hang-suspected", {"quiet": round(now - since, 1)}), *self._ask_stacks(suspicion, now)]
+
+    def _ask_counters(self, since: float, now: float) -> list[Action]:
+        """Ask for the counters where nothing else is seen for a while. A pattern wants its own sign of life."""
+        spec = self.roster.spec
+        counted = self._counted
+        if not spec.hang_timeout or spec.hang_pattern or self.roster.testing:
+            return []
+        if now - max(since, counted.asked_at) < spec.hang_timeout / ASKED:
+            return []
+        if since > counted.asked_at:
+            counted.by_rank = {}  # of an earlier silence
+        counted.asked_at = now
+        running = self._running_ranks()
+        return [Send(name, {"type": "counters", "ranks": ranks}) for name, ranks in running.items()]
+
+    def _ask_stacks(self, suspicion: Suspicion, now: float) -> list[Action]:
+        """All nodes for all ranks that run; the second time for their recorders too."""
+        suspicion.asked_at = now
+        running = self._running_ranks()
+        suspicion.waiting.update(running)
+        word = "look" if len(suspicion.samples) == 1 else "dump"
+        return [Send(name, {"type": "stacks", "ranks": ranks, "ask": word}) for name, ranks in running.items()]
+
+    def _running_ranks(self) -> dict[str, list[int]]:
+        """The ranks that run, by node."""
+        running: dict[str, list[int]] = {}
+        for node in self.roster.nodes.values():
+            ranks = [r.rank for r in node.ranks.values() if r.pid is not None and r.exit is None]
+            if ranks and not node.gone:
+                running[node.name] = ranks
+        return running
+
+    def _sample_is_complete(self, suspicion: Suspicion, now: float) -> None:
+        suspicion.waiting.clear()
+        suspicion.sampled_at.append(now)
+
+    def _moved_by_sampling(self, looks: list[Look], now: float) -> list[Action]:
+        """Programs that a signal for their stacks has set going: a sign of life, for a reason of ours."""
+        if not looks:
+            return []
+        self._counted.moved_at = now
+        return [self.roster.add_finding(moved_by_look(looks, self.roster.node_of_rank()))]
+
+    # -- conclusion ----------------------------------------------------------------------------------
+
+    def _conclude(self, suspicion: Suspicion, now: float) -> list[Action]:
+        """Two samples, and nothing has moved between them."""
+        roster = self.roster
+        self._suspicion = None
+        if _collectives_moved(suspicion):
+            return self._go_on(suspicion, now)
+        self._rest_until = now + roster.spec.hang_timeout
+        names = {r.rank: n.name for n in roster.nodes.values() for r in n.ranks.values()}
+        hang = self._attribute(suspicion, names)
+        quiet = now - suspicion.since
+        if hang is None:
+            return [Note("note", {"message": "no rank waits for others: it may be busy; looking again later"})]
+        if hang.slow or roster.spec.on_hang == "report":
+            return [roster.add_finding(self._hang_finding(hang, names, quiet))]
+        self.hang = hang
+        return [Note("hang", {"quiet": round(quiet, 1), **vars(hang)}), *self.ending.fail(now)]
+
+    def _go_on(self, suspicion: Suspicion, now: float) -> list[Action]:
+        """Collectives have gone on between the samples; a pattern that was given has not recurred all the same."""
+        self._counted.moved_at = now
+        spec = self.roster.spec
+        if spec.hang_pattern is None:
+            return [Note("note", {"message": "collectives go on: no hang"})]
+        self._rest_until = now + spec.hang_timeout
+        quiet = f"no log line has matched --hang-pattern {spec.hang_pattern} for {now - suspicion.since:.0f} s"
+        remedy = "see what the ranks print: allranks logs; or correct the pattern"
+        finding = Finding("hang-pattern", "warn", f"{quiet}, but collectives go on", remedy)
+        return [self.roster.add_finding(finding)]
+
+    def _attribute(self, suspicion: Suspicion, names: Mapping[int, str]) -> Hang | None:
+        roster = self.roster
+        first, second = suspicion.samples
+        seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
+        running = [r.rank for r in roster.processes() if r.exit is None]
+        blind = Look(-1, error="its node gave no answer")
+        doings = {r: doing(first.get(r, blind), second.get(r, blind), seconds) for r in running}
+        recordings = [read_recording(rank, look.recorder) for rank, look in sorted(second.items()) if look.recorder]
+        hang = attribute(doings, [e.rank for e in roster.exits if e.code == 0], names, recordings)
+        pids: dict[int, list[int]] = {}
+        for rank in roster.ranks():
+            pids.setdefault(rank.pid or 0, []).append(rank.rank)
+        ras_lines = ras.evidence(suspicion.ras, pids)
+        if hang is None or not ras_lines:
+            return hang
+        return replace(hang, evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:]))
+
+    def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
+        nodes = tuple(dict.fromkeys(names[r] for r in hang.culprits if r in names))
+        rank = hang.culprits[0] if len(hang.culprits) == 1 else None
+        pid = next((r.pid for r in self.roster.ranks() if r.rank == rank), None)
+        where = Where(rank=rank, pid=pid, nodes=nodes)
+        if len(nodes) == 1:
+            where = Where(node=nodes[0], rank=rank, pid=pid)
+        message = f"nothing has moved for {quiet:.0f} s: {hang.message}"
+        return Finding(hang.cause, "warn", message, hang.remedy, where, hang.evidence)
+
+
+def _collectives_moved(suspicion: Suspicion) -> bool:
+    first, second = suspicion.samples
+    for rank, look in second.items():
+        if look.counted and rank in first and first[rank].counted not in ({}, look.counted):
+            return True
+    return False

@@ -1,0 +1,121 @@
+"""Rendezvous check: the master listens, every node proves that it reaches it, before any rank starts. Pure."""
+
+from __future__ import annotations
+
+from allranks.findings import Finding
+from allranks.plan.network import choose_address, no_address, offered, port_taken
+
+from .ending import Ending
+from .members import RankState
+from .places import listen_message, probe_message
+from .remarks import not_shared
+from .roster import Roster
+from .running import Running
+from .states import Action, Event, Listening, Note, Probed, Send, State
+
+PORT_REPEATS = 3  # for EADDRINUSE at rank 0 on a port that allranks chose
+
+
+class RendezvousCheck:
+    """The phase between the plan and the start of the ranks."""
+
+    def __init__(self, roster: Roster, ending: Ending, running: Running) -> None:
+        self.roster = roster
+        self.ending = ending
+        self.running = running
+        self._began_at = 0.0
+        self._port_repeats = 0
+
+    def begin_attempt(self, with_another_port: bool) -> None:
+        """Count the attempts that only another port began."""
+        self._port_repeats = self._port_repeats + 1 if with_another_port else 0
+
+    def begin(self, now: float) -> list[Action]:
+        """Every node has passed: the master opens its port."""
+        roster = self.roster
+        assert roster.plan is not None
+        roster.state = State.LISTENING
+        self._began_at = now
+        for planned in roster.plan.nodes:
+            node = roster.nodes[planned.node.name]
+            node.state = "ready"
+            node.probes = None
+            node.ended = False
+            node.drained = False
+            ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
+            node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
+        plan = Note("plan", {"world_size": roster.plan.world_size, "ranks": self._rank_counts()})
+        return [plan, Send(roster.master.name, listen_message(roster.spec, self._token()))]
+
+    @property
+    def port_was_taken(self) -> bool:
+        """Whether rank 0 lost the race for a port that allranks chose: the check is repeated, it costs no attempt."""
+        roster = self.roster
+        errors = [e.error for e in roster.exits if e.rank == 0 and not e.expected and e.error]
+        text = str(errors[0].get("message", "")) if errors and errors[0] else ""
+        is_taken = "EADDRINUSE" in text or "address already in use" in text.lower()
+        may_repeat = roster.spec.master_port == 0 and roster.stop_reason is None and roster.can_retry
+        return is_taken and may_repeat and self._port_repeats < PORT_REPEATS
+
+    def _rank_counts(self) -> dict[str, int]:
+        plan = self.roster.plan
+        return {n.node.name: n.nproc for n in plan.nodes} if plan is not None else {}
+
+    def _token(self) -> str:
+        return f"{self.roster.setting.token}/{self.roster.attempt}/{self._port_repeats}"
+
+    def _offers(self) -> list[str]:
+        roster = self.roster
+        if roster.spec.master_addr:
+            return [roster.spec.master_addr]
+        facts = {n.name: n.facts or {} for n in roster.nodes.values()}
+        addresses = [o.address for o in offered(facts, roster.master.name, roster.spec.network)]
+        return addresses[:1] if roster.spec.local else addresses  # virtual nodes share the loopback
+
+    def _refuse(self, failures: list[Finding], now: float) -> list[Action]:
+        notes: list[Action] = [self.roster.add_finding(failure) for failure in failures]
+        return notes + self.ending.fail(now)
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def on_listening(self, event: Listening, now: float) -> list[Action]:
+        """The port is open on the master: everybody tries every address it could be reached at."""
+        roster = self.roster
+        if event.error is not None:
+            return self._refuse([port_taken(roster.master.name, event.error)], now)
+        roster.master_port = event.port
+        roster.state = State.PROVING
+        addresses = self._offers()
+        if not addresses:
+            return self._refuse([no_address(roster.spec, roster.master.name)], now)
+        message = probe_message(roster.spec, addresses, event.port, self._token())
+        note = Note("gate-listening", {"node": roster.master.name, "addresses": addresses, "port": event.port})
+        return [note, *(Send(name, message) for name in roster.nodes)]
+
+    def on_probed(self, event: Probed, now: float) -> list[Action]:
+        """When every node has answered: the best address that all reach, or who does not reach which."""
+        roster = self.roster
+        master = roster.master.name
+        roster.nodes[event.node].probes = event.results
+        actions: list[Action] = []
+        if not event.shared:
+            actions.append(roster.add_finding(not_shared(event.node, master, roster.spec.output_dir or "")))
+        if any(n.probes is None for n in roster.nodes.values()):
+            return actions
+        facts = {n.name: n.facts or {} for n in roster.nodes.values()}
+        probes = {n.name: n.probes or () for n in roster.nodes.values()}
+        choice = choose_address(roster.spec, master, roster.master_port, facts, probes)
+        actions += [Note("finding", f.to_json()) for f in choice.findings if f.status != "fail"]
+        roster.findings += [f for f in choice.findings if f.status == "warn"]
+        failures = [f for f in choice.findings if f.status == "fail"]
+        if failures or choice.address is None:
+            return actions + self._refuse(failures, now)
+        roster.master_addr = choice.address
+        seconds = round(now - self._began_at, 3)
+        proved = {"node": master, "address": choice.address, "port": roster.master_port, "seconds": seconds}
+        actions.append(Note("gate-proved", {**proved, "ranks": self._rank_counts()}))
+        return actions + self.running.start(choice.environment)
+
+    def on_tick(self, event: Event, now: float) -> list[Action]:
+        """The time limit of the start."""
+        return self.ending.fail_init_timeout(now) if self.roster.is_past_init_limit(now) else []

@@ -1,0 +1,160 @@
+"""Running: ranks start everywhere, report, and end; the first failure ends the gang. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from allranks.findings import Finding
+from allranks.plan.plan import orders
+from allranks.plan.ranks import Attempt, SuiteNodes
+
+from .ending import Ending
+from .groups import ProcessGroups
+from .lingering import remark
+from .places import place_for
+from .roster import Roster
+from .states import Action, Audited, Event, Exit, Note, Report, Send, Started, State, exit_fields
+
+STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
+TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be gone tomorrow
+
+
+class Running:
+    """The phase in which ranks run."""
+
+    def __init__(self, roster: Roster, ending: Ending) -> None:
+        self.roster = roster
+        self.ending = ending
+        self.groups = ProcessGroups(roster, ending)
+        self._stacks_asked_at: float | None = None
+        self._repeats = 0  # attempts that were none of the program's: another port, the tests before it
+        self._temporary_outputs_noted = False
+
+    def begin_attempt(self, is_repeat: bool) -> None:
+        """Forget the attempt before."""
+        self._repeats += is_repeat
+        self._stacks_asked_at = None
+
+    def start(self, interfaces: Mapping[str, Mapping[str, str]]) -> list[Action]:
+        """Every node starts its ranks; `interfaces` are the variables that choose each node's network."""
+        roster = self.roster
+        assert roster.plan is not None
+        roster.state = State.RUNNING
+        tests = SuiteNodes(tuple(roster.nodes), roster.setting.dead) if roster.testing else None
+        attempt = Attempt(roster.attempt, roster.master_addr, roster.master_port, self._repeats, tests)
+        actions: list[Action] = []
+        temporary: dict[str, str] = {}
+        for planned in roster.plan.nodes:
+            node = roster.nodes[planned.node.name]
+            node.state = "running"
+            place = place_for(roster.spec, roster.setting, node, dict(interfaces.get(node.name, {})))
+            is_own = roster.spec.output_dir is None and not place.outputs_here
+            if is_own and place.output_dir.startswith(TEMPORARY):
+                temporary[node.name] = place.output_dir
+            order = orders(roster.spec, roster.plan, planned, place, attempt, node.facts or {})
+            actions.append(Send(node.name, order))
+        if roster.spec.launcher == "command" and not self.groups.tool and not roster.testing:
+            for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them
+                node.ranks = dict(list(node.ranks.items())[:1])
+        if temporary and not roster.testing and not self._temporary_outputs_noted:
+            self._temporary_outputs_noted = True
+            actions.append(Note("outputs-temporary", {"nodes": temporary}))
+        return actions
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def on_started(self, event: Started, now: float) -> list[Action]:
+        """A rank's process runs."""
+        rank = self.roster.nodes[event.node].ranks.get(event.rank)
+        if rank is None or event.attempt != self.roster.attempt:
+            return []
+        rank.pid = event.pid
+        if rank.state == "waiting":
+            rank.state = "started"
+        return [Note("rank-started", {"node": event.node, "rank": event.rank, "pid": event.pid, "t": event.t})]
+
+    def on_exit(self, event: Exit, now: float) -> list[Action]:
+        """A rank ended. 0 is no failure; anything else ends the gang."""
+        roster = self.roster
+        rank = roster.nodes[event.node].ranks.get(event.rank)
+        if rank is None or event.attempt != roster.attempt or rank.exit is not None:
+            return []
+        rank.exit = event
+        rank.exit_at = now
+        roster.last_sign_at = now
+        roster.exits.append(event)
+        if event.code == 0:
+            rank.state = "exited"
+        else:
+            rank.state = "killed" if event.expected else "failed"
+        actions: list[Action] = [Note("rank-exit", exit_fields(event, rank.pid))]
+        if roster.state is not State.RUNNING:
+            return actions
+        if event.code != 0:
+            return actions + self.ending.fail(now)
+        if all(r.exit is not None for r in roster.processes()):
+            actions += self.groups.refuse_never_joined(now)
+            return actions + self.ending.end(now, roster.spec.grace, "done")
+        return actions
+
+    def on_report(self, event: Report, now: float) -> list[Action]:
+        """The runner reports how far a rank is."""
+        return self.groups.on_report(event, now)
+
+    def on_audited(self, event: Audited, now: float) -> list[Action]:
+        """Say at once what the audit found; it stays in the result, and ends the run where the user wants that."""
+        if event.attempt != self.roster.attempt:
+            return []
+        findings = self.audit_findings(event.findings)
+        self.roster.findings += [finding for finding in findings if finding.status != "ok"]
+        notes: list[Action] = [Note("finding", finding.to_json()) for finding in findings]
+        if any(finding.status == "fail" for finding in findings):
+            return notes + self.ending.fail(now)
+        return notes
+
+    def audit_findings(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Faults are warnings, unless the user wants them to end the run: a rank may be meant to read what others
+        read (tensor and pipeline parallelism), and only the user knows."""
+        if self.roster.spec.on_audit == "stop":
+            return list(findings)
+        return [dataclasses.replace(f, status="warn") if f.status == "fail" else f for f in findings]
+
+    def on_tick(self, event: Event, now: float) -> list[Action]:
+        """Time limits while ranks run."""
+        actions = self._watch_departures(now)
+        if actions:
+            return actions
+        return self._init_is_late(now) if self.roster.is_past_init_limit(now) else []
+
+    def _watch_departures(self, now: float) -> list[Action]:
+        """Programs that have ended while their processes go on: a failure ends the gang, else it is remarked upon."""
+        roster = self.roster
+        staying = [r for r in roster.ranks() if r.exit is None]
+        if any(r.departure.is_overdue(now, roster.spec.grace) for r in staying):
+            return self.ending.fail(now)
+        remarkable = {r.rank: r.departure for r in staying if r.departure.is_remarkable(now)}
+        if not remarkable:
+            return []
+        for departure in remarkable.values():
+            departure.remarked = True
+        return [roster.add_finding(remark(remarkable, roster.node_of_rank()))]
+
+    def _init_is_late(self, now: float) -> list[Action]:
+        """Some wait in init_process_group for others: stacks of those first, then the end."""
+        roster = self.roster
+        late = [r for r in roster.ranks() if r.exit is None and r.initialised_t is None]
+        if not late or not any(r.entered for r in roster.ranks()):
+            return []
+        if self._stacks_asked_at is None:
+            self._stacks_asked_at = now
+            waited_for = [r.rank for r in late if not r.entered] or [r.rank for r in late]
+            actions: list[Action] = []
+            for node in roster.nodes.values():
+                ranks = [r for r in node.ranks if r in waited_for]
+                if ranks:
+                    actions.append(Send(node.name, {"type": "stacks", "ranks": ranks}))
+            return actions
+        if now - self._stacks_asked_at < STACKS_PATIENCE:
+            return []
+        return self.ending.fail_init_timeout(now)
