@@ -37,6 +37,40 @@ def test_what_must_be_installed(launcher: str, command: str, modules: list[str])
     assert needed_modules(RunSpec(command=tuple(shlex.split(command)), launcher=launcher)) == modules
 
 
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ("torchrun --nnodes 1:4 --nproc-per-node 8 t.py", "--nnodes 1:4"),
+        ("/opt/venv/bin/torchrun --nnodes=2:8 --max-restarts=3 --rdzv-backend c10d t.py", "--nnodes 2:8"),
+        ("python -m torch.distributed.run --nnodes 1:4 t.py", "--nnodes 1:4"),
+        ("deepspeed --min_elastic_nodes 1 --elastic_training t.py", "--elastic_training"),
+    ],
+)
+@pytest.mark.parametrize("launcher", [None, "direct", ""])
+def test_a_changing_number_of_nodes_is_refused(command: str, written: str, launcher: str | None) -> None:
+    words = command.split()
+    head = words[0] if words[1] != "-m" else " ".join(words[:3])
+    if launcher == "":
+        launcher = "deepspeed" if "deepspeed" in head else "torchrun"
+    options = {"command": tuple(words), **({"launcher": launcher} if launcher else {})}
+    with pytest.raises(UsageError) as error:
+        resolve(options, {}, {}, config_source="allranks.toml")
+    assert str(error.value) == (
+        f"{head} {written} trains on a changing number of nodes, and a run of allranks has one number; "
+        f"leave {written} out: --nodes N is the number, and --retries N starts again after a failure"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [("torchrun --nnodes 4:4 t.py", "torchrun"), ("torchrun --nnodes 4 t.py", "torchrun"),
+     ("torchrun --nnodes 1:4 --rdzv-endpoint h:1 t.py", "command")],
+)  # fmt: skip
+def test_one_number_of_nodes_and_a_verbatim_command_are_taken(command: str, launcher: str) -> None:
+    options = {"command": tuple(command.split()), "launcher": launcher}
+    assert resolve(options, {}, {}, config_source="allranks.toml").spec.launcher == launcher
+
+
 def test_tests_need_torch() -> None:
     assert needed_modules(RunSpec(test="sync")) == ["torch"]
 

@@ -31,6 +31,7 @@ VERBS = {
     "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "init": "write a commented allranks.toml",
 }
+LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean")  # they use /proc, pidfd and prctl
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 USAGE = """usage: allranks VERB [options]          allranks VERB --help
 
@@ -61,6 +62,8 @@ def run_verb(verb: str, words: list[str]) -> int:
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     if verb not in VERBS:
         return _fail(f"no verb {verb!r}; there are {', '.join(VERBS)}", exits.USAGE, as_json)
+    if verb in LINUX_ONLY and sys.platform != "linux" and words[:1] != ["--help"]:
+        return _fail(_needs_linux(verb), exits.USAGE, as_json)
     import typer  # here: `allranks --help` needs none of it
 
     if verb in OF_A_RUN:
@@ -88,6 +91,13 @@ def run_verb(verb: str, words: list[str]) -> int:
         if message is None:
             raise
         return _fail(f"{message}\n(allranks {verb} --help; the training command goes after --)", exits.USAGE, as_json)
+
+
+def _needs_linux(verb: str) -> str:
+    """Why this machine cannot start runs, or end them."""
+    system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
+    where = "start it on a login node, or in a Linux container"
+    return f"`allranks {verb}` needs Linux, and this machine is {system}; {where}"
 
 
 def _usage_message(error: Exception) -> str | None:

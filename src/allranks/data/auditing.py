@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from allranks.cores import usable_cores
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.findings import Finding
 
@@ -141,7 +141,7 @@ def virtual_rows(
     if world < 1 or local < 1:
         raise UsageError(f"{world} ranks, {local} a node: set 1 or more")
     with tempfile.TemporaryDirectory(prefix="allranks-audit-") as folder:
-        jobs = max(1, min(world + 1, len(os.sched_getaffinity(0))))
+        jobs = max(1, min(world + 1, usable_cores()))
         spec = {"loader": name, "world": world, "local": min(local, world), "jobs": jobs, "folder": folder}
         errors: list[dict[str, Any]] = []
 

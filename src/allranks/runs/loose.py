@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from allranks.cores import usable_cores
 from allranks.diagnose.loose.evidence import Evidence
 from allranks.diagnose.loose.lines import Line, from_name, read_line
 from allranks.diagnose.loose.scan import Filter, last_lines
@@ -123,7 +124,7 @@ def _here(spans: Sequence[Span], total: int, progress: Progress | None) -> dict[
 def _in_parallel(
     spans: Sequence[Span], total: int, progress: Progress | None, processes: int | None
 ) -> dict[Span, Part]:
-    count = min(processes or len(os.sched_getaffinity(0)), len(spans))
+    count = min(processes or usable_cores(), len(spans))
     found, done = {}, 0
     with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
         waiting = {pool.submit(read_part, *span): span for span in spans}

@@ -96,6 +96,8 @@ def choose_launcher(command: Sequence[str], given: str | None) -> tuple[str, str
         return given or "direct", ""
     if not tool.program:
         raise UsageError(f"{' '.join(tool.head)} has no program; put it behind: {' '.join(tool.head)} train.py")
+    if given != "command":
+        _refuse_elastic(tool)
     if given is None:
         note = f"{' '.join(tool.head)} is started once a node, and told who the nodes are (--launcher {tool.name})"
         return tool.name, note
@@ -105,6 +107,25 @@ def choose_launcher(command: Sequence[str], given: str | None) -> tuple[str, str
             f" program alone: {' '.join(tool.program[:2])}"
         )
     return given, ""
+
+
+def _refuse_elastic(tool: Tool) -> None:
+    """UsageError where the tool is asked to train on a changing number of nodes: a gang has one size.
+
+    `torchrun --nnodes MIN:MAX` (torch/distributed/run.py, parse_min_max_nnodes), `deepspeed --elastic_training`.
+    """
+    nodes = tool.value("nnodes") if tool.name == "torchrun" else None
+    least, colon, most = (nodes or "").partition(":")
+    if colon and least != most:
+        written = f"--nnodes {nodes}"
+    elif tool.name == "deepspeed" and tool.has("elastic_training"):
+        written = "--elastic_training"
+    else:
+        return
+    raise UsageError(
+        f"{' '.join(tool.head)} {written} trains on a changing number of nodes, and a run of allranks has one number; "
+        f"leave {written} out: --nodes N is the number, and --retries N starts again after a failure"
+    )
 
 
 def _starts(command: Sequence[str], pattern: tuple[str, ...]) -> bool:

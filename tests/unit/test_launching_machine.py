@@ -1,0 +1,110 @@
+"""allranks on a machine that is not Linux: what reads works, what starts or ends runs is refused in a sentence.
+
+There is no macOS here. A Python without the names that only Linux has stands in for its: `sys.platform`, functions of
+`os`, `signal`, `socket` and `select` (each marked "Availability: Linux" in Python's documentation), and no /proc.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from allranks.cli.main import LINUX_ONLY, VERBS
+
+LIKE_MACOS = """
+import builtins, ctypes, os, select, signal, socket, sys
+import asyncio, multiprocessing, subprocess, sysconfig, zoneinfo  # the standard library chose its parts already
+sysconfig.get_config_vars()
+sys.modules["torch"] = None  # a launching machine needs none
+sys.platform = "darwin"
+os.uname = lambda uname=os.uname: os.uname_result(("Darwin", *tuple(uname())[1:]))
+for module, names in (
+    (os, "sched_getaffinity sched_setaffinity memfd_create pidfd_open eventfd posix_fallocate O_PATH O_TMPFILE "
+         "copy_file_range splice setns unshare getrandom waitid_pidfd P_PIDFD"),
+    (signal, "pidfd_send_signal sigtimedwait SIGRTMIN SIGRTMAX SIGSTKFLT SIGPWR SIGPOLL SIGCLD"),
+    (socket, "AF_NETLINK AF_VSOCK AF_ALG SO_PEERCRED SO_BINDTODEVICE SOCK_CLOEXEC SOCK_NONBLOCK TCP_USER_TIMEOUT "
+             "SO_DOMAIN SO_PROTOCOL TCP_KEEPIDLE"),
+    (select, "epoll EPOLLIN"),
+):
+    for name in names.split():
+        if hasattr(module, name):
+            delattr(module, name)
+loaded = ctypes.CDLL
+class Library(loaded):
+    def __getattr__(self, name):
+        if name in ("prctl", "setns", "unshare", "inotify_init"):
+            raise AttributeError(name + ": symbol not found")
+        return super().__getattr__(name)
+ctypes.CDLL = Library
+real_open, real_readlink, real_listdir = builtins.open, os.readlink, os.listdir
+def refuse(call):
+    def wrapped(path=".", *args, **options):
+        if isinstance(path, (str, bytes)) and os.fsdecode(path).startswith(("/proc", "/sys")):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return call(path, *args, **options)
+    return wrapped
+builtins.open, os.readlink, os.listdir = refuse(real_open), refuse(real_readlink), refuse(real_listdir)
+"""
+IMPORT_ALL = """
+import importlib, pkgutil, allranks
+for found in pkgutil.walk_packages(allranks.__path__, "allranks."):
+    if found.name.startswith("allranks.node.") or found.name.endswith("__main__"):
+        continue  # what ships to the nodes, which are Linux
+    try:
+        importlib.import_module(found.name)
+    except ImportError as error:
+        if not str(error.name).startswith("torch"):
+            raise
+"""
+RUN = "import sys; sys.argv[0] = 'allranks'; from allranks.cli.main import main; main()"
+
+
+def python(code: str, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-c", LIKE_MACOS + code, *words]
+    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+
+
+def test_every_module_of_the_launching_machine_is_imported() -> None:
+    ran = python(IMPORT_ALL)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+@pytest.mark.parametrize("verb", LINUX_ONLY)
+def test_what_starts_or_ends_runs_is_refused_in_a_sentence(verb: str, tmp_path: Path) -> None:
+    ran = python(RUN, verb, "--hosts", "h1,h2", "--", "train.py", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        f"allranks: `allranks {verb}` needs Linux, and this machine is macOS; start it on a login node, or in a Linux "
+        "container\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_refusal_is_a_json_document() -> None:
+    ran = python(RUN, "run", "--json", "--hosts", "h1", "--", "train.py")
+    document = json.loads(ran.stdout)
+    assert (ran.returncode, document["exit"]) == (2, 2) and "needs Linux" in document["error"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_its_help(verb: str) -> None:
+    ran = python(RUN, verb, "--help")
+    assert ran.returncode == 0 and verb in ran.stdout, ran.stderr[-2000:]
+
+
+def test_logs_are_diagnosed_and_files_rendered(tmp_path: Path) -> None:
+    line = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    (tmp_path / "rank_0.log").write_text("Traceback (most recent call last):\n" + line * 200_000)
+    in_parts = "from allranks.runs import loose; loose.PART = 1 << 20\n"  # as larger logs are
+    ran = python(in_parts + RUN, "diagnose", "--json", "rank_0.log", cwd=tmp_path)
+    assert json.loads(ran.stdout)["id"] == "cuda-out-of-memory", ran.stderr[-2000:]
+    ran = python(
+        RUN, "render", "kubernetes", "--nodes", "2", "--nproc", "1", "--image", "x", "--", "t.py", cwd=tmp_path
+    )
+    assert ran.returncode == 0 and "kind: " in ran.stdout, ran.stderr[-2000:]
+    ran = python(RUN, "data", "plan", "--help", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr[-2000:]
