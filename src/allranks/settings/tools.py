@@ -32,8 +32,8 @@ _FLAGS = {
     "accelerate": "h help q quiet cpu multi_gpu tpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic "
     "dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm same_network m "
     "module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval debug",
-    "deepspeed": "h help elastic_training module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid bind_cores_to_rank q "
-    "quiet",
+    "deepspeed": "h help elastic_training module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid "
+    "bind_cores_to_rank q quiet",
     "colossalai": "help",
 }
 _MODULE = {"torchrun": ("m", "module"), "accelerate": ("m", "module"), "deepspeed": ("module",), "colossalai": ()}
