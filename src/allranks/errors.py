@@ -6,8 +6,7 @@
     │   └── ConfigError           2   with file and key
     ├── RunNotFound               2   no such run directory
     ├── NodeError                 4   a node, a link or a service failed
-    │   ├── TransportError        4   a node could not be reached
-    │   └── ProtocolError         4   both sides do not speak the same frames
+    │   └── TransportError        4   a node could not be reached
     └── Interrupted               130 / 143
 
 A message says what was set, what was found, and what to set. A failed check is a Finding, not an error.
@@ -46,10 +45,6 @@ class NodeError(AllranksError):
 
 class TransportError(NodeError):
     """A node could not be reached."""
-
-
-class ProtocolError(NodeError):
-    """The two ends of a channel do not speak the same frames; the message names both versions."""
 
 
 class Interrupted(AllranksError):

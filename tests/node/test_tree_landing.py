@@ -14,7 +14,7 @@ import pytest
 from tests.node.tree_archives import Member, Node, listing, make_node_dir, order_of, tar_of
 
 from allranks.backends.tree import Archive, pack_tree
-from allranks.gang.shipping import Shipper
+from allranks.gang.channel import Shipper
 from allranks.node import nodedir
 from allranks.node import tree as landing
 from allranks.node.frames import Decoder

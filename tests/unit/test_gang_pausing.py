@@ -6,7 +6,7 @@ import pytest
 from tests.unit.test_gang_machine import Drive
 
 from allranks.diagnose.incident import Pause
-from allranks.gang.pausing import LEAST, Instant, pause_between
+from allranks.gang.clocks import LEAST, Instant, pause_between
 from allranks.gang.states import Paused
 
 TICK = 0.2

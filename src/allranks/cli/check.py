@@ -19,9 +19,9 @@ from allranks.cluster import Cluster
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang import checking
-from allranks.plan.fabric import Setting, explain
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
+from allranks.preflight.rank_network import Setting, explain
 from allranks.report.table import counts, document, finding_lines, grouped, setting_lines, table_lines
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory

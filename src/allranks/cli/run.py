@@ -17,7 +17,7 @@ from allranks.cluster.slurm import read_allocation
 from allranks.diagnose.slurm import LIMIT
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
-from allranks.gang.view import View as Watching
+from allranks.gang.controller import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import over_when_interrupted

@@ -15,7 +15,7 @@ from typing import Any
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.gang import session as sessions
-from allranks.gang.staging import run_round
+from allranks.gang.session import run_round
 from allranks.links.rounds import ALL_PASSED, Group, Stage, stages
 from allranks.plan.testing import of_a_stage
 from allranks.report.live import JsonView

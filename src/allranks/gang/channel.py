@@ -1,5 +1,7 @@
 """One channel to one node: a client process, the boot marker, then frames both ways (IO, no decisions).
 
+`Member` is what the controller keeps of a node beside its channel, `Shipper` sends the synced tree over it.
+
 Runs on the asyncio loop with plain descriptors: at full output this path carries every byte.
 """
 
@@ -9,15 +11,22 @@ import asyncio
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.backends.bundle import MARKER, beside_the_runner, node_zip, payload
 from allranks.backends.transport import Client, Transport
 from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
-from allranks.node.frames import Decoder, Frame, FrameError, pack_json
+from allranks.node.frames import TREE, Decoder, Frame, FrameError, Stream, pack_json, pack_output
+from allranks.plan.tree import CHUNK, WINDOW
+
+from .clocks import Clock
+
+if TYPE_CHECKING:
+    from allranks.backends.tree import Archive
 
 READ = 256 << 10
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
@@ -250,3 +259,55 @@ def _read_payload(header: Mapping[str, Any]) -> None:
     """Read the files that go to a node, before it asks for them; they are kept. Raises OSError."""
     node_zip(tuple(header.get("checks") or ()))
     beside_the_runner(bool(header.get("tests")), bool(header.get("audit")))
+
+
+class Member:
+    """The controller's side of a node: channel, clock, when it was last heard."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.channel: Channel | None = None
+        self.clock = Clock()
+        self.heard = time.monotonic()
+        self.silent = False
+        self.lost = False
+        self.known = False  # its guard has said hello once
+        self.greeted = asyncio.Event()  # with `known`
+        self.opening: asyncio.Task[None] | None = None
+        self.waiting: list[Mapping[str, Any]] = []
+        self.behind = False  # its output has found no room in the run directory since its last hello
+        self.ends: Mapping[str, int] = {}  # where its streams end, once its ranks have
+        self.shown: dict[Stream, int] = {}  # how far each stream has been displayed
+        self.dropped: dict[Stream, int] = {}  # bytes that the node has dropped
+
+    @property
+    def open(self) -> bool:
+        """Its guard can be spoken to."""
+        return self.channel is not None and self.channel.is_open
+
+    @property
+    def is_coming(self) -> bool:
+        """Its first channel is on its way."""
+        return not self.known and self.opening is not None and not self.opening.done()
+
+
+class Shipper:
+    """One archive of a synced tree on its way to all nodes, as fast as each takes it.
+
+    A node says how much it has; never more than WINDOW is on its way, so that pings, and the word of a stop, pass in
+    between. After a broken connection the node says again where to go on.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._sent: dict[int, int] = {}
+
+    def go_on(self, index: int, got: Mapping[str, Any], channel: Channel) -> None:
+        """A node (by its index) has told how much it has: the next pieces."""
+        have, size = int(got["bytes"]), self._archive.tree.packed
+        at = have if got.get("begin") else max(have, self._sent.get(index, 0))
+        while at < size and at - have < WINDOW:
+            data = self._archive.read(at, min(CHUNK, size - at))
+            channel.send_bytes(pack_output(Stream(TREE, 0, 0), at, data))
+            at += len(data)
+        self._sent[index] = at

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks.backends.tasks import start_task
 from allranks.backends.transport import Transport
@@ -26,15 +26,13 @@ from allranks.runs.logs import LogWriter
 from allranks.runs.preflight import document, save
 from allranks.settings import RunSpec
 
-from .channel import Channel, ChannelFailed
-from .contact import Member
+from .channel import Channel, ChannelFailed, Member, Shipper
+from .clocks import Instant, pause_between
 from .machine import Gang
-from .pausing import Instant, pause_between
 from .places import Setting, collectors, judge_request, mark, node_label
 from .policy import Decision
 from .progress import Progress
 from .remarks import run_disk_full
-from .shipping import Shipper
 from .states import (
     Action,
     AttemptOver,
@@ -53,7 +51,6 @@ from .states import (
     Unreachable,
 )
 from .translate import translate
-from .view import View
 
 if TYPE_CHECKING:
     from .auditor import Auditor
@@ -77,6 +74,19 @@ def has_room(path: str) -> bool:
     except OSError:
         return False
     return found.f_bavail * found.f_frsize >= ROOM
+
+
+class View(Protocol):
+    """What the controller tells the person in front of it."""
+
+    def opening(self, info: dict[str, Any]) -> None: ...
+    def event(self, event: dict[str, Any]) -> None: ...
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
+    def status(self, document: dict[str, Any], now: float) -> None: ...
+    def tick(self, now: float) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def closing(self, result: dict[str, Any], verdict: dict[str, Any] | None) -> None: ...
 
 
 class Controller:

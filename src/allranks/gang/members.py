@@ -49,7 +49,6 @@ class NodeState:
     outputs: str | None = None  # where the program's files stay on the node
     left: tuple[Mapping[str, Any], ...] = ()
     life: int = 0
-    end_asked_t: float | None = None
 
     @property
     def gone(self) -> bool:

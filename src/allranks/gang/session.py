@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +35,15 @@ from allranks.settings import RunSpec
 from allranks.settings.document import from_document, to_document
 from allranks.settings.secrets import redact_argv
 
-from .controller import Controller
+from .channel import Shipper
+from .controller import Controller, View
 from .history import History
 from .machine import Gang
 from .places import Setting
 from .policy import Decision
 from .roster import Roster
-from .shipping import Shipper
 from .signals import CONTROLLER
 from .states import UserSignal
-from .view import View
 
 if TYPE_CHECKING:
     from allranks.backends.slurm.inside import Inside as Engine
@@ -326,6 +325,26 @@ class Session:
             n.name: self.setting.run_outputs for n in roster.everyone.values() if n.index in self.setting.local_nodes
         }
         return {**here, **{n.name: n.outputs for n in roster.everyone.values() if n.outputs is not None}}
+
+
+# -- several sessions -------------------------------------------------------------------------------------
+
+
+async def run_round(sessions: Sequence[Session]) -> list[dict[str, Any]]:
+    """Run disjoint gangs side by side (`allranks test --suite staged`) and give their result documents.
+
+    Ctrl-C and SIGTERM end all of them.
+    """
+    loop = asyncio.get_running_loop()
+    for number, reason in ((signal.SIGINT, "ctrl-c"), (signal.SIGTERM, "sigterm"), (signal.SIGHUP, "sigterm")):
+        loop.add_signal_handler(number, _interrupt, sessions, reason)
+    await asyncio.gather(*(session.controller.run() for session in sessions))
+    return [session.finish() for session in sessions]
+
+
+def _interrupt(sessions: Sequence[Session], reason: str) -> None:
+    for session in sessions:
+        session.interrupt(reason)
 
 
 # -- making sessions -----------------------------------------------------------------------------------

@@ -127,8 +127,8 @@ def _ok(results: Sequence[Mapping[str, Any]], address: str) -> bool:
 
 
 def no_address(spec: RunSpec, master: str) -> Finding:
-    inside = f" in --network {spec.network}" if spec.network else ""
     """The master has no address to offer."""
+    inside = f" in --network {spec.network}" if spec.network else ""
     return Finding(
         "no-interface", "fail", f"{master} has no address{inside} that other nodes could use",
         f"show its addresses with `ssh {master} ip -br addr` and choose with --network CIDR", Where(node=master),

@@ -37,7 +37,6 @@ class LogWriter:
         self._indexed: dict[tuple[int, Stream], float] = {}
         self._bases: dict[tuple[int, Stream], int] = {}  # where in its file a stream begins, if not at 0
         self._newcomers: set[int] = set()
-        self.bytes_written = 0
         self.gaps = 0
         self.failure = ""  # why the last write that failed did
 
@@ -67,7 +66,6 @@ class LogWriter:
             while rest:
                 written = os.pwrite(log.fd, rest, log.end)
                 log.end += written
-                self.bytes_written += written
                 rest = rest[written:]
         finally:
             self._ends[(node_index, stream)] = log.end

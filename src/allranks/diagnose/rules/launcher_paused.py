@@ -7,7 +7,7 @@ from .candidate import Candidate, Strength
 from .words import utc
 
 ID = "launcher-paused"
-SOURCE = "CLOCK_BOOTTIME against CLOCK_MONOTONIC on the launching machine, see `allranks.gang.pausing`"
+SOURCE = "CLOCK_BOOTTIME against CLOCK_MONOTONIC on the launching machine, see `allranks.gang.clocks`"
 OF_LEASE = {"lease-over", "ended-alone"}
 MARGIN = 6.0  # seconds between the last word that a node had heard and the pause: one beat, and its own ticks
 AWAKE = "keep it awake meanwhile: systemd-inhibit --what=sleep allranks run …"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from allranks.preflight.checks.fabric import matches, ports_text
+from allranks.plan.interfaces import Facts, InterfaceChoice, interface_of, nccl_settings, on_link
+from allranks.plan.network import choose_address, share_network
 from allranks.settings import RunSpec
 
-from .interfaces import Facts, InterfaceChoice, interface_of, nccl_settings, on_link
-from .network import choose_address, share_network
+from .checks.fabric import matches, ports_text
 
 ALLRANKS, LIBRARY = "allranks", "NCCL's default"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allranks.plan.fabric import Setting, explain
+from allranks.preflight.rank_network import Setting, explain
 from allranks.settings import RunSpec
 
 CASE = json.loads((Path(__file__).parents[1] / "checks/gate/proved.json").read_text())
