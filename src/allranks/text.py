@@ -38,6 +38,11 @@ def join_words(words: Sequence[str], conjunction: str = "and", limit: int = 0) -
     return "%s %s %s" % (", ".join(listed[:-1]), conjunction, listed[-1])
 
 
+def join_names(names: Sequence[str]) -> str:
+    """Join names of nodes, of many only the first: `h1, h2, h3 and 7 more`."""
+    return join_words(names, limit=NAMES_SHOWN)
+
+
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers as ranges: `0-3,7`."""
     ranges: List[Tuple[int, int]] = []

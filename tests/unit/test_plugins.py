@@ -21,7 +21,8 @@ SOURCE = '''"""The site's licence file is there."""
 from __future__ import annotations
 
 from allranks.findings import Finding
-from allranks.preflight.compare import names, place
+from allranks.preflight.compare import place
+from allranks.text import join_names
 
 ID = "{id}"
 GROUP = "host"
@@ -34,7 +35,7 @@ def collect(host):
 
 def judge(request, facts_by_node):
     absent = [n for n, f in facts_by_node.items() if not f[ID]]
-    return [Finding(ID, "fail", names(absent) + " has none", "get one", place(absent))] if absent else []
+    return [Finding(ID, "fail", join_names(absent) + " has none", "get one", place(absent))] if absent else []
 '''
 
 

@@ -1,4 +1,4 @@
-"""Shared by the checks: reading a part of the facts, naming the odd nodes among the others."""
+"""Comparison, shared by the checks: reading a part of the facts, finding the odd nodes among the others."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import shlex
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from allranks.findings import Where
+from allranks.text import join_names, plural
 
 Facts = Mapping[str, Any]
 Nodes = Mapping[str, Facts]
-
-SHOWN = 4
 
 
 def part(facts: Facts, name: str) -> Mapping[str, Any]:
@@ -25,23 +24,9 @@ def part_error(facts: Facts, name: str) -> str:
     return str(found["error"]) if isinstance(found, Mapping) and "error" in found else ""
 
 
-def names(nodes: Sequence[str]) -> str:
-    """h1, h2 and h3; of many only the first."""
-    if len(nodes) == 1:
-        return nodes[0]
-    if len(nodes) <= SHOWN:
-        return f"{', '.join(nodes[:-1])} and {nodes[-1]}"
-    return f"{', '.join(nodes[: SHOWN - 1])} and {len(nodes) - SHOWN + 1} more"
-
-
 def place(nodes: Sequence[str], **more: Any) -> Where:
     """Where a finding about several nodes is; the first stands for all."""
     return Where(node=nodes[0], nodes=tuple(nodes) if len(nodes) > 1 else (), **more)
-
-
-def verb(nodes: Sequence[str], one: str, many: str) -> str:
-    """The verb's form for the number of nodes."""
-    return one if len(nodes) == 1 else many
 
 
 def others(odd: Sequence[str], fine: Sequence[str], have: str, has: str) -> str:
@@ -58,11 +43,6 @@ def remote(node: str, *words: str) -> str:
     return f"ssh {node} {shlex.quote(line)}" if plain else f'ssh {node} "{line}"'
 
 
-def number(count: int, noun: str) -> str:
-    """1 GPU, 2 GPUs."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def by_value(values: Mapping[str, Any]) -> dict[Any, list[str]]:
     """Nodes by value, the value of most nodes first (ties: the value of the earlier node)."""
     found: dict[Any, list[str]] = {}
@@ -74,7 +54,7 @@ def by_value(values: Mapping[str, Any]) -> dict[Any, list[str]]:
 
 def differing(values: Mapping[str, Any]) -> str:
     """`3.11 on h0, h1 and h2; 3.9 on h3`."""
-    return "; ".join(f"{value} on {names(nodes)}" for value, nodes in by_value(values).items())
+    return "; ".join(f"{value} on {join_names(nodes)}" for value, nodes in by_value(values).items())
 
 
 def size(number: float) -> str:
@@ -140,12 +120,16 @@ def differences(
     found = []
     for value, nodes in parted.odd.items():
         shown = f"no {what}" if value is None else f"{what} {show(value)}"
-        found.append(Difference(nodes, f"{names(nodes)} {verb(nodes, one, many)} {shown}; {rest}", value, parted.norm))
+        found.append(
+            Difference(
+                nodes, f"{join_names(nodes)} {plural(len(nodes), one, many)} {shown}; {rest}", value, parted.norm
+            )
+        )
     return found
 
 
 def _no_majority(what: str, groups: Mapping[Any, Sequence[str]], show: Callable[[Any], str]) -> str:
-    shown = [f"{'none' if v is None else show(v)} on {names(nodes)}" for v, nodes in groups.items()]
+    shown = [f"{'none' if v is None else show(v)} on {join_names(nodes)}" for v, nodes in groups.items()]
     more = [f"and {len(shown) - LISTED} more"] if len(shown) > LISTED else []
     agree = any(len(nodes) > 1 for nodes in groups.values())
     head = f"no majority for {what}" if agree else f"no two nodes agree on {what}"

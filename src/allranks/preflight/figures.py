@@ -11,8 +11,9 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import count_of, join_names, plural
 
-from .compare import Nodes, names, number, others, part, place, verb
+from .compare import Nodes, others, part, place
 from .host import CouldNotLook, Host
 
 LIMIT = 256 << 10
@@ -90,7 +91,9 @@ def absent(tables: Nodes, path: str) -> List[Finding]:
     if not nodes:
         return []
     fine = [node for node, table in tables.items() if table and MISSING not in table]
-    message = f"{names(nodes)} {verb(nodes, 'has', 'have')} no {path}{others(nodes, fine, 'have it', 'has it')}"
+    message = (
+        f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no {path}{others(nodes, fine, 'have it', 'has it')}"
+    )
     remedy = f"put it there ({tables[nodes[0]][MISSING]}), or run with --sync, which ships what is here"
     return [Finding("missing-file", "fail", message, remedy, place(nodes))]
 
@@ -123,5 +126,5 @@ class Ranks:
 
     def __str__(self) -> str:
         if self.each is not None:
-            return f"{number(self.nodes, 'node')} × {number(self.each, 'rank')}"
+            return f"{count_of(self.nodes, 'node')} × {count_of(self.each, 'rank')}"
         return " + ".join(f"{count} on {node}" for node, count in list(self.by_node.items())[:6])

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allranks.findings import Finding, Where
+from allranks.text import join_names
 
 from .check import LEVELS, Check, Nodes
-from .compare import by_value, names, place
+from .compare import by_value, place
 
 ORDER = {"fail": 0, "unknown": 1, "warn": 2, "ok": 3, "skipped": 4}
 
@@ -61,7 +62,7 @@ def _blind(check: Check, nodes: Nodes) -> dict[str, str]:
 def _could_not_look(check: Check, reasons: Mapping[str, str]) -> list[Finding]:
     found = []
     for reason, where in by_value(reasons).items():
-        found.append(Finding(check.name, "unknown", f"{names(where)}: could not look: {reason}", "", place(where)))
+        found.append(Finding(check.name, "unknown", f"{join_names(where)}: could not look: {reason}", "", place(where)))
     return found
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from allranks.findings import Where
+from allranks.text import join_names
 
-from .compare import Nodes, names
+from .compare import Nodes
 
 LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself
 FEWEST = 3
@@ -32,12 +33,12 @@ class Blame:
     def words(self) -> str:
         """`from h1, h2 and h4 to h3`, `between h1 and h3`."""
         if self.kind == "node":
-            return f"between {self.node} and {names(self.others)}"
+            return f"between {self.node} and {join_names(self.others)}"
         if self.kind == "into":
-            return f"from {names(self.others)} to {self.node}"
+            return f"from {join_names(self.others)} to {self.node}"
         if self.kind == "link":
             return f"between {self.node} and {self.others[0]}, both ways"
-        return f"from {self.node} to {names(self.others)}"
+        return f"from {self.node} to {join_names(self.others)}"
 
     def where(self) -> Where:
         """The node at fault, or both ends of a link."""

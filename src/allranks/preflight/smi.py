@@ -12,7 +12,9 @@ import json
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .compare import names, part
+from allranks.text import join_names
+
+from .compare import part
 from .host import CouldNotLook, Host, Ran
 
 SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for each call
@@ -233,7 +235,7 @@ def which_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
         index = gpus[0].get("gpu")
         return (f"GPU {index} ({pci})" if pci else f"GPU {index}") if index is not None else f"the GPU at {pci}"
     shown = [str(g["pci"]) if g.get("gpu") is None else str(g["gpu"]) for g in gpus]
-    return f"GPUs {names(shown)}"
+    return f"GPUs {join_names(shown)}"
 
 
 def gpu_of(row: Mapping[str, str]) -> Dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from allranks.preflight.compare import names
+from allranks.text import join_names
 
 Facts = Mapping[str, Any]
 Rows = list[tuple[str, str]]
@@ -20,7 +20,7 @@ def machine_groups(nodes: Mapping[str, Facts]) -> list[tuple[str, Rows]]:
     for node, facts in nodes.items():
         if isinstance(facts, Mapping):
             groups.setdefault(tuple(machine(facts)), []).append(str(node))
-    return [(names(found) if len(found) > 1 else found[0], list(rows)) for rows, found in groups.items()]
+    return [(join_names(found) if len(found) > 1 else found[0], list(rows)) for rows, found in groups.items()]
 
 
 def machine(facts: Facts) -> Rows:

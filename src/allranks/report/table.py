@@ -7,8 +7,8 @@ from typing import Any
 
 from allranks.findings import Finding
 from allranks.preflight.check import Check
-from allranks.preflight.compare import names
 from allranks.preflight.judge import ORDER
+from allranks.text import join_names
 
 Rows = Mapping[str, Mapping[str, str]]
 
@@ -106,7 +106,7 @@ def grouped(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[tuple[str,
     groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for node, rows in explained.items():
         groups.setdefault(tuple(tuple(row) for row in rows), []).append(node)
-    return [(names(nodes) if len(nodes) > 1 else nodes[0], list(rows)) for rows, nodes in groups.items()]
+    return [(join_names(nodes) if len(nodes) > 1 else nodes[0], list(rows)) for rows, nodes in groups.items()]
 
 
 def document(

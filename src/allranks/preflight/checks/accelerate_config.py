@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, differing, names, part, place
+from ..compare import Nodes, by_value, differing, part, place
 from ..figures import MISSING, Ranks, absent, read_table, whole
 from ..host import Host
 
@@ -137,7 +138,7 @@ def _machine_rank(configs: Nodes, spoken: Nodes, ranks: Ranks, virtual: bool) ->
     found = []
     for value, nodes in twice:
         figures = ", ".join(f"{must[n]} on {n}" for n in nodes[:4])
-        message = f"machine_rank: {value} stands on {names(nodes)}; it must be {figures}"
+        message = f"machine_rank: {value} stands on {join_names(nodes)}; it must be {figures}"
         found.append(Finding("rank-missing-or-duplicate", "fail", message, remedy, place(nodes)))
     wrong = [n for n, value in said.items() if int(value) != must[n] and not any(n in nodes for _, nodes in twice)]
     for node in wrong:
@@ -179,4 +180,4 @@ def _same_rank(launching: Mapping[str, Any], given: Mapping[str, Any], ranks: Ra
 
 
 def _file(configs: Nodes, nodes: List[str]) -> str:
-    return f"{configs[nodes[0]].get('file')} on {names(nodes)}"
+    return f"{configs[nodes[0]].get('file')} on {join_names(nodes)}"

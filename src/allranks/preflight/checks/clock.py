@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, List, Mapping
 
 from allranks.findings import Finding
+from allranks.text import count_of, plural
 
-from ..compare import Nodes, number, part, place, remote, verb
+from ..compare import Nodes, part, place, remote
 
 ID = "clock"
 GROUP = "network"
@@ -27,11 +28,11 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     if not off:
         return []
     if len(off) > 1 and len(off) == len(facts_by_node) and max(off.values()) - min(off.values()) < LIMIT:
-        message = f"the clock of this machine is {_by(-off[min(off)])} all {number(len(off), 'node')}'"
+        message = f"the clock of this machine is {_by(-off[min(off)])} all {count_of(len(off), 'node')}'"
         remedy = "set this machine's clock: timedatectl set-ntp true"
         return [Finding("clock-skew", "warn", message, remedy, place(list(off)))]
     others = [n for n in facts_by_node if n not in off]
-    rest = f"; the other {len(others)} {verb(others, 'is', 'are')} within {LIMIT:g} s" if others else ""
+    rest = f"; the other {len(others)} {plural(len(others), 'is', 'are')} within {LIMIT:g} s" if others else ""
     found = []
     for node, offset in off.items():
         message = f"the clock of {node} is {_by(offset)} the controller's{rest}"

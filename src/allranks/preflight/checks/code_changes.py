@@ -11,8 +11,9 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, part, place, split, target
+from ..compare import Nodes, by_value, part, place, split, target
 from ..host import CouldNotLook, Host
 
 ID = "code_changes"
@@ -23,11 +24,30 @@ MOST = 200  # files, of each kind
 SHOWN = 5
 CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
 # The user may be another than the checkout's owner; what git would run by configuration is left out.
-GIT = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false",
-       "--no-optional-locks")  # fmt: skip
+GIT = (
+    "git",
+    "-c",
+    "safe.directory=*",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.quotePath=false",
+    "--no-optional-locks",
+)
 STATUS = ("status", "--porcelain", "-z", "--untracked-files=normal", "--no-renames")
-DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "-U0",
-        "--src-prefix=a/", "--dst-prefix=b/", "--submodule=short")  # fmt: skip
+DIFF = (
+    "diff",
+    "HEAD",
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-renames",
+    "--full-index",
+    "-U0",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--submodule=short",
+)
 _OUTSIDE = re.compile(r"not a git repository|ambiguous argument 'HEAD'", re.IGNORECASE)  # or no commit yet
 _NEW = re.compile(r"^index [0-9a-f]+\.\.([0-9a-f]+)", re.MULTILINE)
 
@@ -105,12 +125,19 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     if parted is None:
         return []
     if not parted.fine:
-        return [_finding(request, list(values), f"uncommitted changes differ between {names(list(values))}",
-                         _odd(list(parted.odd)), values)]  # fmt: skip
+        return [
+            _finding(
+                request,
+                list(values),
+                f"uncommitted changes differ between {join_names(list(values))}",
+                _odd(list(parted.odd)),
+                values,
+            )
+        ]
     found = []
     count = "the other " + str(len(parted.fine)) if len(parted.odd) == 1 else "most nodes"
     for value, nodes in parted.odd.items():
-        message = f"uncommitted changes on {names(nodes)} differ from {count}"
+        message = f"uncommitted changes on {join_names(nodes)} differ from {count}"
         found.append(_finding(request, nodes, message, _odd([value, parted.norm]), values))
     return found
 
@@ -121,13 +148,18 @@ def _odd(values: Sequence[Tuple[Tuple[str, str], ...]]) -> List[str]:
     return sorted({name for value in values for name, _ in set(value) - everywhere})
 
 
-def _finding(request: Mapping[str, Any], nodes: List[str], message: str, files: List[str],
-             values: Mapping[str, Tuple[Tuple[str, str], ...]]) -> Finding:  # fmt: skip
+def _finding(
+    request: Mapping[str, Any],
+    nodes: List[str],
+    message: str,
+    files: List[str],
+    values: Mapping[str, Tuple[Tuple[str, str], ...]],
+) -> Finding:
     shown = ", ".join(files[:SHOWN]) + (f" and {len(files) - SHOWN} more" if len(files) > SHOWN else "")
     evidence = []
     for value, having in list(by_value(values).items())[:8]:
         mine = [name for name, _ in value if name in files]
-        evidence.append(f"{names(having)}: {', '.join(mine[:SHOWN]) or 'no change'}")
+        evidence.append(f"{join_names(having)}: {', '.join(mine[:SHOWN]) or 'no change'}")
     remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks run {target(request)}"
     remedy += " --launcher command -- git diff HEAD --stat"
     return Finding(ID, "warn", f"{message}: {shown}", remedy, place(nodes), tuple(evidence))

@@ -11,8 +11,9 @@ import shlex
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, differences, names, others, part, place, target, verb
+from ..compare import Nodes, differences, others, part, place, target
 from ..host import CouldNotLook, Host
 
 ID = "code_git"
@@ -111,8 +112,9 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
         message = odd.message.replace("is at no commit", "has no commit").replace("are at no commit", "have no commit")
         evidence = tuple(f"{n}: {str(commits[n])[:16]} {looked[n].get('branch') or '(detached)'}" for n in commits)
-        found.append(Finding(ID, "warn", message, _remedy(request, looked[odd.nodes[0]]), place(odd.nodes),
-                             evidence[:8]))  # fmt: skip
+        found.append(
+            Finding(ID, "warn", message, _remedy(request, looked[odd.nodes[0]]), place(odd.nodes), evidence[:8])
+        )
     return found + _without(request, facts_by_node, looked)
 
 
@@ -128,7 +130,7 @@ def _without(request: Mapping[str, Any], facts_by_node: Nodes, looked: Nodes) ->
     if not without or len(looked) < 2 or len(looked) <= len(without):
         return []
     path = part(facts_by_node[without[0]], "workdir").get("path")
-    message = f"{path} on {names(without)} {verb(without, 'is', 'are')} in no git repository"
+    message = f"{path} on {join_names(without)} {plural(len(without), 'is', 'are')} in no git repository"
     message += others(without, list(looked), "are in one", "is in one")
     remedy = "clone it there too, or copy this machine's code to all nodes with run --sync"
     return [Finding(ID, "warn", message, remedy, place(without))]

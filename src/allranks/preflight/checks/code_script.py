@@ -7,8 +7,9 @@ import shlex
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import count_of
 
-from ..compare import Nodes, differences, number, part, place, split
+from ..compare import Nodes, differences, part, place, split
 from ..host import Host
 
 ID = "code_script"
@@ -40,9 +41,10 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         name = path.rpartition("/")[2]
         message = f"{name} differs between nodes: {odd.message}"
         remedy = _remedy(path, odd.nodes, parted.fine if parted else [])
-        evidence = tuple(f"{n}: {v['hash'][:8]} {number(v['size'], 'byte')} {v['path']}" for n, v in looked.items())
-        found.append(Finding(ID, "warn" if request.get("wrap") else "fail", message, remedy, place(odd.nodes),
-                             evidence[:8]))  # fmt: skip
+        evidence = tuple(f"{n}: {v['hash'][:8]} {count_of(v['size'], 'byte')} {v['path']}" for n, v in looked.items())
+        found.append(
+            Finding(ID, "warn" if request.get("wrap") else "fail", message, remedy, place(odd.nodes), evidence[:8])
+        )
     return found
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, part, place, remote, split
+from ..compare import Nodes, by_value, part, place, remote, split
 from ..host import Host, ask
 
 ID = "code_tree"
@@ -19,13 +20,34 @@ SECONDS = 45.0
 SHOWN = 5
 CODE = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh")
 FOLDERS = (
-    "__pycache__", "runs", "outputs", "checkpoints", "wandb", "mlruns", "lightning_logs", "node_modules", "venv",
-)  # fmt: skip
+    "__pycache__",
+    "runs",
+    "outputs",
+    "checkpoints",
+    "wandb",
+    "mlruns",
+    "lightning_logs",
+    "node_modules",
+    "venv",
+)
 DATA = ("data", "datasets", "output", "checkpoint", "ckpt", "logs", "log", "tensorboard", "build", "dist", "tmp")
 WRITTEN = (
-    ".pyc", ".log", ".out", ".err", ".tmp", ".lock", ".pid", ".swp", ".pt", ".pth", ".ckpt", ".safetensors", ".npz",
-    ".egg-info", "~",
-)  # fmt: skip
+    ".pyc",
+    ".log",
+    ".out",
+    ".err",
+    ".tmp",
+    ".lock",
+    ".pid",
+    ".swp",
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".safetensors",
+    ".npz",
+    ".egg-info",
+    "~",
+)
 
 # Code comes first, so that the limits of number and bytes cut what matters less; the order is the same
 # everywhere. Hidden names (.git, .venv, .cache) are left out; below DATA only code counts, and it comes last.
@@ -119,7 +141,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
 def _late(late: List[str]) -> List[Finding]:
     if not late:
         return []
-    message = f"the working directory of {names(late)} could not be read within 30 s and is not compared"
+    message = f"the working directory of {join_names(late)} could not be read within 30 s and is not compared"
     return [Finding(ID, "unknown", message, "name a smaller directory with --workdir", place(late))]
 
 
@@ -129,10 +151,12 @@ def _finding(looked: Nodes, nodes: List[str], fine: List[str]) -> Finding:
     files = _odd([looked[n] for n in compared])
     shown = ", ".join(files[:SHOWN]) + (f" and {len(files) - SHOWN} more" if len(files) > SHOWN else "")
     top = str(looked[nodes[0]].get("top"))
-    message = f"{top} differs between {names(nodes)}" if not fine else f"{top} on {names(nodes)} differs from "
+    message = (
+        f"{top} differs between {join_names(nodes)}" if not fine else f"{top} on {join_names(nodes)} differs from "
+    )
     if fine:
         message += f"the other {len(fine)}" if len(fine) + len(nodes) == len(looked) else f"{len(fine)} other nodes"
-    evidence = [f"{names(n)}: {v} files" for v, n in by_value({n: v["count"] for n, v in looked.items()}).items()]
+    evidence = [f"{join_names(n)}: {v} files" for v, n in by_value({n: v["count"] for n, v in looked.items()}).items()]
     cut = next((f"only the first of {v['cut']} are compared" for v in looked.values() if v.get("cut")), "")
     remedy = "copy this machine's code to all nodes with run --sync"
     if fine:

@@ -18,8 +18,13 @@ ID = "container"
 GROUP = "host"
 LEVEL = "quick"
 INITIAL = {"pid": "pid:[4026531836]", "ipc": "ipc:[4026531839]"}  # include/linux/proc_ns.h: PROC_*_INIT_INO
-CGROUPS = (("kubepods", "Kubernetes"), ("/docker", "Docker"), ("libpod", "Podman"), ("/lxc", "LXC"),
-           ("/nspawn", "systemd-nspawn"))  # fmt: skip
+CGROUPS = (
+    ("kubepods", "Kubernetes"),
+    ("/docker", "Docker"),
+    ("libpod", "Podman"),
+    ("/lxc", "LXC"),
+    ("/nspawn", "systemd-nspawn"),
+)
 WORDS = {"docker": "Docker", "podman": "Podman", "oci": "Podman", "lxc": "LXC", "systemd-nspawn": "systemd-nspawn"}
 OUTSIDE = "outside any container"
 

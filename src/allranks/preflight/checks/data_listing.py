@@ -12,8 +12,9 @@ import zlib
 from typing import Any, Dict, List, Mapping, Optional, Set
 
 from allranks.findings import Finding
+from allranks.text import count_of, join_names
 
-from ..compare import Difference, Nodes, differences, names, number, place, remote, size, split
+from ..compare import Difference, Nodes, differences, place, remote, size, split
 from ..host import Host, ask
 
 ID = "data_listing"
@@ -126,18 +127,20 @@ def _shares(mine: Nodes) -> bool:
 def _late(path: str, late: List[str]) -> List[Finding]:
     if not late:
         return []
-    message = f"{names(late)}: {path} could not be listed within 20 s and is not compared"
+    message = f"{join_names(late)}: {path} could not be listed within 20 s and is not compared"
     return [Finding(ID, "unknown", message, "name a smaller directory with --data-path", place(late))]
 
 
 def _finding(path: str, mine: Nodes, odd: Difference, fine: List[str]) -> Finding:
     shown = {n: _amount(mine[n]) for n in mine}
     if fine and shown[odd.nodes[0]] != shown[fine[0]]:
-        message = f"{path} holds {shown[odd.nodes[0]]} on {names(odd.nodes)}; {shown[fine[0]]} on {names(fine)}"
+        message = (
+            f"{path} holds {shown[odd.nodes[0]]} on {join_names(odd.nodes)}; {shown[fine[0]]} on {join_names(fine)}"
+        )
     elif fine:
-        message = f"{path} on {names(odd.nodes)} differs from that on {names(fine)} ({shown[fine[0]]})"
+        message = f"{path} on {join_names(odd.nodes)} differs from that on {join_names(fine)} ({shown[fine[0]]})"
     else:
-        message = f"{path} is not the same on {names(odd.nodes)}, and no majority has the same"
+        message = f"{path} is not the same on {join_names(odd.nodes)}, and no majority has the same"
     message += _some(mine, [odd.nodes[0], fine[0]] if fine else odd.nodes[:2])
     cut = next((str(v["cut"]) for v in mine.values() if v.get("cut")), "")
     evidence = [f"{n}: {shown[n]}, {v['digest']}" for n, v in list(mine.items())[:8]]
@@ -156,8 +159,8 @@ def _copy(path: str, mine: Nodes, odd: str, fine: str) -> str:
 
 def _amount(one: Mapping[str, Any]) -> str:
     if one.get("kind") == "file":
-        return f"a file of {number(int(one['bytes']), 'byte')}"
-    return f"{number(int(one['count']), 'file')} ({size(float(one['bytes']))})"
+        return f"a file of {count_of(int(one['bytes']), 'byte')}"
+    return f"{count_of(int(one['count']), 'file')} ({size(float(one['bytes']))})"
 
 
 def _some(mine: Nodes, two: List[str]) -> str:

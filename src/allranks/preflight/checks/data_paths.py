@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Tuple
 
 from allranks.findings import Finding, Status
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, names, others, place, remote, verb
+from ..compare import Nodes, others, place, remote
 
 ID = "data_paths"
 GROUP = "data"
@@ -22,12 +23,12 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         closed = [n for n, (exists, readable) in looked.items() if exists and not readable]
         fine = [n for n in looked if n not in absent and n not in closed]
         if absent:
-            message = f"{names(absent)} {verb(absent, 'has', 'have')} no {path}"
+            message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {path}"
             message += others(absent, fine, "have it", "has it")
             remedy = f"mount or copy it there; look: {remote(absent[0], 'ls', '-ld', _parent(path))}"
             found.append(Finding("missing-file", status, message, remedy, place(absent)))
         if closed:
-            message = f"{path} can't be read by your user on {names(closed)}"
+            message = f"{path} can't be read by your user on {join_names(closed)}"
             remedy = remote(closed[0], "ls", "-ld", path)
             found.append(Finding("permission-denied", status, message, remedy, place(closed)))
     return found
@@ -50,7 +51,7 @@ def _silent(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     if not silent or not paths:
         return []
     nodes = list(silent)
-    message = f"{names(nodes)}: could not look at {paths}: {silent[nodes[0]].get('error')}"
+    message = f"{join_names(nodes)}: could not look at {paths}: {silent[nodes[0]].get('error')}"
     return [Finding(ID, "unknown", message, f"look: {remote(nodes[0], 'mount')}", place(nodes))]
 
 

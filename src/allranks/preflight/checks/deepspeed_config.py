@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, part, place
+from ..compare import Nodes, by_value, part, place
 from ..figures import MISSING, Ranks, absent, read_table, whole
 from ..host import CouldNotLook, Host
 
@@ -55,13 +56,15 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         }
         groups = by_value(tables)
         if len(groups) > 1:
-            message = f"{path} has other batch sizes on {names(list(groups.values())[-1])} than on the other nodes"
+            message = f"{path} has other batch sizes on {join_names(list(groups.values())[-1])} than on the other nodes"
             remedy = "put the same file on every node, or run with --sync"
             found.append(Finding(_LABEL, "fail", message, remedy, place(list(groups.values())[-1])))
         for table, nodes in groups.items():
             wrong = _wrong(dict(table), ranks)
             if wrong is not None:
-                found.append(Finding(_LABEL, "fail", f"{path} on {names(nodes)}: {wrong[0]}", wrong[1], place(nodes)))
+                found.append(
+                    Finding(_LABEL, "fail", f"{path} on {join_names(nodes)}: {wrong[0]}", wrong[1], place(nodes))
+                )
     return found
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, names, part, place, remote, size, verb
+from ..compare import Nodes, by_value, part, place, remote, size
 from ..host import Host
 
 ID = "disk_space"
@@ -37,8 +38,17 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
         if not space.total or _is_read_only(mounts, path):
             continue
         key = (space.total, space.inodes, space.free >> 26)
-        one = found.setdefault(key, {"paths": [], "data": True, "total": space.total, "free": space.free,
-                                     "inodes": space.inodes, "inodes_free": space.inodes_free})  # fmt: skip
+        one = found.setdefault(
+            key,
+            {
+                "paths": [],
+                "data": True,
+                "total": space.total,
+                "free": space.free,
+                "inodes": space.inodes,
+                "inodes_free": space.inodes_free,
+            },
+        )
         one["paths"].append(path)
         one["data"] = one["data"] and data
     return list(found.values()) or None
@@ -88,12 +98,15 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         for figures, nodes in by_value(by_node).items():
             first = paths.partition(" and ")[0]
             is_one = " and " not in paths
-            message = f"{paths} on {names(nodes)} {verb([paths] if is_one else [paths, ''], 'is', 'are')} {what}"
+            message = (
+                f"{paths} on {join_names(nodes)} {plural(len([paths] if is_one else [paths, '']), 'is', 'are')} {what}"
+            )
             option = "--inodes" if "inode" in figures else "-h"
             look = remote(nodes[0], "du", "-x", option, "-d1", first)
             remedy = f"free some: {look} shows where it went"
-            found.append(Finding("disk-full", "fail" if none else "warn", f"{message} ({figures})", remedy,
-                                 place(nodes)))  # fmt: skip
+            found.append(
+                Finding("disk-full", "fail" if none else "warn", f"{message} ({figures})", remedy, place(nodes))
+            )
     return found
 
 

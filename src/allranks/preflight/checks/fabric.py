@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, place
+from ..compare import Nodes, by_value, place
 from ..host import Host
 
 ID = "fabric"
@@ -29,9 +30,14 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
             base = f"{SYSFS}/{hca}/ports/{port}/"
             state = host.text(base + "state") or ""
             found.append(
-                {"hca": hca, "port": int(port) if port.isdigit() else 0, "active": "ACTIVE" in state,
-                 "layer": host.text(base + "link_layer") or "?", "rate": host.text(base + "rate") or "?"}
-            )  # fmt: skip
+                {
+                    "hca": hca,
+                    "port": int(port) if port.isdigit() else 0,
+                    "active": "ACTIVE" in state,
+                    "layer": host.text(base + "link_layer") or "?",
+                    "rate": host.text(base + "rate") or "?",
+                }
+            )
     return found[:MOST] or None
 
 
@@ -87,16 +93,18 @@ def ports_text(ports: List[Mapping[str, Any]]) -> str:
 
 
 def _disabled(ports: str, nodes: List[str]) -> Finding:
-    message = f"{names(nodes)}: NCCL_IB_DISABLE=1, while {ports} is active: NCCL will use sockets instead"
+    message = f"{join_names(nodes)}: NCCL_IB_DISABLE=1, while {ports} is active: NCCL will use sockets instead"
     return Finding(ID, "warn", message, "unset NCCL_IB_DISABLE (or --env NCCL_IB_DISABLE=0)", place(nodes))
 
 
 def _absent(key: Any, nodes: List[str]) -> Finding:
-    message = f"{names(nodes)}: NCCL_IB_HCA={key[0]} matches no active port (there is {key[1]}): NCCL will use sockets"
+    message = (
+        f"{join_names(nodes)}: NCCL_IB_HCA={key[0]} matches no active port (there is {key[1]}): NCCL will use sockets"
+    )
     return Finding(ID, "warn", message, "unset NCCL_IB_HCA: NCCL takes all active ports", place(nodes))
 
 
 def _unused(key: Any, nodes: List[str]) -> Finding:
-    message = f"{names(nodes)}: NCCL_IB_HCA={key[0]} leaves active ports out: {key[1]}"
+    message = f"{join_names(nodes)}: NCCL_IB_HCA={key[0]} leaves active ports out: {key[1]}"
     remedy = "right where those are for storage; else unset NCCL_IB_HCA: NCCL takes all active ports"
     return Finding(ID, "warn", message, remedy, place(nodes))

@@ -42,8 +42,11 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
         if mib is None or mib >= LITTLE:
             row = {**index.get(pci, {}), "pci": pci}
             processes.append({**smi.gpu_of(row), **_process(host, words[1], ", ".join(words[2:-1])), "mib": mib})
-    unseen = [{**smi.gpu_of(row), "mib": smi.number(row["memory.used"])} for row in answer.rows
-              if row["pci"] not in taken and _is_taken(row)]  # fmt: skip
+    unseen = [
+        {**smi.gpu_of(row), "mib": smi.number(row["memory.used"])}
+        for row in answer.rows
+        if row["pci"] not in taken and _is_taken(row)
+    ]
     exclusive = any(row.get("compute_mode") == "Exclusive_Process" for row in answer.rows)
     return {"processes": processes[:SHOWN], "count": len(processes), "unseen": unseen, "exclusive": exclusive}
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding, Status
+from allranks.text import count_of, join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, names, number, part, place, remote, split, verb
+from ..compare import Nodes, by_value, part, place, remote, split
 from ..host import CouldNotLook, Host
 
 ID = "gpu_count"
@@ -72,7 +73,7 @@ def _of_node(node: str, one: Mapping[str, Any]) -> List[Finding]:
     for why, lost in smi.by_said(one.get("lost") or [], "why").items():
         message = f"{smi.which_gpus(lost)} of {node} {'does' if len(lost) == 1 else 'do'} not answer"
         message += f" ({why})" if why else ""
-        message += f"; {number(int(one['answer']), 'other GPU')} {'does' if one['answer'] == 1 else 'do'}"
+        message += f"; {count_of(int(one['answer']), 'other GPU')} {'does' if one['answer'] == 1 else 'do'}"
         remedy = f"reboot {node}, or leave it out of the list; why: {_log(node)}"
         evidence = tuple(f"{gpu['pci']}: {why or 'listed by the driver, not by nvidia-smi'}" for gpu in lost)
         found.append(Finding(LOST, "fail", message, remedy, place([node], gpu=lost[0].get("gpu")), evidence))
@@ -100,16 +101,16 @@ def _fewer(request: Mapping[str, Any], looked: Nodes, there: Mapping[str, int]) 
     expected, ranks = request.get("expect_gpus"), request.get("nproc")
     if expected is not None:
         odd = {n: c for n, c in there.items() if c != int(expected)}
-        norm = f"{number(int(expected), 'GPU')} {'is' if int(expected) == 1 else 'are'} expected"
+        norm = f"{count_of(int(expected), 'GPU')} {'is' if int(expected) == 1 else 'are'} expected"
         return _against(odd, looked, norm, int(expected))
     if ranks is not None and not request.get("virtual"):
         odd = {n: c for n, c in there.items() if n in looked and c < int(ranks)}
-        return _against(odd, looked, f"{number(int(ranks), 'rank')} would run on it", int(ranks))
+        return _against(odd, looked, f"{count_of(int(ranks), 'rank')} would run on it", int(ranks))
     parted = split(there)
     if parted is None:
         return []
     if not parted.fine:
-        shown = "; ".join(f"{number(c, 'GPU')} on {names(nodes)}" for c, nodes in by_value(there).items())
+        shown = "; ".join(f"{count_of(c, 'GPU')} on {join_names(nodes)}" for c, nodes in by_value(there).items())
         message = f"nodes have different numbers of GPUs: {shown}"
         return [Finding(ID, "warn", message, _look(looked, list(there)[-1]), place(list(there)))]
     norm = f"the other {len(parted.fine)} have {parted.norm}"
@@ -122,7 +123,8 @@ def _fewer(request: Mapping[str, Any], looked: Nodes, there: Mapping[str, int]) 
 def _against(odd: Mapping[str, int], looked: Nodes, norm: str, wanted: int, status: Status = "fail") -> List[Finding]:
     found = []
     for count, nodes in by_value(odd).items():
-        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} {number(count, 'GPU') if count else 'no GPU'}; {norm}"
+        gpus = count_of(count, "GPU") if count else "no GPU"
+        message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} {gpus}; {norm}"
         idle = len((looked.get(nodes[0]) or {}).get("idle") or [])
         label, how, remedy = ID, status, _look(looked, nodes[0])
         if count > wanted:

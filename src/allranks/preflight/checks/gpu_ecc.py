@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, differences, number, part, place, remote
+from ..compare import Nodes, differences, part, place, remote
 from ..host import Host
 
 ID = "gpu_ecc"
@@ -67,17 +68,20 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
 
 def _finding(node: str, gpu: Mapping[str, Any], amd: bool) -> Finding:
     which, index, where = smi.which_gpus([gpu]), gpu.get("gpu"), place([node], gpu=gpu.get("gpu"))
-    look = remote(node, "amd-smi", "metric", "-k", "-g", str(index)) if amd else remote(
-        node, "nvidia-smi", "-q", "-d", "ECC,ROW_REMAPPER", "-i", str(index))  # fmt: skip
+    look = (
+        remote(node, "amd-smi", "metric", "-k", "-g", str(index))
+        if amd
+        else remote(node, "nvidia-smi", "-q", "-d", "ECC,ROW_REMAPPER", "-i", str(index))
+    )
     if gpu.get("volatile"):
         since = "since boot" if amd else "since its driver was loaded"
-        message = f"{which} of {node} had {number(int(gpu['volatile']), 'uncorrectable memory error')} {since}"
+        message = f"{which} of {node} had {count_of(int(gpu['volatile']), 'uncorrectable memory error')} {since}"
         reset = "reboot it"
         if not amd:
             reset = f"reset the GPU ({remote(node, 'sudo', 'nvidia-smi', '-r', '-i', str(index))}) or reboot it"
         remedy = f"leave {node} out, or {reset}; if errors come back, replace the GPU; look: {look}"
         return Finding(LABEL, "fail", message, remedy, where, (f"uncorrected volatile: {gpu['volatile']}",))
-    message = f"{which} of {node} has had {number(int(gpu.get('sram') or 0), 'uncorrectable SRAM error')} in its life"
+    message = f"{which} of {node} has had {count_of(int(gpu.get('sram') or 0), 'uncorrectable SRAM error')} in its life"
     if gpu.get("over"):
         message += ", more than NVIDIA's threshold for a replacement"
     remedy = f"have the GPU tested or replaced; look: {look}"

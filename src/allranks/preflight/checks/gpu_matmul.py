@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding, Status
+from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, number, part, place, remote
+from ..compare import Nodes, part, place, remote
 from ..host import Host, ask
 
 ID = "gpu_matmul"
@@ -103,7 +104,7 @@ def _slow(node: str, slow: List[Mapping[str, Any]], alike: List[float]) -> Findi
     less = round(100 - 100 * worst / usual)
     does = "multiplies" if len(slow) == 1 else "multiply"
     message = f"{smi.which_gpus(slow)} of {node} {does} matrices at {worst:.0f} TFLOP/s"
-    message += f", {less} % less than the median of {number(len(alike), 'GPU')} of the model ({usual:.0f})"
+    message += f", {less} % less than the median of {count_of(len(alike), 'GPU')} of the model ({usual:.0f})"
     indices = ",".join(str(one.get("gpu")) for one in slow)
     look = remote(node, "nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK,TEMPERATURE,POWER", "-i", indices)
     remedy = f"look for heat, a power limit or low clocks: {look}"

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
 from .. import smi
-from ..compare import Nodes, by_value, differences, names, part, place, remote
+from ..compare import Nodes, by_value, differences, part, place, remote
 from ..host import Host
 
 ID = "gpu_mode"
@@ -71,7 +72,7 @@ def _differ(what: str, option: str, words: Mapping[str, str], modes: Mapping[str
     for shown, nodes in by_value(mixed).items():
         most = max(modes[nodes[0]].items(), key=lambda item: len(item[1]))[0]
         command = remote(nodes[0], "sudo", "nvidia-smi", option, words.get(str(most)) or next(iter(words.values())))
-        message = f"the {what} differs among the GPUs of {names(nodes)}: {shown}"
+        message = f"the {what} differs among the GPUs of {join_names(nodes)}: {shown}"
         found.append(Finding(ID, "warn", message, f"set it alike on all GPUs: {command}", place(nodes)))
     return found
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, differences, names, part, place, remote, verb
+from ..compare import Nodes, by_value, differences, part, place, remote
 from ..host import Host
 
 ID = "gpu_model"
@@ -27,8 +28,13 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
         return _counted("nvidia", [(smi.known(r["name"]), smi.number(r["memory.total"])) for r in answer.rows])
     found = smi.amd_smi(host, "static", "-a", "-v")
     if found is not None:
-        return _counted("amd", [(str(part(gpu, "asic").get("market_name") or ""),
-                                 smi.integer(part(gpu, "vram").get("size"))) for gpu in found])  # fmt: skip
+        return _counted(
+            "amd",
+            [
+                (str(part(gpu, "asic").get("market_name") or ""), smi.integer(part(gpu, "vram").get("size")))
+                for gpu in found
+            ],
+        )
     cards = smi.rocm_smi(host, "--showproductname", "--showmeminfo", "vram")
     if cards is None:
         return None
@@ -62,7 +68,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
     mixed = {n: ", ".join(v) for n, v in kinds.items() if len(v) > 1}
     for shown, nodes in by_value(mixed).items() if not found else []:
-        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} GPUs of several models: {shown}"
+        message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} GPUs of several models: {shown}"
         remedy = f"keep to one with --env CUDA_VISIBLE_DEVICES=…; look: {_look(looked, nodes[0])}"
         found.append(Finding(ID, "warn", message, remedy, place(nodes)))
     return found

@@ -12,9 +12,10 @@ import re
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, differences, number, part, place, remote
+from ..compare import Nodes, differences, part, place, remote
 from ..host import Host
 
 ID = "gpu_nvlink"
@@ -95,8 +96,16 @@ def _fabric(node: str, one: Mapping[str, Any]) -> List[Finding]:
     remedy += remote(node, "journalctl", "-u", "nvidia-fabricmanager", "-n", "50")
     for said, gpus in smi.by_said(one.get("fabric") or [], "said").items():
         message = f"the NVSwitch fabric is not ready for {smi.which_gpus(gpus)} of {node}: {said}"
-        found.append(Finding("fabric-manager", "fail", message, remedy, place([node], gpu=gpus[0].get("gpu")),
-                             (f"fabric.state: {said}",)))  # fmt: skip
+        found.append(
+            Finding(
+                "fabric-manager",
+                "fail",
+                message,
+                remedy,
+                place([node], gpu=gpus[0].get("gpu")),
+                (f"fabric.state: {said}",),
+            )
+        )
     if one.get("manager") and not found:
         message = f"{node} has NVSwitches, but its fabric manager does not run (systemd: {one['manager']})"
         found.append(Finding("fabric-manager", "warn", message, remedy, place([node])))
@@ -117,7 +126,7 @@ def _down(links: Mapping[str, Any]) -> List[str]:
 def _links(node: str, index: str, links: Mapping[str, Any]) -> Finding:
     _, active, inactive = links[index]
     most = max(other[1] for other in links.values())
-    message = f"GPU {index} of {node} has {number(active, 'active NVLink')}; most of its GPUs have {most}"
+    message = f"GPU {index} of {node} has {count_of(active, 'active NVLink')}; most of its GPUs have {most}"
     message += f" (inactive: {', '.join(str(n) for n in inactive)})" if inactive and active else ""
     remedy = f"reset the GPUs or reboot {node}; if it stays, a board or cable is at fault: "
     remedy += remote(node, "nvidia-smi", "nvlink", "-e", "-i", index)

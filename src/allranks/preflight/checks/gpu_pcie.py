@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
 from .. import smi
-from ..compare import Nodes, names, place, remote
+from ..compare import Nodes, place, remote
 from ..host import Host
 
 ID = "gpu_pcie"
@@ -35,8 +36,9 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
         if not (width.isdigit() and most.isdigit() and 0 < int(width) <= 32 and 0 < int(most) <= 32):
             continue  # virtual machines show 0 or 255, a dead link 63
         ids = [(host.text(f"{path}/{name}", 16) or "")[2:] for name in ("vendor", "device")]
-        found.append({"pci": smi.short(path.rpartition("/")[2]), "device": ":".join(ids), "width": int(width),
-                      "most": int(most)})  # fmt: skip
+        found.append(
+            {"pci": smi.short(path.rpartition("/")[2]), "device": ":".join(ids), "width": int(width), "most": int(most)}
+        )
     return found[: smi.MOST] or None
 
 
@@ -66,7 +68,7 @@ def _usual(widths: List[int]) -> int:
 
 def _finding(node: str, width: int, most: int, usual: int, gpus: List[Mapping[str, Any]]) -> Finding:
     pcis = [str(gpu["pci"]) for gpu in gpus]
-    which = f"the GPU at {pcis[0]}" if len(pcis) == 1 else f"the GPUs at {names(pcis)}"
+    which = f"the GPU at {pcis[0]}" if len(pcis) == 1 else f"the GPUs at {join_names(pcis)}"
     message = f"{which} of {node} {'uses' if len(pcis) == 1 else 'use'} {width} of {most} PCIe lanes"
     message += f"; most GPUs of this model use {usual}" if usual > width else ""
     look = remote(node, "sudo", "lspci", "-vv", "-s", pcis[0])

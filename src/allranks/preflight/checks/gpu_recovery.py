@@ -34,8 +34,9 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     if not any(actions.values()):
         actions.update(_in_full(smi.nvidia_smi(host, "-q").out))
     told = [row for row in answer.rows if actions.get(row["pci"])]
-    asking = [{**smi.gpu_of(row), "action": actions[row["pci"]][:50]} for row in told
-              if actions[row["pci"]] not in NOTHING]  # fmt: skip
+    asking = [
+        {**smi.gpu_of(row), "action": actions[row["pci"]][:50]} for row in told if actions[row["pci"]] not in NOTHING
+    ]
     return {"gpus": len(told), "asking": asking} if told else None
 
 
@@ -58,8 +59,16 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         for action, gpus in smi.by_said(part(facts, ID).get("asking") or [], "action").items():
             status: Status = "warn" if action == DRAIN else "fail"
             message = f"{smi.which_gpus(gpus)} of {node} {'needs' if len(gpus) == 1 else 'need'} recovery: {action}"
-            found.append(Finding("cuda-device-unavailable", status, message, _remedy(node, str(action), gpus),
-                                 place([node], gpu=gpus[0].get("gpu")), (f"{FIELD}: {action}",)))  # fmt: skip
+            found.append(
+                Finding(
+                    "cuda-device-unavailable",
+                    status,
+                    message,
+                    _remedy(node, str(action), gpus),
+                    place([node], gpu=gpus[0].get("gpu")),
+                    (f"{FIELD}: {action}",),
+                )
+            )
     return found
 
 

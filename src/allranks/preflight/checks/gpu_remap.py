@@ -11,17 +11,23 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, number, part, place, remote
+from ..compare import Nodes, part, place, remote
 from ..host import Host
 
 ID = "gpu_remap"
 GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 190.0
-COLUMNS = ("gpu_bus_id", "remapped_rows.correctable", "remapped_rows.uncorrectable", "remapped_rows.pending",
-           "remapped_rows.failure")  # fmt: skip
+COLUMNS = (
+    "gpu_bus_id",
+    "remapped_rows.correctable",
+    "remapped_rows.uncorrectable",
+    "remapped_rows.pending",
+    "remapped_rows.failure",
+)
 NONE_LEFT = "remapped_rows.histogram.none"  # only newer drivers know it
 
 
@@ -43,8 +49,15 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
         pci, pending, failed = smi.short(values[0]), _is_yes(values[3]), _is_yes(values[4])
         if pending or failed or full.get(pci):
             rows = sum(int(smi.number(value) or 0) for value in values[1:3])
-            bad.append({**smi.gpu_of({**index.get(pci, {}), "pci": pci}), "rows": rows, "pending": pending,
-                        "failed": failed, "full": full.get(pci, 0)})  # fmt: skip
+            bad.append(
+                {
+                    **smi.gpu_of({**index.get(pci, {}), "pci": pci}),
+                    "rows": rows,
+                    "pending": pending,
+                    "failed": failed,
+                    "full": full.get(pci, 0),
+                }
+            )
     return {"gpus": looked, "bad": bad[: smi.MOST]} if looked else None
 
 
@@ -74,5 +87,5 @@ def _finding(node: str, gpu: Mapping[str, Any]) -> Finding:
         reset = remote(node, "sudo", "nvidia-smi", "-r", "-i", index)
         remedy = f"end what uses it and reset it: {reset}, or reboot {node}"
         return Finding("ecc-error", "warn", message, remedy, where, evidence)
-    message = f"{which} of {node} has {number(int(gpu['full']), 'bank')} of memory without spare rows"
+    message = f"{which} of {node} has {count_of(int(gpu['full']), 'bank')} of memory without spare rows"
     return Finding("ecc-error", "warn", message, f"plan its replacement; look: {look}", where, evidence)

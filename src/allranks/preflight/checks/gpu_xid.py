@@ -157,8 +157,9 @@ def _finding(node: str, code: int, gpus: List[Mapping[str, Any]]) -> Finding:
     message += f", {count} times" if count > 1 else ""
     message += f", {'last ' if count > 1 else ''}{_ago(min(agos))}" if agos else " since boot"
     evidence = tuple(str(gpu["line"]) for gpu in gpus[:4])
-    return Finding(kind.label, status, message, _remedy(node, kind.action, gpus), place([node], gpu=gpus[0].get("gpu")),
-                   evidence)  # fmt: skip
+    return Finding(
+        kind.label, status, message, _remedy(node, kind.action, gpus), place([node], gpu=gpus[0].get("gpu")), evidence
+    )
 
 
 def _remedy(node: str, action: str, gpus: List[Mapping[str, Any]]) -> str:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, names, others, part, place, remote, verb
+from ..compare import Nodes, by_value, others, part, place, remote
 from ..host import CouldNotLook, Host
 
 ID = "gpudirect"
@@ -80,7 +81,8 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     found = []
     for why, nodes in by_value(lacking).items():
         module = "nvidia_peermem" if looked[nodes[0]].get("vendor") == "nvidia" else "amdkfd peer memory"
-        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} no GPUDirect RDMA: {module} is not loaded, and {why}"
+        have = plural(len(nodes), "has", "have")
+        message = f"{join_names(nodes)} {have} no GPUDirect RDMA: {module} is not loaded, and {why}"
         message += others(nodes, fine, "have it", "has it")
         remedy = remote(nodes[0], "sudo", "modprobe", "nvidia-peermem")
         if module != "nvidia_peermem":

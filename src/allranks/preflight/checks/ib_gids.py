@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, others, part, place, remote
+from ..compare import Nodes, by_value, others, part, place, remote
 from ..host import Host
 
 ID = "ib_gids"
@@ -77,7 +78,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         fine = [n for n, entries in having.items() if _has_v2(entries)]
         lacking = [n for n in having if n not in fine]
         if lacking and fine and len(fine) >= len(lacking):
-            message = f"{_said(port)} on {names(lacking)} has no RoCE v2 address for IPv4"
+            message = f"{_said(port)} on {join_names(lacking)} has no RoCE v2 address for IPv4"
             message += others(lacking, fine, "have one", "has one")
             found.append(_finding(lacking, port, message))
     return found + _none_at_all(looked, facts_by_node)
@@ -113,7 +114,7 @@ def _wrong_index(looked: Nodes) -> List[Finding]:
             wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {what} of {_said(port)}")
     found = []
     for text, nodes in by_value(wrong).items():
-        message = f"{text} on {names(nodes)}"
+        message = f"{text} on {join_names(nodes)}"
         remedy = "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the entry for each port) or name one of type v2: "
         remedy += remote(nodes[0], "show_gids")
         found.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
@@ -132,5 +133,5 @@ def _none_at_all(looked: Nodes, facts_by_node: Nodes) -> List[Finding]:
     if anywhere or not nodes:
         return []
     port = next(iter(looked[nodes[0]]["ports"]))
-    message = f"no active RoCE port of {names(nodes)} has an IP address: RoCE reaches no other subnet"
+    message = f"no active RoCE port of {join_names(nodes)} has an IP address: RoCE reaches no other subnet"
     return [_finding(nodes, port, message)]

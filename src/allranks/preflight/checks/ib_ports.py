@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, differences, names, number, others, part, place, remote, verb
+from ..compare import Nodes, by_value, differences, others, part, place, remote
 from ..host import Host
 
 ID = "ib_ports"
@@ -51,7 +52,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         for d in differences(f"rate of {_said(port)}", rates):
             message = d.message
             if d.norm is not None:
-                message = f"{_said(port)} on {names(d.nodes)} runs at {d.value}"
+                message = f"{_said(port)} on {join_names(d.nodes)} runs at {d.value}"
                 message += others(d.nodes, [n for n in rates if rates[n] == d.norm], f"have {d.norm}", f"has {d.norm}")
             remedy = f"reseat or replace the cable, see both ends: {_look(d.nodes[0], port)}"
             found.append(Finding(LABEL, "warn", message, remedy, place(d.nodes, interface=port.partition("/")[0])))
@@ -63,8 +64,8 @@ def _is_up(values: Optional[Mapping[str, str]]) -> bool:
 
 
 def _said(port: str) -> str:
-    device, _, number = port.partition("/")
-    return device if number == "1" else f"{device} port {number}"
+    device, _, count_of = port.partition("/")
+    return device if count_of == "1" else f"{device} port {count_of}"
 
 
 def _down(port: str, looked: Nodes) -> List[Finding]:
@@ -77,12 +78,19 @@ def _down(port: str, looked: Nodes) -> List[Finding]:
     for state, nodes in by_value({n: f"{v['state']} ({v['phys']})" for n, v in down.items()}).items():
         one = down[nodes[0]]
         hint = HINTS.get(one["phys"]) or HINTS.get(one["state"]) or ""
-        message = f"{_said(port)} on {names(nodes)} is {state}{': ' + hint if hint else ''}"
+        message = f"{_said(port)} on {join_names(nodes)} is {state}{': ' + hint if hint else ''}"
         message += others(nodes, up, "have it ACTIVE", "has it ACTIVE")
         remedy = f"see cable, switch port and subnet manager: {_look(nodes[0], port)}"
-        found.append(Finding(LABEL, "warn", message, remedy, place(nodes, interface=port.partition("/")[0]),
-                             tuple(f"{n}: {port} state {v['state']}, phys_state {v['phys']}"
-                                   for n, v in list(down.items())[:4])))  # fmt: skip
+        found.append(
+            Finding(
+                LABEL,
+                "warn",
+                message,
+                remedy,
+                place(nodes, interface=port.partition("/")[0]),
+                tuple(f"{n}: {port} state {v['state']}, phys_state {v['phys']}" for n, v in list(down.items())[:4]),
+            )
+        )
     return found
 
 
@@ -103,7 +111,7 @@ def _fewer(looked: Nodes, facts_by_node: Nodes) -> List[Finding]:
             continue
         message = d.message
         if d.norm is not None:
-            message = f"{names(nodes)} {verb(nodes, 'has', 'have')} {number(d.value, 'active RDMA port')}"
+            message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} {count_of(d.value, 'active RDMA port')}"
             fine = [n for n in counts if counts[n] == d.norm]
             message += others(nodes, fine, f"have {d.norm}", f"has {d.norm}")
         remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat', '-l')}; {remote(nodes[0], 'lspci')}"

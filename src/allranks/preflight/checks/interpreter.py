@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, differing, names, others, part, place, remote, verb
+from ..compare import Nodes, by_value, differing, others, part, place, remote
 
 ID = "interpreter"
 GROUP = "software"
@@ -33,7 +34,7 @@ def _absent(looked: Nodes, fine: list[str]) -> list[Finding]:
     how = str(looked[absent[0]].get("how") or "python3 on PATH")
     rule, _, word = how.partition(": ")
     wanted = f"{word} (from {rule})" if word else how
-    message = f"{names(absent)} {verb(absent, 'has', 'have')} no {wanted}"
+    message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {wanted}"
     message += others(absent, fine, "have it", "has it")
     remedy = f"name a python that every node has with --python; look: ssh {absent[0]} 'ls /usr/bin/python3*'"
     return [Finding("remote-path-missing", "fail", message, remedy, place(absent))]
@@ -44,8 +45,15 @@ def _broken(request: Mapping[str, Any], looked: Nodes) -> list[Finding]:
     found = []
     for error, nodes in by_value(broken).items():
         path = looked[nodes[0]].get("path") or request.get("python") or "the training interpreter"
-        found.append(Finding(_LABEL, "fail", f"{path} on {names(nodes)}: {error}",
-                             remote(nodes[0], str(path), "--version"), place(nodes)))  # fmt: skip
+        found.append(
+            Finding(
+                _LABEL,
+                "fail",
+                f"{path} on {join_names(nodes)}: {error}",
+                remote(nodes[0], str(path), "--version"),
+                place(nodes),
+            )
+        )
     return found
 
 
@@ -59,7 +67,7 @@ def _lacking(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
     for module, nodes in lacking.items():
         path = str(works[nodes[0]].get("path"))
         fine = [node for node in works if node not in nodes]
-        message = f"{names(nodes)} {verb(nodes, 'has', 'have')} no module {module} in {path}, which "
+        message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no module {module} in {path}, which "
         message += f"{_needed_by(request, module)} needs{others(nodes, fine, 'have it', 'has it')}"
         install = remote(nodes[0], path, "-m", "pip", "install", module)
         remedy = f"{install}, or choose another with --python"
@@ -84,9 +92,10 @@ def _too_old(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
     if not old:
         return []
     one = works[old[0]]
-    message = f"{one.get('path')} on {names(old)} is Python {one.get('version')}; ranks need 3.8 or newer"
-    return [Finding(_LABEL, "fail", message, "name a newer one with --python, or activate it with --prelude",
-                    place(old))]  # fmt: skip
+    message = f"{one.get('path')} on {join_names(old)} is Python {one.get('version')}; ranks need 3.8 or newer"
+    return [
+        Finding(_LABEL, "fail", message, "name a newer one with --python, or activate it with --prelude", place(old))
+    ]
 
 
 def _minor(interpreter: Mapping[str, Any]) -> tuple[int, ...]:
@@ -101,7 +110,7 @@ def _torch(works: Nodes) -> list[Finding]:
     if not without or not having:
         return []
     path = works[without[0]].get("path")
-    message = f"{path} on {names(without)} has no torch{others(without, having, 'have it', 'has it')}"
+    message = f"{path} on {join_names(without)} has no torch{others(without, having, 'have it', 'has it')}"
     version = str(works[having[0]].get("torch")).partition("+")[0]
     install = remote(without[0], str(path), "-m", "pip", "install", f"torch=={version}")
     remedy = f"{install}, or choose another with --python"

@@ -18,11 +18,17 @@ GROUP = "host"
 LEVEL = "quick"
 SAID = {
     "kernel": ("kernel", "boot the same kernel on all; look: {}", ("uname", "-r")),
-    "os": ("operating system", "use one image for all nodes, or one container image (--wrap); look: {}",
-           ("cat", "/etc/os-release")),
-    "libc": ("C library", "compiled extensions may not load on the older one: use one image; look: {}",
-             ("ldd", "--version")),
-}  # fmt: skip
+    "os": (
+        "operating system",
+        "use one image for all nodes, or one container image (--wrap); look: {}",
+        ("cat", "/etc/os-release"),
+    ),
+    "libc": (
+        "C library",
+        "compiled extensions may not load on the older one: use one image; look: {}",
+        ("ldd", "--version"),
+    ),
+}
 
 
 def collect(host: Host) -> Optional[Dict[str, Any]]:

@@ -11,8 +11,9 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, place, remote
+from ..compare import Nodes, by_value, place, remote
 from ..host import Host, kernel_text
 
 ID = "kernel_log"
@@ -39,36 +40,66 @@ class Kind(NamedTuple):
 
 DISK = "look: {smart}; replace the disk, or keep data and checkpoints off it"
 KINDS = {
-    "lockup": Kind("a CPU lockup", r"BUG: soft lockup|hard LOCKUP|[Ww]atchdog detected hard",
-                   "reboot {node}; if it comes back: firmware, kernel or hardware", days=1),
-    "hung": Kind("a task that hung in the kernel", r"INFO: task .{1,40}:\d+ blocked for more than \d+ seconds",
-                 "a disk or file server does not answer: {log}", days=1),
-    "oom": Kind("a process killed for lack of memory",
-                r"(?:Out of memory|Memory cgroup out of memory).{0,120}[Kk]ill(?:ed)? process|^Killed process \d+",
-                "fewer data-loader workers or a smaller batch, or a larger memory limit; {log}",
-                "host-out-of-memory", days=1),
-    "nfs": Kind("an NFS server that did not answer", r"nfs: server \S+ not responding",
-                "see that the server and its network are up: {nfs}", days=1),
-    "disk": Kind("a failing disk",
-                 r"(?:I/O error, dev |critical \w{1,20} error, dev |Buffer I/O error on dev(?:ice)? )"
-                 r"|nvme\d{0,4}n?\d{0,4}: (?:I/O .{0,80}QID \d{1,6} timeout|I/O tag .{0,80}timeout"
-                 r"|controller is down|Removing after probe"
-                 r"|Device not ready; aborting|Disabling device after reset failure)", DISK),
-    "filesystem": Kind("a damaged file system",
-                       r"EXT[234]-fs error|EXT4-fs .{0,80}Remounting filesystem read-only|BTRFS (?:error|critical)"
-                       r"|XFS \(\S+\): (?:Corruption|Metadata (?:corruption|CRC error)|Internal error"
-                       r"|xfs_do_force_shutdown|log I/O error|metadata I/O error|.{0,200}[Ss]hutting down filesystem)",
-                       "unmount it and run fsck or xfs_repair; {log}"),
-    "hardware": Kind("an uncorrected hardware error (memory, processor or bus)",
-                     r"\[Hardware Error\]: (?:event severity: (?:fatal|recoverable)|.{0,80}Uncorrected)"
-                     r"|EDAC .{0,80}\b\d{1,9} UE\b|Machine Check Exception: 0*[1-9a-f]"
-                     r"|mce: .{0,80}[Uu]ncorrected|Memory failure: 0x",
-                     "leave {node} out and have it looked at: {ras}"),
-    "corrected": Kind("many corrected memory errors", r"EDAC .{0,80}\b\d{1,9} CE\b",
-                      "have the memory module looked at: {ras}", days=1, least=10),
-    "pcie": Kind("a fatal PCIe error", r"(?:severity=|AER: .{0,80})Uncorrect\w{1,20} \(Fatal\)",
-                 "reseat or replace the device named in the line: {log}"),
-}  # fmt: skip
+    "lockup": Kind(
+        "a CPU lockup",
+        r"BUG: soft lockup|hard LOCKUP|[Ww]atchdog detected hard",
+        "reboot {node}; if it comes back: firmware, kernel or hardware",
+        days=1,
+    ),
+    "hung": Kind(
+        "a task that hung in the kernel",
+        r"INFO: task .{1,40}:\d+ blocked for more than \d+ seconds",
+        "a disk or file server does not answer: {log}",
+        days=1,
+    ),
+    "oom": Kind(
+        "a process killed for lack of memory",
+        r"(?:Out of memory|Memory cgroup out of memory).{0,120}[Kk]ill(?:ed)? process|^Killed process \d+",
+        "fewer data-loader workers or a smaller batch, or a larger memory limit; {log}",
+        "host-out-of-memory",
+        days=1,
+    ),
+    "nfs": Kind(
+        "an NFS server that did not answer",
+        r"nfs: server \S+ not responding",
+        "see that the server and its network are up: {nfs}",
+        days=1,
+    ),
+    "disk": Kind(
+        "a failing disk",
+        r"(?:I/O error, dev |critical \w{1,20} error, dev |Buffer I/O error on dev(?:ice)? )"
+        r"|nvme\d{0,4}n?\d{0,4}: (?:I/O .{0,80}QID \d{1,6} timeout|I/O tag .{0,80}timeout"
+        r"|controller is down|Removing after probe"
+        r"|Device not ready; aborting|Disabling device after reset failure)",
+        DISK,
+    ),
+    "filesystem": Kind(
+        "a damaged file system",
+        r"EXT[234]-fs error|EXT4-fs .{0,80}Remounting filesystem read-only|BTRFS (?:error|critical)"
+        r"|XFS \(\S+\): (?:Corruption|Metadata (?:corruption|CRC error)|Internal error"
+        r"|xfs_do_force_shutdown|log I/O error|metadata I/O error|.{0,200}[Ss]hutting down filesystem)",
+        "unmount it and run fsck or xfs_repair; {log}",
+    ),
+    "hardware": Kind(
+        "an uncorrected hardware error (memory, processor or bus)",
+        r"\[Hardware Error\]: (?:event severity: (?:fatal|recoverable)|.{0,80}Uncorrected)"
+        r"|EDAC .{0,80}\b\d{1,9} UE\b|Machine Check Exception: 0*[1-9a-f]"
+        r"|mce: .{0,80}[Uu]ncorrected|Memory failure: 0x",
+        "leave {node} out and have it looked at: {ras}",
+    ),
+    "corrected": Kind(
+        "many corrected memory errors",
+        r"EDAC .{0,80}\b\d{1,9} CE\b",
+        "have the memory module looked at: {ras}",
+        days=1,
+        least=10,
+    ),
+    "pcie": Kind(
+        "a fatal PCIe error",
+        r"(?:severity=|AER: .{0,80})Uncorrect\w{1,20} \(Fatal\)",
+        "reseat or replace the device named in the line: {log}",
+    ),
+}
 COMPILED = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}
 
 
@@ -105,9 +136,17 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         logged = {n: f[ID][name] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping) and name in f[ID]}
         for _, nodes in by_value({n: v.get("line") for n, v in logged.items()}).items():
             one = logged[nodes[0]]
-            message = f"the kernel of {names(nodes)} logged {kind.what}{_when(kind, one)}"
-            found.append(Finding(kind.label, "warn", message, _remedy(kind, nodes[0], str(one["line"])), place(nodes),
-                                 (str(one["line"]),)))  # fmt: skip
+            message = f"the kernel of {join_names(nodes)} logged {kind.what}{_when(kind, one)}"
+            found.append(
+                Finding(
+                    kind.label,
+                    "warn",
+                    message,
+                    _remedy(kind, nodes[0], str(one["line"])),
+                    place(nodes),
+                    (str(one["line"]),),
+                )
+            )
     return found
 
 
@@ -116,9 +155,12 @@ def _remedy(kind: Kind, node: str, line: str) -> str:
     disk = ("-a", f"/dev/{device.group(1)}") if device else ("--scan",)
     log = f"ssh {node} 'sudo dmesg -T | tail -n 200'"
     return kind.remedy.format(
-        node=node, log=log, nfs=remote(node, "nfsstat", "-m"), smart=remote(node, "sudo", "smartctl", *disk),
+        node=node,
+        log=log,
+        nfs=remote(node, "nfsstat", "-m"),
+        smart=remote(node, "sudo", "smartctl", *disk),
         ras=remote(node, "sudo", "ras-mc-ctl", "--errors"),
-    )  # fmt: skip
+    )
 
 
 def _when(kind: Kind, one: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ import json
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, names, part, place, remote, target
+from ..compare import Nodes, part, place, remote, target
 from ..host import Host
 
 ID = "leftovers"
@@ -25,8 +26,21 @@ YOUNG = 60.0  # seconds in which a run may not have written its journal yet
 TICKS = 100  # USER_HZ, fixed at 100 for all that reads /proc (time(7))
 MOST = 50
 # Where one of these is process 1 (a container), its children are its own, not orphans.
-OWN_INITS = ("python", "torchrun", "accelerate", "deepspeed", "colossalai", "pt_main", "bash", "sh", "dash", "slurm",
-             "mpirun", "orted", "prte")  # fmt: skip
+OWN_INITS = (
+    "python",
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "colossalai",
+    "pt_main",
+    "bash",
+    "sh",
+    "dash",
+    "slurm",
+    "mpirun",
+    "orted",
+    "prte",
+)
 BASES = ("/tmp", "/var/tmp", "/dev/shm")
 
 
@@ -160,7 +174,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         nodes = list(having)
         count = sum(map(len, having.values()))
         what = "a process" if count == 1 else f"{count} processes"
-        message = f"{what} of the earlier run {run} still {'runs' if count == 1 else 'run'} on {names(nodes)}: "
+        message = f"{what} of the earlier run {run} still {'runs' if count == 1 else 'run'} on {join_names(nodes)}: "
         message += _some(having[nodes[0]])
         remedy = f"allranks clean --leftovers {target(request)}"
         found.append(Finding("orphan-process", "warn", message, remedy, place(nodes), _evidence(having)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, part, place, size
+from ..compare import Nodes, by_value, part, place, size
 
 ID = "limits"
 GROUP = "host"
@@ -25,7 +26,7 @@ def _files(facts_by_node: Nodes) -> list[Finding]:
     small = {n: v for n, v in values.items() if v is not None and 0 <= v < FEW_FILES}
     found = []
     for value, nodes in by_value(small).items():
-        message = f"a process on {names(nodes)} may open {value} files at most"
+        message = f"a process on {join_names(nodes)} may open {value} files at most"
         remedy = f"raise nofile in /etc/security/limits.conf of {nodes[0]} to 65536 or more"
         found.append(Finding("too-many-open-files", "warn", message, remedy, place(nodes)))
     return found
@@ -40,7 +41,9 @@ def _memlock(facts_by_node: Nodes) -> list[Finding]:
             small[node] = value
     found = []
     for value, nodes in by_value(small).items():
-        message = f"a process on {names(nodes)} may lock {size(value)} of memory, too little for InfiniBand or RoCE"
+        message = (
+            f"a process on {join_names(nodes)} may lock {size(value)} of memory, too little for InfiniBand or RoCE"
+        )
         remedy = f"set memlock to unlimited in /etc/security/limits.conf of {nodes[0]} and log in again"
         found.append(Finding("memlock-limit", "warn", message, remedy, place(nodes)))
     return found

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, names, part, place, verb
+from ..compare import Nodes, part, place
 
 ID = "logind"
 GROUP = "host"
@@ -27,7 +28,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     if not kills:
         return []
     user = part(facts_by_node[kills[0]], "identity").get("user") or "$USER"
-    message = f"logind on {names(kills)} {verb(kills, 'ends', 'end')} all processes of a session with it "
+    message = f"logind on {join_names(kills)} {plural(len(kills), 'ends', 'end')} all processes of a session with it "
     message += "(KillUserProcesses=yes): there the ssh connection is the lease"
     remedy = f"sudo loginctl enable-linger {user}, or KillExcludeUsers=root {user} in /etc/systemd/logind.conf"
     return [Finding(ID, "warn", message, remedy, place(kills))]

@@ -6,8 +6,9 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 from allranks.findings import Finding
 from allranks.settings.secrets import redact_text
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, part, part_error, place
+from ..compare import Nodes, by_value, part, part_error, place
 
 ID = "look"
 GROUP = "host"
@@ -32,11 +33,11 @@ def failed_look(nodes: Sequence[str], error: str) -> Finding:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = f": {lines[-1][:300]}" if lines else ""
     remedy = "try the --prelude by hand in bash on the node; `|| true` behind a command lets it fail"
-    message = f"{names(nodes)}: {sentence}{last}"
+    message = f"{join_names(nodes)}: {sentence}{last}"
     return Finding("remote-path-missing", "fail", message, remedy, place(nodes), tuple(lines[-3:]))
 
 
 def _went_on(nodes: Sequence[str], remark: str) -> Finding:
     sentence = redact_text(remark).partition("\n")[0]
-    message = f"{names(nodes)}: {sentence}, by a condition at its end: it counts as done"
+    message = f"{join_names(nodes)}: {sentence}, by a condition at its end: it counts as done"
     return Finding(ID, "warn", message, "let the file end with `true`", place(nodes))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, differences, names, part, place, remote, size
+from ..compare import Nodes, by_value, differences, part, place, remote, size
 from ..host import Host
 
 ID = "more_limits"
@@ -114,7 +115,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
 
 def _small(limit: Limit, value: int, nodes: List[str], least: int, key: str) -> Finding:
     name = f"the {limit.name}" if " " in limit.name else limit.name
-    message = f"{name} on {names(nodes)} is {limit.show(value)}; {limit.show(least)} or more is safe"
+    message = f"{name} on {join_names(nodes)} is {limit.show(value)}; {limit.show(least)} or more is safe"
     return Finding(ID, "warn", message, _remedy(limit, nodes[0], key), place(nodes))
 
 

@@ -9,16 +9,38 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, differences, names, others, part, place, remote, split, verb
+from ..compare import Nodes, by_value, differences, others, part, place, remote, split
 from ..host import Host
 
 ID = "mounts"
 GROUP = "storage"
 LEVEL = "quick"
-NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "wekafs", "pvfs2", "afs", "panfs",
-           "glusterfs", "fuse.glusterfs", "fuse.ceph", "fuse.juicefs", "fuse.gcsfuse", "fuse.s3fs", "fuse.mount-s3",
-           "fuse.blobfuse2", "fuse.cvmfs2", "fuse.goofys")  # fmt: skip
+NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "lustre",
+    "ceph",
+    "beegfs",
+    "gpfs",
+    "wekafs",
+    "pvfs2",
+    "afs",
+    "panfs",
+    "glusterfs",
+    "fuse.glusterfs",
+    "fuse.ceph",
+    "fuse.juicefs",
+    "fuse.gcsfuse",
+    "fuse.s3fs",
+    "fuse.mount-s3",
+    "fuse.blobfuse2",
+    "fuse.cvmfs2",
+    "fuse.goofys",
+)
 DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs")
 OF_OTHERS = ("/var/lib/kubelet", "/var/lib/docker", "/var/lib/containers", "/run/", "/snap/", "/net/", "/cvmfs/")
 LATER = ("noauto", "x-systemd.automount", "comment=systemd.automount")
@@ -51,9 +73,11 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     network = {line.point: _export(line) for line in by_point.values() if _is_shared(line, automatic)}
     exports = [w[0] for w in (line.split() for line in (host.text("/etc/exports") or "").splitlines()) if w]
     return {
-        "absent": absent[:MOST], "read_only": read_only[:MOST], "network": dict(sorted(network.items())[:MOST]),
+        "absent": absent[:MOST],
+        "read_only": read_only[:MOST],
+        "network": dict(sorted(network.items())[:MOST]),
         "exports": [e for e in exports if e.startswith("/")][:MOST],
-    }  # fmt: skip
+    }
 
 
 def _read(text: str) -> List[Line]:
@@ -97,12 +121,15 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     absent = {n: tuple(v.get("absent") or ()) for n, v in looked.items()}
     found = []
     for points, nodes in by_value({n: p for n, p in absent.items() if p}).items():
-        message = f"{names(points)} of /etc/fstab {verb(points, 'is', 'are')} not mounted on {names(nodes)}"
+        message = (
+            f"{join_names(points)} of /etc/fstab {plural(len(points), 'is', 'are')} not mounted on {join_names(nodes)}"
+        )
         remedy = remote(nodes[0], "sudo", "mount", points[0] if len(points) == 1 else "-a")
         found.append(Finding(ID, "warn", message, remedy, place(nodes)))
     fallen = {n: tuple(v.get("read_only") or ()) for n, v in looked.items()}
     for points, nodes in by_value({n: p for n, p in fallen.items() if p}).items():
-        message = f"{names(points)} on {names(nodes)} {verb(points, 'is', 'are')} read-only, though /etc/fstab says rw"
+        are = plural(len(points), "is", "are")
+        message = f"{join_names(points)} on {join_names(nodes)} {are} read-only, though /etc/fstab says rw"
         look = f"ssh {nodes[0]} 'sudo dmesg -T | tail -n 200'"
         remedy = f"the kernel gave up writing after an error: {look}"
         found.append(Finding(ID, "warn", message, remedy, place(nodes)))
@@ -117,9 +144,10 @@ def _different(looked: Nodes, told: Set[Tuple[str, str]]) -> List[Finding]:
     found = []
     for point, export in points.items():
         values = {
-            n: (v.get("network") or {}).get(point) for n, v in looked.items()
+            n: (v.get("network") or {}).get(point)
+            for n, v in looked.items()
             if (n, point) not in told and not {point, export} & set(v.get("exports") or ())
-        }  # fmt: skip
+        }
         for nodes, message in _said(point, values):
             remedy = f"mount it on all, or leave it out of the run; look: {remote(nodes[0], 'findmnt', point)}"
             found.append(Finding(ID, "warn", message, remedy, place(nodes)))
@@ -135,13 +163,13 @@ def _said(point: str, values: Mapping[str, Any]) -> List[Tuple[List[str], str]]:
     found = []
     for value, nodes in parted.odd.items():
         if value is None:
-            message = f"{names(nodes)} {verb(nodes, 'has', 'have')} no mount {point}"
+            message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no mount {point}"
             message += others(nodes, parted.fine, "have it", "has it")
         elif parted.norm is None:
-            message = f"{names(nodes)} {verb(nodes, 'mounts', 'mount')} {value} at {point}"
+            message = f"{join_names(nodes)} {plural(len(nodes), 'mounts', 'mount')} {value} at {point}"
             message += others(nodes, parted.fine, "do not", "does not")
         else:
-            message = f"{names(nodes)} {verb(nodes, 'mounts', 'mount')} {value} at {point}"
+            message = f"{join_names(nodes)} {plural(len(nodes), 'mounts', 'mount')} {value} at {point}"
             message += others(nodes, parted.fine, f"mount {parted.norm}", f"mounts {parted.norm}")
         found.append((nodes, message))
     return found

@@ -61,8 +61,9 @@ def _lower(item: Blame, pairs: Tried, facts: Nodes, size: int) -> str:
     """On the node at fault, or the first of a link; with the interface it uses where that is known."""
     mine = next((r.get("local_address") for (a, _), r in pairs.items() if a == item.node), None)
     having = [
-        str(i["name"]) for i in facts[item.node].get("interfaces") or ()
+        str(i["name"])
+        for i in facts[item.node].get("interfaces") or ()
         if any(a["address"] == mine for a in i.get("addresses") or ())
-    ]  # fmt: skip
+    ]
     line = remote(item.node, "sudo", "ip", "link", "set", "dev", (having or ["IFACE"])[0], "mtu", str(size))
     return f"let ICMP 'fragmentation needed' through, or use one MTU everywhere: {line}"

@@ -12,8 +12,9 @@ import ipaddress
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, names, part, place, remote, verb
+from ..compare import Nodes, part, place, remote
 from ..host import Host
 
 Address = ipaddress.IPv4Address
@@ -54,12 +55,15 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     found = []
     if small:
         most = max(needs[n] for n in small)
-        message = f"{names(small)} {verb(small, 'shares', 'share')} networks with {most:,} addresses of the other nodes"
+        share = plural(len(small), "shares", "share")
+        message = f"{join_names(small)} {share} networks with {most:,} addresses of the other nodes"
         message += f", and the kernel keeps {looked[small[0]]['limit']:,} neighbours at most: packets will be lost"
         found.append(Finding("mtu-or-packet-loss", "fail", message, _remedy(small[0], most), place(small)))
     if tight:
         one = looked[tight[0]]
-        message = f"the kernel's table of neighbours on {names(tight)} has overflowed {one['full']:,} times since boot"
+        message = (
+            f"the kernel's table of neighbours on {join_names(tight)} has overflowed {one['full']:,} times since boot"
+        )
         message += f" ({one['entries']:,} of {one['limit']:,} in use): packets were dropped"
         remedy = _remedy(tight[0], max(one["entries"], needs[tight[0]]))
         found.append(Finding("mtu-or-packet-loss", "warn", message, remedy, place(tight)))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, differences, names, others, part, place, remote
+from ..compare import Nodes, differences, others, part, place, remote
 from ..host import Host
 
 ID = "nic"
@@ -57,7 +58,7 @@ def _speed(name: str, up: Nodes) -> List[Finding]:
     for d in differences(f"speed of {name}", speeds, _rate):
         message = d.message
         if d.norm is not None:
-            message = f"{name} on {names(d.nodes)} runs at {_rate(d.value)}"
+            message = f"{name} on {join_names(d.nodes)} runs at {_rate(d.value)}"
             fine = [n for n in speeds if speeds[n] == d.norm]
             message += others(d.nodes, fine, f"run at {_rate(d.norm)}", f"runs at {_rate(d.norm)}")
         remedy = f"see cable, transceiver and switch port: {remote(d.nodes[0], 'ethtool', name)}"
@@ -75,7 +76,7 @@ def _mtu(name: str, up: Nodes) -> List[Finding]:
     for d in differences(f"MTU of {name}", mtus):
         message = d.message
         if d.norm is not None:
-            message = f"the MTU of {name} on {names(d.nodes)} is {d.value}"
+            message = f"the MTU of {name} on {join_names(d.nodes)} is {d.value}"
             message += others(d.nodes, [n for n in mtus if mtus[n] == d.norm], f"have {d.norm}", f"has {d.norm}")
         wanted = d.norm or min(mtus.values())
         node = next(n for n in d.nodes if mtus[n] != wanted)
@@ -89,7 +90,7 @@ def _half(name: str, up: Nodes) -> List[Finding]:
     nodes = [n for n, v in up.items() if v.get("duplex") == "half" and v.get("device")]
     if not nodes:
         return []
-    message = f"{name} on {names(nodes)} runs at half duplex: one end negotiates and the other is fixed"
+    message = f"{name} on {join_names(nodes)} runs at half duplex: one end negotiates and the other is fixed"
     remedy = f"let both ends negotiate: {remote(nodes[0], 'sudo', 'ethtool', '-s', name, 'autoneg', 'on')}"
     return [Finding(ID, "warn", message, remedy, place(nodes, interface=name))]
 
@@ -100,7 +101,7 @@ def _down(name: str, having: Nodes) -> List[Finding]:
     found = []
     for d in differences(f"state of {name}", states):
         if d.norm == "up":
-            message = f"{name} on {names(d.nodes)} is down"
+            message = f"{name} on {join_names(d.nodes)} is down"
             message += others(d.nodes, [n for n in states if states[n] == "up"], "have it up", "has it up")
             remedy = f"see its cable and configuration: {remote(d.nodes[0], 'ip', 'link', 'show', name)}"
             found.append(Finding("node-network-down", "warn", message, remedy, place(d.nodes, interface=name)))

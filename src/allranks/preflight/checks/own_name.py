@@ -10,8 +10,9 @@ import ipaddress
 from typing import Any, Mapping, Sequence
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, names, place, verb
+from ..compare import Nodes, place
 
 ID = "own_name"
 GROUP = "network"
@@ -28,12 +29,12 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     loops = [n for n, o in looked.items() if _all_loopback(o.get("addresses") or ())]
     found = []
     if unknown:
-        message = f"{names(unknown)} can't resolve {verb(unknown, 'its', 'their')} own name"
+        message = f"{join_names(unknown)} can't resolve {plural(len(unknown), 'its', 'their')} own name"
         evidence = tuple(f"{n}: {facts_by_node[n].get('hostname')}: {looked[n].get('error')}" for n in unknown)
         found.append(_finding("name-resolution", message, unknown, facts_by_node, evidence))
     if loops:
         address = looked[loops[0]]["addresses"][0]
-        message = f"the own name of {names(loops)} resolves to {address}, which nobody else can reach"
+        message = f"the own name of {join_names(loops)} resolves to {address}, which nobody else can reach"
         found.append(_finding("hostname-resolves-to-loopback", message, loops, facts_by_node, ()))
     return found
 

@@ -10,8 +10,9 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Difference, Nodes, differences, names, part, place, remote, verb
+from ..compare import Difference, Nodes, differences, part, place, remote
 from ..host import Host, versions
 
 ID = "packages"
@@ -19,12 +20,36 @@ GROUP = "software"
 LEVEL = "full"
 SECONDS = 40.0
 NAMES = (
-    "numpy", "torchvision", "torchaudio", "torchdata", "accelerate", "deepspeed", "colossalai", "transformers",
-    "datasets", "tokenizers", "safetensors", "triton", "pytorch-triton", "pytorch-triton-rocm", "flash-attn",
-    "xformers", "apex", "bitsandbytes", "peft", "lightning", "pytorch-lightning", "transformer-engine",
-    "megatron-core", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12",
-    "nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
-)  # fmt: skip
+    "numpy",
+    "torchvision",
+    "torchaudio",
+    "torchdata",
+    "accelerate",
+    "deepspeed",
+    "colossalai",
+    "transformers",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+    "triton",
+    "pytorch-triton",
+    "pytorch-triton-rocm",
+    "flash-attn",
+    "xformers",
+    "apex",
+    "bitsandbytes",
+    "peft",
+    "lightning",
+    "pytorch-lightning",
+    "transformer-engine",
+    "megatron-core",
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu11",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cudnn-cu11",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
 SHOWN = 4
 _LABEL = "environment-mismatch"
 _CUDA = re.compile(r"^(nvidia-.+)-cu(\d+)\Z")
@@ -66,10 +91,12 @@ def _finding(facts_by_node: Nodes, nodes: List[str], alone: bool, odds: Sequence
     remedy = _install(facts_by_node, nodes[0], wanted) if wanted else ""
     message = evidence[0]
     if len(odds) > 1 and alone:
-        message = f"{names(nodes)} have different versions of {_some([p for p, _ in odds])}"
+        message = f"{join_names(nodes)} have different versions of {_some([p for p, _ in odds])}"
     elif len(odds) > 1:
         shown = [f"{p} {odd.value or 'none'} (most nodes: {odd.norm or 'none'})" for p, odd in odds]
-        message = f"{names(nodes)} {verb(nodes, 'differs', 'differ')} in {len(odds)} packages: {_some(shown)}"
+        message = (
+            f"{join_names(nodes)} {plural(len(nodes), 'differs', 'differ')} in {len(odds)} packages: {_some(shown)}"
+        )
     remedy = remedy or "install the same environment on every node (one lock file or image), or name one with --python"
     return Finding(_LABEL, "warn", message, remedy, place(nodes), evidence[:12])
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, differences, names, others, part, place, remote
+from ..compare import Nodes, by_value, differences, others, part, place, remote
 from ..host import Host
 
 ID = "pcie_width"
@@ -19,8 +20,19 @@ GROUP = "network"
 LEVEL = "quick"
 AMPLE = 4  # times the port's rate
 # Gb/s of a lane after its encoding: 8b/10b up to 5 GT/s, 128b/130b up to 32, flits from 64 on.
-LANE = {"2.5": 2.0, "5.0": 4.0, "5": 4.0, "8.0": 7.88, "8": 7.88, "16.0": 15.75, "16": 15.75, "32.0": 31.5,
-        "32": 31.5, "64.0": 62.0, "64": 62.0}  # fmt: skip
+LANE = {
+    "2.5": 2.0,
+    "5.0": 4.0,
+    "5": 4.0,
+    "8.0": 7.88,
+    "8": 7.88,
+    "16.0": 15.75,
+    "16": 15.75,
+    "32.0": 31.5,
+    "32": 31.5,
+    "64.0": 62.0,
+    "64": 62.0,
+}
 
 
 def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
@@ -35,9 +47,13 @@ def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
         seen.add(pci)
         speed = host.text(f"{path}/device/current_link_speed", 32) or ""
         found[path.rpartition("/")[2]] = {
-            "pci": pci, "width": int(width), "most": int(most), "speed": speed, "rate": _rate(host, path),
+            "pci": pci,
+            "width": int(width),
+            "most": int(most),
+            "speed": speed,
+            "rate": _rate(host, path),
             "max_speed": host.text(f"{path}/device/max_link_speed", 32) or "",
-        }  # fmt: skip
+        }
     return found or None
 
 
@@ -67,7 +83,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             message = d.message
             if d.norm is not None:
                 fine = [n for n in links if links[n] == d.norm]
-                message = f"{name} on {names(d.nodes)} has a PCIe link of {d.value}"
+                message = f"{name} on {join_names(d.nodes)} has a PCIe link of {d.value}"
                 message += others(d.nodes, fine, f"have {d.norm}", f"has {d.norm}")
             found.append(_finding(name, d.nodes, message, having, worse[0]))
         told = {node for f in found if f.where.interface == name for node in (f.where.nodes or (f.where.node,))}
@@ -101,7 +117,7 @@ def _narrow(name: str, having: Nodes) -> List[Finding]:
     if not slow:
         return []
     one = having[slow[0]]
-    message = f"{name} on {names(slow)} has {one['width']} of {one['most']} PCIe lanes: {_capacity(one):.0f} Gb/s"
+    message = f"{name} on {join_names(slow)} has {one['width']} of {one['most']} PCIe lanes: {_capacity(one):.0f} Gb/s"
     message += f" for a port of {one['rate']:g} Gb/s"
     return [_finding(name, slow, message, having, slow[0])]
 
@@ -109,6 +125,7 @@ def _narrow(name: str, having: Nodes) -> List[Finding]:
 def _finding(name: str, nodes: List[str], message: str, having: Nodes, worst: str) -> Finding:
     look = remote(worst, "sudo", "lspci", "-vv", "-s", str(having[worst]["pci"]))
     remedy = f"reseat the card, see the riser and the slot's setting in the firmware: {look}"
-    evidence = tuple(f"{n}: {v['pci']} width {v['width']} of {v['most']}, {v.get('speed')}"
-                     for n, v in list(having.items())[:4])  # fmt: skip
+    evidence = tuple(
+        f"{n}: {v['pci']} width {v['width']} of {v['most']}, {v.get('speed')}" for n, v in list(having.items())[:4]
+    )
     return Finding(ID, "warn", message, remedy, place(nodes, interface=name), evidence)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, names, place, verb
+from ..compare import Nodes, place
 
 ID = "peer_names"
 GROUP = "network"
@@ -41,21 +42,21 @@ def _judge_name(name: str, by_node: Mapping[str, Any]) -> List[Finding]:
         return []  # nobody knows it (an alias of ssh's), or all agree
     most = max(known, key=lambda a: len(known[a]))
     if 2 * len(known[most]) <= len(by_node) and len(known) > 1:
-        seen = "; ".join(f"{', '.join(a)} on {names(n)}" for a, n in known.items())
+        seen = "; ".join(f"{', '.join(a)} on {join_names(n)}" for a, n in known.items())
         message = f"the name {name} leads to different addresses: {seen}"
         where = place([node for nodes in known.values() for node in nodes])
         return [Finding("name-resolution", "warn", message, _remedy(name, [], "ADDRESS"), where)]
     found = []
     for addresses, nodes in groups.items():
         if addresses != most:
-            says = f"{verb(nodes, 'resolves', 'resolve')} {name} to {', '.join(addresses)}"
+            says = f"{plural(len(nodes), 'resolves', 'resolve')} {name} to {', '.join(addresses)}"
             says = says if addresses else f"can't resolve {name}"
             other = f"the other {len(known[most])} resolve" if len(known[most]) > 1 else f"{known[most][0]} resolves"
-            message = f"{names(nodes)} {says}; {other} it to {', '.join(most)}"
+            message = f"{join_names(nodes)} {says}; {other} it to {', '.join(most)}"
             found.append(Finding("name-resolution", "warn", message, _remedy(name, nodes, most[0]), place(nodes)))
     return found
 
 
 def _remedy(name: str, nodes: List[str], address: str) -> str:
-    where = f" of {names(nodes)}" if nodes else " of every node"
+    where = f" of {join_names(nodes)}" if nodes else " of every node"
     return f"put '{address} {name}' into /etc/hosts{where}, or mend the name server"

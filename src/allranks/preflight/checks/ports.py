@@ -42,8 +42,14 @@ def _is_mute(result: Mapping[str, Any]) -> bool:
 def _mute(pair: Tuple[str, str], result: Mapping[str, Any]) -> Finding:
     """The kernel of the peer took the connection, its program did not answer."""
     message = f"{pair[0]} connected to {pair[1]}, which gave no answer within {result.get('seconds')} s"
-    return Finding(ID, "unknown", message, f"is {pair[1]} overloaded? look again when it is not",
-                   Where(node=pair[0], peer=pair[1]), (_evidence(pair, result),))  # fmt: skip
+    return Finding(
+        ID,
+        "unknown",
+        message,
+        f"is {pair[1]} overloaded? look again when it is not",
+        Where(node=pair[0], peer=pair[1]),
+        (_evidence(pair, result),),
+    )
 
 
 def _cause(item: Blame, result: Mapping[str, Any], pairs: Tried, facts: Nodes) -> Tuple[bool, str]:

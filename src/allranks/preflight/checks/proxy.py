@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, place
+from ..compare import Nodes, by_value, place
 from ..host import Host
 
 ID = "proxy"
@@ -29,7 +30,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     having = {n: ", ".join(f.get(ID) or ()) for n, f in facts_by_node.items() if f.get(ID)}
     found = []
     for variables, nodes in by_value(having).items():
-        message = f"{names(nodes)}: {variables} set: a program that fetches over HTTP or gRPC goes through a proxy"
+        message = f"{join_names(nodes)}: {variables} set: a program that fetches over HTTP or gRPC goes through a proxy"
         remedy = "if nodes speak to each other that way: --env no_proxy=" + ",".join(facts_by_node) + ", or unset them"
         found.append(Finding("proxy-env", "warn", message, remedy, place(nodes)))
     return found

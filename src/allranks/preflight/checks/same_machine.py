@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from allranks.findings import Finding, Where
+from allranks.text import count_of
 
-from ..compare import Nodes, number, part
+from ..compare import Nodes, part
 
 ID = "same_machine"
 GROUP = "host"
@@ -29,8 +30,15 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
         gpus = int(part(facts, "gpus").get("count") or 0)
         message = f"{first[key]} and {node} are the same machine"
         if gpus:
-            message += f": two nodes would use its {number(gpus, 'GPU')}"
+            message += f": two nodes would use its {count_of(gpus, 'GPU')}"
         remedy = f"remove {node} from the list, or use --local 2 to try two nodes on one machine"
-        found.append(Finding("duplicate-gpu" if gpus else ID, "fail" if gpus else "warn", message, remedy,
-                             Where(node=node, peer=first[key])))  # fmt: skip
+        found.append(
+            Finding(
+                "duplicate-gpu" if gpus else ID,
+                "fail" if gpus else "warn",
+                message,
+                remedy,
+                Where(node=node, peer=first[key]),
+            )
+        )
     return found

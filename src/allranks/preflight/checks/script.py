@@ -6,8 +6,9 @@ import shlex
 from typing import Any, Mapping
 
 from allranks.findings import Finding, Status
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, names, others, part, place, remote, verb
+from ..compare import Nodes, others, part, place, remote
 
 ID = "script"
 GROUP = "code"
@@ -25,17 +26,16 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     if absent:
         script = looked[absent[0]]
         what = str(script.get("path") or script.get("name"))
-        message = f"{names(absent)} {verb(absent, 'has', 'have')} no {what}"
+        message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {what}"
         if script.get("kind") == "program" and "/" not in str(script.get("name")):
             message += " on PATH"
         message += others(absent, fine, "have it", "has it")
         remedy = _remedy(script, absent, fine)
-        found.append(Finding("remote-path-missing", status, message, remedy,
-                             place(absent)))  # fmt: skip
+        found.append(Finding("remote-path-missing", status, message, remedy, place(absent)))
     closed = [n for n in fine if looked[n].get("readable") is False]
     if closed:
         path = str(looked[closed[0]].get("path"))
-        message = f"{path} can't be read by your user on {names(closed)}"
+        message = f"{path} can't be read by your user on {join_names(closed)}"
         remedy = remote(closed[0], "ls", "-l", path)
         found.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
     return found
@@ -55,5 +55,5 @@ def _remedy(script: Mapping[str, Any], absent: list[str], fine: list[str]) -> st
         )
     if not fine:
         return "check the path after `--`; a relative one is looked up in --workdir"
-    more = "" if len(absent) == 1 else f" (and so for {names(absent[1:])})"
+    more = "" if len(absent) == 1 else f" (and so for {join_names(absent[1:])})"
     return f"rsync -a {shlex.quote(path)} {absent[0]}:{shlex.quote(path)}{more}"

@@ -12,8 +12,9 @@ import shlex
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Difference, Nodes, differences, names, part, place, remote, verb
+from ..compare import Difference, Nodes, differences, part, place, remote
 from ..host import Host
 
 ID = "settings"
@@ -77,7 +78,7 @@ def _finding(looked: Nodes, nodes: List[str], odds: List[Tuple[str, Difference]]
     if len(odds) > 1:
         more = [f"and {len(odds) - SHOWN} more"] if len(odds) > SHOWN else []
         shown = ", ".join([name for name, _ in odds[:SHOWN]] + more)
-        message = f"{names(nodes)} {verb(nodes, 'differs', 'differ')} in {len(odds)} settings: {shown}"
+        message = f"{join_names(nodes)} {plural(len(nodes), 'differs', 'differ')} in {len(odds)} settings: {shown}"
     name = odds[0][0]
     evidence = [d.message for _, d in odds[:8]]
     evidence += [f"{n}: {name} from {looked[n][name][1]}" for n in nodes[:4] if name in looked[n]]
@@ -87,7 +88,7 @@ def _finding(looked: Nodes, nodes: List[str], odds: List[Tuple[str, Difference]]
 def _remedy(looked: Nodes, nodes: List[str], odds: List[Tuple[str, Difference]]) -> str:
     usual = [shlex.quote(f"{name}={odd.norm}") for name, odd in odds if odd.norm is not None]
     if usual:
-        return f"set {verb(usual, 'it', 'them')} for all: {' '.join(f'--env {word}' for word in usual[:8])}"
+        return f"set {plural(len(usual), 'it', 'them')} for all: {' '.join(f'--env {word}' for word in usual[:8])}"
     name = odds[0][0]
     node = next((n for n in nodes if name in looked[n]), nodes[0])
     where = str(looked[node][name][1]) if name in looked[node] else "environment"
@@ -97,8 +98,9 @@ def _remedy(looked: Nodes, nodes: List[str], odds: List[Tuple[str, Difference]])
 
 def _visible(looked: Nodes, name: str) -> List[Finding]:
     """Which GPUs is a node's own affair; how many is compared among the nodes that set it."""
-    counts = {n: len([w for w in found[name][0].split(",") if w.strip()]) for n, found in looked.items()
-              if name in found}  # fmt: skip
+    counts = {
+        n: len([w for w in found[name][0].split(",") if w.strip()]) for n, found in looked.items() if name in found
+    }
     found = []
     for odd in differences("GPU count", counts):
         remedy = f"set {name} to as many GPUs on each node, or --nproc to the smallest number"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from allranks.findings import Finding
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, names, part, place, size
+from ..compare import Nodes, by_value, part, place, size
 
 ID = "shm"
 GROUP = "host"
@@ -25,7 +26,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
             small[node] = int(shm.get("bytes") or 0)
     found = []
     for value, nodes in by_value(small).items():
-        message = f"/dev/shm on {names(nodes)} has {size(value)}; NCCL and data-loader workers share it"
+        message = f"/dev/shm on {join_names(nodes)} has {size(value)}; NCCL and data-loader workers share it"
         remedy = "in a container: --shm-size=16g or --ipc=host; else: sudo mount -o remount,size=50% /dev/shm"
         found.append(Finding("shm-too-small", "warn", message, remedy, place(nodes)))
     return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from allranks.findings import Finding, Status
+from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, differing, names, number, part, place, verb
+from ..compare import Nodes, by_value, differing, part, place
 
 ID = "slots"
 GROUP = "gpu"
@@ -39,14 +40,14 @@ def _wanted(request: Mapping[str, Any], node: str, nodes: int) -> int:
     """GPUs the ranks of a node ask for; 0 where the number of ranks follows the GPUs. Virtual nodes
     share one machine's."""
     slots = (request.get("slots") or {}).get(node)
-    number = request.get("nproc") or slots or 0
-    return int(number) * (nodes if request.get("virtual") else 1)
+    count_of = request.get("nproc") or slots or 0
+    return int(count_of) * (nodes if request.get("virtual") else 1)
 
 
 def _mig(request: Mapping[str, Any], mig: list[str]) -> Finding:
     """NCCL takes one MIG instance of a GPU only, and CUDA shows a process one."""
     auto = request.get("nproc") is None and not any((request.get("slots") or {}).values())
-    message = f"{names(mig)} {verb(mig, 'has its GPUs', 'have their GPUs')} split by MIG"
+    message = f"{join_names(mig)} {plural(len(mig), 'has its GPUs', 'have their GPUs')} split by MIG"
     message += ": the number of ranks can't be taken from them" if auto else ": a rank sees one slice at most"
     remedy = "switch MIG off (sudo nvidia-smi -mig 0), or say --nproc and set CUDA_VISIBLE_DEVICES a rank"
     return Finding("invalid-device-ordinal", "fail" if auto else "warn", message, remedy, place(mig))
@@ -58,22 +59,28 @@ def _too_few(request: Mapping[str, Any], counts: Mapping[str, int], wanted: Mapp
     if not few:
         return []
     if request.get("virtual"):
-        message = f"{wanted[few[0]]} ranks share {number(counts[few[0]], 'GPU')} of this machine"
-        return [Finding("invalid-device-ordinal", "warn", message, "fine for a CPU program; else a smaller --nproc",
-                        place(few, gpu=counts[few[0]]))]  # fmt: skip
+        message = f"{wanted[few[0]]} ranks share {count_of(counts[few[0]], 'GPU')} of this machine"
+        return [
+            Finding(
+                "invalid-device-ordinal",
+                "warn",
+                message,
+                "fine for a CPU program; else a smaller --nproc",
+                place(few, gpu=counts[few[0]]),
+            )
+        ]
     enough = [n for n in counts if n not in few]
-    shown = ", ".join(f"{n} has {number(counts[n], 'GPU')}" for n in few[:4])
-    message = f"{shown} for {number(wanted[few[0]], 'rank')}"
+    shown = ", ".join(f"{n} has {count_of(counts[n], 'GPU')}" for n in few[:4])
+    message = f"{shown} for {count_of(wanted[few[0]], 'rank')}"
     if enough:
-        message += f"; the other {len(enough)} {verb(enough, 'has', 'have')} enough"
+        message += f"; the other {len(enough)} {plural(len(enough), 'has', 'have')} enough"
     least = min(counts[n] for n in few)
     remedy = f"look: ssh {few[0]} nvidia-smi -L; or " + (
         f"use --nproc {least}" if least else f"leave {few[0]} out of the list"
     )
     remedy += "; a program for CPUs: --env CUDA_VISIBLE_DEVICES="
     status: Status = "fail" if enough else "warn"
-    return [Finding("invalid-device-ordinal", status, message, remedy,
-                    place(few, gpu=counts[few[0]]))]  # fmt: skip
+    return [Finding("invalid-device-ordinal", status, message, remedy, place(few, gpu=counts[few[0]]))]
 
 
 def _unequal(request: Mapping[str, Any], counts: Mapping[str, int]) -> list[Finding]:
@@ -86,6 +93,6 @@ def _unequal(request: Mapping[str, Any], counts: Mapping[str, int]) -> list[Find
     message = f"nodes have different numbers of GPUs: {differing(counts)}"
     zero = [n for n, c in counts.items() if c == 0]
     if zero:
-        message += f"; {names(zero)} would run one rank without a GPU"
+        message += f"; {join_names(zero)} would run one rank without a GPU"
     remedy = f"look: ssh {odd[0]} nvidia-smi -L; a number for all: --nproc {max(1, min(counts.values()))}"
     return [Finding(ID, "warn", message, remedy, place(odd))]

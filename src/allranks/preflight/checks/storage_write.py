@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding, Status
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, names, part, place, remote, verb
+from ..compare import Nodes, by_value, part, place, remote
 from ..host import CouldNotLook, Host
 
 ID = "storage_write"
@@ -95,7 +96,7 @@ def _refused(request: Mapping[str, Any], key: Tuple[str, str], mine: Nodes) -> L
         if may_be_meant and len(nodes) == len(mine) and request.get("output_dir"):
             continue  # code that is mounted read-only everywhere, and another place to write
         status: Status = "fail" if what == "the output directory" else "warn"
-        message = f"{what} {path} on {names(nodes)} can't be written: {reason}"
+        message = f"{what} {path} on {join_names(nodes)} can't be written: {reason}"
         look = ("df", "-h", path) if label == "disk-full" else ("ls", "-ld", path)
         remedy = f"look: {remote(nodes[0], *look)}"
         remedy += "; or write elsewhere with --output-dir" if what != "the runs directory" else ""
@@ -116,7 +117,8 @@ def _slow(key: Tuple[str, str], mine: Nodes) -> List[Finding]:
     if not slow:
         return []
     nodes = list(slow)
-    message = f"{key[0]} {key[1]} on {names(nodes)} {verb(nodes, 'takes', 'take')} {max(slow.values())} s for 64 KB"
+    take = plural(len(nodes), "takes", "take")
+    message = f"{key[0]} {key[1]} on {join_names(nodes)} {take} {max(slow.values())} s for 64 KB"
     message += ": its disk or file server is slow, and so will checkpoints be"
     remedy = f"look: {remote(nodes[0], 'df', '-hT', key[1])}"
     return [Finding(ID, "warn", message, remedy, place(nodes), tuple(f"{n}: {s} s" for n, s in list(slow.items())[:8]))]

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.text import count_of, join_names
 
-from ..compare import Nodes, by_value, names, number, place, remote
+from ..compare import Nodes, by_value, place, remote
 from ..host import CouldNotLook, Host
 
 ID = "stuck"
@@ -22,8 +23,19 @@ MOST = 20
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 # A parent that waits for its vfork child, and what a paused container (state D under cgroup v1) was at:
 # none of them waits for a device.
-HARMLESS = ("refrigerator", "kernel_clone", "do_fork", "wait_for_vfork", "nanosleep", "ep_poll", "poll_schedule",
-            "do_wait", "futex", "sigsuspend", "sigtimedwait")  # fmt: skip
+HARMLESS = (
+    "refrigerator",
+    "kernel_clone",
+    "do_fork",
+    "wait_for_vfork",
+    "nanosleep",
+    "ep_poll",
+    "poll_schedule",
+    "do_wait",
+    "futex",
+    "sigsuspend",
+    "sigtimedwait",
+)
 WAITS = (
     (("nfs", "rpc_", "nlm"), "an NFS server"),
     (("ll_", "ldlm", "ptlrpc", "cl_", "osc_", "lov_"), "a Lustre server"),
@@ -32,9 +44,11 @@ WAITS = (
     (("cifs", "smb"), "an SMB server"),
     (("gpfs", "mmfs", "cxi"), "a GPFS server"),
     (("nv", "uvm", "amdgpu", "kfd", "drm"), "the GPU driver"),
-    (("io_schedule", "blk", "bio", "jbd2", "xfs", "ext4", "btrfs", "wb_wait", "folio", "bit_wait", "nvme", "scsi"),
-     "a disk"),
-)  # fmt: skip
+    (
+        ("io_schedule", "blk", "bio", "jbd2", "xfs", "ext4", "btrfs", "wb_wait", "folio", "bit_wait", "nvme", "scsi"),
+        "a disk",
+    ),
+)
 
 
 def collect(host: Host) -> List[Dict[str, Any]]:
@@ -91,8 +105,8 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         groups = by_value({str(p["pid"]): _waits_for(str(p.get("waits") or "")) for p in processes})
         for what, pids in groups.items():
             mine = [p for p in processes if str(p["pid"]) in pids]
-            some = names([f"{p['name']} (pid {p['pid']})" for p in mine])
-            message = f"{number(len(mine), 'process') if len(mine) == 1 else f'{len(mine)} processes'} on {node}"
+            some = join_names([f"{p['name']} (pid {p['pid']})" for p in mine])
+            message = f"{count_of(len(mine), 'process') if len(mine) == 1 else f'{len(mine)} processes'} on {node}"
             message += f" {'hangs' if len(mine) == 1 else 'hang'} in the kernel{what}: {some}"
             remedy = f"{remote(node, 'sudo', 'cat', '/proc/' + pids[0] + '/stack')} shows where; "
             remedy += "kill does not end it: bring back what it waits for, or reboot the node"

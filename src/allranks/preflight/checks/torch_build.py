@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding, Status
+from allranks.text import count_of, join_names
 
-from ..compare import Nodes, differences, names, number, part, place, remote
+from ..compare import Nodes, differences, part, place, remote
 from ..host import Host, versions
 
 ID = "torch_build"
@@ -56,8 +57,16 @@ def _platforms(facts_by_node: Nodes, platforms: Mapping[str, str]) -> List[Findi
     for odd in differences("torch build", platforms):
         useless = odd.value == CPU and any(_gpus(facts_by_node[n]) for n in odd.nodes)
         status: Status = "fail" if useless else "warn"
-        found.append(Finding(_LABEL, status, odd.message, _install(facts_by_node, odd.nodes[0], odd.norm),
-                             place(odd.nodes), _versions(facts_by_node, odd.nodes)))  # fmt: skip
+        found.append(
+            Finding(
+                _LABEL,
+                status,
+                odd.message,
+                _install(facts_by_node, odd.nodes[0], odd.norm),
+                place(odd.nodes),
+                _versions(facts_by_node, odd.nodes),
+            )
+        )
     return found
 
 
@@ -68,8 +77,8 @@ def _blind(facts_by_node: Nodes, platforms: Mapping[str, str]) -> List[Finding]:
     having = [n for n in platforms if _gpus(facts_by_node[n])]
     if not having:
         return []
-    count = number(_gpus(facts_by_node[having[0]]), "GPU")
-    message = f"torch on {names(having)} is built for the CPU only and can't use the {count} of {having[0]}"
+    count = count_of(_gpus(facts_by_node[having[0]]), "GPU")
+    message = f"torch on {join_names(having)} is built for the CPU only and can't use the {count} of {having[0]}"
     remedy = "install torch with CUDA or ROCm (https://pytorch.org/get-started/locally), or name it with --python"
     return [Finding(_LABEL, "warn", message, remedy, place(having), _versions(facts_by_node, having))]
 

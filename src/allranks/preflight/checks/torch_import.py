@@ -10,8 +10,9 @@ import re
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding, Status
+from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, names, number, others, part, place, remote, verb
+from ..compare import Nodes, by_value, others, part, place, remote
 from ..host import ANSWER, CouldNotLook, Host
 
 ID = "torch_import"
@@ -86,9 +87,9 @@ def _failed(facts_by_node: Nodes, looked: Nodes, fine: List[str]) -> List[Findin
     failed = {n: str(v["failed"]) for n, v in looked.items() if "failed" in v}
     found = []
     for error, nodes in by_value(failed).items():
-        message = f"import torch fails on {names(nodes)}: {error}"
+        message = f"import torch fails on {join_names(nodes)}: {error}"
         if fine:
-            message += f"; it works on {names(fine)}" if len(fine) < 3 else f"; it works on the other {len(fine)}"
+            message += f"; it works on {join_names(fine)}" if len(fine) < 3 else f"; it works on the other {len(fine)}"
         label = "missing-module" if error.startswith("ModuleNotFoundError") else _LABEL
         lines = tuple(str(line) for line in looked[nodes[0]].get("lines") or ())
         found.append(Finding(label, "fail", message, _import(facts_by_node, nodes[0]), place(nodes), lines))
@@ -99,7 +100,9 @@ def _late(facts_by_node: Nodes, looked: Nodes) -> List[Finding]:
     late = [n for n, v in looked.items() if "late" in v]
     if not late:
         return []
-    message = f"import torch on {names(late)} did not end within {looked[late[0]]['late']:g} s: a file system may hang"
+    message = (
+        f"import torch on {join_names(late)} did not end within {looked[late[0]]['late']:g} s: a file system may hang"
+    )
     return [Finding(ID, "warn", message, _import(facts_by_node, late[0]), place(late))]
 
 
@@ -107,7 +110,7 @@ def _distributed(works: Nodes) -> List[Finding]:
     without = [n for n, v in works.items() if v.get("distributed") is False]
     if not without:
         return []
-    message = f"torch on {names(without)} was built without torch.distributed"
+    message = f"torch on {join_names(without)} was built without torch.distributed"
     remedy = "install torch from PyTorch's own wheels there, or name another interpreter with --python"
     return [Finding(_LABEL, "fail", message, remedy, place(without), _where(works, without))]
 
@@ -121,7 +124,7 @@ def _backends(works: Nodes) -> List[Finding]:
         having = [n for n in looked if n not in without]
         if without and having:
             status: Status = "fail" if len(having) > len(without) else "warn"
-            message = f"torch on {names(without)} has no {backend}{others(without, having, 'have it', 'has it')}"
+            message = f"torch on {join_names(without)} has no {backend}{others(without, having, 'have it', 'has it')}"
             remedy = "install the same torch on every node, or name another interpreter with --python"
             found.append(Finding(_LABEL, status, message, remedy, place(without), _where(works, without)))
     return found
@@ -133,13 +136,13 @@ def _gpus(facts_by_node: Nodes, works: Nodes) -> List[Finding]:
     blind = {n: str(v.get("warning") or "") for n, v in works.items() if v.get("cuda") is False and counts[n]}
     for warning, nodes in by_value(blind).items():
         label = "driver-version-mismatch" if _OLD_DRIVER.search(warning) else "cuda-device-unavailable"
-        message = f"torch can't use the {number(counts[nodes[0]], 'GPU')} of {names(nodes)}"
+        message = f"torch can't use the {count_of(counts[nodes[0]], 'GPU')} of {join_names(nodes)}"
         message += f": {_short(warning)}" if warning else ""
         remedy = f"look: {remote(nodes[0], 'nvidia-smi')}"
         found.append(Finding(label, "fail", message, remedy, place(nodes), (warning,) if warning else ()))
     fewer = {n: int(v["gpus"]) for n, v in works.items() if v.get("cuda") and int(v["gpus"]) < counts[n]}
     for count, nodes in by_value(fewer).items():
-        message = f"torch on {names(nodes)} finds {number(count, 'GPU')} of {counts[nodes[0]]}"
+        message = f"torch on {join_names(nodes)} finds {count_of(count, 'GPU')} of {counts[nodes[0]]}"
         remedy = f"look: {remote(nodes[0], 'nvidia-smi', '-L')}"
         found.append(Finding("cuda-device-unavailable", "warn", message, remedy, place(nodes)))
     return found
@@ -159,8 +162,8 @@ def _slow(works: Nodes) -> List[Finding]:
     if not slow:
         return []
     worst = max(slow, key=seconds.__getitem__)
-    message = f"import torch takes {seconds[worst]:.1f} s on {names(slow)}; the median is {median:.1f} s"
-    message += f": {verb(slow, 'its', 'their')} file system is slow, or reads torch for the first time"
+    message = f"import torch takes {seconds[worst]:.1f} s on {join_names(slow)}; the median is {median:.1f} s"
+    message += f": {plural(len(slow), 'its', 'their')} file system is slow, or reads torch for the first time"
     remedy = f"check again; if it stays: {remote(worst, 'findmnt', '-T', str(works[worst].get('file')))}"
     return [Finding(ID, "warn", message, remedy, place(slow), tuple(f"{n}: {seconds[n]:.1f} s" for n in slow[:8]))]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, differences, names, part, place, remote, verb
+from ..compare import Nodes, by_value, differences, part, place, remote
 from ..host import Host
 
 ID = "tuning"
@@ -21,8 +22,19 @@ CPUS = "/sys/devices/system/cpu"
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 # Read without leaving user space or with one instruction; others (hpet, acpi_pm) take microseconds.
-FAST_CLOCKS = ("tsc", "tsc-early", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen",
-               "timebase", "tod", "riscv_clocksource", "vmware-clock", "stable_counter")  # fmt: skip
+FAST_CLOCKS = (
+    "tsc",
+    "tsc-early",
+    "kvm-clock",
+    "arch_sys_counter",
+    "hyperv_clocksource_tsc_page",
+    "xen",
+    "timebase",
+    "tod",
+    "riscv_clocksource",
+    "vmware-clock",
+    "stable_counter",
+)
 OWN_GOVERNOR = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 SAID = {
     "governor": ("CPU governor", "ssh {node} 'sudo cpupower frequency-set -g {norm}'", "performance"),
@@ -75,7 +87,9 @@ def _slow_clock(looked: Nodes) -> List[Finding]:
     slow = {n: v["clock"] for n, v in looked.items() if v.get("clock") and v["clock"] not in FAST_CLOCKS}
     found = []
     for clock, nodes in by_value(slow).items():
-        message = f"{names(nodes)} {verb(nodes, 'reads', 'read')} the time from {clock}, a slow clock source:"
+        message = (
+            f"{join_names(nodes)} {plural(len(nodes), 'reads', 'read')} the time from {clock}, a slow clock source:"
+        )
         message += " every timestamp costs a system call"
         look = f"ssh {nodes[0]} 'sudo dmesg | grep -i -e tsc -e clocksource'"
         remedy = f"see why the TSC was given up: {look}"
@@ -89,6 +103,6 @@ def _powersave(looked: Nodes) -> List[Finding]:
     if not slow:
         return []
     driver = looked[slow[0]].get("driver") or "its driver"
-    message = f"the CPUs of {names(slow)} stay at their lowest frequency (governor powersave with {driver})"
+    message = f"the CPUs of {join_names(slow)} stay at their lowest frequency (governor powersave with {driver})"
     remedy = remote(slow[0], "sudo", "cpupower", "frequency-set", "-g", "performance")
     return [Finding(ID, "warn", message, remedy, place(slow))]

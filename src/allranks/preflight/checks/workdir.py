@@ -6,8 +6,9 @@ import shlex
 from typing import Any, Mapping
 
 from allranks.findings import Finding
+from allranks.text import join_names, plural
 
-from ..compare import Nodes, names, others, part, place, remote, verb
+from ..compare import Nodes, others, part, place, remote
 
 ID = "workdir"
 GROUP = "code"
@@ -23,13 +24,12 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     found = []
     if absent:
         path = str(looked[absent[0]].get("path"))
-        message = f"{names(absent)} {verb(absent, 'has', 'have')} no directory {path}"
+        message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no directory {path}"
         message += others(absent, fine, "have it", "has it")
-        found.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine),
-                             place(absent)))  # fmt: skip
+        found.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine), place(absent)))
     if closed:
         path = str(looked[closed[0]].get("path"))
-        message = f"{path} can't be entered by your user on {names(closed)}"
+        message = f"{path} can't be entered by your user on {join_names(closed)}"
         remedy = remote(closed[0], "ls", "-ld", path)
         found.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
     return found
@@ -40,5 +40,5 @@ def copy_remedy(path: str, absent: list[str], fine: list[str]) -> str:
     if not fine:
         return "name a directory that the nodes have with --workdir, or copy it to them"
     quoted = shlex.quote(path.rstrip("/") + "/")
-    more = "" if len(absent) == 1 else f" (and so for {names(absent[1:])})"
+    more = "" if len(absent) == 1 else f" (and so for {join_names(absent[1:])})"
     return f"{remote(absent[0], 'mkdir', '-p', path)} && rsync -a {quoted} {absent[0]}:{quoted}{more}"
