@@ -196,6 +196,25 @@ def test_sigterm_on_several_nodes_gives_every_rank_time_to_save(joined: Joined) 
     joined.nothing_left()
 
 
+def test_signals_for_the_ranks_reach_each_once(joined: Joined) -> None:
+    """SIGUSR1 to the task of every node, as `srun allranks join` gets it, then SIGUSR2 to one node alone."""
+    joined.all(program("v_signals.py"))
+    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 4, BOUND, "four ranks are up")
+
+    def logs() -> str:
+        return "".join(path.read_text() for path in joined.run_dir.glob("logs/node_*/rank_*.log"))
+
+    for host in joined.bed.hosts:
+        joined.kill(host, signal.SIGUSR1)
+    wait_until(lambda: logs().count("GOT SIGUSR1") >= 4, BOUND, "SIGUSR1 at four ranks")
+    joined.kill(joined.bed.hosts[2], signal.SIGUSR2)
+    wait_until(lambda: logs().count("GOT SIGUSR2") >= 4, BOUND, "SIGUSR2 at four ranks")
+    (joined.place / "work" / "go").touch()
+    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    assert logs().count('COUNTED {"SIGUSR1": 1, "SIGUSR2": 1}') == 4, logs()
+    joined.nothing_left()
+
+
 @pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 143, "SIGHUP"),
                                                       (signal.SIGINT, 130, "Ctrl-C")])  # fmt: skip
 def test_a_signal_to_node_0_while_it_waits_ends_the_others_with_the_reason(

@@ -93,10 +93,13 @@ def test_a_script_made_by_us_is_warned_by_another_signal(slurm: SlurmBed, tmp_pa
     launch = SlurmLaunch(slurm, tmp_path).outside(program("v_signals.py"), nodes=2).until_running(2)
     slurm.call("scancel", "--batch", "--signal=USR1", launch.job)
     wait_until(lambda: arrived(launch) >= 2, BOUND, "SIGUSR1 at two ranks")
+    launch.signal(signal.SIGUSR2)  # to who follows from the login node
+    wait_until(lambda: arrived(launch) >= 4, BOUND, "SIGUSR2 at two ranks")
     slurm.call("scancel", "--batch", "--signal=XCPU", launch.job)
     result = launch.result()
     assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempted-or-timeout"), launch.stderr
-    assert [launch.log(rank).count("GOT SIGUSR1") for rank in (0, 1)] == [1, 1]
+    for name in ("SIGUSR1", "SIGUSR2"):
+        assert [launch.log(rank).count(f"GOT {name}") for rank in (0, 1)] == [1, 1]
     launch.nothing_left()
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import time
 from pathlib import Path
@@ -20,7 +21,9 @@ from tests import forked
 
 from allranks.backends.kubernetes import following
 from allranks.backends.kubernetes.kubectl import Kubectl, KubectlError, reason_of
+from allranks.cli import afar
 from allranks.diagnose.pods import not_reached, refusal
+from allranks.report.live import View
 from allranks.runs.directory import RunDirectory
 
 VALIDATION = 'error: error validating "STDIN": error validating data: failed to download openapi: '
@@ -246,3 +249,42 @@ def test_a_stop_that_the_cluster_never_hears_ends(
     monkeypatch.setattr(following, "STUCK", -1.0)
     result = one.turn()
     assert result is not None and result["exit"] == 143
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_signal_that_ended_a_follower_is_its_exit_code(
+    followed: tuple[following.Following, Cluster, RunDirectory],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    code: int,
+) -> None:
+    one, cluster, directory = followed
+    cluster.away = False
+    whole_turn = one.turn
+    left = [signal.SIGUSR1, signal.SIGUSR1, number]
+
+    def turn() -> Any:
+        if left:
+            os.kill(os.getpid(), left.pop(0))
+        one._next = 0.0
+        return whole_turn()
+
+    monkeypatch.setattr(one, "turn", turn)
+    assert afar.follow(directory, one, View(), False) == code
+    assert (directory.read_document("result.json") or {})["exit"] == code
+    assert capsys.readouterr().out.count("SIGUSR1 is not passed on: kubernetes runs take no signals") == 1
+
+
+def test_reasons_of_pods_that_take_turns_are_said_once(
+    followed: tuple[following.Following, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler counts machines anew at each try, and the follower printed two reasons in turns for hours."""
+    one, cluster, directory = followed
+    cluster.away = False
+    turns = ["2 Insufficient nvidia.com/gpu", "1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint"] * 4
+    monkeypatch.setattr(following, "waiting", lambda *_: turns.pop(0) if turns else "")
+    for _ in range(9):
+        one._look(0.0)
+    said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
+    assert [text[:2] for text in said] == ["2 ", "1 ", "al"], said

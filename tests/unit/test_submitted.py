@@ -12,7 +12,7 @@ import pytest
 
 from allranks.backends.slurm import jobs
 from allranks.cli.signals import Signals
-from allranks.cli.submitted import HOPELESS_LOOKS, Follower, as_stopped, decide
+from allranks.cli.submitted import HOPELESS_LOOKS, Follower, as_stopped, decide, pass_signal, stop
 from allranks.diagnose.slurm import Job
 from allranks.report.live import JsonView
 from allranks.runs import concluded
@@ -61,6 +61,50 @@ def test_the_exit_code_tells_ctrl_c_from_sigterm(signals: Signals, number: int, 
     assert seen == wanted
     assert as_stopped({"exit": 143}, seen)["exit"] == code
     assert as_stopped({"exit": 1}, seen)["exit"] == 1
+
+
+def test_signals_for_the_ranks_go_to_the_controller_in_the_job(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory, signals: Signals
+) -> None:
+    """The follower kept SIGUSR1 and SIGUSR2 to itself."""
+    sent: list[tuple[str, str]] = []
+    monkeypatch.setattr(jobs, "tell", lambda job, name: sent.append((job, name)))
+    follower = Follower(run, "12", view := Kept(), 0)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR2):
+        os.kill(os.getpid(), number)
+    names = signals.take_for_the_ranks()
+    assert (names, signals.take_for_the_ranks(), signals.take()) == (["USR1", "USR2", "USR2"], [], None)
+    pass_signal(follower, "USR1")
+    assert sent == [] and view.told == ["SIGUSR1 reaches no rank: the run has not begun"]
+    follower.begun = True
+    for name in names:
+        pass_signal(follower, name)
+    assert sent == [("12", "USR1"), ("12", "USR2"), ("12", "USR2")]
+
+    def away(job: str, name: str = "TERM") -> None:
+        raise jobs.SlurmError("scancel gave no answer")
+
+    monkeypatch.setattr(jobs, "tell", away)
+    pass_signal(follower, "USR1")
+    assert view.told[-1] == "SIGUSR1 is not passed on: scancel gave no answer"
+
+
+def test_a_stop_that_slurm_did_not_hear_can_be_asked_again(monkeypatch: pytest.MonkeyPatch, run: RunDirectory) -> None:
+    """The follower ended with scancel's words, and the job went on."""
+    asked: list[bool] = []
+
+    def end_job(job: str, orderly: bool) -> None:
+        asked.append(orderly)
+        if len(asked) == 1:
+            raise jobs.SlurmError("scontrol gave no answer within 30 s")
+
+    monkeypatch.setattr("allranks.cli.stopping.end_job", end_job)
+    follower = Follower(run, "12", view := Kept(), 0)
+    stop(follower, "ctrl-c")
+    assert follower.stopped_by == "" and view.told[-1].startswith("not stopped")
+    stop(follower, "stop")
+    stop(follower, "ctrl-c")
+    assert (asked, follower.stopped_by) == ([True, True, False], "stop")
 
 
 # -- the queue -----------------------------------------------------------------------------------------

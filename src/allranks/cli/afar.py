@@ -189,6 +189,7 @@ def take(run: RunDirectory) -> None:
 def follow(run: RunDirectory, engine: Follows, view: View | JsonView, json_: bool, stop: bool = False) -> int:
     """Until the result; Ctrl-C and SIGTERM stop the run, a lost terminal leaves it alone."""
     signals, reason = Signals(), ""
+    lost_signals: set[str] = set()
     try:
         if stop:
             engine.stop()
@@ -204,6 +205,11 @@ def follow(run: RunDirectory, engine: Follows, view: View | JsonView, json_: boo
             if wanted is not None:
                 reason = reason or wanted
                 engine.stop()
+            for name in signals.take_for_the_ranks():
+                if name not in lost_signals:
+                    lost_signals.add(name)
+                    message = f"SIG{name} is not passed on: {run.engine['engine']} runs take no signals from here"
+                    view.event({"t": time.time(), "event": "note", "message": message})
             time.sleep(PAUSE)
         result = engine.finish(result, reason)
     finally:

@@ -6,6 +6,7 @@ import signal
 from types import FrameType
 
 from allranks.errors import Interrupted
+from allranks.node.processes import USER_SIGNALS
 
 from . import exits
 
@@ -53,14 +54,28 @@ class Ending:
 
 
 class Signals:
-    """Keeps the last one that came, until `take`; a lost terminal is "leave": the run is let alone."""
+    """Keep what came to a follower: the last word that ends or leaves the run, and each signal meant for the ranks.
+
+    A lost terminal is "leave": the run goes on.
+    """
 
     def __init__(self) -> None:
         self._seen: str | None = None
+        self._for_the_ranks: list[str] = []
         self._before = {number: signal.signal(number, self._note) for number in WORDS}
+        self._before |= {number: signal.signal(number, self._note_for_ranks) for number in USER_SIGNALS.values()}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._seen = WORDS[signal.Signals(number)]
+
+    def _note_for_ranks(self, number: int, frame: FrameType | None) -> None:
+        self._for_the_ranks += [name for name, known in USER_SIGNALS.items() if known == number]
+
+    def take_for_the_ranks(self) -> list[str]:
+        """Return USR1 or USR2 once for each arrival since the last call."""
+        names = self._for_the_ranks[:]
+        del self._for_the_ranks[: len(names)]
+        return names
 
     def take(self) -> str | None:
         """ctrl-c, stop or leave, if it has come since the last call."""

@@ -162,7 +162,7 @@ class Follower:
         self._next, self._pause = 0.0, LOOK_EVERY
         self._last: Job | None = None
         self._hopeless_looks = 0
-        self._begun = offset > 0
+        self.begun = offset > 0
         self._over_since: float | None = None
 
     def turn(self) -> dict[str, Any] | None:
@@ -191,14 +191,14 @@ class Follower:
         """How long a result may be on its way once the job is over: not at all where there can be none."""
         if self.stopped_by:
             return 0.0
-        return SOON if not self._begun and (self.run.path / OUTPUT).exists() else LATE
+        return SOON if not self.begun and (self.run.path / OUTPUT).exists() else LATE
 
     def _show(self) -> None:
         t = time.time()
         events, self._offset = self.run.read_events(self._offset)
         for event in events:
             if event.get("event") == "run-start":
-                self._begun = True
+                self.begun = True
                 self._open()
             self.view.event(event)
         for node, rank, data in self._reader.fresh():
@@ -290,7 +290,9 @@ def follow(run: RunDirectory, job: str, view: View | JsonView, offset: int) -> d
                 )
                 return None
             if wanted is not None:
-                _stop(follower, wanted)
+                stop(follower, wanted)
+            for name in signals.take_for_the_ranks():
+                pass_signal(follower, name)
             time.sleep(PAUSE)
     finally:
         signals.restore()
@@ -303,11 +305,26 @@ def as_stopped(result: dict[str, Any], by: str) -> dict[str, Any]:
     return result
 
 
-def _stop(follower: Follower, by: str) -> None:
+def stop(follower: Follower, by: str) -> None:
     """Once: ranks may save. Twice: now."""
     from .stopping import end_job
 
     first = not follower.stopped_by
-    follower.stopped_by = follower.stopped_by or by
     follower.view.event(_event(follower.job, "being stopped" if first else "being cancelled"))
-    end_job(follower.job, first)
+    try:
+        end_job(follower.job, first)
+    except jobs.SlurmError as error:
+        follower.view.event(_event(follower.job, f"not stopped, ask again: {error}"))
+        return
+    follower.stopped_by = follower.stopped_by or by
+
+
+def pass_signal(follower: Follower, name: str) -> None:
+    """Send SIGUSR1 or SIGUSR2 to the controller in the job, which gives it to each rank once."""
+    if not follower.begun:
+        follower.view.event(_event(follower.job, f"SIG{name} reaches no rank: the run has not begun"))
+        return
+    try:
+        jobs.tell(follower.job, name)
+    except jobs.SlurmError as error:
+        follower.view.event(_event(follower.job, f"SIG{name} is not passed on: {error}"))

@@ -53,6 +53,7 @@ class Following:
         self._log: PodLog | None = None
         self._followed, self._since = "", str((run.read_document("follow.json") or {}).get("since") or "")
         self._next, self._pause, self._said = 0.0, LOOK_EVERY, ""
+        self._waited_for: set[str] = set()
         self._alone_since: float | None = None
         self._ended_at = self._image_since = 0.0
         self._patience = float(where.get("patience") or 600.0)
@@ -98,11 +99,14 @@ class Following:
             self._ask_to_stop()
         said = self._lost or ("" if self.stopping else waiting(self.pods, self.events, self.nodes))
         self._pause = LOOK_EVERY if said or said != self._said else min(LOOK_AT_MOST, self._pause * 1.5)
-        if said and said != self._said:
+        if said and said not in self._waited_for:  # reasons take turns; each is said once
+            self._waited_for.add(said)
             self._say(said)
         elif self._said and not said and not self.stopping:
+            self._waited_for.clear()
             self._say(f"all {self.nodes} pods have started")
-        self._said, self._next = said, now + self._pause
+        self._said = said
+        self._next = now + self._pause
         first = self._first()
         if first is not None and first.started and first.uid != self._followed:
             self._follow(first)
