@@ -14,7 +14,7 @@ import pytest
 from tests.hosts.launching import BOUND, PROGRAMS, PYTHON, program
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
-from tests.slurm.jobs import SlurmLaunch
+from tests.slurm.jobs import QUEUE_BOUND, SlurmLaunch
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
@@ -131,6 +131,18 @@ def test_scancel_is_a_verdict(slurm: SlurmBed, tmp_path: Path) -> None:
     result = launch.result()
     assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-cancelled"), launch.stderr
     launch.nothing_left()
+
+
+def test_a_heterogeneous_job_is_refused(slurm: SlurmBed, tmp_path: Path) -> None:
+    """It trained on the submit host alone, with exit code 0."""
+    launch = SlurmLaunch(slurm, tmp_path)
+    for words in (["run", "--", *program("tell.py")], ["check"]):
+        command = ["salloc", "-Q", "-N1", ":", "-N1", *launch.command(*words)]
+        done = subprocess.run(
+            command, env=launch.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=QUEUE_BOUND
+        )
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "is heterogeneous: its 2 components" in done.stderr
 
 
 @pytest.mark.slow
