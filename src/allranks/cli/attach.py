@@ -31,7 +31,7 @@ def command(
     if result is not None:
         JsonView().closing(result, None) if json_ else View().closing(result, result.get("verdict"))
         if json_:
-            sys.stdout.write(json.dumps(result) + "\n")
+            sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
         raise typer.Exit(int(result["exit"]))
     view = JsonView() if json_ else View()
     if found.job is not None:
@@ -45,7 +45,7 @@ def command(
 
         raise typer.Exit(follow_afar(found, adopt(found, view), view, json_))
     if found.controller_alive() and not take_over:
-        raise typer.Exit(follow_run(found, view))
+        raise typer.Exit(follow_run(found, view, json_))
     raise typer.Exit(_take_over(found, view, json_))
 
 

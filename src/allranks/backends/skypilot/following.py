@@ -12,7 +12,7 @@ from typing import Any
 
 from allranks.backends.lines import ProcessLines
 from allranks.errors import NodeError, UsageError
-from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
+from allranks.exitcodes import CTRL_C, NODE_FAILED, PROGRAM_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.runs.directory import RunDirectory
 from allranks.runs.replay import Replay, Shown
@@ -130,7 +130,7 @@ class SkyRun:
                 left = {self.name: [{"pid": 0, "state": "?", "command": str(error)}]}
         if self._sky is not None:
             self._sky.end()
-        if self.stopping:
+        if self.stopping and result["exit"] in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):
             result = {**result, "exit": CTRL_C if reason == "ctrl-c" else TERMINATED, "verdict": None}
         found = {**result, "left": left}
         write_result(self.run, found, self.stopping)
