@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from allranks.diagnose.loose.signatures import NEEDS, ROWS
+from allranks.diagnose.signatures import NEEDS, ROWS
 from bench.table import Report, Sample, alternate, column
 
 RANKS = 1024

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.loose.evidence import Evidence
-from allranks.diagnose.loose.judge import judge_logs
-from allranks.diagnose.loose.lines import read_line
+from allranks.diagnose.logs.evidence import Evidence
+from allranks.diagnose.logs.judge import judge_logs
+from allranks.diagnose.logs.lines import read_line
 from allranks.findings import Verdict
 
 HERE = Path(__file__).parent

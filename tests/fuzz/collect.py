@@ -33,7 +33,7 @@ BUILT = {
 
 # Patterns that an object holds: what it does with them.
 HELD = {
-    "diagnose/loose/signatures/row.py": "search",
+    "diagnose/logs/signatures/row.py": "search",
     "diagnose/rules/signatures.py": "search",
     "preflight/checks/kernel_log.py": "search",
 }
@@ -193,10 +193,9 @@ def _at_import() -> dict[tuple[str, int], list[tuple[str | bytes, int]]]:
     for module in pkgutil.walk_packages(package.__path__, "allranks."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    for row in sys.modules["allranks.diagnose.loose.signatures"].ROWS:  # these are compiled when they are needed
+    for row in sys.modules["allranks.diagnose.signatures"].ROWS:  # these are compiled when they are needed
         _ = row.compiled
-    for row in sys.modules["allranks.diagnose.rules.signatures"].SIGNATURES:
-        _ = row._text, row._trace
+        row.fits_traceback("")
     re.compile = original
     return compiled
 

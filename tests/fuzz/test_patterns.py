@@ -18,8 +18,8 @@ from tests.campaign import Campaign
 from tests.fuzz.attacks import ENDS, Kind, attack, kinds_of
 from tests.fuzz.collect import ANCHORED, Collected, Used, collect
 
-from allranks.diagnose.loose.lines import read_line
-from allranks.diagnose.loose.signatures import row_of
+from allranks.diagnose.logs.lines import read_line
+from allranks.diagnose.signatures import row_of
 from allranks.report.fold import clean
 from allranks.report.redact import Redactor
 

@@ -182,7 +182,7 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
         at_step("torch.empty(10**15)"), cause="host-out-of-memory", where={"node": "h2", "rank": 1}, victims=[0],
     ),
     "rank_raised/no-cuda": case(
-        alone('torch.zeros(1, device="cuda")', ALL), cause="cuda-device-unavailable", where={}, says=["every rank"],
+        alone('torch.zeros(1, device="cuda")', ALL), cause="environment-mismatch", where={}, says=["every rank"],
     ),
     "rank_raised/cuda-out-of-memory": case(  # torch's class; the text as in c10/cuda/CUDACachingAllocator.cpp
         at_step('raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "\n'

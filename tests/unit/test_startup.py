@@ -11,7 +11,7 @@ HEAVY = {
     "status": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
     "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
     "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
-    "run": ("allranks.diagnose.rules", "allranks.diagnose.loose", "allranks.backends.kubernetes",
+    "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.backends.kubernetes",
             "allranks.backends.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
 }  # fmt: skip
 

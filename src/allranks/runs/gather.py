@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from allranks.diagnose.loose.evidence import Evidence
+from allranks.diagnose.logs.evidence import Evidence
 from allranks.errors import ConfigError
 from allranks.report.record import Document, Record, Tested
 

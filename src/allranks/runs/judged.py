@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from allranks.diagnose.loose.evidence import Evidence
-from allranks.diagnose.loose.judge import judge_logs
+from allranks.diagnose.logs.evidence import Evidence
+from allranks.diagnose.logs.judge import judge_logs
 from allranks.diagnose.verdict import judge
 from allranks.findings import SURE, Finding, Verdict
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allranks.cores import usable_cores
-from allranks.diagnose.loose.evidence import Evidence
-from allranks.diagnose.loose.lines import Line, from_name, read_line
-from allranks.diagnose.loose.scan import Filter, last_lines
+from allranks.diagnose.logs.evidence import Evidence
+from allranks.diagnose.logs.lines import Line, from_name, read_line
+from allranks.diagnose.logs.scan import Filter, last_lines
 from allranks.errors import UsageError
 
 BLOCK = 4 << 20  # bytes read at once

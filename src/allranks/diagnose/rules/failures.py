@@ -20,8 +20,8 @@ from allranks.findings import Where
 from ..exceptions import Link, Raised, carries_worker, raised_in_log
 from ..incident import ExitRecord, Incident
 from ..naming import SIGNALS
+from ..signatures import ENOUGH, Row, lost_peer, row_of_exception
 from .agents import behind_agent
-from .signatures import ENOUGH, SHAPES, Signature, lost_peer, signature_of
 from .words import name_ranks
 
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
@@ -35,6 +35,9 @@ NO_MODULE = re.compile(
     r"\(ModuleNotFoundError: No module named '(?P<parent>[^'\n]{1,200})'[^\n]{0,200}\))$",
     re.MULTILINE,
 )
+SHAPES = "op.preamble.length <= op.nbytes"  # gloo: transport/tcp/pair.cc
+# What their exceptions say concerns ranks as a whole, so it blames none of them.
+SHARED = frozenset({"collective-mismatch", "collective-shape-mismatch", "unused-parameters-ddp"})
 _BENIGN = {"Empty", "StopIteration", "KeyboardInterrupt"}
 _UNJOINED = "terminate called without an active exception"
 
@@ -52,7 +55,7 @@ class Role(enum.Enum):
 class Failure:
     """A failed rank. `kind`: raised, killed, crashed or exited; `key`: equal for failures that are alike.
 
-    `peer`: "gone" or "waited" where it complains of a peer; `signal` also holds what a shell made 128+N of;
+    `peer`: the row of a transport that complains of a peer; `signal` also holds what a shell made 128+N of;
     `quoted` is the exception of the chain that says what failed.
     """
 
@@ -61,7 +64,7 @@ class Failure:
     kind: str
     key: str
     raised: Raised | None = None
-    signature: Signature | None = None
+    signature: Row | None = None
     signal: int | None = None
     peer: str | None = None
     from_log: bool = False
@@ -142,14 +145,14 @@ def _signal(end: ExitRecord) -> int | None:
 def _from_exception(end: ExitRecord, raised: Raised, from_log: bool) -> Failure:
     links = telling(raised)
     peers = [lost_peer(k.type, k.text) for k in links]
-    rows = [signature_of(k.type, k.text, raised.traceback) for k in links]
+    rows = [row_of_exception(k.type, k.text, raised.traceback) for k in links]
     if rows[-1] is None and peers[-1] is not None:
         return Failure(end, Role.CONSEQUENCE, "raised", peers[-1], raised, peer=peers[-1], from_log=from_log)
     known = next((k for k, row in zip(links, rows, strict=True) if row is not None), None)
     row = next((row for row in rows if row is not None), None)
     own = [k for k, peer in zip(links, peers, strict=True) if peer is None]
     quoted = own[-1] if known is None else [k for k in links if (k.name, k.text) == (known.name, known.text)][-1]
-    key = row.cause if row is not None and row.shared else alike(quoted.type, quoted.text)
+    key = row.cause if row is not None and row.cause in SHARED else alike(quoted.type, quoted.text)
     return Failure(end, Role.ROOT, "raised", key, raised, row, from_log=from_log, quoted=quoted)
 
 
@@ -173,7 +176,7 @@ def _from_abort(end: ExitRecord, key: str) -> Failure:
     """SIGABRT is C++'s way to end: its last words say whether of an own or of a peer's failure."""
     last = "\n".join(end.tail.splitlines()[-30:])[-ENOUGH:]
     if SHAPES in last:
-        return Failure(end, Role.ROOT, "crashed", SHAPES, signal=ABORT, signature=signature_of("", last))
+        return Failure(end, Role.ROOT, "crashed", SHAPES, signal=ABORT, signature=row_of_exception("", last))
     peer = lost_peer("", last)
     if peer is not None:
         return Failure(end, Role.CONSEQUENCE, "crashed", peer, signal=ABORT, peer=peer)
@@ -217,7 +220,7 @@ class Group:
 
     def where(self) -> Where:
         """What can be blamed: one rank, one node, or nobody."""
-        if self.scope == "all" or (self.first.signature is not None and self.first.signature.shared):
+        if self.scope == "all" or (self.first.signature is not None and self.first.signature.cause in SHARED):
             return Where()
         one = self.first.exit
         return Where(node=one.node or None, rank=None if self.scope == "node" else one.rank)

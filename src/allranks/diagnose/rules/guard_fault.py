@@ -9,6 +9,7 @@ from allranks.findings import Where
 
 from ..incident import Fault, Incident
 from ..naming import SIGNALS, numbers
+from ..signatures import cause_of
 from .candidate import Candidate, Strength
 from .words import name_nodes, one_line
 
@@ -20,11 +21,6 @@ STOPPED = "on {node}: find who stopped it (kill -STOP, a debugger, a frozen cgro
 LINK = "ping -c 100 {node}; look for a suspended machine, a Ctrl-Z or a firewall that drops idle connections"
 NODE_DIR = "choose another with --node-dir; df -h and ls -ld on {node}"
 REPORT = "the node's log says more: allranks logs --node {node}"
-TEXTS = (
-    ("disk-full", ("No space left", "quota")),
-    ("permission-denied", ("Permission denied", "not owned", "Operation not permitted")),
-    ("too-many-open-files", ("Too many open files",)),
-)
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ def _read(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     if fault.id in LEASE:
         message = f"{nodes} ended the ranks there: nothing was heard from this machine for the whole lease"
         return _Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
-    cause = next((c for c, texts in TEXTS if any(text in fault.message for text in texts)), "unknown")
+    cause = cause_of(fault.message)
     if fault.id == "node-dir":
         return _Reading(cause, 0.9, f"{nodes}: no usable directory for the run: {one_line(fault.message)}", NODE_DIR)
     what = {"protocol": "the two ends of the channel do not understand each other", "boot": "the guard could not start"}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from allranks.findings import Where
 
 from ..incident import Incident
+from ..signatures.raised import AWAITED
 from .candidate import Candidate, Strength
 from .failures import Failure, Role, failures, telling
 from .init_timeout import missing_ranks, place_of
@@ -26,7 +27,7 @@ def apply(incident: Incident) -> Candidate | None:
     if not complaints:
         return None
     first = complaints[0]
-    return (_waited if first.peer == "waited" else _gone)(incident, first)
+    return (_waited if first.peer == AWAITED else _gone)(incident, first)
 
 
 def _said(failure: Failure) -> str:

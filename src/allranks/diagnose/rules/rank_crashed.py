@@ -6,8 +6,7 @@ import re
 
 from ..incident import Incident
 from .candidate import Candidate, Strength
-from .failures import ABORT, NATIVE, Failure, Role, failures, first_of
-from .signatures import SHAPES
+from .failures import ABORT, NATIVE, SHAPES, Failure, Role, failures, first_of
 from .words import further_words, last_lines
 
 ID = "rank-crashed"

@@ -7,13 +7,13 @@ from ..incident import Incident
 from ..memory.figures import HostMemory, read_gpu
 from ..memory.levers import gpu_levers, host_levers
 from ..memory.setting import setting_of
+from ..signatures import lost_peer, row_of_exception
 from .candidate import Candidate, Strength
 from .failures import Failure, Group, Role, failures, first_of, telling
-from .signatures import lost_peer, signature_of
 from .words import exception, further_words, place, placed, thread_words, trace_lines
 
 ID = "rank-raised"
-SOURCE = "the error files of the runner (torchelastic's format), else a traceback at the end of a log; signatures.py"
+SOURCE = "the error files of the runner (torchelastic's format), else a traceback at the end of a log; ../signatures"
 SHORT = 160  # characters of an exception's text in the sentence; the evidence has more
 
 
@@ -64,7 +64,7 @@ def _neighbours(failure: Failure) -> tuple[Link | None, Link | None]:
     links = telling(raised)
     inner, outer = links[-1], links[0]
     same = [(link.name, link.text) == (quoted.name, quoted.text) for link in (inner, outer)]
-    lost = lost_peer(outer.type, outer.text) is not None and signature_of(outer.type, outer.text) is None
+    lost = lost_peer(outer.type, outer.text) is not None and row_of_exception(outer.type, outer.text) is None
     return (None if same[0] else inner), (None if same[1] or lost else outer)
 
 

@@ -7,19 +7,12 @@ import re
 from allranks.findings import Where
 
 from ..incident import Fault, Incident
+from ..signatures import cause_of
 from .candidate import Candidate, Strength
 from .words import name_nodes, one_line
 
 ID = "start-failed"
 SOURCE = "node/ranks.py: which call failed (chdir, execvpe), with strerror(3)"
-CAUSES_BY_TEXT = (
-    ("permission-denied", ("Permission denied",)),
-    ("environment-mismatch", ("Exec format error",)),
-    ("too-many-open-files", ("Too many open files",)),
-    ("bad-launch-arguments", ("Argument list too long",)),
-    ("host-out-of-memory", ("Cannot allocate memory",)),
-    ("remote-path-missing", ("No such file", "Not a directory")),
-)
 REMEDY = "ls -ld {path} on {node}; name another with --workdir, --python or --prelude, or copy it there"
 
 
@@ -35,7 +28,7 @@ def apply(incident: Incident) -> Candidate | None:
     path = re.search(r"could not (?:enter the working directory|run) (.{1,1000}?): ", first.message)
     who = f"rank {ranks[0]} on {nodes[0]}" if len(nodes) == 1 and ranks[0] is not None else name_nodes(nodes)
     return Candidate(
-        ID, next((c for c, texts in CAUSES_BY_TEXT if any(text in what for text in texts)), "unknown"), Strength.ROOT,
+        ID, cause_of(what), Strength.ROOT,
         f"{who} {what}", 0.95, first.t or None, REMEDY.format(path=path[1] if path else "PATH", node=name_nodes(nodes)),
         Where(node=nodes[0], rank=ranks[0]) if len(nodes) == 1 else Where(),
         tuple(one_line(f"{f.node}: {f.message}") for f in faults[:3]),

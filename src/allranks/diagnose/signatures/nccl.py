@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Role, Row, table
+from .row import RAISED, Role, Row, table
 
 ROOT, SYMPTOM, CASCADE = Role.ROOT, Role.SYMPTOM, Role.CASCADE
 ROWS = (
@@ -12,6 +12,10 @@ ROWS = (
          "for|Unable to find interface|No usable interfaces",
          r"no socket interface found|[Nn]o interface found|Unable to find address for: (?P<interface>\S+)"
          r"|Unable to find interface for|No usable interfaces", 0.95),
+        scope=RAISED,
+    ),
+    *table(
+        "NCCL: bootstrap.cc, socket.cc; gloo: transport/tcp/device.cc", ROOT, "no-interface",
         ("interface-absent", "nterface",
          r"(?i)(?:network )?interface (?P<interface>\S+) (?:does not exist|not found|is not available)"
          r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75),
@@ -28,6 +32,7 @@ ROWS = (
          r"|No space left on device.*/dev/shm|/dev/shm.*No space left|out of shared memory\b(?!.*try)", 0.85),
         ("pidfd-shm", "insufficient shared memory",
          r"(?<!caused by )insufficient shared memory \(shm\) size|shm size is too small", 0.7),
+        scope=RAISED,
     ),
     *table(
         "NCCL: init.cc, bootstrap.cc (versions in the handshake); the dynamic linker", ROOT, "nccl-version-mismatch",
@@ -45,6 +50,7 @@ ROWS = (
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
         ("ucx-register", "ibv_reg_mr|failed to register", r"failed to register .*: Cannot allocate memory", 0.7),
+        scope=RAISED,
     ),
     Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL: transport/net_ib.cc; ibv_wc_status", (
      "Got completion from peer",
@@ -100,6 +106,7 @@ ROWS = (
          "two ranks take part in one collective with different sizes"),
         ("accelerate-shapes", "shape mismatches", r"Cannot apply desired operation due to shape mismatches"),
         ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85),
+        scope=RAISED,
     ),
     *table(
         "NCCL: bootstrap.cc (check-in of ranks)", ROOT, "rank-missing-or-duplicate",
@@ -119,7 +126,7 @@ ROWS = (
         ("connect-retries", "exceeded error retry count|exceeded timeouts|exceeded retries",
          r"[Cc]onnect.*exceeded (?:error )?(?:retry count|timeouts|retries)", 0.5,
          "a peer that is in the rendezvous cannot be reached on NCCL's "
-          "own port: a firewall, or the wrong interface", "", "wrong-interface"),
+          "own port: a firewall, or the wrong interface", "wrong-interface"),
     ),
     *table(
         "NCCL: misc/socket.cc, ncclRemoteError: what the surviving side says", CASCADE, "",

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from .row import Role, Row, table
+from .row import Role, Row, Scope, table
 
 ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
 ROWS = (
+    *table(
+        "node/ranks.py: which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
+        ("start-path", "could not",
+         r"could not (?:enter the working directory|run) .+: (?:No such file|Not a directory)", 0.95),
+        scope=Scope.AGENT,
+    ),
+    *table(
+        "node/ranks.py: execve(2) ENOEXEC", ROOT, "environment-mismatch",
+        ("start-format", "could not run", r"could not run .+: Exec format error", 0.95),
+        scope=Scope.AGENT,
+    ),
+    *table(
+        "node/ranks.py: execve(2) E2BIG", ROOT, "bad-launch-arguments",
+        ("start-arguments", "could not run", r"could not run .+: Argument list too long", 0.95),
+        scope=Scope.AGENT,
+    ),
+    *table(
+        "node/boot.py: the run's directory belongs to another user", ROOT, "permission-denied",
+        ("not-owned", "not owned", r"not owned", 0.9),
+        scope=Scope.AGENT,
+    ),
     *table(
         "OpenSSH: sshconnect2.c, authfile.c; paramiko; DeepSpeed: launcher/runner.py", ROOT, "ssh-auth",
         ("ssh-denied", "Permission denied|ermission denied, please",
@@ -16,7 +37,7 @@ ROWS = (
          r"sign_and_send_pubkey: .*(?:fail|denied|no mutual)|Authentication "
           r"refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication " r"failed)", 0.9),
         ("ssh-deepspeed", "was not reachable via ssh", r"host=(?P<node>\S+) was not reachable via ssh", 0.7,
-         "DeepSpeed tries ssh without a password", "", "ssh-unreachable"),
+         "DeepSpeed tries ssh without a password", "ssh-unreachable"),
     ),
     *table(
         "OpenSSH: sshconnect.c", ROOT, "ssh-hostkey",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ..signatures import EXCEPTION, Role, Row, row_of
 from .lines import Line
-from .signatures import EXCEPTION, Role, Row, row_of
 
 UNNAMED = Row(
     "exception",

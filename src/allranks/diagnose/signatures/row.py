@@ -19,6 +19,16 @@ class Role(enum.Enum):
     HARMLESS = "harmless"  # looks bad, means nothing
 
 
+class Scope(enum.Flag):
+    """The texts that a row is tried on."""
+
+    LOG = enum.auto()  # a line of a log, whoever wrote it
+    EXCEPTION = enum.auto()  # `Type: text` of the exception that ended a rank, on one line
+    AGENT = enum.auto()  # an agent's own words on what it could not do
+
+
+RAISED = Scope.LOG | Scope.EXCEPTION
+
 GAP = 120
 WORD = 120
 _TOKENS = re.compile(r"\\.|.", re.DOTALL)
@@ -49,9 +59,9 @@ class Row:
     most `WORD` of it (`bounded`), as a search that goes on to the end of a line from each of its beginnings is
     quadratic.
 
-    `means` says in plain words what the text does not say itself; `fix` overrides the cause's own. Named groups of
-    the pattern (node, peer, rank, pid, gpu, interface, port) tell the place. `rule`: the file in `rules/` that
-    weighs such lines instead of the table.
+    `means` says in plain words what the text does not say itself. Named groups of the pattern (node, peer, rank, pid,
+    gpu, interface, port) tell the place. `rule`: the rule that weighs such lines instead of the table. `trace`: what
+    must stand in an exception's traceback, too.
     """
 
     id: str
@@ -62,14 +72,19 @@ class Row:
     pattern: str
     confidence: float = 0.9
     means: str = ""
-    fix: str = ""
     also: str = ""  # a second cause that the same text can have
     rule: str = ""
+    scope: Scope = Scope.LOG
+    trace: str = ""
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
         """The pattern, compiled when a line holds a literal of it: all 240 of them take 0.2 s."""
         return re.compile(bounded(self.pattern))
+
+    def fits_traceback(self, traceback: str) -> bool:
+        """Whether the traceback of an exception has what it must have."""
+        return not self.trace or re.compile(self.trace).search(traceback) is not None
 
     def find(self, text: str) -> re.Match[str] | None:
         """The match in a line."""
@@ -78,10 +93,11 @@ class Row:
         return self.compiled.search(text)
 
 
-def table(source: str, role: Role, cause: str, *rows: Sequence[object]) -> tuple[Row, ...]:
-    """Rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, fix, also)."""
+def table(source: str, role: Role, cause: str, *rows: Sequence[object], scope: Scope = Scope.LOG) -> tuple[Row, ...]:
+    """Make rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, also)."""
     made = []
     for identity, needs, pattern, *rest in rows:
-        given = dict(zip(("confidence", "means", "fix", "also"), rest, strict=False))
-        made.append(Row(str(identity), cause, role, source, tuple(str(needs).split("|")), str(pattern), **given))  # type: ignore[arg-type]
+        given = dict(zip(("confidence", "means", "also"), rest, strict=False))
+        row = Row(str(identity), cause, role, source, tuple(str(needs).split("|")), str(pattern), scope=scope, **given)  # type: ignore[arg-type]
+        made.append(row)
     return tuple(made)

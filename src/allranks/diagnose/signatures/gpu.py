@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Role, Row, table
+from .row import RAISED, Role, Row, table
 
 ROOT, WEAK, SYMPTOM = Role.ROOT, Role.WEAK, Role.SYMPTOM
 ROWS = (
@@ -27,6 +27,7 @@ ROWS = (
         ("row-remap", "emap", r"(?i)row[- ]remap\w* (?:fail|pending)|Remapping Failure Occurred *: Yes", 0.85),
         ("amd-ras", "uncorrectable hardware errors|uncorrectable errors", r"amdgpu.*uncorrectable (?:hardware )?errors",
          0.85),
+        scope=RAISED,
     ),
     *table(
         "CUDA: cudaErrorNvlinkUncorrectable; NVIDIA fabric manager; nvidia-smi nvlink", ROOT, "nvlink-error",
@@ -51,8 +52,8 @@ ROWS = (
         ("imex", "IMEX|imex", r"(?i)imex.{0,40}(?:fail|error|not|denied)", 0.6),
     ),
     *table(
-        "torch: CUDACachingAllocator.cpp; CUDA: cudaErrorMemoryAllocation; cuBLAS, cuDNN, XLA", ROOT,
-        "cuda-out-of-memory",
+        "torch: CUDACachingAllocator.cpp; CUDA: cudaErrorMemoryAllocation; cuBLAS, cuDNN, XLA",
+        ROOT, "cuda-out-of-memory",
         ("cuda-out-of-memory", "out of memory|OutOfMemoryError",
          r"(?:CUDA|HIP|XPU|NPU|MPS|GPU|cuda)\S* out of memory|CUDA error: out of memory"
          r"|torch\.(?:cuda\.)?OutOfMemoryError|Cuda failure.*out of memory|cudaErrorMemoryAllocation|"
@@ -63,10 +64,11 @@ ROWS = (
         ("kv-cache", "cache blocks|KV cache",
          r"No available memory for the cache blocks|larger than the maximum number "
          r"of tokens that can be stored in KV cache|less than desired GPU memory utilization", 0.75),
+        scope=RAISED,
     ),
     *table(
-        "CUDA: cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure; ROCm: hsa runtime", ROOT,
-        "cuda-kernel-fault",
+        "CUDA: cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure; ROCm: hsa runtime",
+        ROOT, "cuda-kernel-fault",
         ("device-assert", "device-side assert|Assertion",
          r"device-side assert triggered|\.cu[h]?:\d+: .*Assertion .*failed"
          r"|Indexing\.cu.*Assertion|CUDA_KERNEL_ASSERT|cudaErrorAssert"),
@@ -78,6 +80,11 @@ ROWS = (
          r"unspecified launch failure|misaligned address|an illegal instruction "
           r"was encountered|CUDA_ERROR_LAUNCH_FAILED"
          r"|cudaErrorLaunchFailure|hardware stack error|invalid address space", 0.8),
+        scope=RAISED,
+    ),
+    *table(
+        "CUDA: cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure; ROCm: hsa runtime",
+        ROOT, "cuda-kernel-fault",
         ("rocm-fault", "Memory access fault|HSA_STATUS",
          r"Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY)", 0.85),
         ("execution-failed", "EXECUTION_FAILED", r"CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED", 0.5),
@@ -88,6 +95,10 @@ ROWS = (
          r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|"
          r"hipErrorInvalidDevice|AssertionError: Invalid device id|^Invalid device id", 0.9,
          "it asks for a GPU that the node has not, or does not show to it"),
+        scope=RAISED,
+    ),
+    *table(
+        "CUDA: cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
         ("too-few-gpus", "GPUs available|visible devices|available GPU|number of GPUs",
          r"(?i)only \d+ (?:GPUs?|devices?) (?:are |is )?(?:available|visible)"
          r"|more (?:processes|ranks) than (?:available )?GPUs|exceeds the number of (?:available )?GPUs|"
@@ -98,10 +109,10 @@ ROWS = (
         ("duplicate-gpu", "Duplicate GPU|using the same GPU|same GPU",
          r"Duplicate GPU detected(?: : rank \d+ and rank "
          r"\d+)?|[Mm]ultiple [Rr]anks are using the same GPU|are using the same GPU", 0.95),
+        scope=RAISED,
     ),
     *table(
-        "CUDA: cudaErrorInsufficientDriver, CompatNotSupportedOnDevice, "
-         "SystemDriverMismatch, UnsupportedPtxVersion; NVML",
+        "CUDA: cudaErrorInsufficientDriver, CompatNotSupportedOnDevice, SystemDriverMismatch; NVML",
         ROOT, "driver-version-mismatch",
         ("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER",
          r"driver version is insufficient|NVIDIA driver on your "
@@ -116,10 +127,10 @@ ROWS = (
         ("container-driver", "unsatisfied condition|requirement error",
          r"nvidia-container-cli: requirement error: unsatisfied condition: "
          r"(?:cuda|driver)", 0.9),
+        scope=RAISED,
     ),
     *table(
-        "torch: cuda/__init__.py, CUDAFunctions.cpp; CUDA: cudaErrorDevicesUnavailable, "
-         "NoDevice; NVML; container toolkit",
+        "torch: cuda/__init__.py, CUDAFunctions.cpp; CUDA: cudaErrorDevicesUnavailable, NoDevice; NVML",
         ROOT, "cuda-device-unavailable",
         ("device-busy", "busy or unavailable|DEVICE_UNAVAILABLE|DevicesUnavailable",
          r"busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
@@ -128,6 +139,11 @@ ROWS = (
          "found|NO_DEVICE|no GPUs found|No HIP GPUs|GPU access blocked",
          r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device|Found no NVIDIA driver|No devices were found"
          r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked", 0.85),
+        scope=RAISED,
+    ),
+    *table(
+        "torch: cuda/__init__.py, CUDAFunctions.cpp; CUDA: cudaErrorDevicesUnavailable, NoDevice; NVML",
+        ROOT, "cuda-device-unavailable",
         ("driver-silent", "communicate with the NVIDIA driver|Driver Not Loaded|NVML: Unknown|"
          "Unexpected error from cudaGetDeviceCount|nvidia-container-cli|"
          "could not select device driver|RmInitAdapter",
@@ -156,5 +172,6 @@ ROWS = (
          r"Distributed package doesn't have (?:NCCL|MPI|GLOO|UCC)|Torch "
           r"not compiled with|not linked with support for cuda", 0.9,
          "this build of torch lacks what the program asks for"),
+        scope=RAISED,
     ),
 )  # fmt: skip

@@ -7,23 +7,26 @@ systems last.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 
-from . import c10d, gpu, harmless, hosts, nccl, program
-from .row import Role, Row
+from . import c10d, gpu, harmless, hosts, nccl, program, raised
+from .mismatch import compare_calls
+from .row import Role, Row, Scope
 
-__all__ = ["BY_ID", "EXCEPTION", "KINDS", "NEEDS", "ROWS", "VARIABLE", "Role", "Row", "row_of"]
+__all__ = ["Role", "Row", "Scope"]
 
 _REPORTS = frozenset(("agent-exit", "agent-rank", "agent-host", "agent-block", "srun-task", "signal-end"))
 _GENERAL = frozenset(
     ("refused", "connect-timeout", "no-route", "peer-closed", "remote-closed", "segfault", "bus-error", "death-signal")
     + ("nccl-general", "remote-error")
 )
-_ALL = (*harmless.ROWS, *hosts.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS)
+_ALL = (*raised.ROWS, *harmless.ROWS, *hosts.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS)
 ROWS: tuple[Row, ...] = (
     *(r for r in _ALL if r.id in _REPORTS),
     *(r for r in _ALL if r.id not in _REPORTS | _GENERAL),
     *(r for r in _ALL if r.id in _GENERAL),
+    *raised.LAST,
 )
 BY_ID: dict[str, Row] = {row.id: row for row in ROWS}
 
@@ -36,7 +39,7 @@ EXCEPTION = re.compile(rf"^(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:{'|'
 NEEDS: frozenset[str] = frozenset(
     ("Traceback (most recent", 'File "', "TensorShape")
     + tuple(f"{k}:" for k in KINDS)
-    + tuple(need for row in ROWS for need in row.needs)
+    + tuple(need for row in ROWS if Scope.LOG in row.scope for need in row.needs)
 )
 """Literals: a line without any of them tells nothing, but for a bare name of an exception at its end."""
 
@@ -45,7 +48,7 @@ VARIABLE = "0123456789abcdef"
 """What two lines of one shape may differ in."""
 
 _STRIP = str.maketrans("", "", VARIABLE)
-_SHAPED = tuple((row, tuple(need.translate(_STRIP) for need in row.needs)) for row in ROWS)
+_SHAPED = tuple((row, tuple(need.translate(_STRIP) for need in row.needs)) for row in ROWS if Scope.LOG in row.scope)
 
 
 @lru_cache(1024)
@@ -55,9 +58,41 @@ def _candidates(shape: str) -> tuple[Row, ...]:
 
 
 def row_of(text: str) -> tuple[Row, re.Match[str]] | None:
-    """The row that a line fits, with its match."""
+    """The row that a line of a log fits, with its match."""
     for row in _candidates(text.translate(_STRIP)):
         match = row.find(text)
         if match is not None:
             return row, match
     return None
+
+
+def cause_of(text: str) -> str:
+    """The cause that an agent's own words name, else `unknown`."""
+    return next((row.cause for row in _OF_AGENT if row.find(text)), "unknown")
+
+
+def row_of_exception(kind: str, text: str, traceback: str = "") -> Row | None:
+    """The row that the exception of a rank fits; of a mismatch with the cause that its whole text tells."""
+    line = _one_line(kind, text)
+    fitting = (r for r in _OF_EXCEPTIONS if r.find(line) and r.fits_traceback(traceback))
+    row = next(fitting, None)
+    if row is None or row.id != "mismatch":
+        return row
+    cause, confidence = compare_calls(text[:ENOUGH])
+    return replace(row, cause=cause, confidence=confidence)
+
+
+def lost_peer(kind: str, text: str) -> str | None:
+    """The row of torch's transports that speaks of a peer: `raised.GONE` or `raised.AWAITED`; None where none does."""
+    line = _one_line(kind, text)
+    return next((row.id for row in _OF_PEERS if row.find(line)), None)
+
+
+ENOUGH = 4096  # characters of an exception's text that are looked at
+_OF_AGENT = tuple(row for row in ROWS if Scope.AGENT in row.scope)
+_OF_EXCEPTIONS = tuple(row for row in ROWS if Scope.EXCEPTION in row.scope and row.role is Role.ROOT)
+_OF_PEERS = tuple(row for row in ROWS if Scope.EXCEPTION in row.scope and row.role is Role.CASCADE)
+
+
+def _one_line(kind: str, text: str) -> str:
+    return " ".join(f"{kind}: {text[:ENOUGH]}".split())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Role, Row, table
+from .row import RAISED, Role, Row, Scope, table
 
 ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
 ROWS = (
@@ -46,6 +46,10 @@ ROWS = (
         ("shared-object", "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++",
          r"cannot open shared object file|undefined symbol: |version `?(?:GLIBC|"
          r"GLIBCXX|CXXABI)\S*' not found|DLL load failed", 0.8),
+        scope=RAISED,
+    ),
+    *table(
+        "CPython, importlib, packaging: names and versions", ROOT, "environment-mismatch",
         ("binary-abi", "binary incompatibility|compiled using NumPy|size changed|compiled "
          "with different CUDA|mismatches the version|does not match the " "version",
          r"binary incompatibility|compiled using NumPy 1|"
@@ -63,7 +67,7 @@ ROWS = (
          r"CUDA_HOME (?:does not exist|environment variable is not set)|"
          r"Error building extension|Ninja is required|Error compiling objects " r"for extension", 0.75),
         ("illegal-hardware", "llegal instruction", r"\bIllegal instruction\b", 0.6,
-         "a library was built for another processor", "", "segfault-native"),
+         "a library was built for another processor", "segfault-native"),
         ("module-attribute", "AttributeError: module", r"AttributeError: module '[\w.]+' has no attribute", 0.68,
          "the installed package has another version than the program expects"),
         ("version-apart", "ersion mismatch", r"Version mismatch: The cluster was started with", 0.85),
@@ -76,10 +80,11 @@ ROWS = (
         ("not-installed", "not installed|PackageNotFoundError|DistributionNotFound|but it was not found|pip install",
          r"PackageNotFoundError|DistributionNotFound|Error: .{0,80}(?:is|are) not installed|"
          r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install", 0.85),
+        scope=RAISED,
     ),
     *table(
-        "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; "
-         "safetensors; DeepSpeed; transformers", ROOT, "checkpoint-unreadable",
+        "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; safetensors; DeepSpeed",
+        ROOT, "checkpoint-unreadable",
         ("state-dict", "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
          r"loading state_dict|size mismatch for |(?:Missing|Unexpected) "
          r"key\(s\) in state_dict|copying a param with shape"),
@@ -93,22 +98,40 @@ ROWS = (
           r"Invalid magic number; corrupt|UnpicklingError|"
          r"unexpected EOF, expected|file might be corrupted|MetadataIncompleteBuffer|"
           r"HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|not a " r"(?:ZIP|zip) (?:archive|file)"),
+        scope=RAISED,
+    ),
+    *table(
+        "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; safetensors; DeepSpeed",
+        ROOT, "checkpoint-unreadable",
         ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|(?i:checkpoint.{0,60}(?:corrupt|"
          r"mismatch|incompatible|incomplete|does not match|truncated|different " r"(?:world size|number of)))|"
          r"(?i:(?:mismatch|corrupt|incompatible|incomplete).{0,60}checkpoint)|"
           r"CheckpointException|Missing key in checkpoint state_dict", 0.85),
         ("empty-pickle", "Ran out of input", r"EOFError: Ran out of input", 0.75, "the file is empty or cut off"),
+    ),
+    *table(
+        "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; safetensors; DeepSpeed",
+        ROOT, "checkpoint-unreadable",
         ("optimizer-groups", "parameter group",
          r"loaded state dict (?:has a different number|contains a parameter group)", 0.9),
+        scope=RAISED,
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT; torch: inline_container.cc (writer)", ROOT, "disk-full",
         ("no-space", "No space left|rrno 28|ENOSPC|quota exceeded|rrno 122|EDQUOT|Quota exceeded",
          r"No space left on device|\[?Errno 28\]?|ENOSPC|[Dd]isk quota "
          r"exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
+        scope=RAISED | Scope.AGENT,
+    ),
+    *table(
+        "errno 28 ENOSPC, 122 EDQUOT; torch: inline_container.cc (writer)", ROOT, "disk-full",
         ("stream-writer", "PytorchStreamWriter|unexpected pos|file write failed",
          r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed", 0.78,
          "torch could not write the whole file: the disk or the quota is full, in almost all cases"),
+        scope=RAISED,
+    ),
+    *table(
+        "errno 28 ENOSPC, 122 EDQUOT; torch: inline_container.cc (writer)", ROOT, "disk-full",
         ("disk-pressure", "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full",
          r"low on resource: ephemeral-storage|DiskPressure|ephemeral.storage.{0,40}exceed|" r"(?i:disk (?:is )?full)",
          0.85),
@@ -117,6 +140,7 @@ ROWS = (
         "errno 24 EMFILE, 23 ENFILE; torch: multiprocessing", ROOT, "too-many-open-files",
         ("open-files", "Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23",
          r"[Tt]oo many open files|\[Errno 2[34]\]|received \d+ items of ancdata|EMFILE", 0.92),
+        scope=RAISED | Scope.AGENT,
     ),
     *table(
         "torch: utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
@@ -124,17 +148,20 @@ ROWS = (
          r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40}(?:exited "
          r"unexpectedly|is killed by signal)|"
          r"Unexpected (?:bus error|segmentation fault|floating-point exception) "
-          r"encountered in worker|DataLoader timed out after", 0.88, "", "", "shm-too-small"),
+          r"encountered in worker|DataLoader timed out after", 0.88, "", "shm-too-small"),
+        scope=RAISED,
     ),
     *table(
-        "torch: c10/core/CPUAllocator.cpp; CPython MemoryError; errno 12 ENOMEM; C++ bad_alloc", ROOT,
-         "host-out-of-memory",
+        "torch: c10/core/CPUAllocator.cpp; CPython MemoryError; errno 12 ENOMEM; C++ bad_alloc",
+        ROOT, "host-out-of-memory",
         ("cpu-memory", "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\bMemoryError\b|"
          r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
+        scope=RAISED | Scope.AGENT,
     ),
     *table(
-        "argparse, click, typer, hydra, torch/distributed/run.py: what a parser refuses", ROOT, "bad-launch-arguments",
+        "argparse, click, typer, hydra, torch/distributed/run.py: what a parser refuses",
+        ROOT, "bad-launch-arguments",
         ("argparse", "error: ", r"error: (?:unrecognized arguments|the following arguments are "
          r"required|argument \S+.{0,80}(?:invalid|expected|not allowed|"
          r"ignored|conflict)|one of the arguments|ambiguous option|invalid " r"choice)", 0.93),
@@ -179,16 +206,23 @@ ROWS = (
          "system|rrno 1]|Operation not permitted|Insufficient Permissions",
          r"PermissionError|\[Errno (?:13|1|30)\]|(?:: |^)Permission denied(?! " r"\()(?!.*please try again)|"
          r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85),
+        scope=RAISED | Scope.AGENT,
+    ),
+    *table(
+        "errno 13 EACCES, 1 EPERM, 30 EROFS; huggingface_hub", ROOT, "permission-denied",
         ("gated", "gated repo|GatedRepoError|401 Client Error|403 Client Error|Access Denied|AccessDenied",
          r"GatedRepoError|gated repo|40[13] Client Error|Access ?Denied", 0.7),
     ),
     *table(
-        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO; huggingface_hub, datasets", ROOT,
-         "missing-file",
+        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO; huggingface_hub, datasets", ROOT, "missing-file",
         ("no-file", "rrno 2]|rrno 20]|rrno 21]|FileNotFoundError|NotADirectoryError|"
          "IsADirectoryError|No such file or directory",
          r"\[Errno (?:2|20|21)\]|FileNotFoundError|NotADirectoryError|IsADirectoryError|"
          r"No such file or directory", 0.85),
+        scope=RAISED,
+    ),
+    *table(
+        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO; huggingface_hub, datasets", ROOT, "missing-file",
         ("hub", "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
          "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
          "an't find a valid checkpoint|valid model identifier",
@@ -209,7 +243,7 @@ ROWS = (
         ("segfault", "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|Signal: 11|signal SIGSEGV",
          r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
         ("bus-error", "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
-         "memory behind a mapping was not there: a full /dev/shm, a truncated file, or a crash", "",
+         "memory behind a mapping was not there: a full /dev/shm, a truncated file, or a crash",
          "shm-too-small"),
         ("heap", "sysmalloc|double free|free(): |malloc(): |corrupted|munmap_chunk|stack "
          "smashing|realloc(): |general protection",

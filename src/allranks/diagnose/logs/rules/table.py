@@ -15,9 +15,9 @@ from ...memory.figures import read_gpu
 from ...memory.levers import gpu_levers
 from ...memory.setting import Setting
 from ...rules.candidate import Candidate, Strength
+from ...signatures import Role
 from ..evidence import Evidence, cut, first, place_of, shown, who
 from ..sighting import Sighting
-from ..signatures import Role
 
 ID = "signature-table"
 SOURCE = "each row names its own"

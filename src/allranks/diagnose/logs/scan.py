@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from .signatures import KINDS, NEEDS, VARIABLE
+from ..signatures import KINDS, NEEDS, VARIABLE
 
 KEEP = 1000  # lines of one shape: ranks that say the same
 MOST = 60_000  # lines kept of one part of a log

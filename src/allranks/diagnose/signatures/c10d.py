@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from .row import Role, Row, table
+from .row import RAISED, Role, Row, table
 
 ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
 _RETRIED = "nobody answered there: is rank 0 running on that host, and does every node reach the address?"
 ROWS = (
     *table(
         "torch: socket.cpp (gai error); getaddrinfo(3); OpenSSH; curl", ROOT, "name-resolution",
-        ("gai", "gai error|getaddrinfo",
-         r"network addresses of \(?(?P<node>[^,()]+), (?P<port>\d+)\)? cannot be retrieved|gai error|"
+        ("gai", "gai error|getaddrinfo|gaierror",
+         r"network addresses of \(?(?P<node>[^,()]+), (?P<port>\d+)\)? cannot be retrieved|gai error|\bgaierror\b|"
          r"getaddrinfo (?:failed|\S*:? ?(?:Name|Temporary|No address))", 0.9),
         ("resolve", "esolve hostname|Name or service not known|in name resolution|"
          "nodename nor servname|No address associated|esolve host|UnknownHost|"
@@ -20,6 +20,7 @@ ROWS = (
          r"nodename nor servname provided|No address associated with hostname|"
           r"UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|"
          r"(?:[Ff]ailed|[Uu]nable|cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()", 0.9),
+        scope=RAISED,
     ),
     *table(
         "gloo: ProcessGroupGloo.cpp; socket.cpp", ROOT, "hostname-resolves-to-loopback",
@@ -43,12 +44,13 @@ ROWS = (
         ("port-taken", "on port|port is already|another process is utilizing",
          r"Tried to launch distributed communication on port `(?P<port>\d+)`|" r"port is already allocated|"
          r"port \d+ .*(?:another process|already being used)", 0.92),
+        scope=RAISED,
     ),
     *table(
         "torch: TCPStoreBackend.cpp: the handshake's magic number", WEAK, "port-in-use",
         ("foreign-client", "VALIDATE query|magic number",
          r"(?:incorrect|expected) VALIDATE query|[Vv]alidation of .*magic number", 0.5,
-         "something else than a rank of this job speaks to the store's port", "", "orphan-process"),
+         "something else than a rank of this job speaks to the store's port", "orphan-process"),
     ),
     Row("client-connect", "master-unreachable", SYMPTOM, "torch: socket.cpp", ("client socket has failed to connect",),
         r"client socket has failed to connect to \[?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) "
@@ -64,14 +66,14 @@ ROWS = (
         ("c10d-store", "C10d store has failed|RendezvousConnectionError",
          r"connection to the C10d store has failed|RendezvousConnectionError", 0.65, _RETRIED),
         ("no-route", "No route to host|etwork is unreachable|Host is unreachable",
-         r"No route to host|[Nn]etwork is unreachable|Host is unreachable", 0.5, "", "", "port-blocked"),
+         r"No route to host|[Nn]etwork is unreachable|Host is unreachable", 0.5, "", "port-blocked"),
         ("refused", "onnection refused|ConnectionRefusedError|rrno 111",
          r"[Cc]onnection refused|ConnectionRefusedError|\[Errno 111\]", 0.42,
-         "the host answers and nobody listens there: a longer timeout is no help", "", "peer-died"),
-        ("connect-timeout", "onnection timed out|rrno 110", r"[Cc]onnection timed out|\[Errno 110\]", 0.42, "", "",
+         "the host answers and nobody listens there: a longer timeout is no help", "peer-died"),
+        ("connect-timeout", "onnection timed out|rrno 110", r"[Cc]onnection timed out|\[Errno 110\]", 0.42, "",
          "port-blocked"),
         ("not-assignable", "assign requested address", r"Cannot assign requested address|\[Errno 99\]", 0.5,
-         "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0", "",
+         "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0",
           "ipv6-problem"),
     ),
     *table(
@@ -94,7 +96,7 @@ ROWS = (
          r"(?:nodes|workers|ranks|processes)|\d+ more (?:nodes|workers))", 0.4),
         ("closed-rendezvous", "RendezvousClosedError|rendezvous is closed",
          r"RendezvousClosedError|rendezvous (?:is|has been|was) closed", 0.45,
-         "the rendezvous of this id is over: another node had already " "left it, or the id is an old run's", "",
+         "the rendezvous of this id is over: another node had already " "left it, or the id is an old run's",
           "orphan-process"),
     ),
     Row("store-barrier", "rendezvous-timeout", SYMPTOM, "torch: distributed_c10d.py _store_based_barrier", (
@@ -135,12 +137,14 @@ ROWS = (
     ),
     Row("mismatch", "collective-mismatch", ROOT, "torch: ProcessGroupWrapper.cpp", (
      "Detected mismatch between collectives", "Collectives differ"),
-        r"Detected mismatch between collectives|Collectives differ in the following", rule="collective-mismatch"),
+        r"Detected mismatch between collectives|Collectives differ in the following", rule="collective-mismatch",
+        scope=RAISED),
     *table(
         "torch: reducer.cpp", ROOT, "unused-parameters-ddp",
         ("unused-parameters", "Expected to have finished reduction|did not receive grad",
          r"Expected to have finished reduction in the prior iteration|"
          r"did not receive grad(?:ient)? for rank (?P<rank>\d+)", 0.95),
+        scope=RAISED,
     ),
     Row("ddp-model", "collective-shape-mismatch", WEAK, "torch: reducer.cpp verify_params_across_processes", (
      "DDP expects same model", "appears not to match sizes"),
@@ -198,7 +202,7 @@ ROWS = (
     ),
     *table(
         "ping(8): nothing comes back", SYMPTOM, "master-unreachable",
-        ("all-lost", "100% packet loss", r"100% packet loss", 0.6, "", "", "node-network-down"),
+        ("all-lost", "100% packet loss", r"100% packet loss", 0.6, "", "node-network-down"),
     ),
     *table(
         "errno 97 EAFNOSUPPORT, getaddrinfo EAI_ADDRFAMILY, IPv6 only on one side", ROOT, "ipv6-problem",

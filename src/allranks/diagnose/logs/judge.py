@@ -14,10 +14,10 @@ from allranks.findings import SURE, Finding, Verdict, Where
 from ..causes import CAUSES, UNKNOWN
 from ..rules.candidate import Candidate, Strength
 from ..rules.failures import KILL
+from ..signatures import BY_ID
 from .evidence import Evidence, cut, shown, who
 from .rules import RULES
 from .rules.exit_code import after_abort, ends
-from .signatures import BY_ID
 
 ENOUGH = 0.38
 ABOUT = 0.12  # confidences that are about the same
