@@ -20,7 +20,7 @@ EXAMPLES = [
 
 OF_LOGS = [(i, text) for i, text in EXAMPLES if Scope.LOG in BY_ID[i].scope]
 TRACES = {
-    "loader-handover": 'File "x/torch/utils/data/dataloader.py", line 9, in f\n  File "y", line 2, in rebuild_storage_fd',
+    "loader-handover": 'File "x/torch/utils/data/dataloader.py", line 9\n  File "y", line 2, in rebuild_storage_fd',
     "checkpoint-short": "PyTorchFileReader(name)",
     "checkpoint-empty": 'File "x/torch/serialization.py", line 9, in load',
 }

@@ -27,14 +27,13 @@ CALL = re.compile(r"\bre\.\w+\(")
 BUILT = {
     "report/redact.py": "the user's own, and values escaped",
     "report/steps.py": "the user's own",
-    "spec/fields.py": "the user's own, and the table's words",
+    "settings/fields.py": "the user's own, and the table's words",
 }
 
 
 # Patterns that an object holds: what it does with them.
 HELD = {
-    "diagnose/logs/signatures/row.py": "search",
-    "diagnose/rules/signatures.py": "search",
+    "diagnose/signatures/row.py": "search",
     "preflight/checks/kernel_log.py": "search",
 }
 

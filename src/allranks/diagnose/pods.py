@@ -124,12 +124,12 @@ _REFUSALS = (
         "ask for less, or for another quota, with --nodes, --gpus or another --namespace",
     ),
     _Refusal(
-        re.compile(r'forbidden: User ".*" cannot'),
+        re.compile(r'forbidden: User "[^"]{1,300}" cannot'),
         "you may not make the objects of the run",
         "`allranks render kubernetes … --output DIR` writes a Role with all rights that it takes (NAME-rbac.yaml)",
     ),
     _Refusal(
-        re.compile(r'namespaces ".*" not found'),
+        re.compile(r'namespaces "[^"]{1,300}" not found'),
         "the namespace does not exist",
         "kubectl get namespaces; choose one with --namespace",
     ),

@@ -37,7 +37,7 @@ _VALIDATION = re.compile(
 # kubectl's own configuration: no cluster was asked (k8s.io/client-go, tools/clientcmd)
 KUBECONFIG = re.compile(r'context "[^"]*" does not exist|error loading config file|^error: invalid configuration')
 _UNKNOWN_KIND = re.compile(r"doesn't have a resource type|no matches for kind")
-_CREATED = re.compile(r"^(\S+/\S+) created$", re.M)
+_CREATED = re.compile(r"^([^\s/]{1,300}/[^\s/]{1,300}) created$", re.M)
 
 
 class KubectlError(NodeError):
