@@ -72,7 +72,7 @@ def test_a_check_that_collects_has_a_recording(name: str) -> None:
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_check_without_facts_says_nothing(name: str) -> None:
     failed = {"error": "PermissionError: no"}
-    parts = ("workdir", "script", "own_name", "limits", "shm", "disk", "gpus", "logind", "identity", "nccl")
+    parts = ("workdir", "script", "own_name", "shm", "disk", "gpus", "logind", "identity", "nccl")
     own = {name: failed} if CHECKS[name].collect is not None else {}
     broken = {"h1": {}, "h2": {**dict.fromkeys(parts, failed), **own}, "h3": own and {name: None}}
     found = judge({"nproc": 2}, broken, [CHECKS[name]])

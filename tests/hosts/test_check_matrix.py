@@ -378,7 +378,9 @@ def test_a_full_disk(check: Checker) -> None:
 def test_few_open_files(check: Checker) -> None:
     check.bed.host("h4").write_home("root", ".bashrc", "ulimit -n 64\n")
     assert check.found() == {("limits", "h4", "warn")}
-    assert "64 files" in check.message("limits")
+    assert "(ulimit -Hn) on h4 is 64; 4096 or more is safe" in check.message("limits")
+    assert check.found("--nproc", "64") == {("limits", "h4", "fail")}
+    assert "is 64; this run needs 266 there (64 ranks of 256)" in check.message("limits")
 
 
 # -- leftovers -------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ OLDEST = next(
 SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.node.facts import collect; " \
          "print(json.dumps(collect(json.loads(sys.argv[2]))))"  # fmt: skip
 PARTS = {
-    "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "limits", "shm", "disk", "gpus", "nccl",
+    "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "shm", "disk", "gpus", "nccl",
     "logind", "port_range", "identity", "ipv6", "cpu", "mem", "load", "data", "t", "monotonic",
 }  # fmt: skip
 
@@ -137,13 +137,13 @@ def test_a_part_that_raises_or_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch
     def fail() -> None:
         raise ZeroDivisionError("x")
 
-    monkeypatch.setattr(facts, "_limits", fail)
+    monkeypatch.setattr(facts, "_memory", fail)
     monkeypatch.setattr(facts, "FILE_SECONDS", 0.1)
     monkeypatch.setattr(facts, "_workdir", lambda _: time.sleep(30))
     begun = time.monotonic()
     found = facts.collect({"workdir": str(tmp_path), "command": ["true"]})
     assert time.monotonic() - begun < 10
-    assert found["limits"] == {"error": "ZeroDivisionError: x"}
+    assert found["mem"] == {"error": "ZeroDivisionError: x"}
     assert found["workdir"] == {"error": "no answer within 0.1 s"}
     assert found["script"]["exists"]
 

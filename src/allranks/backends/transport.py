@@ -16,7 +16,7 @@ from typing import Any
 
 from allranks.cluster import Node
 from allranks.findings import Finding, Where
-from allranks.node.processes import PR_SET_PDEATHSIG, prctl
+from allranks.node.processes import PR_SET_PDEATHSIG, prctl, raise_limits
 
 from .bundle import BOOT, NO_PYTHON, boot_script
 from .ssh_errors import destination, explain, how_ended, mute, not_started, silent, worth_another_try
@@ -98,6 +98,7 @@ class Transport:
 
         Raises OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.
         """
+        raise_limits()  # here, where no srun starts: it would take these limits to the nodes
         return Client.of_process(self.argv(node))
 
     def argv(self, node: Node) -> list[str]:

@@ -28,6 +28,7 @@ from .processes import (
     end_all,
     marked,
     prctl,
+    raise_limits,
     read_process,
     reap_children,
     snapshot,
@@ -42,6 +43,7 @@ BUFFER = 1 << 20
 def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     """Entry point, called by the boot line with the header the controller sent."""
     survive_user_signals()
+    raise_limits()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if header.get("engine"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it goes to every process of the step: ranks heed it, we stay
@@ -177,6 +179,7 @@ def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.soc
 def scoped() -> None:
     """In the scope: becomes the watcher. Its order comes over standard input."""
     survive_user_signals()
+    raise_limits()
     order = json.loads(sys.stdin.read())
     ready = int(os.environ.pop("ALLRANKS_READY"))
     listener = socket.socket(fileno=order["listener"])

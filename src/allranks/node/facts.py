@@ -9,7 +9,6 @@ import glob
 import os
 import pwd
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -123,7 +122,6 @@ def _parts(request: Mapping[str, Any]) -> List[Part]:
         Part("data", lambda: [_data(str(p)) for p in request.get("data_paths") or []], FILE_SECONDS),
         Part("nccl", lambda: _nccl(environ), FILE_SECONDS),
         Part("interfaces", netfacts.interfaces),
-        Part("limits", _limits),
         Part("shm", lambda: _shm("/dev/shm")),
         Part("gpus", lambda: gpufacts.gpus(environ)),
         Part("logind", logind),
@@ -209,14 +207,6 @@ def _space(path: str) -> Dict[str, Any]:
 def _shm(path: str) -> Dict[str, Any]:
     found = os.statvfs(path)
     return {"bytes": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
-
-
-def _limits() -> Dict[str, Any]:
-    """[soft, hard]; -1 is unlimited."""
-    return {
-        "nofile": list(resource.getrlimit(resource.RLIMIT_NOFILE)),
-        "memlock": list(resource.getrlimit(resource.RLIMIT_MEMLOCK)),
-    }
 
 
 def _nccl(environ: Mapping[str, str]) -> Dict[str, Any]:

@@ -7,6 +7,7 @@ processes that cleared their environment or are not dumpable, and finds those wh
 
 import ctypes
 import os
+import resource
 import signal
 import time
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set
@@ -27,6 +28,19 @@ def survive_user_signals() -> None:
     """
     for number in USER_SIGNALS.values():
         signal.signal(number, lambda *_: None)
+
+
+def raise_limits() -> None:
+    """Raise this process's soft limits to the hard ones; what it starts inherits them.
+
+    NCCL locks memory and opens many sockets, a rank starts many threads, the launcher has three files a node.
+    """
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC):
+        try:
+            hard = resource.getrlimit(limit)[1]
+            resource.setrlimit(limit, (hard, hard))
+        except (OSError, ValueError):
+            pass
 
 
 class Process(NamedTuple):

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import resource
 import signal
 import struct
 from typing import Any, Dict, List, Optional
@@ -124,7 +123,6 @@ def _become_rank(order: Dict[str, Any], environment: Dict[str, str], output: int
         os.dup2(null, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        _raise_limits()
         step = 1
         os.chdir(order["workdir"])
         step = 2
@@ -162,13 +160,3 @@ def _restore_signals() -> None:
     ):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def _raise_limits() -> None:
-    """NCCL pins memory and opens many sockets: soft limits go up to the hard ones."""
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
-        try:
-            hard = resource.getrlimit(limit)[1]
-            resource.setrlimit(limit, (hard, hard))
-        except (OSError, ValueError):
-            pass
