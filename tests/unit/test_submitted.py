@@ -140,6 +140,19 @@ def test_slurmctld_is_asked_less_often_while_reasons_take_turns(
     assert later._pause > first._pause
 
 
+def test_who_follows_a_job_that_is_cancelled_while_it_waits_says_so(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory
+) -> None:
+    ends = [pending("Priority"), Job("12", "CANCELLED", end="2026-11-22T07:00:00")]
+    follower, _ = looks(monkeypatch, run, ends)
+    assert follower._over_since is not None
+    follower._over_since = float("-inf")
+    follower._next = float("inf")
+    result = follower.turn()
+    assert result is not None and (result["exit"], result["verdict"]["cause"]) == (4, "slurm-cancelled")
+    assert (run.read_document("status.json") or {})["state"] == "failed"
+
+
 def test_what_will_not_start_is_given_up_and_left_in_the_queue(
     monkeypatch: pytest.MonkeyPatch, run: RunDirectory
 ) -> None:
