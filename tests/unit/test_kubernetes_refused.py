@@ -193,12 +193,13 @@ class Cluster(Kubectl):
         super().__init__(None, None)
         self.away = True
         self.asked: list[str] = []
+        self.objects: dict[str, list[dict[str, Any]]] = {}
 
     def call(self, *words: str, stdin: str | None = None, patience: float = 60.0) -> str:
         self.asked.append(words[0])
         if self.away:
             raise KubectlError("kubectl: refused", "The connection to the server x was refused - did you")
-        return '{"items": []}'
+        return json.dumps({"items": self.objects.get(words[1], [])})
 
 
 @pytest.fixture
@@ -288,3 +289,27 @@ def test_reasons_of_pods_that_take_turns_are_said_once(
         one._look(0.0)
     said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
     assert [text[:2] for text in said] == ["2 ", "1 ", "al"], said
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        ({"kueue.x-k8s.io/queue-name": "team"}, "the queue team has not admitted it yet"),
+        ({}, "spec.suspend is true"),
+    ],
+)
+def test_a_run_that_a_queue_holds_says_so(
+    followed: tuple[following.Following, Cluster, RunDirectory], labels: dict[str, str], why: str
+) -> None:
+    """Kueue suspends the Job, no pod is made, and the follower said "not made yet" alone."""
+    one, cluster, directory = followed
+    cluster.away = False
+    job = {"metadata": {"labels": labels}, "spec": {"suspend": True}}
+    cluster.objects["jobs.batch"] = [job]
+    one._look(0.0)
+    job["spec"] = {"suspend": False}
+    one._look(0.0)
+    said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
+    assert said == [
+        f"0 of 2 pods have started; the run is suspended: {why}", "0 of 2 pods have started; 2 pods: not made yet",
+    ]  # fmt: skip

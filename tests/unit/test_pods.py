@@ -35,6 +35,8 @@ def read(*items: Document) -> list[Any]:
     return read_pods(items, "node")
 
 
+GATED = pod(0, "p")
+GATED["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
 RUNNING = pod(0, phase="Running", containerStatuses=container(running={"startedAt": "x"}))
 
 
@@ -57,6 +59,7 @@ def test_what_is_missing_is_said_with_who_waits() -> None:
     [
         (pod(0, "p", containerStatuses=container(waiting={"reason": "ContainerCreating"})), [], "ContainerCreating"),
         (pod(0, "p"), [], "starting on gpu7"),
+        (GATED, [], "SchedulingGated kueue.x-k8s.io/admission"),
         (pod(0, "p", containerStatuses=container(waiting={"reason": "ContainerCreating"})),
          [event("p", "FailedMount", 'secret "demo-join" not found')], 'FailedMount: secret "demo-join" not found'),
         (pod(0, "p", containerStatuses=container(waiting={"reason": "ErrImagePull", "message": "denied"})),

@@ -65,6 +65,7 @@ def _read(item: Mapping[str, Any], container: str) -> Pod | None:
     terminated, waiting = state.get("terminated") or {}, state.get("waiting") or {}
     disrupted = [c for c in status.get("conditions") or [] if c.get("type") == "DisruptionTarget"]
     reason = str(status.get("reason") or (disrupted[0].get("reason") if disrupted else "") or "")
+    gates = ", ".join(str(gate.get("name")) for gate in spec.get("schedulingGates") or [])
     return Pod(
         name=str(metadata.get("name")),
         host=str(spec.get("hostname") or metadata.get("name")),
@@ -75,8 +76,8 @@ def _read(item: Mapping[str, Any], container: str) -> Pod | None:
         machine=str(spec.get("nodeName") or ""),
         started=bool(state.get("running") or terminated),
         ended=bool(terminated) or status.get("phase") in ("Failed", "Succeeded"),
-        why=str(terminated.get("reason") or waiting.get("reason") or ""),
-        message=str(terminated.get("message") or waiting.get("message") or status.get("message") or ""),
+        why=str(terminated.get("reason") or waiting.get("reason") or ("SchedulingGated" if gates else "")),
+        message=str(terminated.get("message") or waiting.get("message") or status.get("message") or gates),
         exit_code=terminated.get("exitCode"),
         leaving="deletionTimestamp" in metadata,
         node_reason=reason,
@@ -175,6 +176,12 @@ def waiting(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]], nodes: int
         reasons.setdefault(why, []).append(f"{missing} more" if pods else f"{missing} pods")
     parts = [f"{_names(names)}: {why}" for why, names in reasons.items()]
     return f"{nodes - len(absent) - max(0, missing)} of {nodes} pods have started; " + "; ".join(parts)
+
+
+def suspended(nodes: int, queue: str) -> str:
+    """Why no pod is there: a queue holds the object that makes them."""
+    by = f"the queue {queue} has not admitted it yet" if queue else "spec.suspend is true"
+    return f"0 of {nodes} pods have started; the run is suspended: {by}"
 
 
 def _names(names: Sequence[str]) -> str:

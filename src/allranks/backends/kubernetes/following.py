@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from allranks.diagnose.causes import exit_code
-from allranks.diagnose.pods import IMAGE, Pod, hopeless, read_pods, troubles, waiting
+from allranks.diagnose.pods import IMAGE, Pod, hopeless, read_pods, suspended, troubles, waiting
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
@@ -92,12 +92,19 @@ class Following:
         try:
             self.pods = read_pods(self.kubectl.pods(self.name), CONTAINER)
             self.events = self.kubectl.events(self.name)
+            queue = self.kubectl.queue_holding(self.name, self.kind) if not self.pods and not self.stopping else None
             self._lost = ""
         except (NodeError, UsageError) as error:
+            queue = None
             self._lost = str(error)
         if not self._stop_asked and not self._lost:
             self._ask_to_stop()
-        said = self._lost or ("" if self.stopping else waiting(self.pods, self.events, self.nodes))
+        if self.stopping:
+            said = self._lost
+        elif queue is not None:
+            said = suspended(self.nodes, queue)
+        else:
+            said = self._lost or waiting(self.pods, self.events, self.nodes)
         self._pause = LOOK_EVERY if said or said != self._said else min(LOOK_AT_MOST, self._pause * 1.5)
         if said and said not in self._waited_for:  # reasons take turns; each is said once
             self._waited_for.add(said)

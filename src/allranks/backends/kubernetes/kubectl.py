@@ -15,6 +15,7 @@ from typing import Any
 
 from allranks.errors import NodeError, UsageError
 from allranks.plan.render.pods import RUN_LABEL, secret_names
+from allranks.plan.render.podsettings import QUEUE
 
 Document = dict[str, Any]
 PATIENCE = 60.0  # seconds for one call
@@ -109,6 +110,16 @@ class Kubectl:
     def pods(self, run: str) -> list[Document]:
         """The run's pods."""
         return self.items("pods", "-l", f"{RUN_LABEL}={run}")
+
+    def queue_holding(self, run: str, kind: str) -> str | None:
+        """The queue of a run whose object is suspended, "" where it names none; None where it is not suspended."""
+        owner = KINDS[kind].partition(",")[0]
+        if not owner:
+            return None
+        for item in self.items(owner, "-l", f"{RUN_LABEL}={run}"):
+            if (item.get("spec") or {}).get("suspend"):
+                return str(((item.get("metadata") or {}).get("labels") or {}).get(QUEUE) or "")
+        return None
 
     def events(self, run: str) -> list[Document]:
         """Warnings about objects whose names begin with the run's; none where they may not be read."""

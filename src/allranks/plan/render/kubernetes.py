@@ -15,7 +15,7 @@ from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED, USAGE
 from allranks.settings import RunSpec
 
 from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, grace_seconds, pod_template, rendered_name
-from .podsettings import KUEUE, PodSettings, read_pod_settings
+from .podsettings import KUEUE, QUEUE, PodSettings, read_pod_settings
 from .request import Rendered, Request
 from .yamltext import yaml_text
 
@@ -188,7 +188,7 @@ def _pods(job: Job) -> list[Document]:
 def _pod_group(job: Job) -> tuple[dict[str, str], dict[str, str]]:
     """Labels and annotations by which Kueue admits bare pods together, or not at all, and takes no failed one's place
     for a new pod."""
-    if f"{KUEUE}/queue-name" not in job.settings.labels:
+    if QUEUE not in job.settings.labels:
         return {}, {}
     count = {f"{KUEUE}/pod-group-total-count": str(job.nodes), f"{KUEUE}/retriable-in-group": "false"}
     return {f"{KUEUE}/pod-group-name": job.name}, count

@@ -53,6 +53,7 @@ _OURS_IN_THE_CONTAINER = {
     "restartPolicy": "a rank that restarts alone waits for the others for ever",
 }
 KUEUE = "kueue.x-k8s.io"
+QUEUE = f"{KUEUE}/queue-name"
 _OF_THE_PODS = f"{KUEUE}/podset-"  # topology requests belong to the pod template
 OWN_LABELS = ("allranks/run", "app.kubernetes.io/managed-by")
 
