@@ -512,6 +512,7 @@ def test_the_role_allows_what_is_done_and_lists_no_secret(kind: str, monkeypatch
     one_cluster = kubectl.Kubectl(None, None)
     one_cluster.pods("demo")
     one_cluster.events("demo")
+    one_cluster.queue_holding("demo", kind)
     one_cluster.last_words("demo-0")
     one_cluster.remove("demo", kind)
     one_cluster.remove("demo", kind, 0)
