@@ -7,7 +7,7 @@ Sizes are binary, as people who train mean them (torch's bucket sizes too): 1 KB
 
 import math
 import re
-from typing import Iterable, List, Sequence, Tuple, Union
+from typing import Collection, Iterable, List, Sequence, Tuple, Union
 
 MAX_DURATION = 366 * 86400.0  # seconds
 MAX_SIZE = 2**63 - 1  # bytes
@@ -52,6 +52,11 @@ def format_ranges(numbers: Iterable[int]) -> str:
         else:
             ranges.append((number, number))
     return ",".join("%d" % low if low == high else "%d-%d" % (low, high) for low, high in ranges)
+
+
+def format_ranks(ranks: Collection[int]) -> str:
+    """Name ranks: `rank 2`, `ranks 0-3,7`."""
+    return "%s %s" % (plural(len(ranks), "rank"), format_ranges(ranks))
 
 
 def plural(count: int, one: str, many: str = "") -> str:
@@ -109,6 +114,24 @@ def format_size(size: float) -> str:
 def format_size_option(size: int) -> str:
     """Write bytes as one word of a command line: `64KB`."""
     return format_size(size).replace(" ", "")
+
+
+def format_rate(rate: float) -> str:
+    """Write bytes a second as collectives are rated: `850 MB/s`, `12.3 GB/s`; here 1 GB is 10^9 bytes."""
+    return _decimal(rate, ("B/s", "KB/s", "MB/s", "GB/s"))
+
+
+def format_bit_rate(rate: float) -> str:
+    """Write bytes a second as networks are rated: `49 Mbit/s`, `9.4 Gbit/s`."""
+    return _decimal(8 * rate, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"))
+
+
+def _decimal(value: float, units: Sequence[str]) -> str:
+    power = 0
+    while value >= 999.5 and power < len(units) - 1:
+        value /= 1000
+        power += 1
+    return "%s %s" % (format_number(value), units[power])
 
 
 def format_time(seconds: float) -> str:

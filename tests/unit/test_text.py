@@ -8,10 +8,13 @@ from allranks.text import (
     count_of,
     cut,
     first_line,
+    format_bit_rate,
     format_duration,
     format_number,
     format_percent,
     format_ranges,
+    format_ranks,
+    format_rate,
     format_size,
     format_size_option,
     format_time,
@@ -32,6 +35,10 @@ from allranks.text import (
 )  # fmt: skip
 def test_words_are_joined_as_a_sentence_does(words: list[str], limit: int, text: str) -> None:
     assert join_words(words, limit=limit) == text
+
+
+def test_ranks_are_named() -> None:
+    assert [format_ranks(ranks) for ranks in ([2], [0, 1], [0, 1, 2, 5])] == ["rank 2", "ranks 0-1", "ranks 0-2,5"]
 
 
 def test_words_are_joined_by_another_conjunction() -> None:
@@ -74,6 +81,23 @@ def test_texts_are_cut_and_say_so() -> None:
 )  # fmt: skip
 def test_measured_times(seconds: float, text: str) -> None:
     assert format_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(0.5, "0.5 B/s"), (850e6, "850 MB/s"), (999.7e6, "1 GB/s"), (12.34e9, "12.3 GB/s"), (2000e9, "2000 GB/s")],
+)
+def test_rates_of_collectives(rate: float, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(0.5, "4 bit/s"), (6.25e6, "50 Mbit/s"), (1250e6, "10 Gbit/s"), (125e6, "1 Gbit/s"), (50e9, "400 Gbit/s"),
+     (250e9, "2000 Gbit/s")],
+)  # fmt: skip
+def test_rates_of_networks(rate: float, text: str) -> None:
+    assert format_bit_rate(rate) == text
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.084, "8 %"), (0.0001, "under 1 %"), (0, "0 %"), (1, "100 %")])
