@@ -52,7 +52,7 @@ test: $(VENV)/.collected system
 	$(PYTEST) -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder
 
 # No hosts, no torch, no Python but this one: under a minute.
-FAST := tests/unit tests/checks tests/diagnose tests/rules tests/golden tests/overlap tests/data
+FAST := tests/unit tests/checks tests/diagnose tests/rules tests/golden tests/overlap tests/data tests/fabric/analysis
 
 test-fast: $(VENV)/.collected
 	$(PYTEST) -m 'not (slow or hosts or torch)' -n 2 --dist loadfile $(FAST)

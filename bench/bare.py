@@ -16,7 +16,7 @@ from bench.launch import PROGRAMS
 from bench.table import Report, Sample, alternate
 
 SIZES = (65536, 1 << 20, 1 << 22)
-OURS, BARE = "allranks.collectives --suite bandwidth", "a hand-written loop"
+OURS, BARE = "allranks.fabric --suite bandwidth", "a hand-written loop"
 BOUND = 120.0
 
 
@@ -43,7 +43,7 @@ def ours(place: Path) -> Sample:
     rows = place / "rows.jsonl"
     rows.unlink(missing_ok=True)
     words = ["--suite", "bandwidth", "--only", "all_reduce", "--backend", "gloo", "--size", str(SIZES[-1])]
-    gang(["-m", "allranks.collectives", *words, "--out", str(rows)], place)
+    gang(["-m", "allranks.fabric", *words, "--out", str(rows)], place)
     found = {r["size"]: r["median"] for r in map(json.loads, rows.read_text().splitlines()) if r["kind"] == "bandwidth"}
     return {str(size): found[size] for size in SIZES}
 

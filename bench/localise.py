@@ -20,7 +20,7 @@ from bench.table import Report, Sample, alternate
 
 HOSTS = 8
 EACH = 15  # cases of a kind
-SEED = 20261122  # drawn after the thresholds of allranks.links were frozen
+SEED = 20261122  # drawn after the thresholds of allranks.fabric.analysis were frozen
 BOUND = 300.0
 CLEAN, SLOW_NODE, SLOW_LINK, DEAD_LINK = "nothing is wrong", "a slow node", "a slow link", "a dead link"
 RIGHT, ALARMS = 58, 0

@@ -20,8 +20,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
-from tests.collectives.gang import warm_up  # noqa: E402
 from tests.examples.fsdp_gang import EXAMPLES, SCRIPT, Run, words  # noqa: E402
+from tests.fabric.gang import warm_up  # noqa: E402
 
 CLOSE = 1e-4  # of a loss near 5: sums in another order
 

@@ -166,5 +166,5 @@ def test_tests_in_front_of_the_program_do_not_hide_it(shell: Shell) -> None:
     """`--test quick` runs both; both are shown, each with its processes."""
     answer = shell("run", "--local", "1", "--nproc", "2", "--test", "quick", "--dry-run", "--json", "--", *SCRIPT)
     assert answer.code == 0, answer
-    assert "collectives.zip" in answer.out and "tell.py" in answer.out
+    assert "fabric.zip" in answer.out and "tell.py" in answer.out
     assert [word for word in SCRIPT if json.dumps(word) not in answer.out] == []

@@ -126,7 +126,7 @@ def test_the_words_of_a_test_are_this_nodes_own():
     theirs = dataclasses.replace(TESTS, suite="sync", size=1 << 40, timeout=9e4, only=(), min_bandwidth=1)
     (rank, _) = pin(TESTS).order(start_of(theirs, SuiteNodes(("a", "b"))))["ranks"]
     assert rank["argv"][1:] == [
-        "/d/runner.py", "/d/collectives.zip", "--suite", "bandwidth", "--backend", "auto", "--size", "4096",
+        "/d/runner.py", "/d/fabric.zip", "--suite", "bandwidth", "--backend", "auto", "--size", "4096",
         "--timeout", "7s", "--nodes", "a,b", "--only", "barrier",
     ]  # fmt: skip
 

@@ -14,13 +14,13 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "allranks"
-PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "links", "overlap")
+PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "fabric/analysis", "overlap")
 GANG = ("machine", "roster", "states", "members", "places", "remarks", "hangwatch", "gathering", "spares",
         "connections", "ending", "rendezvous", "running", "lingering", "policy", "history", "groups",
         "signals")  # fmt: skip
 REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "machines")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
-              "findings.py", "errors.py", "exitcodes.py", "text.py")  # fmt: skip
+              "findings.py", "errors.py", "exitcodes.py", "text.py", "fabric/records.py")  # fmt: skip
 
 
 def words(text: str) -> frozenset[str]:
@@ -69,8 +69,8 @@ def is_pure_module(parts: list[str]) -> bool:
     """Whether `allranks.<parts>` is a pure module, or a name inside one."""
     if not parts:
         return False
-    file = "/".join(parts[:2]) + ".py"
-    return parts[0] in PURE_PACKAGES or parts[0] + ".py" in PURE_FILES or file in PURE_FILES
+    places = (parts[0], "/".join(parts[:2]))
+    return any(name in PURE_PACKAGES or f"{name}.py" in PURE_FILES for name in places)
 
 
 def imported(tree: ast.AST, path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -21,7 +21,7 @@ def argv_of(drive: Drive) -> list[str]:
 
 def test_a_quick_test_goes_before_the_program_and_costs_no_attempt() -> None:
     drive = Drive(test="quick").running()
-    assert argv_of(drive)[1:3] == ["/tmp/allranks-0/h2/runner.py", "/tmp/allranks-0/h2/collectives.zip"]
+    assert argv_of(drive)[1:3] == ["/tmp/allranks-0/h2/runner.py", "/tmp/allranks-0/h2/fabric.zip"]
     assert "--quick" in argv_of(drive) and "--out none" in " ".join(argv_of(drive))
     for rank in ("0", "1", "2"):
         drive.exit(rank, "code=0")

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.collectives import gang
+from tests.fabric import gang
 
 SCRIPT = Path(__file__).parent.parent.parent / "examples" / "train_lm.py"
 SMALL = ["--batch", "2", "--context", "32", "--layers", "1", "--width", "32"]

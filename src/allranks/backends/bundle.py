@@ -124,14 +124,14 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
 
 
 @cache
-def collectives_zip() -> bytes:
+def fabric_zip() -> bytes:
     """The collective tests as an archive that any Python runs: sources of what they need, and a main."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
-        bundle.writestr("__main__.py", "from allranks.collectives.__main__ import main\n\nmain()\n")
+        bundle.writestr("__main__.py", "from allranks.fabric.__main__ import main\n\nmain()\n")
         bundle.writestr("allranks/__init__.py", "")
-        packages = [path for name in ("collectives", "links") for path in (HOME / name).rglob("*.py")]
-        for path in sorted([*packages, HOME / "findings.py", HOME / "text.py"]):
+        modules = [HOME / "findings.py", HOME / "text.py", HOME / "protocol/__init__.py", HOME / "protocol/codec.py"]
+        for path in sorted([*(HOME / "fabric").rglob("*.py"), *modules]):
             bundle.writestr(f"allranks/{path.relative_to(HOME)}", path.read_bytes())
     return buffer.getvalue()
 
@@ -150,7 +150,7 @@ def beside_the_runner(tests: bool, audit: bool = False) -> dict[str, bytes]:
     if audit:
         files["probe.py"] = (HOME / "data" / "probe.py").read_bytes()
     if tests:
-        files["collectives.zip"] = collectives_zip()
+        files["fabric.zip"] = fabric_zip()
     return files
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
+from allranks.fabric.analysis.schedule import ALL_PASSED, Group, Stage, group_name, stages
 from allranks.gang import session as sessions
 from allranks.gang.session import run_round
-from allranks.links.rounds import ALL_PASSED, Group, Stage, stages
 from allranks.plan.testing import of_a_stage
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
@@ -80,11 +80,11 @@ class Staged:
         return failed
 
     def _tell(self, group: Group, result: Document) -> None:
-        name, code = "–".join(group) if len(group) <= 4 else f"{group[0]}–…–{group[-1]}", int(result["exit"])
+        code = int(result["exit"])
         verdict = result.get("verdict") or {}
         seconds = (result.get("timing") or {}).get("total", 0.0)
         why = f"   {verdict.get('message') or ''}" if code else ""
-        self._say(f"{'FAIL' if code else 'PASS'}      {name}   {seconds:.1f} s{why}")
+        self._say(f"{'FAIL' if code else 'PASS'}      {group_name(group)}   {seconds:.1f} s{why}")
         self._findings += [{k: v for k, v in verdict.items() if k in FINDING}] if verdict else []
 
     def _round(self, groups: Sequence[Group]) -> list[tuple[Group, Document]]:

@@ -1,4 +1,4 @@
-"""The arguments of `python -m allranks.collectives` for a spec (pure)."""
+"""The arguments of `python -m allranks.fabric` for a spec (pure)."""
 
 from __future__ import annotations
 

@@ -1,94 +1,133 @@
 """Heatmaps of links for a page: nodes × nodes, for bandwidth and for round trips (pure).
 
-The squares are those of `allranks.links.heatmap`, with a number in each, so that colour is not all that tells them
-apart: the percentage of the median bandwidth, or how many times the median a round trip takes.
+The squares are those of `allranks.fabric.analysis.heatmap`, with a number in each, so that colour is not all that tells
+them apart: the percentage of the median bandwidth, or how many times the median a round trip takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from allranks.links.heatmap import DEAD, LEVELS, METRICS_SHOWN, NONE, spot, table
-from allranks.links.measure import Cell, Measurement, from_json
-from allranks.links.norms import BANDWIDTH, METRICS, Metric, Norms, State, norms, states
-
-Row = Mapping[str, Any]
+from allranks.fabric.analysis.blame import nodes_of
+from allranks.fabric.analysis.heatmap import ALL_LEVELS, DEAD, NONE, UNMEASURED, Grid, describe_level, grid, worst_nodes
+from allranks.fabric.analysis.norms import BANDWIDTH, LATENCY, METRICS, Metric, Norms, norms, states
+from allranks.fabric.records import LinkRow
+from allranks.protocol.codec import DecodeError, decode
 
 MOST = 64  # nodes on each side: 4096 squares; of more, those with the worst links
 LONGEST = 100  # characters of a name
 BOUND = 1e24  # of any figure
-MARKS = {DEAD.name: "×", NONE.name: "·", "self": ""}
-_RANK = {level.name: at for at, level in enumerate((DEAD, *reversed(LEVELS), NONE))}
+MARKS = {DEAD.name: "×", NONE.name: "·"}
 
 
-def link_maps(rows: Sequence[Row], names: Sequence[str]) -> list[dict[str, Any]]:
-    """A map for each metric that was measured, as `heatmap.table` has it, each square with its `mark`; `left_out`
-    counts the nodes that are not shown. Rows that can't be read are left out; `names` give the order of the nodes."""
-    first = [m for row in rows if not row.get("again") and (m := _measurement(row))]
-    second = [m for row in rows if row.get("again") and (m := _measurement(row))]
-    if not first and not second:
+@dataclass(frozen=True)
+class Square:
+    """A square: `level` is a class of the style sheet, `mark` what stands in it, `title` what a pointer shows."""
+
+    level: str
+    mark: str
+    title: str
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """The squares of a node that sends."""
+
+    node: str
+    cells: tuple[Square, ...]
+
+
+@dataclass(frozen=True)
+class LegendItem:
+    """What a level that occurs means."""
+
+    level: str
+    mark: str
+    text: str
+
+
+@dataclass(frozen=True)
+class LinkMap:
+    """A map of one metric; `left_out` counts the nodes that are not shown."""
+
+    title: str
+    numbers: str
+    median_text: str
+    nodes: tuple[str, ...]
+    rows: tuple[MapRow, ...]
+    legend: tuple[LegendItem, ...]
+    left_out: int
+
+
+def link_maps(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[LinkMap]:
+    """Make a map for each metric that was measured; `names` give the order of the nodes.
+
+    Rows that can't be read are left out.
+    """
+    links = [link for link in map(_link, rows) if link]
+    if not links:
         return []
-    cells = {**states(first), **states(second)}  # as when they are judged: a re-test counts instead of the first
-    usual = norms(states([*first, *second]))
-    seen = {node for cell in cells for node in cell[:2]}
-    nodes = [name for name in dict.fromkeys([*names, *_nodes(cells)]) if name in seen]
-    chosen = _worst(nodes, cells, usual)
-    inside = set(chosen)
-    shown = {cell: state for cell, state in cells.items() if inside.issuperset(cell[:2])}
-    metrics = [m for m in METRICS_SHOWN if m.name in usual] or [BANDWIDTH]
-    return [{**_marked(table(shown, usual, chosen, metric), metric), "left_out": len(nodes) - len(chosen)}
-            for metric in metrics]  # fmt: skip
+    # As when they are judged: a re-test counts instead of the first.
+    cells = {**states(link for link in links if not link.again), **states(link for link in links if link.again)}
+    usual = norms(states(links))
+    measured = nodes_of(cells)
+    nodes = [name for name in dict.fromkeys([*names, *measured]) if name in set(measured)]
+    metrics = [metric for metric in (BANDWIDTH, LATENCY) if metric.name in usual] or [BANDWIDTH]
+    grids = [grid(cells, usual, metric) for metric in metrics]
+    chosen = worst_nodes(grids, nodes, MOST)
+    left_out = len(nodes) - len(chosen)
+    return [_link_map(squares, metric, usual, chosen, left_out) for metric, squares in zip(metrics, grids, strict=True)]
 
 
-def _measurement(row: Row) -> Measurement | None:
-    """The measurement, its names cut; None for a row that isn't one."""
+def _link(row: Mapping[str, object]) -> LinkRow | None:
+    """Read a measurement, its names cut; None for a row that isn't one."""
     try:
-        given = {**row, "a": str(row["a"])[:LONGEST], "b": str(row["b"])[:LONGEST], "dead": str(row.get("dead") or "")}
-        found = from_json(given)
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        cut = {name: str(row[name])[:LONGEST] for name in ("a", "b")}
+        link = decode(LinkRow, {**row, **cut})
+    except (KeyError, DecodeError):
         return None
-    ways = [getattr(way, metric.name) for way in (found.there, found.back) for metric in METRICS]
-    fine = all(v is None or (isinstance(v, (int, float)) and abs(v) < BOUND) for v in ways)
-    return found if fine and found.a != found.b else None
+    values = [getattr(way, metric.name) for way in (link.there, link.back) for metric in METRICS]
+    if link.a == link.b or any(value is not None and abs(value) >= BOUND for value in values):
+        return None
+    return link
 
 
-def _nodes(cells: Iterable[Cell]) -> list[str]:
-    return list(dict.fromkeys(node for cell in cells for node in cell[:2]))
+def _link_map(squares: Grid, metric: Metric, usual: Norms, nodes: Sequence[str], left_out: int) -> LinkMap:
+    rows = [MapRow(a, tuple(_square(squares, a, b, metric) for b in nodes)) for a in nodes]
+    present = {square.level for row in rows for square in row.cells}
+    legend = [
+        LegendItem(level.name, MARKS.get(level.name, ""), describe_level(level, metric))
+        for level in ALL_LEVELS
+        if level.name in present
+    ]
+    title = "Bandwidth of links"
+    numbers = "% of the median"
+    if metric is LATENCY:
+        title = "Round trips of links"
+        numbers = "times the median"
+    norm = usual.get(metric.name)
+    median = metric.format(norm.usual) if norm else ""
+    return LinkMap(title, numbers, median, tuple(nodes), tuple(rows), tuple(legend), left_out)
 
 
-def _worst(nodes: Sequence[str], cells: Mapping[Cell, State], usual: Norms) -> list[str]:
-    """All nodes, or as many as fit, those with the most dead and bad links, in their own order."""
-    if len(nodes) <= MOST:
-        return list(nodes)
-    score = {node: [0] * len(_RANK) for node in nodes}
-    for cell, state in cells.items():
-        for metric in METRICS_SHOWN:
-            for start in cell[:2]:
-                level = _RANK[spot([state], metric, usual, start).level.name]
-                for node in cell[:2]:
-                    score[node][level] -= 1
-    chosen = set(sorted(nodes, key=score.__getitem__)[:MOST])
-    return [node for node in nodes if node in chosen]
-
-
-def _marked(found: dict[str, Any], metric: Metric) -> dict[str, Any]:
-    present = set()
-    for row in found["rows"]:
-        for square in row["cells"]:
-            present.add(square["level"])
-            square["mark"] = MARKS.get(square["level"]) if square["ratio"] is None else mark(square["ratio"], metric)
-    legend = [{**item, "mark": MARKS.get(item["level"], "")} for item in found["legend"] if item["level"] in present]
-    title, numbers = (
-        ("Bandwidth of links", "% of the median") if metric is BANDWIDTH
-        else ("Round trips of links", "times the median")
-    )  # fmt: skip
-    return {**found, "legend": legend, "title": title, "numbers": numbers}
+def _square(squares: Grid, a: str, b: str, metric: Metric) -> Square:
+    if a == b:
+        return Square("self", "", "")
+    spot = squares.get((a, b), UNMEASURED)
+    if spot.value is None or spot.ratio is None:
+        return Square(spot.level.name, MARKS[spot.level.name], f"{a} → {b}: {spot.level.words}")
+    title = f"{a} → {b}: {metric.format(spot.value)}"
+    if spot.ratio and metric is BANDWIDTH:
+        title += f" ({spot.ratio:.0%} of the median)"
+    return Square(spot.level.name, mark(spot.ratio, metric), title)
 
 
 def mark(ratio: float, metric: Metric) -> str:
-    """The number in a square: `98` per cent of the median (cut: 69.9 is not yet 70), or `1.2` times it."""
+    """Write the number in a square: `98` per cent of the median (cut: 69.9 is not yet 70), or `1.2` times it."""
     if metric is BANDWIDTH:
         return str(int(ratio * 100)) if ratio < 10 else ">999"
     times = 1 / ratio if ratio > 0 else BOUND
-    return f"{times:.1f}" if times < 9.95 else f"{times:.0f}" if times < 1000 else ">999"
+    if times >= 1000:
+        return ">999"
+    return f"{times:.1f}" if times < 9.95 else f"{times:.0f}"

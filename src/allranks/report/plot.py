@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from allranks.collectives.sizes import say_size
+from allranks.text import format_rate, format_size_option
 
 # Okabe and Ito's for the colour-blind, where they have a contrast of 3 on white and on black; then two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#8a7000", "#6b7480")
@@ -42,15 +42,6 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < 1e24 else None
-
-
-def rate(value: float) -> str:
-    """Bytes/s as tests of collectives say them: `850 MB/s`, `12.3 GB/s` (1 GB is 10^9 bytes)."""
-    for unit in ("B/s", "KB/s", "MB/s"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB/s" if value < 999.5 else f"{value:.0f} GB/s"
 
 
 def series(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Point]]:
@@ -159,11 +150,11 @@ def _grid(x: Axis, y: Axis) -> list[str]:
     for mark in x.ticks:
         at = x.at(mark)
         parts.append(f'<path d="M{at:.1f} {TOP:g}V{bottom:g}" {faint}/>')
-        parts.append(_text(at, bottom + 17, say_size(int(mark)), "middle"))
+        parts.append(_text(at, bottom + 17, format_size_option(int(mark)), "middle"))
     for mark in y.ticks:
         at = y.at(mark)
         parts.append(f'<path d="M{LEFT:g} {at:.1f}H{right:g}" {faint}/>')
-        parts.append(_text(LEFT - 8, at + 4, rate(mark), "end"))
+        parts.append(_text(LEFT - 8, at + 4, format_rate(mark), "end"))
     parts.append(_text(LEFT + WIDTH / 2, bottom + 38, "size of a rank's payload", "middle", ' fill-opacity="0.75"'))
     turned = f' fill-opacity="0.75" transform="rotate(-90 12 {TOP + HEIGHT / 2:g})"'
     return [*parts, _text(12, TOP + HEIGHT / 2, "bus bandwidth", "middle", turned)]
@@ -184,7 +175,8 @@ def _line(at: int, name: str, points: Sequence[Point], x: Axis, y: Axis) -> list
         ends = f"M{x.at(only.size):.1f} {y.at(only.low):.1f}V{y.at(only.high):.1f}"
         parts.append(f'<path class="band" d="{ends}" stroke="{colour}" stroke-width="5" stroke-opacity="0.3"/>')
     for p in points:
-        said = f"{name}, {say_size(int(p.size))}: {rate(p.median)} ({rate(p.low)} to {rate(p.high)})"
+        quartiles = f"{format_rate(p.low)} to {format_rate(p.high)}"
+        said = f"{name}, {format_size_option(int(p.size))}: {format_rate(p.median)} ({quartiles})"
         parts.append(_marker(at, x.at(p.size), y.at(p.median), said))
     return parts
 

@@ -12,6 +12,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jinja2 import Environment
@@ -19,7 +20,7 @@ from markupsafe import Markup, escape
 
 from allranks.text import count_of, plural
 
-from .linkmaps import link_maps
+from .linkmaps import LinkMap, link_maps
 from .machines import addresses, machine_groups, scheduler
 from .page import environment
 from .record import Document, Excerpt, Record
@@ -175,15 +176,15 @@ def _why(verdict: Document) -> str:
 # -- tests, checks ---------------------------------------------------------------------------------
 
 
-def _maps(record: Record, names: Sequence[str]) -> list[dict[str, Any]]:
+def _maps(record: Record, names: Sequence[str]) -> list[LinkMap]:
     """Heatmaps of links: of this run's tests, else of the newest test of links beside it."""
     own = list(record.rows.get("link") or [])
     if own:
         return link_maps(own, names)
     for tested in record.tests:
-        found = link_maps(tested.links, names)
-        if found:
-            return [{**m, "title": f"{m['title']} ({tested.name})"} for m in found]
+        maps = link_maps(tested.links, names)
+        if maps:
+            return [replace(link_map, title=f"{link_map.title} ({tested.name})") for link_map in maps]
     return []
 
 

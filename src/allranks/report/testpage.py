@@ -12,12 +12,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from allranks.collectives.sizes import say_size
-from allranks.links.measure import span
+from allranks.text import format_rate, format_size_option, format_time
 
 from .linkmaps import link_maps
 from .page import environment
-from .plot import busbw_plot, number, rate
+from .plot import busbw_plot, number
 from .text import ranges
 
 Document = Mapping[str, Any]
@@ -74,7 +73,7 @@ def _text(value: object, longest: int = LONGEST) -> str:
 
 def _seconds(value: object) -> str:
     found = number(value)
-    return "" if found is None or found < 0 else "0 s" if found == 0 else span(found)
+    return "" if found is None or found < 0 else format_time(found)
 
 
 def _count(value: object, one: str) -> str:
@@ -182,9 +181,10 @@ def _rates(rows: Sequence[Row]) -> list[list[str]]:
     for row in rows[:ROWS]:
         size, algbw, busbw = (number(row.get(key)) for key in ("size", "algbw", "busbw"))
         found.append([
-            _text(row.get("collective"), 100), "" if size is None else say_size(int(size)), _text(row.get("ranks"), 20),
+            _text(row.get("collective"), 100), "" if size is None else format_size_option(int(size)),
+            _text(row.get("ranks"), 20),
             *(_seconds(row.get(key)) for key in ("median", "q1", "q3")),
-            *("" if value is None else rate(value) for value in (algbw, busbw)), _text(row.get("rounds"), 20),
+            *("" if value is None else format_rate(value) for value in (algbw, busbw)), _text(row.get("rounds"), 20),
         ])  # fmt: skip
     return found
 

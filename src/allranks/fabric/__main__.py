@@ -1,0 +1,47 @@
+"""`python -m allranks.fabric` in every rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from .ranks.environment import complete
+from .ranks.options import parse
+
+USAGE = 2
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run a suite and end the process: 0 passed, 2 wrong usage, 3 something failed, 5 something hung."""
+    if words is None:
+        words = sys.argv[1:]
+    try:
+        code = _run(words)
+    except ValueError as error:
+        print(f"allranks.fabric: {error}", file=sys.stderr)
+        code = USAGE
+    # At once: destructors of a broken process group may wait for ever.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        parse(words, rank=0)  # --help and wrong words need no ranks
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    os.environ.update(complete(os.environ))
+    options = parse(words, int(os.environ["RANK"]))
+    import torch.distributed  # late: it takes seconds, and usage errors come first
+
+    if not torch.distributed.is_available():
+        raise ValueError("this torch is built without torch.distributed")
+    from .ranks.start import start  # late: it imports what torch.distributed brings
+
+    return start(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""From measurements to findings: which node, link or rail is slow or dead (pure).
+
+Two steps, so that one noisy sample is no alarm: `retest` lists the pairs to measure again, suspects among themselves
+and against nodes that passed; `judge` blames only what the re-test confirms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from allranks.findings import Finding
+
+from ..records import Cell, Measurement
+from .blame import NODE_SHARE, Culprit, explain, nodes_of
+from .norms import FEW_NODES, Floors, Norms, State, Symptom, norms, states, symptoms
+from .remainder import remaining_culprits
+from .schedule import Pair
+from .wording import Facts, finding, passed_again, unconfirmed
+
+# Re-tests of a suspect pair. Its state is their median, so three of five must be bad: of a clean link one sample
+# in a hundred is (an outlier of 2x on top of jitter), three of five one in 100 000.
+TIMES = 5
+PEERS = 3  # of a suspect node or rail: pairs tested again for it
+NO_FLOORS = Floors()
+NO_ADDRESSES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a test of all pairs comes to.
+
+    `findings`: confirmed (`fail`), or suspected and not measured again (`unknown`). `remarks`: what was suspected and
+    passed when measured again. `norms`: the cluster's usual values. `cells`: the state of each link.
+    """
+
+    findings: list[Finding]
+    remarks: list[str]
+    norms: Norms
+    cells: Mapping[Cell, State]
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether nothing is at fault."""
+        return not self.findings
+
+
+@dataclass(frozen=True)
+class Pass:
+    """All cells, what is bad about them (no symptom: dead), the culprits."""
+
+    cells: Mapping[Cell, State]
+    bad: Mapping[Cell, Sequence[Symptom]]
+    culprits: Sequence[Culprit]
+
+
+def _blame(cells: Mapping[Cell, State], bad: Mapping[Cell, Sequence[Symptom]]) -> Pass:
+    return Pass(cells, bad, explain(cells, bad))
+
+
+def _with_remainder(judged: Pass, usual: Norms) -> Pass:
+    """Add the culprits of what the others leave unexplained."""
+    return replace(judged, culprits=[*judged.culprits, *remaining_culprits(judged.cells, judged.culprits, usual)])
+
+
+def _bad_cells(cells: Mapping[Cell, State], usual: Norms, floors: Floors) -> dict[Cell, list[Symptom]]:
+    bad = {}
+    for cell, state in cells.items():
+        signs = symptoms(state, usual, floors)
+        if signs or state.is_dead:
+            bad[cell] = signs
+    return bad
+
+
+def _first_pass(measurements: Sequence[Measurement], floors: Floors) -> Pass:
+    cells = states(measurements)
+    usual = norms(cells)
+    return _with_remainder(_blame(cells, _bad_cells(cells, usual, floors)), usual)
+
+
+# -- the re-test ---------------------------------------------------------------------------------------
+
+
+def retest(measurements: Sequence[Measurement], floors: Floors = NO_FLOORS) -> list[Pair]:
+    """List the pairs to measure again, each as often as it stands there; empty where nothing is suspect.
+
+    `schedule.packed` makes rounds of them. All rails of a pair are measured again, as in the first pass.
+    """
+    first = _first_pass(measurements, floors)
+    cells = first.cells
+    nodes = nodes_of(cells)
+    suspects = {node for culprit in first.culprits for node in culprit.nodes}
+    passed = [node for node in nodes if node not in suspects]
+    pairs: dict[Pair, None] = {}
+    for culprit in first.culprits:
+        pairs.update(dict.fromkeys(_pairs_again(culprit, passed)))
+    if pairs and len(nodes) < FEW_NODES:  # one bad sample of three pairs can mislead the norm itself
+        pairs = dict.fromkeys(cell[:2] for cell in cells)
+    return list(pairs) * TIMES
+
+
+def _pairs_again(culprit: Culprit, passed: Sequence[str]) -> list[Pair]:
+    """Choose a node's pairs with peers that passed and were bad with it; a link, and each end with one that passed."""
+    pairs = list(dict.fromkeys(cell[:2] for cell in culprit.cells))
+    if culprit.kind == "link":
+        return pairs + [(min(ends), max(ends)) for ends in zip(culprit.nodes, passed)]
+    pairs.sort(key=lambda pair: -len(set(passed).intersection(pair)))  # stable: with those that passed first
+    if culprit.kind in ("rail", "all"):
+        pairs = _disjoint_first(pairs)
+    return pairs[:PEERS]
+
+
+def _disjoint_first(pairs: Sequence[Pair]) -> list[Pair]:
+    nodes: set[str] = set()
+    disjoint = []
+    for pair in pairs:
+        if nodes.isdisjoint(pair):
+            disjoint.append(pair)
+            nodes.update(pair)
+    return disjoint + [pair for pair in pairs if pair not in disjoint]
+
+
+# -- the judgement -------------------------------------------------------------------------------------
+
+
+def judge(
+    measurements: Sequence[Measurement],
+    again: Sequence[Measurement] = (),
+    floors: Floors = NO_FLOORS,
+    addresses: Mapping[str, str] = NO_ADDRESSES,
+) -> Judgement:
+    """Say what is at fault after the re-test.
+
+    `again` are the measurements of the pairs that `retest` named; `addresses` are what remedies name peers by, where a
+    node's name isn't one.
+    """
+    retested = states(again)
+    usual = norms(states([*measurements, *again]))
+    first = _first_pass(measurements, floors)
+    both = _with_remainder(_settled(first, retested, _bad_cells(retested, usual, floors)), usual)
+    suspects = [culprit.place() for culprit in first.culprits]
+    culprits = [culprit for culprit in both.culprits if not culprit.besides or culprit.place() in suspects]
+    confirmed = []
+    suspected = []
+    for culprit in culprits:
+        facts = _facts(culprit, both, usual, addresses)
+        if _is_confirmed(culprit, retested):
+            confirmed.append(finding(facts))
+        else:
+            suspected.append(unconfirmed(facts))
+    blamed = {cell for culprit in culprits for cell in culprit.cells}
+    remarks = [passed_again(culprit) for culprit in first.culprits if blamed.isdisjoint(culprit.cells)]
+    return Judgement(confirmed + suspected, remarks, usual, both.cells)
+
+
+def _settled(first: Pass, retested: Mapping[Cell, State], bad_again: Mapping[Cell, Sequence[Symptom]]) -> Pass:
+    """Make one of both passes.
+
+    A cell is bad when it was at first and its re-test confirms it or, where it had none, that of what is blamed for it
+    does. What only a control of the re-test shows was no suspicion.
+    """
+    cells = {**first.cells, **retested}
+    bad = {cell: bad_again.get(cell, signs) for cell, signs in first.bad.items()
+           if cell in bad_again or cell not in retested}  # fmt: skip
+    while True:
+        both = _blame(cells, bad)
+        refuted = {
+            cell
+            for culprit in both.culprits
+            if not _is_confirmed(culprit, retested) and _is_measured(culprit, retested)
+            for cell in culprit.cells
+            if cell not in retested
+        }
+        if not refuted:
+            return both
+        bad = {cell: signs for cell, signs in bad.items() if cell not in refuted}
+
+
+def _is_confirmed(culprit: Culprit, retested: Collection[Cell]) -> bool:
+    """Tell whether the re-test shows it, too: the link itself, or as large a share of a node's pairs as blames it."""
+    again = culprit.charged(retested, culprit.cells)
+    if culprit.kind == "link":
+        return bool(again.cells)
+    return bool(again.cells) and len(again.cells) >= NODE_SHARE * (len(again.cells) + again.fine)
+
+
+def _is_measured(culprit: Culprit, retested: Collection[Cell]) -> bool:
+    """Tell whether something of it was measured again: then what is left unconfirmed passed."""
+    nodes = nodes_of(retested)
+    return bool(nodes) and (not culprit.nodes or not set(nodes).isdisjoint(culprit.nodes))
+
+
+def _facts(culprit: Culprit, both: Pass, usual: Norms, addresses: Mapping[str, str]) -> Facts:
+    ends = set(culprit.nodes)
+    return Facts(
+        culprit,
+        [both.cells[cell] for cell in culprit.cells],
+        [sign for cell in culprit.cells for sign in both.bad[cell]],
+        usual,
+        tuple(nodes_of(both.cells)),
+        addresses,
+        all(ends.isdisjoint(cell[:2]) or cell[:2] == culprit.nodes for cell in both.bad),
+    )

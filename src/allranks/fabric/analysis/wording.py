@@ -1,0 +1,248 @@
+"""The sentences about a culprit: what is bad, by how much, what to do (pure)."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from allranks.findings import Finding, Where
+from allranks.text import join_words
+
+from .blame import ALL_LINKS, Culprit
+from .norms import BANDWIDTH, LATENCY, METRICS, TAIL, Metric, Norms, State, Symptom
+
+CHECK = "pairs"
+REASONS_SHOWN = 2
+LINES_SHOWN = 8  # links in the evidence, the worst first
+NAMED = 16  # nodes in a host list that is to be pasted
+# What shows a bad cable, a wrong rate, a shaper or losses on a host, with tools that most have.
+INSPECT = "ip -s -s link; tc -s qdisc show; nstat -az TcpRetransSegs"
+KINDS = {"node-rail": "rail", "all": "network"}  # of culprits, as ids of findings say them
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a sentence needs: the culprit, the states of its bad cells and what is bad about them, all nodes.
+
+    `alone`: the ends of a link have no other bad link.
+    """
+
+    culprit: Culprit
+    states: Sequence[State]
+    symptoms: Sequence[Symptom]
+    norms: Norms
+    nodes: tuple[str, ...]
+    addresses: Mapping[str, str]
+    alone: bool
+
+    def dead(self) -> list[State]:
+        """Give the cells through which nothing went."""
+        return [state for state in self.states if state.is_dead]
+
+    def interface_name(self) -> str:
+        """Give the interface's name at the culprit; empty where it isn't one rail, or several names."""
+        if self.culprit.rail is None:
+            return ""
+        names: set[str] = set()
+        for state in self.states:
+            ends = self.culprit.nodes or state.cell[:2]
+            names.update(state.interfaces[node] for node in ends if node in state.interfaces)
+        return names.pop() if len(names) == 1 else ""
+
+    def interface(self) -> str:
+        """Give the interface's name, else its index; empty where the culprit isn't one rail."""
+        if self.culprit.rail is None:
+            return ""
+        return self.interface_name() or f"index {self.culprit.rail}"
+
+
+def finding(facts: Facts) -> Finding:
+    """Make the finding about a confirmed culprit: dead rather than slow where most of its cells are."""
+    kind = facts.culprit.kind
+    extent = _extent(facts.culprit)
+    dead = facts.dead()
+    slow_count = len(facts.states) - len(dead)
+    if len(dead) > slow_count:
+        what = "dead"
+        more = f" ({slow_count} more are slow)" if slow_count else ""
+        detail = "; ".join([*dict.fromkeys(state.reason for state in dead)][:REASONS_SHOWN])
+    else:
+        what = "slow"
+        more = f" ({len(dead)} more are dead)" if dead else ""
+        detail = ", ".join(filter(None, (_figure(facts, metric) for metric in METRICS)))
+    message = f"{_subject(facts)} is {what}{extent}{more}: {detail}{_note(facts, what)}"
+    return Finding(
+        f"{KINDS.get(kind, kind)}-{what}", "fail", message, _remedy(facts), _where(facts), _evidence(facts), CHECK
+    )
+
+
+def unconfirmed(facts: Facts) -> Finding:
+    """Make the finding about a suspect that was not measured again."""
+    plain = finding(facts)
+    message = f"{plain.message}; it was not measured again, so this may be chance"
+    return replace(plain, status="unknown", message=message, remedy="run the test once more")
+
+
+def passed_again(culprit: Culprit) -> str:
+    """Write the remark about a suspect that passed."""
+    name = "the network" if culprit.kind in ("rail", "all") else "–".join(culprit.nodes)
+    rail = "" if culprit.rail is None else f" (interface index {culprit.rail})"
+    return f"{name}{rail} was out of the norm at first and passed when measured again"
+
+
+def _where(facts: Facts) -> Where:
+    nodes = facts.culprit.nodes
+    place = Where(interface=facts.interface() or None)
+    if facts.culprit.kind == "link":
+        return replace(place, node=nodes[0], peer=nodes[1])
+    if len(nodes) > 1:
+        return replace(place, node=nodes[0], nodes=nodes)
+    return replace(place, node=nodes[0]) if nodes else place
+
+
+def _subject(facts: Facts) -> str:
+    culprit = facts.culprit
+    if culprit.kind == "all":
+        return f"the network between all {len(culprit.nodes)} nodes"
+    if culprit.kind == "rail":
+        return f"the rail of interface {facts.interface()}"
+    if culprit.kind == "link":
+        link = f"the link {'–'.join(culprit.nodes)}"
+        return link if culprit.rail is None else f"{link} on interface {facts.interface()}"
+    return culprit.nodes[0] if culprit.rail is None else f"interface {facts.interface()} of {culprit.nodes[0]}"
+
+
+def _extent(culprit: Culprit) -> str:
+    """Write ` with 7 of 7 peers`; of a link nothing."""
+    bad = len(culprit.cells)
+    if culprit.kind == "link":
+        return ""
+    if culprit.kind in ("rail", "all"):
+        return f" between {bad} of {bad + culprit.fine} pairs"
+    if not culprit.fine:
+        bad = len({cell[:2] for cell in culprit.cells})
+    return f" with {bad} of {bad + culprit.fine} peers"
+
+
+def _note(facts: Facts, what: str) -> str:
+    """Write what else is at fault there, and does not explain it; or what tells a link from a node."""
+    besides = facts.culprit.besides
+    if besides:
+        verb = "are" if len(besides) > 1 or besides[0] == ALL_LINKS else "is"
+        less = "not dead" if what == "dead" else "less so"
+        return f"; {join_words(natural(besides))} {verb} slow elsewhere too, but {less}"
+    if facts.culprit.kind != "link":
+        return ""
+    if len(facts.nodes) == 2:
+        return "; with two nodes there is no telling which end is at fault: test with a third"
+    return "; both nodes pass with all others" if facts.alone else ""
+
+
+def _figure(facts: Facts, metric: Metric) -> str:
+    """Write a metric's median over the bad ways, and the cluster's; nothing where it is not bad."""
+    signs = [sign for sign in facts.symptoms if sign.metric is metric]
+    if not signs:
+        return ""
+    value = metric.format(median(sign.value for sign in signs))
+    floors = [sign.floor for sign in signs if sign.severity <= 1 and sign.floor is not None]
+    floor = f", asked for {metric.format(max(floors))}" if floors else ""
+    usual = f"(the cluster's median is {metric.format(signs[0].usual)}{floor})"
+    if metric is LATENCY:
+        return f"round trip {value} {usual}"
+    if metric is TAIL:
+        return f"1 in 100 round trips takes more than {value}, as when packets are lost {usual}"
+    return f"{value}{_direction(facts.culprit, [sign.start for sign in signs])} {usual}"
+
+
+def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
+    """Name the one direction, where all that is bad goes that way."""
+    one_start = len(set(starts)) == 1
+    if culprit.kind == "link":
+        return f" from {starts[0]}" if one_start else ""
+    if culprit.kind not in ("node", "node-rail") or len(starts) < 2:
+        return ""
+    if culprit.nodes[0] not in starts:
+        return " receiving"
+    return " sending" if one_start else ""
+
+
+# -- what to do ----------------------------------------------------------------------------------------
+
+
+def _remedy(facts: Facts) -> str:
+    kind = facts.culprit.kind
+    name = facts.interface_name()
+    inspect = f"{INSPECT}; ethtool {name}" if name else INSPECT
+    if kind == "rail":
+        command = _ssh(facts.states[0].cell[0], inspect)
+        return f"look at the switch of this rail; at a node: {command}; or leave it out with NCCL_IB_HCA=^NAME"
+    node = facts.culprit.nodes[0]
+    command = _ssh(node, inspect)
+    if kind == "all":
+        return f"look at what all share (switch, firewall, rate): {command}"
+    if kind == "link":
+        peer = facts.culprit.nodes[1]
+        address = facts.addresses.get(peer, peer)
+        route = _ssh(node, f"ip route get {address}; ping -c 20 -i 0.2 {address}; {inspect}")
+        other = _ssh(peer, inspect)
+        return f"look at the path and at both firewalls: {route}; {other}; then cable and switch port"
+    if kind == "node-rail":
+        return f"look: {command}; then cable and switch port of that interface; until then leave {node} out"
+    others = natural(name for name in facts.nodes if name != node)
+    if len(others) < NAMED:
+        return f"look: {command}; to go on without it: --hosts {','.join(others)}"
+    return f"look: {command}; leave {node} out of the hosts"
+
+
+def natural(names: Iterable[str]) -> list[str]:
+    """Sort h2 before h10."""
+    return sorted(names, key=lambda name: [(len(part) * part.isdigit(), part) for part in re.split(r"(\d+)", name)])
+
+
+def _ssh(node: str, line: str) -> str:
+    return f"ssh {node} {shlex.quote(line)}"
+
+
+# -- evidence ------------------------------------------------------------------------------------------
+
+
+def _evidence(facts: Facts) -> tuple[str, ...]:
+    """Write a line for each bad way, the worst first, and the cluster's figures."""
+    lines = []
+    for state in sorted(facts.states, key=_badness):
+        if state.is_dead:
+            detail = f"{state.dead} of {state.samples} attempts failed: {state.reason}"
+        else:
+            detail = f"{', '.join(_both_ways(state))} ({state.samples} samples)"
+        rail = f" on interface index {state.cell[2]}" if state.cell[2] else ""
+        lines.append(f"{'–'.join(state.cell[:2])}{rail}: {detail}")
+    if len(lines) > LINES_SHOWN:
+        lines[LINES_SHOWN:] = [f"and {len(lines) - LINES_SHOWN} more"]
+    usual = []
+    for metric in METRICS:
+        norm = facts.norms.get(metric.name)
+        if norm:
+            limit = f"{math.exp(norm.limit):.2g}"
+            usual.append(f"{metric.name} {metric.format(norm.usual)}, limit a factor of {limit}")
+    if usual:
+        lines.append(f"the cluster's medians: {'; '.join(usual)}")
+    return tuple(lines)
+
+
+def _badness(state: State) -> tuple[bool, float]:
+    rates = [state.value(BANDWIDTH, start) or 0.0 for start in state.cell[:2]]
+    return not state.is_dead, min(rates)
+
+
+def _both_ways(state: State) -> list[str]:
+    figures = []
+    for metric in METRICS:
+        values = [state.value(metric, start) for start in state.cell[:2]]
+        there, back = ("?" if value is None else metric.format(value) for value in values)
+        if there != back or there != "?":
+            figures.append(f"{metric.name} {there} there, {back} back")
+    return figures

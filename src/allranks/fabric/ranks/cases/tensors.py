@@ -1,0 +1,242 @@
+"""Collectives on tensors: every element of every result is checked."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from allranks.text import format_size_option
+
+from ...analysis.payloads import payload_sizes
+from .. import data
+from ..lab import Lab, NotSupported
+from .collectives import (
+    ALL_GATHER,
+    COUNTS,
+    DTYPES,
+    REDUCE_SCATTER,
+    all_gather_round,
+    broadcast_round,
+    counts_of,
+    gather_round,
+    newest,
+    ring,
+    rounds,
+    run_batch,
+    sum_round,
+)
+
+PAUSE = 0.05  # seconds by which one rank comes later to a barrier
+TOKEN = 1000  # elements
+QUICK_PAYLOAD = 4 << 20  # bytes
+GROWTH = 16  # of payloads
+WIDTH = 4  # bytes of a float32
+
+
+def barrier(lab: Lab) -> str:
+    """Prove by keys in the store that no rank leaves before every rank has come."""
+    turns = 2 if lab.quick else 5
+    store = lab.job.store
+    for turn in range(turns):
+        if turn % lab.world == lab.rank and turn:
+            time.sleep(PAUSE)
+        lab.arrive(turn)
+        store.set(f"barrier/{turn}/{lab.rank}", "1")
+        store.get(f"barrier/{turn}/{lab.rank}")  # set does not wait until the store has it
+        lab.barrier()
+        absent = next((rank for rank in range(lab.world) if not store.check([f"barrier/{turn}/{rank}"])), None)
+        if absent is not None:
+            lab.note(turn, "barrier", absent, f"rank {absent} to have come", "that it had not", source=absent)
+    return f"{turns} rounds"
+
+
+def all_reduce(lab: Lab) -> str:
+    """Check sum and maximum."""
+    tested = []
+    for dtype in _exact_types(lab):
+        try:
+            with lab.where_supported(f"all_reduce of {dtype}"):
+                _all_reduce(lab, dtype)
+            tested.append(dtype)
+        except NotSupported as error:
+            if dtype != "bfloat16":
+                raise
+            lab.leave_out(str(error))
+    return f"sum max  {lab.use(*tested)}"
+
+
+def _exact_types(lab: Lab) -> list[str]:
+    """List types in which the sum over all ranks is exact."""
+    exact = [dtype for dtype in (*DTYPES, "bfloat16") if data.modulus_of(dtype, lab.world)]
+    if "bfloat16" not in exact:
+        lab.leave_out(f"sums in bfloat16: not exact over {lab.world} ranks")
+    return exact
+
+
+def _all_reduce(lab: Lab, dtype: str) -> None:
+    for turn, count in enumerate(counts_of(lab)):
+        sum_round(lab, turn, count, dtype, lab.everyone)
+        buffer = lab.give_shared(turn, count, dtype, lab.world)
+        dist.all_reduce(buffer, dist.ReduceOp.MAX)
+        lab.check_max(buffer, lab.everyone, turn, dtype)
+
+
+def broadcast(lab: Lab) -> str:
+    """Let ranks be the root in turn."""
+    roots = data.roots(lab.world)
+    for turn, root in enumerate(roots):
+        for dtype in DTYPES:
+            broadcast_round(lab, turn, COUNTS[turn % len(COUNTS)], dtype, root, lab.everyone)
+    return f"{len(roots)} roots  {lab.use(*DTYPES)}"
+
+
+def reduce(lab: Lab) -> str:
+    """Let ranks be the root in turn; only the root's buffer is defined afterwards."""
+    roots = data.roots(lab.world)
+    for turn, root in enumerate(roots):
+        for dtype in DTYPES:
+            buffer = lab.give_shared(turn, COUNTS[turn % len(COUNTS)], dtype, lab.world)
+            lab.arrive(turn)
+            dist.reduce(buffer, root)
+            lab.settle()
+            if lab.rank == root:
+                lab.check_sum(buffer, lab.everyone, turn, dtype)
+    return f"{len(roots)} roots  {lab.use(*DTYPES)}"
+
+
+def gather(lab: Lab) -> str:
+    """Gather a buffer a rank on rank 0."""
+    for turn, count, dtype in rounds(counts_of(lab)):
+        gather_round(lab, turn, count, dtype)
+    return f"to rank 0  {lab.use(*DTYPES)}"
+
+
+def all_gather(lab: Lab) -> str:
+    """Gather a buffer a rank on every rank."""
+    for turn, count, dtype in rounds(counts_of(lab)):
+        all_gather_round(lab, turn, count, dtype, lab.everyone)
+    return lab.use(*DTYPES)
+
+
+def all_gather_into_tensor(lab: Lab) -> str:
+    """Gather into one buffer for all."""
+    for turn, count, dtype in rounds(counts_of(lab)):
+        give = lab.give_moved(turn, count, dtype)
+        buffer = lab.empty(count * lab.world, dtype)
+        lab.arrive(turn)
+        with lab.where_supported("all_gather_into_tensor"):
+            newest(*ALL_GATHER)(buffer, give)
+        lab.check_blocks(buffer.chunk(lab.world), turn, dtype, lab.everyone)
+    return lab.use(*DTYPES)
+
+
+def reduce_scatter(lab: Lab) -> str:
+    """Sum one buffer; each rank gets its block."""
+    for turn, count, dtype in rounds(counts_of(lab)):
+        buffer = lab.give_shared(turn, count * lab.world, dtype, lab.world)
+        block = lab.empty(count, dtype)
+        lab.arrive(turn)
+        with lab.where_supported("reduce_scatter"):
+            newest(*REDUCE_SCATTER)(block, buffer)
+        lab.check_sum(block, lab.everyone, turn, dtype, shift=count * lab.rank)
+    return f"sum  {lab.use(*DTYPES)}"
+
+
+def all_to_all(lab: Lab) -> str:
+    """Exchange blocks of equal size, then of sizes that differ by sender and receiver."""
+    ranks = range(lab.world)
+    blocks = [[[count] * lab.world for _ in ranks] for count in counts_of(lab)]
+    blocks.append([[1 + (3 * sender + 5 * receiver) % 17 for receiver in ranks] for sender in ranks])
+    for turn, counts in enumerate(blocks):
+        for dtype in DTYPES:
+            lab.arrive(turn)
+            _exchange(lab, turn, dtype, counts)
+    return f"equal and unequal blocks  {lab.use(*DTYPES)}"
+
+
+def _exchange(lab: Lab, turn: int, dtype: str, counts: list[list[int]]) -> None:
+    """Exchange `counts` elements by sender and receiver; a sender's buffer is one pattern, cut into the blocks."""
+    outgoing = counts[lab.rank]
+    incoming = [row[lab.rank] for row in counts]
+    give = lab.give_moved(turn, sum(outgoing), dtype)
+    result = lab.empty(sum(incoming), dtype)
+    with lab.where_supported("all_to_all_single"):
+        dist.all_to_all_single(result, give, incoming, outgoing)
+    for sender, block in enumerate(torch.split(result, incoming)):
+        lab.check_moved(block, sender, turn, dtype, shift=sum(counts[sender][: lab.rank]))
+
+
+def send_recv(lab: Lab) -> str:
+    """Send around a ring both ways, all ranks at once; then a token, one rank after the other."""
+    if lab.world < 2:
+        raise NotSupported("one rank alone has no other rank to send to")
+    counts = counts_of(lab)
+    turn = 0
+    for step in (1, lab.world - 1):
+        for _, count, dtype in rounds(counts):
+            lab.arrive(turn)
+            _ring(lab, turn, step, count, dtype)
+            turn += 1
+    lab.arrive(turn)
+    _token(lab, turn)
+    return f"isend/irecv ring both ways, send/recv token  {lab.use(*DTYPES)}"
+
+
+def _ring(lab: Lab, turn: int, step: int, count: int, dtype: str) -> None:
+    source = (lab.rank - step) % lab.world
+    result = lab.empty(count, dtype)
+    run_batch(ring(lab.give_moved(turn, count, dtype), (lab.rank + step) % lab.world, result, source))
+    lab.settle()
+    lab.check_moved(result, source, turn, dtype)
+
+
+def _token(lab: Lab, turn: int) -> None:
+    """Send rank 0's numbers around through all others; each adds one to the first element."""
+    token = lab.give_moved(turn, TOKEN, "int64")
+    result = lab.empty(TOKEN, "int64")
+    if lab.rank > 0:
+        dist.recv(result, lab.rank - 1)
+        result[0] += 1
+        dist.send(result, (lab.rank + 1) % lab.world)
+        lab.settle()
+        return
+    dist.send(token, 1)
+    dist.recv(result, lab.world - 1)
+    lab.settle()
+    expected = int(token[0]) + lab.world - 1
+    if int(result[0]) != expected:
+        lab.note(turn, "int64 token", 0, str(expected), str(int(result[0])))
+    result[0] -= lab.world - 1
+    lab.check_moved(result, 0, turn, "int64")
+
+
+def large_payloads(lab: Lab) -> str:
+    """Send payloads from 1 KB up to the largest; each size has a limit of its own."""
+    sizes = [min(QUICK_PAYLOAD, lab.size)] if lab.quick else payload_sizes(lab.size, GROWTH)
+    for at, size in enumerate(sizes):
+        if at:
+            lab.renew(format_size_option(size))
+        turn = 3 * at
+        block = max(1, size // WIDTH // lab.world)  # the blocks of all ranks have the size
+        sum_round(lab, turn, max(1, size // WIDTH), "float32", lab.everyone)
+        all_gather_round(lab, turn + 1, block, "float32", lab.everyone)
+        gather_round(lab, turn + 2, block, "float32")
+        lab.payloads.append(size)
+    lab.use("float32")
+    return f"{' '.join(map(format_size_option, sizes))} a rank"
+
+
+TESTS = (
+    barrier,
+    all_reduce,
+    broadcast,
+    reduce,
+    gather,
+    all_gather,
+    all_gather_into_tensor,
+    reduce_scatter,
+    all_to_all,
+    send_recv,
+)

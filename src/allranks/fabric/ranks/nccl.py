@@ -1,0 +1,168 @@
+"""The wire of a pair over NCCL: a communicator of the two leaders' GPUs, made for the pair and aborted after it.
+
+NCCL's calls can't be given a time limit each, and one that waits for a dead link blocks its thread in C++. So the
+pair is measured in a thread of its own: at the limit the communicator is aborted, also in a thread, and both are left
+behind. The process goes on with the next pair and a new communicator.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from allranks.text import first_line
+
+from .wire import MESSAGE, Arrivals, DeadLink, Figures, Plan, measure, stream_pieces, time_pings
+
+LARGEST = 256 << 20  # bytes of a piece
+ABORT = 3.0  # seconds given to an abort; one that takes longer is left behind
+LONGEST = 300  # characters of an error
+ABORTS = ("abort", "_abort", "_shutdown", "shutdown")  # its names in torch's versions
+# The watchdog of the process group would end the process at a timeout: here a timeout is a result.
+QUIET = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+
+
+def usable(local_rank: int) -> bool:
+    """Tell whether this rank has a GPU that works, and torch NCCL; create the GPU's context, which takes seconds."""
+    if not (dist.is_nccl_available() and torch.cuda.is_available() and local_rank < torch.cuda.device_count()):
+        return False
+    try:
+        torch.zeros(1, device=f"cuda:{local_rank}")
+        torch.cuda.synchronize(local_rank)
+    except RuntimeError:
+        return False
+    return True
+
+
+class NcclWire:
+    """One side of the pair. Ends stand inside the messages: a ping's first byte, the size before a piece.
+
+    `group` is a process group's backend, whose send and recv torch's stubs leave out.
+    `settle` waits until the device has done what it was given.
+    """
+
+    def __init__(self, group: Any, other: int, device: torch.device, settle: Callable[[], None]) -> None:
+        self.group = group
+        self.other = other
+        self.settle = settle
+        self.small = torch.zeros(MESSAGE, dtype=torch.uint8, device=device)
+        self.size = torch.zeros(1, dtype=torch.int64, device=device)
+        self.large = torch.zeros(LARGEST, dtype=torch.uint8, device=device)
+
+    def _send(self, tensor: torch.Tensor) -> None:
+        self.group.send([tensor], self.other, 0).wait()
+        self.settle()
+
+    def _receive(self, tensor: torch.Tensor) -> None:
+        self.group.recv([tensor], self.other, 0).wait()
+        self.settle()
+
+    def _trip(self) -> None:
+        self._send(self.small)
+        self._receive(self.small)
+
+    def _send_size(self, size: int) -> None:
+        self.size.fill_(size)
+        self._send(self.size)
+
+    def _send_piece(self, size: int) -> None:
+        self._send_size(size)
+        self._send(self.large[:size])
+
+    def ping(self, count: int, seconds: float) -> list[float]:
+        self.small.fill_(1)
+        self.settle()
+        trips = time_pings(self._trip, count, seconds)
+        self.send_more(False)
+        return trips
+
+    def answer(self) -> None:
+        while self.receive_more():
+            self._send(self.small)
+
+    def push(self, seconds: float) -> None:
+        stream_pieces(self._send_piece, seconds, LARGEST)
+        self._send_size(0)
+
+    def pull(self, warm: float) -> list[float]:
+        arrivals = Arrivals()
+        while True:
+            self._receive(self.size)
+            size = int(self.size.item())
+            if not size:
+                return arrivals.rate(warm)
+            self._receive(self.large[:size])
+            arrivals.add(size)
+
+    def send_more(self, more: bool) -> None:
+        self.small.fill_(int(more))
+        self._send(self.small)
+
+    def receive_more(self) -> bool:
+        self._receive(self.small)
+        return bool(self.small[0].item())
+
+
+class Attempt:
+    """One pair's measurement in its thread: the figures, or why there are none."""
+
+    def __init__(self, store: Store, side: int, device: torch.device, plan: Plan, limit: float) -> None:
+        self.store = store
+        self.side = side
+        self.device = device
+        self.plan = plan
+        self.limit = timedelta(seconds=limit)
+        self.group: dist.ProcessGroupNCCL | None = None
+        self.figures: Figures | None = None
+        self.problem = ""
+
+    def run(self) -> None:
+        """Make the communicator and measure."""
+        try:
+            torch.cuda.set_device(self.device)  # a thread's own
+            self.store.set_timeout(self.limit)
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = self.limit
+            group = dist.ProcessGroupNCCL(self.store, self.side, 2, options)
+            self.group = group
+            settle = torch.cuda.current_stream(self.device).synchronize
+            self.figures = measure(NcclWire(group, 1 - self.side, self.device, settle), self.side == 0, self.plan)
+        except Exception as error:  # NCCL's own errors are RuntimeErrors and subclasses that differ by version
+            self.problem = first_line(str(error), LONGEST) or type(error).__name__
+
+    def abort(self) -> None:
+        """Free the communicator."""
+        for name in ABORTS:
+            abort = getattr(self.group, name, None)
+            if abort is not None:
+                _ends_within(ABORT, abort)
+                return
+
+
+def over_nccl(store: Store, side: int, local_rank: int, plan: Plan, limit: float) -> Figures:
+    """Measure a pair; `store` is of this pair and this round alone.
+
+    Raises DeadLink where it fails or does not end in time.
+    """
+    os.environ.update(QUIET)
+    attempt = Attempt(store, side, torch.device("cuda", local_rank), plan, limit)
+    ended = _ends_within(limit, attempt.run)
+    attempt.abort()
+    if attempt.figures is not None:
+        return attempt.figures
+    raise DeadLink(attempt.problem if ended else f"timed out after {limit:g} s: NCCL got nothing through")
+
+
+def _ends_within(seconds: float, work: Callable[[], object]) -> bool:
+    """Tell whether it ended in time; else its thread is left behind (a daemon: it does not keep the process)."""
+    thread = threading.Thread(target=work, daemon=True, name="allranks pair")
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()

@@ -1,0 +1,152 @@
+"""The process group: who has come, which backend, how large payloads may be, and the first collective."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from typing import Dict, Optional
+
+import torch
+import torch.distributed as dist
+
+from allranks.text import count_of, format_ranks, format_size_option, plural
+
+from ..analysis.payloads import available_memory, largest_fitting, refusal, within_group
+from ..analysis.rates import NominalLink
+from .interfaces import nominal_link, read_file
+from .job import Job
+from .lab import Lab, Unusable
+from .options import Options
+
+NAME = "process_group"
+# NCCL's own watchdog would abort the process when a peer goes: ours says first who has gone.
+QUIET = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_ASYNC_ERROR_HANDLING": "0"}
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MEMINFO = "/proc/meminfo"
+MEMORY_GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """What the others need to know of a rank. `free`: bytes of memory; `links` by backend."""
+
+    node: int
+    host: str
+    machine: str
+    free: Optional[int]
+    gpu: bool
+    torch: str
+    python: str
+    links: Dict[str, NominalLink]
+
+
+@dataclass(frozen=True)
+class PayloadLimit:
+    """The largest payload that a rank has memory for, and the bytes that are free where it would lie."""
+
+    size: int
+    free: Optional[int]
+
+
+class ProcessGroup:
+    """What is known of all ranks: `facts` by rank; `refusal` says why a smaller size is used."""
+
+    def __init__(self, job: Job, options: Options) -> None:
+        self.job = job
+        self.options = options
+        self.facts: list[RankFacts] = []
+        self.refusal = ""
+
+    def make(self, lab: Lab) -> str:
+        """Meet, agree on backend and size, and do one collective: a test like the others."""
+        lab.arrive()  # a rank that never comes is missed here already
+        self.facts = self.job.exchange("facts", rank_facts(self.job, self.options.suite))
+        for rank, fact in sorted(enumerate(self.facts), key=lambda item: item[1].node):
+            lab.nodes.setdefault(fact.node, []).append(rank)
+        lab.backend = choose_backend(self.options.backend, [fact.gpu for fact in self.facts])
+        if lab.backend == "nccl":
+            lab.device = torch.device("cuda", self.job.local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(lab.device)
+            for name, value in QUIET.items():
+                os.environ.setdefault(name, value)
+        self._limit_payloads(lab)
+        dist.init_process_group(lab.backend, timeout=lab.patience)
+        ones = lab.empty(1, "int64") + 1
+        dist.all_reduce(ones)
+        if int(ones[0]) != lab.world:
+            lab.note(0, "int64 sum of ones", 0, str(lab.world), str(int(ones[0])))
+        return f"{lab.backend}, {count_of(len(lab.nodes), 'node')}"
+
+    def _limit_payloads(self, lab: Lab) -> None:
+        """Take the largest payload that every node has memory for."""
+        if lab.backend == "nccl":
+            ranks = 1
+            free: int | None = torch.cuda.mem_get_info(lab.device)[0]
+        else:
+            ranks = self._neighbours(lab.rank)
+            free = self.facts[lab.rank].free
+        limits = self.job.exchange("sizes", PayloadLimit(largest_fitting(lab.size, ranks, free), free))
+        used, rank = min((limit.size, rank) for rank, limit in enumerate(limits))
+        if used < lab.size:
+            where = self.facts[rank].host
+            if lab.backend == "nccl":
+                where = f"a GPU of {where}"
+            else:
+                ranks = self._neighbours(rank)
+            reason = refusal(lab.size, ranks, limits[rank].free, where)
+            self.refusal = f"{reason}; {format_size_option(used)} used instead"
+        lab.size = used
+
+    def _neighbours(self, rank: int) -> int:
+        """Count the ranks that share a rank's machine: several nodes may be on one."""
+        machine = self.facts[rank].machine
+        return sum(fact.machine == machine for fact in self.facts)
+
+    def versions(self) -> list[str]:
+        """Give torch and Python, more than one where ranks differ."""
+        return sorted({f"torch {fact.torch}, Python {fact.python}" for fact in self.facts})
+
+    def node_name(self, node: int, first_rank: int) -> str:
+        """Name a node as the caller does, else by its host's name."""
+        names = self.options.nodes
+        return names[node] if node < len(names) else self.facts[first_rank].host
+
+
+def rank_facts(job: Job, suite: str) -> RankFacts:
+    """Collect what the others need to know of this rank."""
+    free = available_memory(read_file(MEMINFO))
+    for limit, used in MEMORY_GROUPS:
+        free = within_group(free, read_file(limit), read_file(used))
+    backends = ("gloo", "nccl") if suite == "bandwidth" else ()
+    return RankFacts(
+        node=job.node,
+        host=job.hostname,
+        machine=read_file(BOOT_ID).strip() or job.hostname,
+        free=free,
+        gpu=torch.cuda.is_available() and dist.is_nccl_available(),
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        links={backend: nominal_link(backend, os.environ, job.host) for backend in backends},
+    )
+
+
+def choose_backend(wanted: str, gpus: list[bool]) -> str:
+    """Choose gloo or nccl, the same on all ranks; raise Unusable where only some ranks could."""
+    without = [rank for rank, gpu in enumerate(gpus) if not gpu]
+    if wanted == "gloo" or (wanted == "auto" and not any(gpus)):
+        return "gloo"
+    if without:
+        others = "although others do; --backend gloo tests without GPUs" if any(gpus) else "but --backend is nccl"
+        see = plural(len(without), "sees", "see")
+        raise Unusable(f"{format_ranks(without)} {see} no GPU that NCCL can use, {others}")
+    return "nccl"
+
+
+def nccl_version() -> str:
+    """Give the version of NCCL that torch brings."""
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch gives it no types
+    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)

@@ -1,0 +1,81 @@
+"""From options to a suite: joins the job and starts the watchdog."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from . import bandwidth, pairs
+from .cases import QUICK, TESTS
+from .double import NAME, double_of
+from .job import Job
+from .lab import Test
+from .options import Options
+from .report import describe_error
+from .runner import FAILED, Runner
+from .watchdog import HANG
+
+T = TypeVar("T")
+
+
+def start(options: Options) -> int:
+    """Run a suite and give the exit code; raise ValueError for wrong usage."""
+    double = double_of(os.environ.get(NAME, ""), int(os.environ["RANK"]))
+    run = _suite(options)
+    job = _join(options)
+    if job is None:
+        return HANG
+    if options.suite == "pairs":
+        return pairs.run(job, options)
+    runner = Runner(job, options, double)
+    try:
+        run(runner)
+        code = runner.finish()
+        job.leave()
+    except Exception as problem:
+        # Outside a test's body only the store fails: with rank 0, which holds it.
+        if runner.watch.watching and isinstance(problem, (RuntimeError, OSError)):
+            runner.watch.store_lost(problem)
+        print(f"allranks.fabric: {describe_error(problem)}", file=sys.stderr, flush=True)
+        return FAILED
+    return code
+
+
+def _suite(options: Options) -> Callable[[Runner], None]:
+    """Choose what runs; raise ValueError for a name in --only that is not a test."""
+    if options.suite == "bandwidth":
+        names = _chosen(options, bandwidth.COLLECTIVES, bandwidth.QUICK, "collective")
+        return partial(bandwidth.run, collectives=names)
+    names = _chosen(options, list(TESTS), QUICK, "test") if options.suite == "sync" else []
+    tests = {name: TESTS[name] for name in names}
+    return partial(_run_sync, tests=tests)
+
+
+def _run_sync(runner: Runner, tests: Mapping[str, Test]) -> None:
+    runner.run(tests, list(TESTS))
+
+
+def _chosen(options: Options, names: Sequence[str], quick: Sequence[str], noun: str) -> list[str]:
+    """Choose the tests that are asked for, in their own order."""
+    unknown = [name for name in options.only if name not in names]
+    if unknown:
+        raise ValueError(f"--only: no {noun} {', '.join(unknown)}; there are {', '.join(names)}")
+    if options.only:
+        return [name for name in names if name in options.only]
+    return [name for name in names if name in quick or not options.quick]
+
+
+def _join(options: Options) -> Job | None:
+    """Connect to the store; print why where there is none at MASTER_ADDR."""
+    try:
+        return Job(os.environ, options.timeout)
+    except (RuntimeError, OSError) as problem:
+        rank = os.environ["RANK"]
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        opens = "can't open" if rank == "0" else "does not reach"
+        text = f"rank {rank} {opens} the store at {address} within {options.timeout:g} s: {describe_error(problem)}"
+        print(f"FAIL start: {text}", file=sys.stderr, flush=True)
+        return None

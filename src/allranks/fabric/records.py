@@ -1,0 +1,190 @@
+"""What a collective test writes and its readers decode: the rows of a rank's metrics file (pure, Python 3.8).
+
+One row a line, told apart by `kind`. Times are seconds, sizes bytes, rates bytes a second. A reader of Python 3.8 makes
+records by the annotations, so those stand in `typing`'s names.
+"""
+
+from dataclasses import dataclass
+from typing import Dict, Optional, Tuple, Union
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first wrong element of a test on a rank; `source` is the rank whose data is wrong, where that shows."""
+
+    rank: int
+    round: int
+    kind: str
+    index: int
+    expected: str
+    found: str
+    source: Optional[int] = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RankError:
+    """What a rank's backend raised."""
+
+    rank: int
+    reason: str
+    kind: str = "error"
+
+
+Failure = Union[Difference, RankError]
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """The rank that came to a test's first collective long after the others: seconds after the median rank."""
+
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is: number of the test, round, seconds since the test began there, a counter of life signs."""
+
+    test: int
+    turn: int
+    seconds: float
+    beat: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A test that did not end: ranks that had arrived, had not, gave no life sign; stacks with the innermost last."""
+
+    test: str
+    text: str
+    arrived: Tuple[int, ...]
+    missing: Tuple[int, ...]
+    silent: Tuple[int, ...]
+    places: Dict[int, Place]
+    stacks: Dict[int, Tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """A test of the suite `sync`, or the process group. `status`: pass, fail, skip or hang."""
+
+    test: str
+    status: str
+    detail: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+    failures: Tuple[Failure, ...] = ()
+    late: Optional[LateRank] = None
+    hang: Optional[Hang] = None
+    ranks: int = 0
+    kind: str = "collective"
+    schema: int = SCHEMA
+
+    @property
+    def broken(self) -> bool:
+        """Tell whether the process group cannot be trusted afterwards: only wrong data leave it as it was."""
+        return self.status in ("fail", "hang") and not any(isinstance(item, Difference) for item in self.failures)
+
+
+@dataclass(frozen=True)
+class BandwidthRow:
+    """A size of the suite `bandwidth`: median and quartiles of the slowest rank's times, rates at the median."""
+
+    collective: str
+    size: int
+    ranks: int
+    median: float
+    q1: float
+    q3: float
+    algbw: float
+    busbw: float
+    rounds: int
+    kind: str = "bandwidth"
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction of a link; None where it was not measured.
+
+    `bandwidth`: of a large payload that way. `latency`: the median round trip of many small messages that the sending
+    side starts. `tail`: their 99th percentile (200 of them or more make it steady); a lost packet shows there first,
+    as Linux repeats it after 200 ms (TCP_RTO_MIN).
+    """
+
+    bandwidth: Optional[float] = None
+    latency: Optional[float] = None
+    tail: Optional[float] = None
+
+
+Cell = Tuple[str, str, int]  # node, node, rail: what is judged
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A pair of nodes measured once, on one rail: `there` is from `a` to `b`, `back` from `b` to `a`.
+
+    `dead` is empty, or the reason why nothing could be measured (`timed out after 10 s`, `connection refused`).
+    `rail` is the index of the interface where nodes have several for training, else 0; `interfaces` are its names on
+    `a` and on `b`, where known. `round` counts from 0; re-tests go on counting.
+    """
+
+    a: str
+    b: str
+    round: int = 0
+    there: Way = Way()
+    back: Way = Way()
+    dead: str = ""
+    rail: int = 0
+    interfaces: Tuple[str, str] = ("", "")
+
+    def cell(self) -> Cell:
+        """Give the pair in its own order, whoever was named first, and the rail."""
+        first, second = sorted((self.a, self.b))
+        return first, second, self.rail
+
+    def way(self, start: str) -> Way:
+        """Give the direction that starts at this node."""
+        return self.there if start == self.a else self.back
+
+    def interface(self, node: str) -> str:
+        """Give the interface's name on this end; empty where it is not known."""
+        return self.interfaces[0 if node == self.a else 1]
+
+
+@dataclass(frozen=True)
+class LinkRow(Measurement):
+    """A measurement of the suite `pairs`; `again` where it is a re-test."""
+
+    again: bool = False
+    kind: str = "link"
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """The test that failed first."""
+
+    test: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class EndRow:
+    """What a suite came to. `statement`: what was tested and what was not; `findings`: as `Finding.to_json` says."""
+
+    suite: str
+    ok: bool
+    exit: int
+    statement: Tuple[str, ...] = ()
+    first_failure: Optional[FirstFailure] = None
+    findings: Tuple[object, ...] = ()
+    kind: str = "end"
+    schema: int = SCHEMA
+
+
+Row = Union[CollectiveRow, BandwidthRow, LinkRow, EndRow]

@@ -1,0 +1,33 @@
+"""Fixtures for tests with real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def forked() -> None:
+    """The process that ranks are forked from."""
+    from tests.fabric.gang import warm_up
+
+    warm_up()
+
+
+@pytest.fixture
+def gang(tmp_path: Path, forked: None) -> Iterator[Callable[..., Any]]:
+    """Starts ranks; kills what is left of them."""
+    from tests.fabric.gang import Gang
+
+    started: list[Gang] = []
+
+    def start(*words: Any, **more: Any) -> Gang:
+        started.append(Gang(tmp_path, *words, **more))
+        return started[-1]
+
+    yield start
+    for item in started:
+        item.end()

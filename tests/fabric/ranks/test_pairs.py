@@ -1,0 +1,337 @@
+"""The suite `pairs` with real ranks on loopback, and the wire of a pair over relays that are slow or lose messages."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fabric import gang as gang_
+from tests.hosts.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+
+HERE = Path(__file__).resolve().parent
+DRIVE = str(HERE.parent / "pairs_rank.py")
+NAMES = "h1,h2,h3,h4"
+GENEROUS = 150  # seconds: this machine may be busy
+
+
+class Gang:
+    """Four nodes on loopback, one rank each or more, forked from a process that has imported torch."""
+
+    def __init__(self, out: Path, *words: str, ranks_here: int = 1, without: tuple[int, ...] = (), **more: str) -> None:
+        self.out, self.port = out, gang_.free_port()
+        self.world, self.ranks_here, self.more = 4 * ranks_here, ranks_here, {"OMP_NUM_THREADS": "1", **more}
+        self.words = ["--nodes", NAMES, "--quick", "--out", str(out), *words]
+        self.ranks = {rank: self._start(rank) for rank in range(self.world) if rank not in without}
+
+    def _start(self, rank: int) -> Any:
+        process = gang_.CONTEXT.Process(
+            target=gang_.be_script, args=(self._environment(rank), DRIVE, self.words, str(self._log(rank)))
+        )
+        process.start()
+        return process
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        return gang_.environment(rank, self.world, self.ranks_here, self.port, **self.more)
+
+    def _log(self, rank: int) -> Path:
+        return self.out.parent / f"{rank}.log"
+
+    @property
+    def lines(self) -> str:
+        """What rank 0 has printed."""
+        return self.said(0)
+
+    def said(self, rank: int) -> str:
+        return self._log(rank).read_text(errors="replace") if self._log(rank).exists() else ""
+
+    def until(self, words: str) -> None:
+        """Wait for rank 0 to print these words."""
+        wait_until(lambda: words in self.lines or not self.ranks[0].is_alive(), GENEROUS, f"{words!r} ({self.lines})")
+        assert words in self.lines
+
+    def codes(self, *, of: tuple[int, ...] = ()) -> dict[int, int]:
+        """Exit codes, once these ranks (all) have ended."""
+        found = {}
+        for rank in of or tuple(self.ranks):
+            self.ranks[rank].join(GENEROUS)
+            assert "Traceback" not in self.said(rank), self.said(rank)
+            found[rank] = self.ranks[rank].exitcode
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.read_text(encoding="utf-8").splitlines()]
+
+    def links(self, again: bool = False) -> list[dict[str, Any]]:
+        return [row for row in self.rows() if row["kind"] == "link" and row.get("again", False) == again]
+
+    def end(self) -> None:
+        for rank in self.ranks.values():
+            rank.kill()
+            rank.join(GENEROUS)
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
+    gang_.warm_up()
+    started: list[Gang] = []
+
+    def start(*words: str, **more: Any) -> Gang:
+        started.append(Gang(tmp_path / "out.jsonl", *words, **more))
+        return started[-1]
+
+    yield start
+    for item in started:
+        item.end()
+
+
+def pairs_of(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    return sorted(tuple(sorted((row["a"], row["b"]))) for row in rows)
+
+
+ALL = [("h1", "h2"), ("h1", "h3"), ("h1", "h4"), ("h2", "h3"), ("h2", "h4"), ("h3", "h4")]
+
+
+# -- real ranks ------------------------------------------------------------------------------------
+
+
+def test_every_pair_is_measured_both_ways(gang: Callable[..., Gang]) -> None:
+    run = gang(ranks_here=2)
+    codes = run.codes()
+    end = run.rows()[-1]
+    assert set(codes.values()) == {end["exit"]}, "ranks that only wait end as rank 0 does"
+    assert end["kind"] == "end" and end["suite"] == "pairs" and end["ok"] == (end["exit"] == 0)
+    links = run.links()
+    assert pairs_of(links) == ALL and all(row["schema"] == 1 and not row["dead"] for row in links)
+    for row in links:
+        for way in (row["there"], row["back"]):
+            assert way["bandwidth"] > 0 and 0 < way["latency"] <= way["tail"]
+        assert row["interfaces"] == ["lo", "lo"]
+    assert "6 pairs in 3 rounds" in run.lines and "round 3/3" in run.lines and "row sends to column" in run.lines
+
+
+@pytest.mark.slow
+def test_pairs_known_as_dead_are_left_out(gang: Callable[..., Gang]) -> None:
+    run = gang("--dead", "h3/h1,h2/h4")
+    run.codes()
+    assert pairs_of(run.links()) == [pair for pair in ALL if pair not in (("h1", "h3"), ("h2", "h4"))]
+    assert "2 pairs known as dead are left out" in run.lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_leader_that_goes_costs_only_its_pairs(gang: Callable[..., Gang], how: signal.Signals) -> None:
+    run = gang("--timeout", "4s")
+    run.until("round 1/3")
+    os.kill(run.ranks[2].pid, how)
+    codes = run.codes(of=(0, 1, 3))
+    assert codes == {0: 3, 1: 3, 3: 3}, run.lines
+    links = run.links()
+    assert pairs_of(links) == ALL
+    dead = [row for row in links if row["dead"]]
+    assert dead and all("h3" in (row["a"], row["b"]) for row in dead)
+    assert all(row["dead"] == "h3 did not answer" for row in dead)
+    findings = run.rows()[-1]["findings"]
+    assert [(item["id"], item["where"]["node"]) for item in findings] == [("node-dead", "h3")]
+    assert "h3 did not answer" in findings[0]["message"] and findings[0]["message"] in run.lines
+
+
+@pytest.mark.slow
+def test_a_leader_that_never_comes(gang: Callable[..., Gang]) -> None:
+    run = gang(without=(3,), TEST_START="20")
+    assert run.codes() == {0: 3, 1: 3, 2: 3}
+    assert [row["dead"] for row in run.links() if "h4" in (row["a"], row["b"])] == ["h4 did not answer"] * 3
+    assert [item["where"]["node"] for item in run.rows()[-1]["findings"]] == ["h4"]
+
+
+@pytest.mark.slow
+def test_the_others_end_when_rank_0_goes(gang: Callable[..., Gang]) -> None:
+    run = gang("--timeout", "4s")
+    run.until("round 1/3")
+    run.ranks[0].kill()
+    assert run.codes(of=(1, 2, 3)) == {1: 5, 2: 5, 3: 5}
+
+
+# -- the wire --------------------------------------------------------------------------------------
+
+
+class Relay:
+    """Carries one connection to a door: `rate` bytes/s and `delay` seconds each way; after `most` bytes nothing."""
+
+    def __init__(self, door: int, rate: float = 0.0, delay: float = 0.0, most: float = float("inf")) -> None:
+        self.door, self.rate, self.delay, self.most = door, rate, delay, most
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        one, _ = self.listener.accept()
+        two = socket.create_connection(("127.0.0.1", self.door))
+        for source, sink in ((one, two), (two, one)):
+            source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+            held: queue.Queue[tuple[float, bytes]] = queue.Queue(maxsize=64)
+            threading.Thread(target=self._read, args=(source, held), daemon=True).start()
+            threading.Thread(target=self._write, args=(sink, held), daemon=True).start()
+
+    def _read(self, source: socket.socket, held: "queue.Queue[tuple[float, bytes]]") -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(16 << 10):
+                held.put((time.monotonic() + self.delay, data))
+        held.put((0.0, b""))
+
+    def _write(self, sink: socket.socket, held: "queue.Queue[tuple[float, bytes]]") -> None:
+        carried = 0
+        with contextlib.suppress(OSError):
+            while data := self._next(held):
+                carried += len(data)
+                if carried > self.most:
+                    continue
+                sink.sendall(data)
+                time.sleep(len(data) / self.rate if self.rate else 0.0)
+            sink.close()
+
+    def _next(self, held: "queue.Queue[tuple[float, bytes]]") -> bytes:
+        due, data = held.get()
+        time.sleep(max(0.0, due - time.monotonic()))
+        return data
+
+
+def both(limit: float, through: Callable[[int], int]) -> dict[str, Any]:
+    """Measure a pair in two threads; `through` may put a relay before the door. Figures or DeadLink by side."""
+    from allranks.fabric.ranks import wire
+
+    listener = wire.Listener("127.0.0.1")
+    found: dict[str, Any] = {}
+    greeting = wire.make_greeting("secret", 7, 0, 1)
+    port = through(listener.port)
+
+    def side(name: str, first: bool) -> None:
+        line, deadline = None, time.monotonic() + limit
+        try:
+            if first:
+                line = wire.connect("127.0.0.1", "127.0.0.1", port, "two", greeting, deadline, limit)
+            else:
+                line = listener.accept("one", greeting, deadline, limit, lambda: "one" in found)
+            found[name] = wire.measure(line, first, wire.QUICK)
+        except wire.DeadLink as error:
+            found[name] = error
+        finally:
+            if line:
+                line.close()
+
+    threads = [threading.Thread(target=side, args=args) for args in (("one", True), ("two", False))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(GENEROUS)
+    assert set(found) == {"one", "two"}
+    return found
+
+
+def test_a_slow_and_far_link_is_measured_in_time() -> None:
+    found = both(20.0, lambda port: Relay(port, rate=6e6, delay=0.05).port)
+    for figures in found.values():
+        assert figures.trips and min(figures.trips) >= 0.1 and min(figures.rates) > 0 and max(figures.rates) < 60e6
+
+
+def test_large_messages_that_vanish_are_told_from_no_link() -> None:
+    found = both(3.0, lambda port: Relay(port, most=40e3).port)
+    assert "large messages" in str(found["one"]) and "MTU" in str(found["one"])
+
+
+def test_nothing_gets_through() -> None:
+    found = both(1.5, lambda port: Relay(port, most=0).port)
+    assert "timed out after 1.5 s" in str(found["one"]) and "two" in str(found["one"])
+
+
+def test_a_refused_connection_is_known_at_once_on_both_sides() -> None:
+    found = both(60.0, lambda port: gang_.free_port())
+    assert "refused" in str(found["one"]) and str(found["two"]) == "one could not connect"
+
+
+def test_a_stranger_is_sent_away_and_the_peer_still_comes_in() -> None:
+    def stranger(port: int) -> int:
+        other = socket.create_connection(("127.0.0.1", port))
+        other.sendall(b"GET / HTTP/1.1\r\n\r\n".ljust(128))
+        silent = socket.create_connection(("127.0.0.1", port))
+        kept.extend((other, silent))
+        return port
+
+    kept: list[socket.socket] = []
+    found = both(30.0, stranger)
+    assert all(figures.trips and figures.rates for figures in found.values())
+    for sock in kept:
+        sock.close()
+
+
+def test_the_wire_over_process_groups() -> None:
+    """What runs over NCCL, over Gloo here: there is no GPU to rely on."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from allranks.fabric.ranks.nccl import NcclWire
+    from allranks.fabric.ranks.wire import QUICK, measure
+
+    store, found = dist.HashStore(), {}
+
+    def side(rank: int) -> None:
+        group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=GENEROUS))
+        found[rank] = measure(NcclWire(group, 1 - rank, torch.device("cpu"), lambda: None), rank == 0, QUICK)
+
+    threads = [threading.Thread(target=side, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(GENEROUS)
+    assert set(found) == {0, 1}
+    assert all(min(figures.trips) > 0 and min(figures.rates) > 0 for figures in found.values())
+
+
+def test_no_gpu_is_not_usable() -> None:
+    from allranks.fabric.ranks.nccl import usable
+
+    assert not usable(1000)
+
+
+# -- pure parts ------------------------------------------------------------------------------------
+
+
+def test_rate_leaves_out_the_start() -> None:
+    from allranks.fabric.ranks.wire import Arrivals
+
+    arrivals = Arrivals()
+    arrivals.points = [(0.0, 10), (0.01, 20), (0.02, 1020), (0.03, 2020)]
+    assert arrivals.rate(0.01) == pytest.approx([2000 / 0.02])
+    assert arrivals.rate(5.0) == [] and Arrivals().rate(0.1) == []
+    arrivals.points = [(0.0, 100), (9.0, 1000)]
+    assert arrivals.rate(0.02) == [100.0], "of a very slow one there is nothing after the start"
+
+
+def test_describe_is_short() -> None:
+    from allranks.fabric.ranks.pairs import describe
+    from allranks.fabric.records import Measurement, Way
+
+    def row(a: str, b: str, rate: float = 1e9, dead: str = "") -> Measurement:
+        way = Way() if dead else Way(rate, 85e-6, 1e-3)
+        return Measurement(a, b, 0, way, way, dead)
+
+    few = [row("h1", "h2"), row("h3", "h4", dead="timed out after 10 s")]
+    assert describe(few) == "h1–h2 8 Gbit/s 85 µs, h3–h4 dead (timed out after 10 s)"
+    many = [row(f"a{at}", f"b{at}", 1e9 + at) for at in range(30)] + [row("x", "y", 1e8), few[1]]
+    slowest = "slowest x–y 800 Mbit/s 85 µs"
+    assert describe(many) == f"32 pairs, median 8 Gbit/s, {slowest}, h3–h4 dead (timed out after 10 s)"
