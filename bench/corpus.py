@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allranks.diagnose.logs.judge import judge_logs
+from allranks.diagnose.verdict import judge_logs
 from allranks.findings import Verdict
 from allranks.runs.loose import read_logs
 

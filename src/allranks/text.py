@@ -45,13 +45,18 @@ def join_names(names: Sequence[str]) -> str:
 
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers as ranges: `0-3,7`."""
-    ranges: List[Tuple[int, int]] = []
+    return ",".join("%d" % low if low == high else "%d-%d" % (low, high) for low, high in ranges(numbers))
+
+
+def ranges(numbers: Iterable[int]) -> List[Tuple[int, int]]:
+    """Give runs of consecutive numbers, each by its lowest and highest."""
+    runs: List[Tuple[int, int]] = []
     for number in sorted(set(numbers)):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
         else:
-            ranges.append((number, number))
-    return ",".join("%d" % low if low == high else "%d-%d" % (low, high) for low, high in ranges)
+            runs.append((number, number))
+    return runs
 
 
 def format_ranks(ranks: Collection[int]) -> str:

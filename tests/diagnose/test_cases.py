@@ -11,8 +11,8 @@ import pytest
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.evidence import Evidence
-from allranks.diagnose.logs.judge import judge_logs
 from allranks.diagnose.logs.lines import read_line
+from allranks.diagnose.verdict import judge_logs
 from allranks.findings import Verdict
 
 HERE = Path(__file__).parent

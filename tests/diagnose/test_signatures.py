@@ -8,8 +8,8 @@ import pytest
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.lines import read_line
-from allranks.diagnose.logs.rules import RULES, SOURCES
 from allranks.diagnose.logs.scan import Filter
+from allranks.diagnose.rules import LOG_RULES, SOURCES
 from allranks.diagnose.signatures import BY_ID, ROWS, Role, Scope, cause_of, lost_peer, row_of, row_of_exception
 
 HERE = Path(__file__).parent
@@ -91,5 +91,5 @@ def test_every_row_that_decides_names_a_label() -> None:
 
 
 def test_every_rule_that_a_row_names_exists_and_has_a_source() -> None:
-    assert {r.rule for r in ROWS if r.rule} <= set(RULES)
+    assert {r.rule for r in ROWS if r.rule} <= set(LOG_RULES)
     assert all(SOURCES.values())

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from allranks.cli import diagnose as verb
-from allranks.diagnose.logs.judge import judge_logs
 from allranks.diagnose.logs.scan import KEEP, Filter
+from allranks.diagnose.verdict import judge_logs
 from allranks.errors import AllranksError, UsageError
 from allranks.runs import loose
 

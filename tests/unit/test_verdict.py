@@ -17,8 +17,8 @@ from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.exceptions import Link, Raised
 from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
 from allranks.diagnose.rules.failures import Role, alike, failures
-from allranks.diagnose.rules.words import last_lines, name_ranks, numbers
 from allranks.diagnose.verdict import judge
+from allranks.diagnose.words import last_lines, name_ranks, numbers
 from allranks.findings import Finding, Verdict, Where
 
 T = 1_800_000_000.0
@@ -362,7 +362,7 @@ def test_pure() -> None:
     """Nothing but the standard library and pure parts of allranks; no file, socket, clock or environment."""
     allowed = {"re", "enum", "dataclasses", "collections.abc", "typing", "__future__", "datetime",
                "bisect", "functools", "itertools", "math"}  # fmt: skip
-    pure = {"allranks", "allranks.findings", "allranks.plan.slurm", "allranks.preflight.checks.gpu_xid"}
+    pure = {"allranks", "allranks.findings", "allranks.text", "allranks.plan.slurm", "allranks.preflight.checks.gpu_xid"}
     for path in Path(package.__file__).parent.rglob("*.py"):
         for item in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in item.names] if isinstance(item, ast.Import) else []

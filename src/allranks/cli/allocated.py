@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from allranks.backends.slurm.claims import is_ours
 from allranks.cluster import Cluster
-from allranks.diagnose.naming import listed
 from allranks.settings import RunSpec
+from allranks.text import join_words
 
 if TYPE_CHECKING:
     from allranks.backends.slurm.inside import Inside
@@ -45,7 +45,7 @@ class Reach:
         shared = [name for name in self.step.ranks if not is_ours(job, name)]
         if not shared:
             return []
-        names = listed(shared)
+        names = join_words(shared)
         return [f"another allranks run of job {job} has {names} too. With --nodes N a run takes free nodes first"]
 
     def end(self) -> None:

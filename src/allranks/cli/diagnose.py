@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allranks.diagnose.logs.judge import judge_logs
+from allranks.diagnose.verdict import judge_logs
 from allranks.errors import RunNotFound, UsageError
 from allranks.findings import Verdict
 from allranks.report.fold import clean

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.findings import Finding, Where
 
 from .exceptions import Raised
 from .hangs.attribute import Hang
+
+if TYPE_CHECKING:  # the signatures are not loaded where a run starts
+    from .logs.evidence import Evidence
 
 CHANNEL = "channel"  # `check` of a finding that says why this machine could not open a channel again
 
@@ -97,7 +100,8 @@ class Incident:
     `addresses`: the node of an address that only one node has; `departed`: ranks that have called
     destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
     has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
-    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known.
+    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known;
+    `logs` is what its logs tell, where they were read.
     """
 
     attempt: int
@@ -125,6 +129,7 @@ class Incident:
     became: Mapping[int, str] = field(default_factory=dict)
     pauses: tuple[Pause, ...] = ()
     lease: float = 0.0
+    logs: Evidence | None = None
 
     def node_of(self, rank: int) -> str:
         """The node a rank lies on; empty where it is not known."""

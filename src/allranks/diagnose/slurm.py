@@ -14,7 +14,7 @@ from datetime import datetime
 from allranks.findings import Finding, Where
 from allranks.plan.slurm import WARNING_SIGNAL
 
-from .naming import signal_name
+from .words import signal_name
 
 CHECK = "slurm"  # findings that are Slurm's own word carry it
 PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})

@@ -1,56 +1,145 @@
-"""Incident → Verdict: every rule answers, one candidate explains the rest (pure)."""
+"""Observations → one verdict: every rule answers, one ladder chooses (pure).
+
+The ladder, from its top:
+ 1. What was observed of processes, nodes and checks comes before what logs say, unless it is not sure (findings.SURE)
+    and the logs say enough (ENOUGH). So does what a run has once concluded, where its files tell less than it knew.
+ 2. Strength (candidate.py): what explains itself beats a finding of a check, that beats what is unexplained, that
+    beats a complaint about a peer. So a peer's out-of-memory explains a reset connection whatever the clocks say.
+ 3. An unexplained end that came clearly (CLEARLY) before a root is not its consequence: it wins.
+ 4. A cause that another one explains (`Cause.explains`) loses to it, unless it came clearly before.
+ 5. The earliest by the clock; within the clocks' error, and of what has no clock, the surest.
+ 6. Of lines that are about as sure (ABOUT) the earliest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allranks.findings import Finding, Verdict
+from allranks.findings import SURE, Finding, Verdict, Where
 
+from .candidate import Candidate, Strength
+from .causes import CAUSES, UNKNOWN
 from .incident import Incident
-from .rules import RULES, Candidate, Strength
+from .logs.ends import ends
+from .logs.evidence import Evidence, quoted, short
+from .rules import LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR
-from .rules.words import name_ranks
+from .rules.log_ends import locate
+from .words import name_ranks
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
+ENOUGH = 0.38  # the least confidence at which logs name a cause
+ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
-FAR = float("inf")
+NEVER = float("inf")
 
 
-def judge(incident: Incident) -> Verdict | None:
-    """The one verdict on an attempt; None where nothing failed, or where the user stopped it before anything did."""
+def judge(incident: Incident, concluded: Verdict | None = None) -> Verdict | None:
+    """Give the one verdict on an attempt; None where nothing failed, or the user stopped it before anything did.
+
+    `concluded`: what the run itself said at its end.
+    """
+    verdict = _on_run(incident)
+    if concluded is not None:
+        unsure = verdict is None or verdict.confidence < SURE <= concluded.confidence
+        verdict = concluded if verdict is None or unsure else replace(verdict, decision=concluded.decision)
+    if verdict is None or incident.logs is None:
+        return verdict
+    return _complete(verdict, judge_logs(incident.logs))
+
+
+def judge_logs(logs: Evidence) -> Verdict:
+    """Give the verdict on logs alone; `unknown` where nothing is sure enough."""
+    candidates = [c for rule in LOG_RULES.values() for c in rule(logs)]
+    if not candidates:
+        return _nothing(logs)
+    chosen = locate(logs, choose(candidates))
+    runners_up = _runners_up(candidates, chosen)
+    if chosen.confidence < ENOUGH and chosen.cause != UNKNOWN.id:
+        runners_up = (chosen.finding(), *runners_up)[:RUNNERS_UP]
+        message = f"nothing here is sure enough; at most: {chosen.message}"
+        chosen = replace(chosen, cause=UNKNOWN.id, remedy="", message=message, where=Where())
+    return Verdict(
+        chosen.finding(),
+        chosen.cause,
+        round(chosen.confidence, 2),
+        _victims_in_logs(logs, chosen),
+        runners_up=runners_up,
+    )
+
+
+def _on_run(incident: Incident) -> Verdict | None:
+    """By what was observed of its processes, nodes and checks."""
     answers = (rule(incident) for rule in RULES.values())
     candidates = [c for c in answers if c is not None and _counts(incident, c)]
     if not candidates:
-        return None if incident.stop_reason or not any(e.failed for e in incident.exits) else _unexplained(incident)
+        failed = any(e.failed for e in incident.exits)
+        return _unexplained(incident) if failed and not incident.stop_reason else None
     chosen = choose(candidates)
-    found = chosen.finding()
+    finding = chosen.finding()
     return Verdict(
-        finding=replace(found, where=incident.complete(found.where)),
-        cause=chosen.cause, confidence=round(chosen.confidence, 2), victims=_victims(incident, chosen),
-        attempt=incident.attempt, detected_after_s=_delay(incident, chosen), runners_up=_runners_up(candidates, chosen),
-    )  # fmt: skip
+        finding=replace(finding, where=incident.complete(finding.where)),
+        cause=chosen.cause,
+        confidence=round(chosen.confidence, 2),
+        victims=_victims(incident, chosen),
+        attempt=incident.attempt,
+        detected_after_s=_delay(incident, chosen),
+        runners_up=_runners_up(candidates, chosen),
+    )
+
+
+# -- the ladder ------------------------------------------------------------------------------------------
+
+
+def _complete(verdict: Verdict, read: Verdict) -> Verdict:
+    """The first step: what logs say comes after what is sure, and before what is not."""
+    stands = verdict.confidence >= SURE or read.cause == UNKNOWN.id
+    first = verdict if stands else replace(read, attempt=verdict.attempt)
+    second = read if stands else verdict
+    evidence = (first.finding.evidence or second.finding.evidence)[:3]
+    others: dict[str, Finding] = {}
+    for other in (*first.runners_up, replace(second.finding, id=second.cause), *second.runners_up):
+        if other.id not in (first.cause, UNKNOWN.id):
+            others.setdefault(other.id, other)
+    return replace(
+        first,
+        finding=replace(first.finding, evidence=evidence),
+        victims=first.victims or second.victims,
+        runners_up=tuple(others.values())[:RUNNERS_UP],
+    )
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The order of supersession stands in `rules/__init__.py`."""
+    """Choose one candidate by the steps from the second on."""
     strongest = max(c.strength for c in candidates)
-    best = _earliest([c for c in candidates if c.strength is strongest])
-    if strongest is Strength.ROOT and best.t is not None:
-        limit = best.t - CLEARLY
-        before = [c for c in candidates if c.strength is Strength.WEAK and c.t is not None and c.t < limit]
-        return _earliest(before) if before else best
-    return best
+    best = _first([c for c in candidates if c.strength is strongest])
+    if strongest is not Strength.ROOT or best.t is None:
+        return best
+    before = [c for c in candidates if c.strength is Strength.WEAK and _is_before(c, best)]
+    return _first(before) if before else best
 
 
-def _earliest(candidates: Sequence[Candidate]) -> Candidate:
-    first = min(_time(c) for c in candidates)
-    near = [c for c in candidates if _time(c) <= first + CLOCK_ERROR]
-    return max(near, key=lambda c: (c.confidence, -_time(c)))
+def _first(candidates: Sequence[Candidate]) -> Candidate:
+    remaining = [c for c in candidates if not any(_explains(other, c) for other in candidates)] or candidates
+    earliest = min(_time(c) for c in remaining)
+    near = [c for c in remaining if _time(c) <= earliest + CLOCK_ERROR]
+    limit = max(c.confidence for c in near) - ABOUT
+    return min((c for c in near if c.confidence >= limit), key=lambda c: (c.line or 0, -c.confidence, _time(c)))
+
+
+def _explains(cause: Candidate, effect: Candidate) -> bool:
+    is_known = effect.cause in CAUSES[cause.cause].explains
+    return is_known and cause.confidence >= SURE and not _is_before(effect, cause)
+
+
+def _is_before(one: Candidate, other: Candidate) -> bool:
+    """Clearly, by their clocks."""
+    return one.t is not None and other.t is not None and one.t < other.t - CLEARLY
 
 
 def _time(candidate: Candidate) -> float:
-    return FAR if candidate.t is None else candidate.t
+    return NEVER if candidate.t is None else candidate.t
 
 
 def _counts(incident: Incident, candidate: Candidate) -> bool:
@@ -60,12 +149,37 @@ def _counts(incident: Incident, candidate: Candidate) -> bool:
     return incident.detected_t is not None and candidate.strength is Strength.FINDING
 
 
+# -- what goes with it -----------------------------------------------------------------------------------
+
+
+def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Finding, ...]:
+    """What else failed, one a cause; complaints about a peer only where logs are all there is."""
+    read = [c for c in candidates if c.line is not None and c.cause != UNKNOWN.id]
+    rest = [*read, *(c for c in candidates if c.line is None and c.strength is not Strength.SYMPTOM)]
+    rest.sort(key=lambda c: (-c.strength, _time(c), -c.confidence, c.line or 0))
+    others: dict[str, Finding] = {}
+    for finding in (*chosen.others, *(c.finding() for c in rest)):
+        if finding.id != chosen.cause:
+            others.setdefault(finding.id, finding)
+    return tuple(others.values())[:RUNNERS_UP]
+
+
 def _victims(incident: Incident, chosen: Candidate) -> tuple[int, ...]:
-    """The other ranks that failed or were ended, with those nobody could report: their node or its guard is gone."""
-    gone = {n.node for n in incident.lost} | {f.node for f in incident.faults if f.id == "guard-death"}
-    silent = {r for node in gone for r in incident.ranks_by_node.get(node, ())}
+    """The other ranks that failed or were ended, with those that nothing reports: their node or its agent is lost."""
+    lost = {n.node for n in incident.lost} | {f.node for f in incident.faults if f.id == "guard-death"}
+    silent = {rank for node in lost for rank in incident.ranks_by_node.get(node, ())}
     ranks = {e.rank for e in incident.exits if e.failed} | (silent - {e.rank for e in incident.exits})
     return tuple(sorted(ranks - chosen.culprits))
+
+
+def _victims_in_logs(logs: Evidence, chosen: Candidate) -> tuple[int, ...]:
+    """Ranks that complain or were ended, but for the culprits; none where all ranks failed alike."""
+    if not chosen.culprits and chosen.strength is not Strength.SYMPTOM:
+        return ()
+    complaints = logs.of_rows("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited")
+    complaining = {s.line.rank for s in complaints if s.line.rank is not None}
+    ended = {e.rank for e in ends(logs) if e.rank is not None}
+    return tuple(sorted((complaining | ended) - chosen.culprits))
 
 
 def _delay(incident: Incident, chosen: Candidate) -> float | None:
@@ -74,17 +188,19 @@ def _delay(incident: Incident, chosen: Candidate) -> float | None:
     return round(max(0.0, incident.detected_t - chosen.t), 3)
 
 
-def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Finding, ...]:
-    """What else failed; complaints about a peer only where nothing better was found."""
-    rest = [c for c in candidates if c is not chosen and c.strength is not Strength.SYMPTOM]
-    rest.sort(key=lambda c: (-c.strength, _time(c)))
-    return (*chosen.others, *(c.finding() for c in rest))[:RUNNERS_UP]
-
-
 def _unexplained(incident: Incident) -> Verdict:
     """Ranks failed, and all of them only after allranks had begun to end them."""
     failed = [e for e in incident.exits if e.failed]
     ranks = tuple(sorted(e.rank for e in failed))
     message = f"allranks ended {name_ranks(incident, ranks)}, and no evidence says what had failed before"
-    finding = Finding("unknown", "fail", message, "keep the run directory and read events.jsonl from `ending` back")
-    return Verdict(finding, "unknown", 0.2, ranks, incident.attempt)
+    remedy = "keep the run directory and read events.jsonl from `ending` back"
+    return Verdict(Finding(UNKNOWN.id, "fail", message, remedy), UNKNOWN.id, 0.2, ranks, incident.attempt)
+
+
+def _nothing(logs: Evidence) -> Verdict:
+    """No row and no rule has anything: the last lines, and what to collect."""
+    last = [line for line in logs.tail if line.text.strip()][-3:]
+    ends_with = f"; the last line is: {short(last[-1].text, 160)}" if last else ": they are empty"
+    message = f"nothing in these logs says why{ends_with}"
+    evidence = tuple(quoted(line) for line in last)
+    return Verdict(Finding("unknown", "unknown", message, UNKNOWN.remedy(), Where(), evidence), UNKNOWN.id, 0.1)

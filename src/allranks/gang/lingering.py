@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from allranks.diagnose.incident import Left
-from allranks.diagnose.naming import listed
 from allranks.findings import Finding, Where
+from allranks.text import join_words
 
 from .states import Note, Report
 
@@ -72,9 +72,9 @@ class Departure:
 def remark(departures: Mapping[int, Departure], nodes: Mapping[int, str]) -> Finding:
     """Ranks whose programs have ended well, by rank with their nodes: their processes go on."""
     ranks = sorted(departures)
-    who = listed([f"rank {rank} on {nodes[rank]}" for rank in ranks[:4]])
+    who = join_words([f"rank {rank} on {nodes[rank]}" for rank in ranks[:4]])
     who += f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
-    threads = listed(list(dict.fromkeys(name for rank in ranks for name in departures[rank].threads))[:4])
+    threads = join_words(list(dict.fromkeys(name for rank in ranks for name in departures[rank].threads))[:4])
     reached = "has reached the end of its program, but its process waits"
     if len(ranks) > 1:
         reached = "have reached the end of their program, but their processes wait"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, UNKNOWN, Charge
-from allranks.diagnose.naming import listed
 from allranks.findings import Verdict
+from allranks.text import join_words
 
 LIVED = 300.0  # seconds that count as progress where a program shows no step
 # Seconds before a start that failed is tried again, by how many have failed in a row: a name server, sshd and a port
@@ -223,7 +223,7 @@ def _replace(last: Tried, row: Row, means: Means) -> dict[str, str]:
 def _said(replace: Mapping[str, str], attempt: int) -> list[str]:
     taken = [f"{old} was replaced by {new} in attempt {attempt}" for old, new in replace.items() if new != old]
     same = [old for old, new in replace.items() if new == old]
-    return taken + ([f"no spare is there for {listed(same)}, which is reached again"] if same else [])
+    return taken + ([f"no spare is there for {join_words(same)}, which is reached again"] if same else [])
 
 
 def _count(retries: int) -> str:

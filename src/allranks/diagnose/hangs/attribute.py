@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..naming import listed, numbers
+from allranks.text import join_words
+
+from ..words import numbers
 from .doing import Doing, Kind
 from .recorder import Account, Case, Recording, account
 
@@ -156,7 +158,7 @@ def _apart(found: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Name
     ordered = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
     culprits = ordered[0] if len(ordered[0]) < len(ordered[-1]) else []
     parts = [f"{_named(ranks, names)} in {_place(waiting[ranks[0]])}" for ranks in ordered]
-    message = f"ranks wait in different collectives: {listed(parts)}"
+    message = f"ranks wait in different collectives: {join_words(parts)}"
     victims = tuple(r for r in waiting if r not in culprits)
     remedy = "all ranks must call the same collectives in the same order: look for a condition on rank or data there"
     evidence = _evidence([group[0] for group in ordered], found)
@@ -172,7 +174,7 @@ def _named(ranks: Iterable[int], names: Names) -> str:
     groups: dict[str, list[int]] = {}
     for rank in sorted(ranks):
         groups.setdefault(names.get(rank, "?"), []).append(rank)
-    return listed([f"rank{'s' * (len(g) > 1)} {numbers(g)} on {node}" for node, g in groups.items()])
+    return join_words([f"rank{'s' * (len(g) > 1)} {numbers(g)} on {node}" for node, g in groups.items()])
 
 
 def _who(waiting: Mapping[int, Doing], names: Names) -> str:
@@ -182,7 +184,7 @@ def _who(waiting: Mapping[int, Doing], names: Names) -> str:
 def _wait(waiting: Mapping[int, Doing]) -> str:
     places = list(dict.fromkeys(_place(d) for d in waiting.values()))
     verb = "waits" if len(waiting) == 1 else "wait"
-    return f"{verb} in {listed(places[:2])}" + (f" and {len(places) - 2} more places" if len(places) > 2 else "")
+    return f"{verb} in {join_words(places[:2])}" + (f" and {len(places) - 2} more places" if len(places) > 2 else "")
 
 
 def _evidence(ranks: Iterable[int], found: Mapping[int, Doing]) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..naming import listed, numbers
+from allranks.text import join_words
+
+from ..words import numbers
 
 BYTES = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Byte": 1, "Char": 1,
          "Bool": 1}  # fmt: skip
@@ -126,7 +128,7 @@ class Stall:
         """ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 in all_reduce #17 of 4 MB."""
         parts = [f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {self.inside[ranks[0]]}"
                  for ranks in self.kinds]  # fmt: skip
-        text = listed(parts) + str(self.group)
+        text = join_words(parts) + str(self.group)
         return text + (f", {_ranks(self.absent)} {'has' if len(self.absent) == 1 else 'have'} not called it"
                        if self.absent else "")  # fmt: skip
 

@@ -1,110 +1,174 @@
-"""What the rules for logs look at: lines that can tell something, what the rows see in them, who exists (pure)."""
+"""What the lines of logs tell: sightings of known texts in their order, who speaks, who exists (pure)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from allranks.findings import Where
+from allranks.text import cut
 
+from ..signatures import EXCEPTION, Role, Row, row_of
 from .lines import Line
-from .sighting import Reader, Sighting
 
-LINE = 240
+LONGEST = 240  # characters of a line in a message
+UNNAMED = Row(
+    "exception", "program-exception", Role.WEAK, "CPython: an uncaught exception", ("",), r"(?!)", 0.6, rule="exception"
+)
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A row's text in a line. `groups` are what its pattern caught; `frame` is the place that a traceback tells."""
+
+    row: Row
+    line: Line
+    groups: Mapping[str, str] = field(default_factory=dict)
+    kind: str = ""  # an exception's type
+    frame: str = ""  # file:line in function
+    modules: tuple[str, ...] = ()  # files of its traceback
+    order: int = 0
+
+    def number(self, *names: str) -> int | None:
+        """Give the first of these groups that is there, as a number; None where it is none."""
+        return _number(first(*(self.groups.get(name) for name in names)))
+
+    @property
+    def place(self) -> Where:
+        """Node, peer, rank, interface, port and GPU, as far as the line tells."""
+        groups = self.groups
+        gpu = re.search(r"\bGPU ?(\d{1,2})\b(?!:)", self.line.text)
+        return Where(
+            node=first(groups.get("node"), groups.get("node2"), groups.get("node3"), self.line.node) or None,
+            peer=first(groups.get("peer"), groups.get("peer2")) or None,
+            rank=self._rank(),
+            interface=groups.get("interface"),
+            port=self.number("port", "port2", "port3"),
+            gpu=int(gpu[1]) if gpu else self.line.gpu,
+        )
+
+    def _rank(self) -> int | None:
+        """The one that the text names; of several none."""
+        if "late" in self.groups:
+            return _number(self.groups["late"].strip())
+        return self.number("rank") if "rank" in self.groups else self.line.rank
+
+    @property
+    def complains(self) -> bool:
+        """Whether the line's own rank is the one that waits or suffers."""
+        return self.row.role in (Role.SYMPTOM, Role.CASCADE) and "late" not in self.groups
 
 
 @dataclass(frozen=True)
 class Evidence:
     """`lines` are those the scan kept, in order; `tail` the last lines of the logs."""
 
-    lines: tuple[Line, ...]
-    sightings: tuple[Sighting, ...]
+    lines: tuple[Line, ...] = ()
+    sightings: tuple[Sighting, ...] = ()
     tail: tuple[Line, ...] = ()
 
     @classmethod
     def of(cls, lines: Iterable[Line], tail: Sequence[Line] = ()) -> Evidence:
-        """Reads the lines."""
+        """Read the lines, one log after the other."""
         kept = tuple(lines)
-        reader = Reader()
-        reader.feed(kept)
-        return cls(kept, tuple(reader.sightings), tuple(tail))
+        return cls(kept, tuple(_sightings(kept)), tuple(tail))
 
-    def seen(self, *rows: str) -> list[Sighting]:
-        """The sightings of rows, in order."""
+    def of_rows(self, *rows: str) -> list[Sighting]:
+        """Give the sightings of rows, in order."""
         return [s for s in self.sightings if s.row.id in rows]
 
     def weighed_by(self, rule: str) -> list[Sighting]:
-        """The sightings that a rule weighs."""
+        """Give the sightings that a rule weighs."""
         return [s for s in self.sightings if s.row.rule == rule]
 
     @cached_property
     def ranks(self) -> frozenset[int]:
         """Every rank that says anything or is named by a report."""
-        named = {int(v) for s in self.sightings for k, v in s.groups.items() if k in ("rank", "rank2") and v.isdigit()}
+        named = {
+            int(value)
+            for s in self.sightings
+            for name, value in s.groups.items()
+            if name in ("rank", "rank2") and value.isdigit()
+        }
         return frozenset(named | {line.rank for line in self.lines if line.rank is not None})
 
     @cached_property
-    def ranks_spoken(self) -> bool:
-        """True where lines carry their ranks, so that one without belongs to none of them."""
+    def names_ranks(self) -> bool:
+        """Whether lines carry their ranks, so that one without belongs to none of them."""
         return any(s.line.rank is not None for s in self.sightings)
 
-    @cached_property
-    def nodes(self) -> dict[int, str]:
-        """The node of a rank, as far as the lines tell."""
-        return {k.rank: k.node for k in self.lines if k.rank is not None and k.node}
+
+def _sightings(lines: Iterable[Line]) -> Iterable[Sighting]:
+    """The frames of each rank's newest traceback go with the exception that ends it."""
+    frames: dict[tuple[str, int | None], list[str]] = {}
+    for order, line in enumerate(lines, 1):
+        stream = (line.file, line.rank)
+        text = line.text
+        if text.lstrip().startswith("Traceback (most recent call last)"):
+            frames[stream] = []
+            continue
+        frame = _frame(text)
+        if frame:
+            frames.setdefault(stream, []).append(frame)
+            continue
+        raised = EXCEPTION.match(text.strip())
+        fitting = row_of(text)
+        if fitting is None and raised is None:
+            continue
+        row, match = fitting if fitting is not None else (UNNAMED, None)
+        groups = {name: value for name, value in match.groupdict().items() if value} if match else {}
+        trace = frames.get(stream, []) if raised else []
+        modules = tuple(f.split('"')[0] for f in trace[-12:])
+        yield Sighting(row, line, groups, raised["type"] if raised else "", _own_frame(trace), modules, order)
 
 
-def place_of(sighting: Sighting) -> Where:
-    """Node, peer, rank, interface, port and GPU as far as the line goes."""
-    groups, line = sighting.groups, sighting.line
-    return Where(
-        node=first(groups.get("node"), groups.get("node2"), groups.get("node3"), line.node) or None,
-        peer=first(groups.get("peer"), groups.get("peer2")) or None,
-        rank=_rank(sighting),
-        interface=groups.get("interface"),
-        port=whole(groups.get("port") or groups.get("port2") or groups.get("port3")),
-        gpu=_gpu(sighting),
-    )
+def _frame(text: str) -> str:
+    """`train.py", line 41, in step` of a traceback's line."""
+    at = text.find('File "')
+    return text[at + 6 :].strip() if at >= 0 and '", line ' in text[at:] else ""
 
 
-def _rank(sighting: Sighting) -> int | None:
-    """The one that the text names; of several none."""
-    groups = sighting.groups
-    if "late" in groups:
-        return whole(groups["late"].strip())
-    return whole(groups["rank"]) if "rank" in groups else sighting.line.rank
+_LIBRARY = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen")
 
 
-def _gpu(sighting: Sighting) -> int | None:
-    match = re.search(r"\bGPU ?(\d{1,2})\b(?!:)", sighting.line.text)
-    return int(match[1]) if match else sighting.line.gpu
+def _own_frame(frames: list[str]) -> str:
+    """The innermost frame of the user's own code, else the innermost."""
+    own = [f for f in frames if not any(part in f for part in _LIBRARY)]
+    chosen = (own or frames)[-1:]
+    if not chosen:
+        return ""
+    file, _, rest = chosen[0].partition('", line ')
+    number, _, function = rest.partition(", in ")
+    within = f" in {function.strip()}" if function and "<module>" not in function else ""
+    return f"{file.rsplit('/', 1)[-1]}:{number.strip().rstrip(',')}{within}"
+
+
+# -- how they are written --------------------------------------------------------------------------------
 
 
 def first(*values: str | None) -> str:
-    """The first that is there."""
+    """Give the first that is there."""
     return next((v for v in values if v), "")
 
 
-def whole(text: str | None) -> int | None:
-    """A number, where it is one."""
-    return int(text) if text is not None and re.fullmatch(r"-?\d{1,18}", text) else None
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
 
 
-def cut(text: str, limit: int = LINE) -> str:
-    """On one line, cut to a limit."""
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+def short(text: str, limit: int = LONGEST) -> str:
+    """Put a text on one line, cut to a limit."""
+    return cut(" ".join(text.split()), limit)
 
 
-def shown(line: Line) -> str:
+def quoted(line: Line) -> str:
     """train.log:41: text, for the evidence."""
-    return cut(f"{line.place}: {line.text.strip()}", LINE + 60)
+    return short(f"{line.place}: {line.text.strip()}", LONGEST + 60)
 
 
-def who(where: Where) -> str:
-    """rank 3 on h2, GPU 1 of h2, port 29500; empty where nothing is known."""
+def name_place(where: Where) -> str:
+    """rank 3 on h2, GPU 1 of h2, the node or nodes; empty where nothing is established."""
     on = f" on {where.node}" if where.node else ""
     if where.rank is not None:
         return f"rank {where.rank}{on}"

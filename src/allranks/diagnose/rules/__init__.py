@@ -1,13 +1,8 @@
-"""The rules, and which of them wins (pure).
+"""The rules: each answers with what it makes of the observations; `verdict.py` chooses (pure).
 
-One rule a file: `ID`, `SOURCE` (where its facts come from) and `apply(incident) -> Candidate | None`. A new
-rule is a file, a line in `RULES` and a fixture in tests/rules/<rule>/.
-
-Supersession, in this order:
- 1. Strength (candidate.py): what explains itself beats a finding of a check, that beats what is unexplained, that
-    beats a complaint about a peer. So a peer's out-of-memory explains a reset connection whatever the clocks say.
- 2. But an unexplained end that came clearly (`verdict.CLEARLY`) before a root is not its consequence: it wins.
- 3. Among equals the earliest wins; within the clocks' error the surer one.
+A rule on a run is a file: `ID`, `SOURCE` (where its facts come from) and `apply(incident) -> Candidate | None`. A new
+one is a file, a line in `RULES` and a fixture in tests/rules/<rule>/. A rule on logs is a function
+`(evidence) -> list[Candidate]` in a file `log_….py`, with a line in its `RULES` and a case in tests/diagnose/cases.
 Inside the rank rules failures.py has already set aside what is a consequence, and joined ranks that failed alike:
 what every rank raised blames none.
 """
@@ -16,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..candidate import Candidate
 from ..incident import Incident
+from ..logs.evidence import Evidence
 from . import (
     check_finding,
     engine_ended,
@@ -24,6 +21,11 @@ from . import (
     hung,
     init_timeout,
     launcher_paused,
+    log_collectives,
+    log_connections,
+    log_ends,
+    log_lines,
+    log_xids,
     node_lost,
     peer_lost,
     rank_crashed,
@@ -32,11 +34,8 @@ from . import (
     rank_raised,
     start_failed,
 )
-from .candidate import Candidate, Strength
 
-__all__ = ["RULES", "SOURCES", "Candidate", "Strength"]
-
-_MODULES = (
+_ON_RUNS = (
     check_finding,
     engine_ended,
     start_failed,
@@ -51,5 +50,16 @@ _MODULES = (
     init_timeout,
     peer_lost,
 )
-RULES: dict[str, Callable[[Incident], Candidate | None]] = {m.ID: m.apply for m in _MODULES}
-SOURCES: dict[str, str] = {m.ID: m.SOURCE for m in _MODULES}
+_ON_LOGS = {
+    **log_lines.RULES,
+    **log_xids.RULES,
+    **log_collectives.RULES,
+    **log_connections.RULES,
+    **log_ends.RULES,
+}
+RULES: dict[str, Callable[[Incident], Candidate | None]] = {m.ID: m.apply for m in _ON_RUNS}
+LOG_RULES: dict[str, Callable[[Evidence], list[Candidate]]] = {name: apply for name, (_, apply) in _ON_LOGS.items()}
+SOURCES: dict[str, str] = {
+    **{m.ID: m.SOURCE for m in _ON_RUNS},
+    **{name: source for name, (source, _) in _ON_LOGS.items()},
+}

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from allranks.findings import Finding, Where
 
+from ..candidate import Candidate, Strength
 from ..causes import CAUSES, cause_or_unknown
 from ..incident import Incident
-from .candidate import Candidate, Strength
-from .words import name_nodes
+from ..words import name_nodes
 
 ID = "check-finding"
 SOURCE = "the findings themselves: each is a look at the thing it names"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..candidate import Candidate, Strength
 from ..causes import cause_or_unknown
 from ..incident import Incident
 from ..slurm import CHECK
-from .candidate import Candidate, Strength
 
 ID = "engine-ended"
 SOURCE = "Slurm: scontrol show job, slurmstepd's own lines; the finding carries the engine's name as its check"

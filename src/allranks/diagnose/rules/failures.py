@@ -19,13 +19,15 @@ from allranks.findings import Where
 
 from ..exceptions import Link, Raised, carries_worker, raised_in_log
 from ..incident import ExitRecord, Incident
-from ..naming import SIGNALS
 from ..signatures import ENOUGH, Row, lost_peer, row_of_exception
+from ..words import SIGNALS, name_ranks
 from .agents import behind_agent
-from .words import name_ranks
 
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
-KILL, ABORT, INTERRUPT, TERM = 9, 6, 2, 15
+KILL = 9
+ABORT = 6
+BUS = 7
+INTERRUPT = 2
 NATIVE = {11: "SIGSEGV", 7: "SIGBUS", 4: "SIGILL", 8: "SIGFPE", 6: "SIGABRT"}
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.

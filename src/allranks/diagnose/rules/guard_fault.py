@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from allranks.findings import Where
 
+from ..candidate import Candidate, Strength
 from ..incident import Fault, Incident
-from ..naming import SIGNALS, numbers
 from ..signatures import cause_of
-from .candidate import Candidate, Strength
-from .words import name_nodes, one_line
+from ..words import SIGNALS, name_nodes, numbers, one_line
 
 ID = "guard-fault"
 SOURCE = "node/watcher.py and node/guard.py: each tells how the other ended; node/boot.py: node directory, start"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..candidate import Candidate, Strength
 from ..incident import Incident
-from .candidate import Candidate, Strength
+from ..words import thread_words
 from .init_timeout import place_of
-from .words import thread_words
 
 ID = "hung"
 SOURCE = "stacks of all ranks (the runner's dump signal, py-spy) and /proc, twice; see `allranks.diagnose.hangs`"

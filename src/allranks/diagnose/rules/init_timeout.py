@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from allranks.findings import Where
 
+from ..candidate import Candidate, Strength
 from ..incident import Incident
-from ..naming import numbers
-from .candidate import Candidate, Strength
-from .words import name_ranks
+from ..words import name_ranks, numbers
 
 ID = "init-timeout"
 SOURCE = "the runner's reports (init-entered, initialised) and --init-timeout"

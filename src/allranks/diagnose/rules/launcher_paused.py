@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..candidate import Candidate, Strength
 from ..incident import Incident
-from .candidate import Candidate, Strength
-from .words import utc
+from ..words import utc
 
 ID = "launcher-paused"
 SOURCE = "CLOCK_BOOTTIME against CLOCK_MONOTONIC on the launching machine, see `allranks.gang.clocks`"

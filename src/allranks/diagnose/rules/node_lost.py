@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from allranks.findings import Finding, Where
 
+from ..candidate import Candidate, Strength
 from ..causes import CAUSES
 from ..incident import CHANNEL, Incident, LostNode
-from .candidate import Candidate, Strength
-from .words import name_nodes, utc
+from ..words import name_nodes, utc
 
 ID = "node-lost"
 SOURCE = "allranks' own beats (docs/architecture.md: ping, pong); a guard that died is told by a fault instead"

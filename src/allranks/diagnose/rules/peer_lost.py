@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from allranks.findings import Where
 
+from ..candidate import Candidate, Strength
 from ..incident import Incident
 from ..signatures.raised import AWAITED
-from .candidate import Candidate, Strength
+from ..words import last_lines, name_ranks, one_line, summary
 from .failures import Failure, Role, failures, telling
 from .init_timeout import missing_ranks, place_of
-from .words import last_lines, name_ranks, one_line, summary
 
 ID = "peer-lost"
 SOURCE = "gloo: pair.cc, unbound_buffer.cc; torch: socket.cpp, TCPStore.cpp, ProcessGroupNCCL.cpp; NCCL: socket.cc"

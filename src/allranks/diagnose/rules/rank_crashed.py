@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
+from ..candidate import Candidate, Strength
 from ..incident import Incident
-from .candidate import Candidate, Strength
-from .failures import ABORT, NATIVE, SHAPES, Failure, Role, failures, first_of
-from .words import further_words, last_lines
+from ..words import further_words, last_lines
+from .failures import ABORT, BUS, NATIVE, SHAPES, Failure, Role, failures, first_of
 
 ID = "rank-crashed"
 SOURCE = "wait(2) status, signal(7); CPython faulthandler's text; libstdc++'s terminate; gloo transport/tcp/pair.cc"
-BUS = 7
 _OTHER_SIZE = re.compile(re.escape(SHAPES) + r"\.? (\d+) vs (\d+)")
 _LAST_WORDS = re.compile(
     r"^(?:Fatal Python error: [^\n]+|terminate called [^\n]+|  what\(\): [^\n]{1,240})", re.MULTILINE

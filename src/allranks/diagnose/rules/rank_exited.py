@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from ..candidate import Candidate, Strength
 from ..incident import ExitRecord, Incident
-from .candidate import Candidate, Strength
+from ..words import further_words, last_lines, one_line, thread_words
 from .failures import NO_SCRIPT, Role, failures, first_of, no_module
-from .words import further_words, last_lines, one_line, thread_words
 
 ID = "rank-exited"
 SOURCE = "argparse (exit code 2, `usage:` and `error:`); CPython Modules/main.c (can't open file), Lib/runpy.py; sh(1)"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from ..candidate import Candidate, Strength
 from ..incident import ExitRecord, Incident
 from ..memory.figures import HostMemory
 from ..memory.levers import host_levers
 from ..memory.setting import setting_of
-from ..naming import signal_name
-from .candidate import Candidate, Strength
+from ..words import further_words, last_lines, place, signal_name, thread_words
 from .failures import KILL, Group, Role, failures, first_of
-from .words import further_words, last_lines, place, thread_words
 
 ID = "rank-killed"
 SOURCE = "wait(2) status; oom_kill of /proc/vmstat (mm/oom_kill.c counts each process it ends); signal(7)"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from ..candidate import Candidate, Strength
 from ..exceptions import Link
 from ..incident import Incident
 from ..memory.figures import HostMemory, read_gpu
 from ..memory.levers import gpu_levers, host_levers
 from ..memory.setting import setting_of
 from ..signatures import lost_peer, row_of_exception
-from .candidate import Candidate, Strength
+from ..words import exception, further_words, place, placed, thread_words, trace_lines
 from .failures import Failure, Group, Role, failures, first_of, telling
-from .words import exception, further_words, place, placed, thread_words, trace_lines
 
 ID = "rank-raised"
 SOURCE = "the error files of the runner (torchelastic's format), else a traceback at the end of a log; ../signatures"

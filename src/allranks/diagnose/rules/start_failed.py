@@ -6,10 +6,10 @@ import re
 
 from allranks.findings import Where
 
+from ..candidate import Candidate, Strength
 from ..incident import Fault, Incident
 from ..signatures import cause_of
-from .candidate import Candidate, Strength
-from .words import name_nodes, one_line
+from ..words import name_nodes, one_line
 
 ID = "start-failed"
 SOURCE = "node/ranks.py: which call failed (chdir, execvpe), with strerror(3)"

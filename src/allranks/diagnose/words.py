@@ -6,20 +6,43 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
-from ..exceptions import Link, Raised, carries_worker, raised_in_thread
-from ..incident import Incident
-from ..naming import listed, numbers
+from allranks.text import first_line, join_words, ranges
+
+from .exceptions import Link, Raised, carries_worker, raised_in_thread
+
+if TYPE_CHECKING:
+    from .incident import Incident
 
 LINE = 240
 # Torch prints it at every start where addresses have no names (c10d/socket.cpp); it means nothing.
 _IDLE = re.compile(r"hostname of the client socket cannot be retrieved")
 
 
+# signal(7) of Linux; this module may stand on another system, so its own numbers are of no use
+SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+    10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
+}  # fmt: skip
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM for 15."""
+    return SIGNALS.get(number, f"signal {number}")
+
+
+def numbers(ranks: Iterable[int]) -> str:
+    """0-3, 6 and 7."""
+    words: list[str] = []
+    for low, high in ranges(ranks):
+        words += [f"{low}-{high}"] if high > low + 1 else [str(rank) for rank in range(low, high + 1)]
+    return join_words(words)
+
+
 def one_line(text: str, limit: int = LINE) -> str:
-    """The first line that says something, cut to a limit."""
-    line = next((part.strip() for part in text.splitlines() if part.strip()), "")
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+    """Give the first line that says something, cut to a limit."""
+    return first_line(text, limit)
 
 
 # What C++ and CUDA add to every message (c10/util/Backtrace.cpp, c10/cuda/CUDAException.cpp): from there on no news.
@@ -60,12 +83,12 @@ def name_ranks(incident: Incident, ranks: Iterable[int]) -> str:
     for node, found in groups.items():
         on = f" on {node}" if node else ""
         parts.append(f"rank{'s' if len(found) > 1 else ''} {numbers(found)}{on}")
-    return listed(parts)
+    return join_words(parts)
 
 
 def name_nodes(nodes: Sequence[str], limit: int = 12) -> str:
     """h1 · h1, h2 and h3 · h1, … and 88 more."""
-    return listed(list(nodes) if len(nodes) <= limit else [*nodes[:limit], f"{len(nodes) - limit} more"])
+    return join_words(nodes, limit=limit + 1)
 
 
 def utc(t: float) -> str:
@@ -116,7 +139,7 @@ def further_words(incident: Incident, rank: int) -> str:
     said = f"; it had become another program by exec: {became}" if became else ""
     if left is None:
         return said
-    threads = f": {listed(left.threads)}" if left.threads else ""
+    threads = f": {join_words(left.threads)}" if left.threads else ""
     return said + f"; its process went on, waiting for threads that still ran{threads}"
 
 

@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 
 from allranks.findings import Finding, Where
 
-from ..causes import CAUSES
+from .causes import CAUSES
 
 
 class Strength(enum.IntEnum):
     """A higher one explains a lower one, whatever their times."""
 
-    SYMPTOM = 0  # a consequence of something that no rule has seen
+    SYMPTOM = 0  # a consequence of something that no rule has observed
     WEAK = 1  # something failed by itself, but nothing says why
-    FINDING = 2  # a check, the gate or the transport has looked and found a fault
+    FINDING = 2  # a check, the rendezvous check or the transport has looked and found a fault
     ROOT = 3  # explains itself
     ENGINE = 4  # who gave the nodes has taken them back: whatever ranks said, they said because of it
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A possible verdict. `t`: when it happened; `culprits`: the ranks that are no victims of it;
-    `remedy` takes the place of the cause's own.
+    """A possible verdict. `t`: when it happened; `culprits`: the ranks that are no victims of it.
 
-    `others`: further findings of the same rule, for the runners-up.
+    `remedy` takes the place of the cause's own. `others`: further findings of the same rule, for the runners-up.
+    `line`: the place in the logs that it was read at; None where processes, nodes or checks were observed.
     """
 
     rule: str
@@ -39,9 +39,10 @@ class Candidate:
     evidence: tuple[str, ...] = ()
     culprits: frozenset[int] = frozenset()
     others: tuple[Finding, ...] = ()
+    line: int | None = None
 
     def finding(self) -> Finding:
-        """The candidate as a finding whose id is the cause; the message is one line."""
+        """Give the candidate as a finding whose id is the cause; the message is one line."""
         message = " ".join(self.message.splitlines())
         remedy = self.remedy or CAUSES[self.cause].remedy(self.where)
         return Finding(self.cause, "fail", message, remedy, self.where, self.evidence[:3])

@@ -1,0 +1,199 @@
+"""Collectives in logs: other calls, other shapes, and time-outs; one rank's view of those proves nothing.
+
+torchrun signals every worker that is still alive when one fails ("Sending process … closing signal"). If only one
+failed, no other was signalled and none failed, the others had ended by themselves, with success: they had fewer
+steps to do than the rank that waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from allranks.text import plural
+
+from ..candidate import Candidate, Strength
+from ..logs.ends import ends
+from ..logs.evidence import Evidence, Sighting, quoted, short
+from ..signatures.mismatch import OP, SHAPE, compare_calls
+from ..words import numbers
+from .log_lines import read_candidate
+
+NEAR = 12  # lines that belong to the message of a mismatch
+ENOUGH = 2  # ranks that wait alike before an absent one is suspected
+COLLECT = (
+    "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 and compare the dumps of all ranks; "
+    "py-spy dump on every rank; read each rank's log from its beginning"
+)
+
+
+def mismatch(evidence: Evidence) -> list[Candidate]:
+    """What TORCH_DISTRIBUTED_DEBUG=DETAIL names, by the whole message."""
+    reports = evidence.weighed_by("collective-mismatch")
+    if not reports:
+        return []
+    head = reports[0].line
+    at = next(i for i, line in enumerate(evidence.lines) if line is head)
+    text = "\n".join(line.text for line in evidence.lines[at : at + NEAR] if line.file == head.file)
+    cause, confidence = compare_calls(text)
+    candidate = read_candidate(evidence, reports)
+    calls = ", ".join(dict.fromkeys(name for names in OP.findall(text) for name in names if name))
+    shapes = " against ".join(dict.fromkeys(f"[{s}]" for s in SHAPE.findall(text)))
+    message = f"ranks call different collectives: {calls} {shapes}"
+    if cause == "collective-shape-mismatch":
+        message = f"ranks call {calls or 'one collective'} with different shapes: {shapes}"
+    return [
+        replace(
+            candidate,
+            cause=cause,
+            confidence=confidence,
+            message=short(message),
+            culprits=frozenset(),
+            where=replace(candidate.where, rank=None),
+        )
+    ]
+
+
+# -- time-outs -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What one rank waited for; `size` is that of its input and output, in elements."""
+
+    rank: int
+    seq: int | None
+    op: str
+    size: tuple[int | None, int | None]
+    sighting: Sighting
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the waits of several ranks say; `late` are those that the others waited for."""
+
+    cause: str
+    confidence: float
+    message: str
+    late: frozenset[int] = frozenset()
+
+
+def waits(evidence: Evidence) -> dict[int, Wait]:
+    """Give the first time-out of each rank."""
+    by_rank: dict[int, Wait] = {}
+    for sighting in evidence.of_rows("watchdog"):
+        rank = sighting.number("rank")
+        if rank is None:
+            rank = sighting.line.rank
+        if rank is not None and rank not in by_rank:
+            size = (sighting.number("numel"), sighting.number("out"))
+            by_rank[rank] = Wait(rank, sighting.number("seq"), sighting.groups.get("op", ""), size, sighting)
+    return by_rank
+
+
+def timeouts(evidence: Evidence) -> list[Candidate]:
+    """Other calls, other sizes, ranks that never came; else unknown."""
+    waiting = waits(evidence)
+    reports = evidence.of_rows("watchdog") or evidence.of_rows("dump-signal", "watchdog-stuck")
+    if not reports:
+        return []
+    candidate = read_candidate(evidence, reports[:1])
+    candidate = replace(
+        candidate,
+        rule="collective-timeout",
+        strength=Strength.SYMPTOM,
+        where=replace(candidate.where, rank=None),
+        evidence=tuple(quoted(w.sighting.line) for w in list(waiting.values())[:3]) or (quoted(reports[0].line),),
+        culprits=frozenset(),
+    )
+    reading = _compared(list(waiting.values())) or _absent(evidence, waiting)
+    if reading is not None:
+        late = reading.late
+        where = replace(candidate.where, rank=min(late) if len(late) == 1 else None)
+        return [
+            replace(
+                candidate, cause=reading.cause, confidence=reading.confidence, message=reading.message, where=where,
+                culprits=late,
+            )
+        ]  # fmt: skip
+    what = "a rank waited in a collective"
+    if waiting:
+        same = "for the same collective" if len(waiting) > 1 else "in a collective"
+        what = f"{plural(len(waiting), 'rank')} {numbers(waiting)} waited {same}"
+    silent = f"{what} until it timed out; what the others did is not in this log"
+    suspected = f"{what} until it timed out: another rank may have been late"
+    return [
+        replace(candidate, cause="unknown", confidence=0.4, remedy=COLLECT, message=silent),
+        replace(candidate, cause="straggler", confidence=0.3, message=suspected),
+    ]
+
+
+def _compared(waiting: Sequence[Wait]) -> Reading | None:
+    """Different calls or sizes at one place in the sequence; or ranks at different places."""
+    if len(waiting) < ENOUGH:
+        return None
+    ops = {w.op for w in waiting}
+    sizes = {w.size for w in waiting}
+    sequence = {w.seq for w in waiting}
+    if len(ops) > 1:
+        parts = ", ".join(f"rank {w.rank} {w.op}" for w in waiting[:6])
+        return Reading("collective-mismatch", 0.82, f"ranks waited in different collectives: {parts}")
+    if len(sequence) == 1 and len(sizes) > 1:
+        parts = ", ".join(f"rank {w.rank} {w.size[0]} elements" for w in waiting[:6])
+        message = f"ranks waited in the same {waiting[0].op} with different sizes: {parts}"
+        return Reading("collective-shape-mismatch", 0.7, message)
+    places = sorted(s for s in sequence if s is not None)
+    if len(places) < 2:
+        return None
+    behind = frozenset(w.rank for w in waiting if w.seq == places[0])
+    message = f"ranks {numbers(behind)} were behind, at collective {places[0]} of {places[-1]}: they called fewer"
+    return Reading("collective-mismatch", 0.6, message, behind)
+
+
+def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
+    """Ranks that exist and did not wait, while several others did."""
+    ended = ends(evidence)
+    exist = evidence.ranks | {e.rank for e in ended if e.rank is not None}
+    aborted = frozenset(e.rank for e in ended if e.rank is not None and e.signal == 6)
+    late = frozenset(exist - set(waiting) - aborted)
+    if len(waiting) < ENOUGH or not late or len(late) >= len(waiting) + len(aborted - set(waiting)):
+        return None
+    wait = next(iter(waiting.values()))
+    who = f"{plural(len(late), 'rank')} {numbers(late)}"
+    message = f"{who} did not come to the {wait.op} (number {wait.seq}) in which the others waited"
+    return Reading("straggler", 0.62, message, late)
+
+
+def uneven_end(evidence: Evidence) -> list[Candidate]:
+    """A collective timed out, and the launcher had no other rank left to end: the one that waits had more to do."""
+    waiting = waits(evidence)
+    reports = evidence.of_rows("agent-block")
+    alone = any("NO_OTHER_FAILURES" in s.line.text for s in reports)
+    signalled = any("closing signal" in line.text for line in evidence.lines)
+    failed = {e.rank for e in ends(evidence) if e.rank is not None}
+    worked = any(int(s.groups["completed"]) > 1 for s in evidence.of_rows("work-counts"))  # no failure of the start
+    others = (failed | evidence.ranks) - set(waiting)
+    if len(waiting) != 1 or not alone or signalled or others or not worked:
+        return []
+    wait = next(iter(waiting.values()))
+    candidate = read_candidate(evidence, [wait.sighting])
+    return [
+        replace(
+            candidate,
+            rule="uneven-end",
+            cause="uneven-data",
+            strength=Strength.SYMPTOM,
+            confidence=0.66,
+            message=f"rank {wait.rank} waited in {wait.op} number {wait.seq} for ranks that had already ended without "
+            "failure: it had more batches",
+            where=replace(candidate.where, rank=wait.rank),
+            evidence=(quoted(wait.sighting.line), *(quoted(s.line) for s in reports[:1])),
+        )
+    ]
+
+
+RULES = {
+    "collective-mismatch": ("torch: ProcessGroupWrapper.cpp (CollectiveFingerPrint)", mismatch),
+    "collective-timeout": ("torch: ProcessGroupNCCL.cpp (checkTimeout, pg_status, heartbeatMonitor)", timeouts),
+    "uneven-end": ("torch: elastic/multiprocessing/api.py (PContext.close), errors/__init__.py", uneven_end),
+}

@@ -1,0 +1,291 @@
+"""Lines of logs that a row knows are what it says, for the rank or node whose line it is.
+
+Equal causes are one candidate: the earliest line speaks, later ones are further evidence. Where every rank says
+the same, no rank is to blame.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from allranks.findings import Where
+
+from ..candidate import Candidate, Strength
+from ..logs.ends import after_abort
+from ..logs.evidence import Evidence, Sighting, first, name_place, quoted, short
+from ..memory.figures import read_gpu
+from ..memory.levers import gpu_levers
+from ..memory.setting import Setting
+from ..signatures import Role
+
+STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
+ALSO = 0.6  # of its confidence, for the second cause that a text can have
+
+
+def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candidate:
+    """Make a candidate of the earliest of the surest sightings, with the lines of the others."""
+    surest = max(s.row.confidence for s in sightings)
+    head = next(s for s in sightings if s.row.confidence >= surest - 0.05)
+    where = _place(head, sightings)
+    ranks = frozenset(s.line.rank for s in sightings if s.line.rank is not None)
+    if "late" in head.groups:  # they are named by another
+        ranks = frozenset(int(n) for n in re.findall(r"\d+", head.groups["late"]))
+    everybody = "late" not in head.groups and len(ranks) > 1 and ranks >= evidence.ranks
+    name = f"every rank in the logs ({len(ranks)})"
+    if not everybody:
+        name = name_place(where) or name_place(head.place)
+    else:
+        where = replace(where, rank=None)
+    text = f"{name}: {short(head.line.text)}" if name else short(head.line.text)
+    means = f" ({head.row.means})" if head.row.means else ""
+    memory = read_gpu(head.line.text) if head.row.cause == "cuda-out-of-memory" else None
+    return Candidate(
+        head.row.id,
+        head.row.cause,
+        STRENGTH.get(head.row.role, Strength.SYMPTOM),
+        text + means,
+        head.row.confidence,
+        remedy=gpu_levers(memory, Setting()) if memory is not None else "",
+        where=where,
+        evidence=tuple(dict.fromkeys(quoted(s.line) for s in (head, *_others(sightings, head))))[:3],
+        culprits=frozenset() if everybody or head.complains else ranks,
+        line=head.order,
+    )
+
+
+def _place(head: Sighting, sightings: Sequence[Sighting]) -> Where:
+    """The head's, completed by what all others agree on; who only complains of another is not the place."""
+    where = head.place
+    places = [s.place for s in sightings]
+    for key in ("node", "peer", "interface", "port", "gpu"):
+        values = {getattr(place, key) for place in places} - {None}
+        if getattr(where, key) is None and len(values) == 1:
+            where = replace(where, **{key: values.pop()})
+    nodes = tuple(dict.fromkeys(place.node for place in places if place.node))
+    if len(nodes) > 1 and where.rank is None:
+        where = replace(where, node=None, nodes=nodes)
+    if head.complains:
+        named = first(head.groups.get("node"), head.groups.get("node2")) or None
+        where = replace(where, rank=None, gpu=None, node=named, nodes=())
+    return where
+
+
+def _others(sightings: Sequence[Sighting], head: Sighting) -> list[Sighting]:
+    """Other ranks and other texts before repetitions."""
+    newest = {(s.line.rank, s.row.id): s for s in reversed(sightings)}
+    newest.pop((head.line.rank, head.row.id), None)
+    return [*sorted(newest.values(), key=lambda s: s.order), *sightings]
+
+
+def by_table(evidence: Evidence) -> list[Candidate]:
+    """A candidate for each cause and role of the rows that no other rule weighs."""
+    groups: dict[tuple[str, Role], list[Sighting]] = {}
+    for sighting in evidence.sightings:
+        if sighting.row.role in STRENGTH and not sighting.row.rule:
+            groups.setdefault((sighting.row.cause, sighting.row.role), []).append(sighting)
+    candidates = []
+    for sightings in groups.values():
+        candidate = read_candidate(evidence, sightings)
+        if candidate.cause == "segfault-native" and candidate.strength is Strength.WEAK:
+            crash = next(s for s in sightings if s.order == candidate.line)
+            if after_abort(evidence, crash):  # the end of the abort
+                candidate = replace(candidate, strength=Strength.SYMPTOM, confidence=0.3)
+        candidates.append(candidate)
+        doubtful = [s for s in sightings if s.row.also]
+        if doubtful:  # the other cause that the same text can have: for the runners-up
+            row = doubtful[0].row
+            other = replace(read_candidate(evidence, doubtful), cause=row.also, remedy="")
+            candidates.append(replace(other, strength=Strength.SYMPTOM, confidence=row.confidence * ALSO))
+    return candidates
+
+
+# -- exceptions that no row knows ------------------------------------------------------------------------
+
+NOT_OWN = frozenset({
+    "DistBackendError", "DistStoreError", "DistNetworkError", "DistError", "SignalException", "SystemExit",
+    "KeyboardInterrupt", "ChildFailedError", "CalledProcessError", "BrokenPipeError", "ConnectionResetError",
+    "ConnectionAbortedError", "EOFError", "StopIteration", "Empty", "RemoteTraceback", "ConnectionError", "NCCLError",
+    "ProcessRaisedException",
+})  # fmt: skip
+_TRANSPORT = re.compile(
+    r"NCCL (?:error|Error)|NCCL communicator|gloo/|\[c10d\]|Connection (?:closed|reset)|Broken pipe"
+    r"|Caught \w+ in DataLoader worker|Engine core|EngineCore"
+)
+_CONFIGURATION = frozenset({"ValueError", "AssertionError", "TypeError", "KeyError"})
+OTHERS_CONFIG = (
+    ("deepspeed/runtime/config", "deepspeed-config"),
+    ("deepspeed/runtime/zero/config", "deepspeed-config"),
+    ("accelerate/commands/", "accelerate-config"),
+    ("torch/distributed/run.py", "bad-launch-arguments"),
+    ("torch/distributed/argparse_util", "bad-launch-arguments"),
+)
+
+
+def exceptions(evidence: Evidence) -> list[Candidate]:
+    """The program's own, one candidate each: all ranks that raise alike are one."""
+    groups: dict[str, list[Sighting]] = {}
+    for sighting in evidence.weighed_by("exception"):
+        name = _type(sighting)
+        if name not in NOT_OWN and not _TRANSPORT.search(sighting.line.text):
+            alike = re.sub(r"0x[0-9a-f]+|\d+", "#", sighting.line.text)[:200]
+            groups.setdefault(f"{name} {alike}", []).append(sighting)
+    return [_raised(evidence, sightings) for sightings in groups.values()]
+
+
+def _type(sighting: Sighting) -> str:
+    return sighting.kind.rsplit(".", 1)[-1]
+
+
+def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
+    head = next((s for s in sightings if s.frame), sightings[0])
+    candidate = read_candidate(evidence, sightings)
+    at = f" at {head.frame}" if head.frame else ""
+    ranks = {s.line.rank for s in sightings}
+    name = name_place(candidate.where) or "the program"
+    if candidate.where.rank is None and len(ranks) > 1:
+        name = f"every rank in the logs ({len(ranks)})"
+    candidate = replace(candidate, message=f"{name} raised {short(head.line.text)}{at}")
+    if _type(head) in _CONFIGURATION:
+        for part, cause in OTHERS_CONFIG:
+            if any(part in module for module in head.modules[-4:]):
+                return replace(candidate, cause=cause, strength=Strength.ROOT, confidence=0.75)
+    return candidate
+
+
+# -- rows that need a second look ------------------------------------------------------------------------
+
+
+def ddp_model(evidence: Evidence) -> list[Candidate]:
+    """DDP's check that all ranks have one model: nothing where the others' count is 0, as the gathering had failed."""
+    differing = [
+        s for s in evidence.weighed_by("ddp-model") if s.groups.get("sizes") or s.groups.get("other", "0") != "0"
+    ]
+    if not differing:
+        return []
+    return [replace(read_candidate(evidence, differing), strength=Strength.WEAK, confidence=0.72)]
+
+
+def registration(evidence: Evidence) -> list[Candidate]:
+    """RDMA memory that could not be registered: GPU memory where neither dmabuf nor peermem is there."""
+    failed = evidence.of_rows("ib-register")
+    without = evidence.of_rows("dmabuf-symbol", "peermem", "gdr")
+    if not failed or not without:
+        return []
+    candidate = read_candidate(evidence, failed)
+    why = " (GPU memory cannot be registered: no dmabuf in the library, or no peermem module)"
+    return [
+        replace(
+            candidate,
+            rule="registration",
+            cause="nccl-p2p-error",
+            strength=Strength.ROOT,
+            confidence=0.85,
+            message=candidate.message + why,
+            evidence=(quoted(failed[0].line), *(quoted(s.line) for s in without[:2])),
+        )
+    ]
+
+
+def peer_gone(evidence: Evidence) -> list[Candidate]:
+    """What the surviving side says of a peer: surer where torch's own transports say it."""
+    complaints = evidence.of_rows("remote-error", "remote-closed", "peer-closed", "store-lost", "net-recv")
+    if not complaints or evidence.weighed_by("ib-completion"):  # that rule knows more
+        return []
+    of_torch = [s for s in complaints if s.row.id != "peer-closed" or _TORCH.search(s.line.text)]
+    candidate = read_candidate(evidence, of_torch or complaints)
+    return [
+        replace(
+            candidate,
+            rule="peer-gone",
+            cause="peer-died",
+            strength=Strength.SYMPTOM,
+            confidence=0.52 if of_torch else 0.31,
+            message=candidate.message + " (a peer went away; why, its own log must say)",
+        )
+    ]
+
+
+_TORCH = re.compile(
+    r"gloo|NCCL|nccl|c10d|TCPStore|DistNetworkError|socket\.(?:cpp|cc)|\[rank\d+\]|RuntimeError|DistBackendError"
+    r"|Utils\.hpp"
+)
+
+
+def slurm_end(evidence: Evidence) -> list[Candidate]:
+    """Slurm's CANCELLED without a reason: sure where the whole job was cancelled, and nothing had failed before."""
+    ends = evidence.weighed_by("slurm-end")
+    if not ends:
+        return []
+    of_job = [s for s in ends if s.groups.get("what") == "JOB" or "state" in s.groups or "by" in s.groups]
+    failed = [s for s in evidence.of_rows("srun-task", "watchdog", "agent-exit") if s.order < ends[0].order]
+    confidence = 0.8 if of_job else 0.6
+    if failed:
+        confidence = 0.35
+    return [replace(read_candidate(evidence, of_job or ends), strength=Strength.SYMPTOM, confidence=confidence)]
+
+
+def clients_joined(evidence: Evidence) -> list[Candidate]:
+    """N of M ranks came to the store. Too few: they never came. Too many: another run uses the same store."""
+    reports = evidence.weighed_by("clients-joined")
+    if not reports:
+        return []
+    last = reports[-1]
+    joined, world = int(last.groups["joined"]), int(last.groups["world"])
+    candidate = replace(read_candidate(evidence, [last]), rule="clients-joined")
+    other_size = replace(candidate, cause="world-size-mismatch", strength=Strength.SYMPTOM)
+    if joined > world:
+        message = f"{joined} ranks came to a store of {world}: two runs use it, or nodes count differently"
+        return [replace(other_size, strength=candidate.strength, confidence=0.7, message=message)]
+    message = f"{world - joined} of {world} ranks never came to the rendezvous, and nothing here says why"
+    absent = replace(candidate, cause="rendezvous-timeout", confidence=0.63, message=message)
+    if joined > 1:
+        return [absent]
+    message = "only one of the announced ranks was started, or no other reaches the master"
+    return [absent, replace(other_size, confidence=0.4, message=message)]
+
+
+FLUSHED = 5
+STATUS = {
+    4: "local protection error",
+    9: "remote invalid request",
+    10: "remote access error",
+    11: "remote operation error",
+    12: "retries are used up: the link or the peer is lost",
+    13: "the receiver was never ready",
+}
+
+
+def ib_completion(evidence: Evidence) -> list[Candidate]:
+    """An InfiniBand completion with an error: 12 is a link or a peer that no longer answers, 5 only follows."""
+    completions = evidence.weighed_by("ib-completion")
+    telling = [s for s in completions if int(s.groups["status"]) != FLUSHED]
+    if telling:
+        status = int(telling[0].groups["status"])
+        candidate = read_candidate(evidence, telling)
+        why = f" (status {status}: {STATUS.get(status, 'see ibv_wc_status')})"
+        return [replace(candidate, confidence=0.75, message=candidate.message + why)]
+    if not completions:
+        return []
+    candidate = replace(read_candidate(evidence, completions), strength=Strength.SYMPTOM)
+    peer = candidate.where.peer or "the peer"
+    why = " (status 5, flushed: the queue had failed before, on this side or the other's)"
+    remedy = f"read the log and dmesg of {peer} at the same second: it ended, or its link did"
+    flushed = replace(candidate, cause="unknown", confidence=0.58, message=candidate.message + why, remedy=remedy)
+    return [flushed, replace(candidate, cause="nccl-ib-error", confidence=0.33)]
+
+
+RULES = {
+    "signature-table": ("each row names its own", by_table),
+    "exception": (
+        "CPython: traceback; torch: torch/csrc/Exceptions.cpp ",
+        exceptions,
+    ),
+    "registration": ("NCCL: transport/net_ib/reg.cc; nvidia-peermem; ibv_reg_dmabuf_mr(3)", registration),
+    "ddp-model": ("torch: reducer.cpp verify_params_across_processes: it gathers counts by a collective", ddp_model),
+    "ib-completion": ("verbs.h: enum ibv_wc_status; NCCL: transport/net_ib.cc", ib_completion),
+    "clients-joined": ("torch: TCPStore.cpp waitForWorkers; distributed_c10d.py", clients_joined),
+    "peer-gone": ("NCCL: nccl.h (ncclRemoteError); gloo: transport/tcp/pair.cc; torch: TCPStore.cpp", peer_gone),
+    "slurm-end": ("Slurm: slurmstepd/req.c (job and step cancellation), srun --kill-on-bad-exit", slurm_end),
+}

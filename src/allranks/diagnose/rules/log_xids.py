@@ -1,0 +1,80 @@
+"""The NVIDIA driver's Xid says whether the card, its memory, its links or the program is at fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from allranks.preflight.checks.gpu_xid import KINDS
+
+from ..candidate import Candidate, Strength
+from ..logs.evidence import Evidence, Sighting, quoted, short
+from .log_lines import read_candidate
+
+PROGRAM = {
+    13: "graphics engine exception: a kernel's bad access",
+    31: "MMU fault: a kernel's bad address",
+    32: "invalid push buffer",
+    43: "channel stopped: the program's own fault",
+    68: "video processor exception",
+    69: "graphics engine class error",
+}
+CONSEQUENCE = frozenset({43, 45})  # of what came before
+CODES = {
+    32: "invalid or corrupted push buffer stream",
+    38: "driver firmware error",
+    61: "internal micro-controller breakpoint",
+}
+FALLBACK = 0.55
+
+
+class Reading(NamedTuple):
+    """What one line says."""
+
+    cause: str
+    words: str
+    confidence: float
+
+
+def xids(evidence: Evidence) -> list[Candidate]:
+    """One candidate a kind of Xid."""
+    groups: dict[str, list[tuple[Sighting, Reading]]] = {}
+    for sighting in evidence.weighed_by("kernel-xid"):
+        reading = read_xid(sighting)
+        groups.setdefault(reading.cause, []).append((sighting, reading))
+    candidates = []
+    for cause, pairs in groups.items():
+        head, reading = max(pairs, key=lambda pair: pair[1].confidence)
+        place = f"GPU {head.groups['pci']}" + (f" on {head.line.node}" if head.line.node else "")
+        lines = dict.fromkeys(quoted(sighting.line) for sighting, _ in ((head, reading), *pairs))
+        candidates.append(
+            replace(
+                read_candidate(evidence, [head]),
+                rule="kernel-xid",
+                cause=cause,
+                strength=Strength.ROOT,
+                confidence=reading.confidence,
+                evidence=tuple(lines)[:3],
+                message=f"{place}: {reading.words}: {short(head.line.text, 160)}",
+            )
+        )
+    return candidates
+
+
+def read_xid(sighting: Sighting) -> Reading:
+    """Read one line by the number of its Xid or SXid."""
+    code = int(sighting.groups["code"])
+    if sighting.row.id == "sxid":
+        fatal = sighting.groups.get("severity") == "Fatal"
+        return Reading("nvlink-error", f"NVSwitch SXid {code}", 0.85 if fatal else 0.6)
+    if code in KINDS:
+        return Reading(KINDS[code].label, f"Xid {code}, {KINDS[code].what}", 0.95)
+    if code in PROGRAM:
+        return Reading("cuda-kernel-fault", f"Xid {code}, {PROGRAM[code]}", 0.6 if code in CONSEQUENCE else 0.85)
+    if code in CONSEQUENCE:
+        return Reading("unknown", f"Xid {code}, a channel was cleaned up after something else", 0.3)
+    what = f", {CODES[code]}" if code in CODES else ""
+    return Reading("gpu-hardware-error", f"Xid {code}{what}", FALLBACK)
+
+
+RULES = {"kernel-xid": ("NVIDIA: Xid catalogue; the table of preflight/checks/gpu_xid.py", xids)}
