@@ -10,7 +10,6 @@ loop, and what it gives is what the command prints with --json. Options are the 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,16 +18,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from allranks.errors import AllranksError, Interrupted, NodeError, UsageError
+from allranks.protocol.codec import DecodeError, read_json
 from allranks.settings.secrets import is_secret_name
 
 NEGATED = {"check": "--no-check", "fold": "--no-fold"}  # options that are on unless they are taken away
 SEVERAL = {"data_paths": "--data-path", "ssh_options": "--ssh-option"}
 OURS = ("json", "detach", "dry_run")
-Document = dict[str, Any]
+LARGEST_DOCUMENT = 1 << 30  # bytes
+
+Document = dict[str, Any]  # JSON, as the command prints it
 
 
 def launch(command: Sequence[str], **options: Any) -> Document:
-    """Runs a training command on every node of the target, to its end; gives `run --json`'s document.
+    """Run a training command on every node of the target, to its end; give `run --json`'s document.
 
     The document's `exit` says how it ended: a failed program is no exception here. Training output goes to this
     process's standard error. Ctrl-C ends the run in order. UsageError where the options are wrong, else
@@ -44,7 +46,7 @@ def launch(command: Sequence[str], **options: Any) -> Document:
 
 
 def check(command: Sequence[str] = (), **options: Any) -> Document:
-    """Looks at every node of the target and compares them; gives `check --json`'s document.
+    """Look at every node of the target and compare them; give `check --json`'s document.
 
     `ok` is False where a check failed: that is no exception. `command` is what a run would have, so that its script
     and imports are looked at too.
@@ -57,13 +59,14 @@ def check(command: Sequence[str] = (), **options: Any) -> Document:
 
 
 def words(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The command line, and what goes in its environment: names of secrets are forwarded, their values are not argv.
+    """Give the command line and what goes in its environment: names of secrets are forwarded, their values not argv.
 
     >>> words("run", {"nproc": 8, "sync": True, "check": False, "env": {"A": "1", "HF_TOKEN": "x"}}, ["train.py"])
     (['run', '--nproc', '8', '--sync', '--no-check', '--env', 'A=1', '--env', 'HF_TOKEN', '--json', '--', 'train.py'], \
 {'HF_TOKEN': 'x'})
     """
-    line, secret = [verb], {}
+    line = [verb]
+    secret = {}
     for name, value in options.items():
         option = SEVERAL.get(name, "--" + name.replace("_", "-"))
         if name in OURS:
@@ -74,25 +77,33 @@ def words(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> tupl
             line.append(NEGATED.get(name, option))
         elif isinstance(value, Mapping):
             for key, text in value.items():
-                line += [option, str(key) if is_secret_name(str(key)) else f"{key}={text}"]
-                secret.update({str(key): str(text)} if is_secret_name(str(key)) else {})
+                hidden = is_secret_name(str(key))
+                line += [option, str(key) if hidden else f"{key}={text}"]
+                if hidden:
+                    secret[str(key)] = str(text)
         elif isinstance(value, (list, tuple)):
             for part in value:
                 line += [option, str(part)]
         else:
             line += [option, str(value)]
-    return [*line, "--json", *(["--", *map(str, command)] if command else [])], secret
+    line.append("--json")
+    if command:
+        line += ["--", *map(str, command)]
+    return line, secret
 
 
 def _call(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> Document:
-    """Runs the command; its document, or the error that it printed."""
+    """Run the command; give its document, or raise the error that it printed."""
     line, secret = words(verb, options, command)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # ranks inherit no PYTHONPATH of ours
     start = f"import sys; sys.path[0] = {here!r}; sys.argv[0] = 'allranks'; from allranks.__main__ import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", start, *line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        env={**os.environ, **secret}, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-c", start, *line],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **secret},
+        start_new_session=True,
+    )
     try:
         output, _ = process.communicate()
     except BaseException:  # Ctrl-C, or an exception of a signal handler: the run must not go on without us
@@ -104,8 +115,8 @@ def _call(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> Docu
 
 def _read(verb: str, output: bytes, code: int) -> Document:
     try:
-        document = json.loads(output)
-    except ValueError:
+        document = read_json(output, LARGEST_DOCUMENT)
+    except DecodeError:
         raise NodeError(f"allranks {verb} ended with {code} and no document; see what it said on stderr") from None
     if not isinstance(document, dict):
         raise NodeError(f"allranks {verb} gave no document")

@@ -21,35 +21,48 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 MASTER_SECONDS = 600.0
 PORT = 29500  # torch's own default
-LOOK_EVERY, SAY_EVERY = 0.5, 10.0  # seconds between tries, and between lines that say why it is still waiting
+TRY_EVERY = 0.5  # seconds
+SAY_EVERY = 10.0  # seconds between lines that say why it is still waiting
+RANGES_SHOWN = 16
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?")
 SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 # The strongest first; as `allranks run` reads them.
 GROUP_NAMES = ("ALLRANKS_PG_TIMEOUT", "COLOSSALAI_DIST_TIMEOUT", "NCCL_TIMEOUT")
 MASTER_NAMES = ("COLOSSALAI_MASTER_READY_TIMEOUT",)
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-# How each launcher tells rank, world size, local rank and local world size; the first that is there counts.
+
+
+class Launcher(NamedTuple):
+    """The variables by which a launcher names a process; "" where it has none."""
+
+    name: str
+    rank: str
+    world_size: str
+    local_rank: str
+    local_world_size: str
+
+
+# The first that is there counts.
 LAUNCHERS = (
-    ("torch", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
-    ("Open MPI", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",),
-     ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
-    ("Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",), ()),
-    ("MPI", ("PMI_RANK",), ("PMI_SIZE",), ("MPI_LOCALRANKID",), ("MPI_LOCALNRANKS",)),
-)  # fmt: skip
+    Launcher("torch", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    Launcher("Open MPI", *("OMPI_COMM_WORLD_" + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    Launcher("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
+    Launcher("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
 
 
 class StartError(RuntimeError):
-    """The process group could not be started; the text says what was set, what was found, and what to set."""
+    """The process group could not be started; the text says what was set, what was seen, and what to set."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which rank this process is, and where the master is; `launcher` says who told."""
+    """Which rank this process is, and where the master is, by this launcher's variables."""
 
     rank: int
     world_size: int
@@ -59,6 +72,11 @@ class Place:
     port: int
     launcher: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def master(self) -> str:
+        """Give the master's address and port."""
+        return f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +98,7 @@ class Group:
 
 
 def duration(text: str) -> float | None:
-    """Seconds of `500ms`, `8s`, `10m`, `2h` or a bare number; None for anything else.
+    """Read seconds from `500ms`, `8s`, `10m`, `2h` or a bare number; None for anything else.
 
     >>> duration("10m"), duration("90"), duration("soon")
     (600.0, 90.0, None)
@@ -90,7 +108,7 @@ def duration(text: str) -> float | None:
 
 
 def limit_of(names: tuple[str, ...], environ: Mapping[str, str]) -> tuple[float | None, str]:
-    """The first of these variables that is set, in seconds, with its name; StartError where it is no duration.
+    """Give the first of these variables that is set, in seconds, and its name; StartError where it is no duration.
 
     >>> limit_of(GROUP_NAMES, {"NCCL_TIMEOUT": "30m", "COLOSSALAI_DIST_TIMEOUT": "3600"})
     (3600.0, 'COLOSSALAI_DIST_TIMEOUT')
@@ -106,7 +124,7 @@ def limit_of(names: tuple[str, ...], environ: Mapping[str, str]) -> tuple[float 
 
 
 def find_place(environ: Mapping[str, str]) -> Place:
-    """Reads the launcher's variables; without any this is the only process.
+    """Read the launcher's variables; without any this is the only process.
 
     >>> place = find_place({"SLURM_PROCID": "5", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8",
     ...                     "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_JOB_ID": "1234",
@@ -114,64 +132,70 @@ def find_place(environ: Mapping[str, str]) -> Place:
     >>> place.rank, place.world_size, place.local_rank, place.local_world_size, place.address, place.port
     (5, 8, 1, 4, 'gpu07', 21234)
     """
-    for launcher, *names in LAUNCHERS:
-        if launcher == "Slurm" and not environ.get("SLURM_STEP_ID"):
+    for launcher in LAUNCHERS:
+        slurm = launcher.name == "Slurm"
+        if slurm and not environ.get("SLURM_STEP_ID"):
             continue  # the batch script itself: no task of a step
-        rank, world, local, here = (_number(names[at], environ) for at in range(4))
-        if rank is None and world is None:
-            continue
-        if rank is None and launcher == "torch":
+        rank = _number(launcher.rank, environ)
+        world_size = _number(launcher.world_size, environ)
+        if world_size is None and slurm:
+            world_size = _number("SLURM_NTASKS", environ)
+        if rank is None and (world_size is None or launcher.name == "torch"):
             continue  # WORLD_SIZE alone is a habit of scripts, and says nothing of this process
-        if rank is None or world is None:
-            found, absent = (names[0], names[1]) if rank is not None else (names[1], names[0])
-            raise StartError(f"{found[0]} is set and {absent[0]} is not: start with torchrun, srun, mpirun or allranks "
-                             "run, or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT")  # fmt: skip
-        if not 0 <= rank < world:
-            told = f"{names[0][0]}={rank} with {names[1][0]}={world}"
-            raise StartError(f"{told}: ranks go from 0 to {world - 1}")
-        if launcher == "Slurm" and here is None:
-            here = _tasks_here(environ)
-        return _with_master(launcher, rank, world, local, here, environ)
+        if rank is None or world_size is None:
+            names = (launcher.rank, launcher.world_size)
+            present, absent = names if world_size is None else names[::-1]
+            raise StartError(
+                f"{present} is set and {absent} is not: start with torchrun, srun, mpirun or allranks "
+                "run, or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT"
+            )
+        if rank >= world_size:
+            variables = f"{launcher.rank}={rank} with {launcher.world_size}={world_size}"
+            raise StartError(f"{variables}: ranks go from 0 to {world_size - 1}")
+        return _place(launcher, rank, world_size, environ)
     return Place(0, 1, 0, 1, "127.0.0.1", 0, "")
 
 
-def _number(names: tuple[str, ...], environ: Mapping[str, str]) -> int | None:
-    for name in names:
-        text = environ.get(name, "").strip()
-        if text:
-            if not re.fullmatch(r"[0-9]{1,9}", text):
-                raise StartError(f"{name}={text}: set a whole number")
-            return int(text)
-    return None
+def _number(name: str, environ: Mapping[str, str]) -> int | None:
+    text = environ.get(name, "").strip()
+    if text and not re.fullmatch(r"[0-9]{1,9}", text):
+        raise StartError(f"{name}={text}: set a whole number")
+    return int(text) if text else None
 
 
-def _with_master(
-    launcher: str, rank: int, world: int, local: int | None, here: int | None, environ: Mapping[str, str]
-) -> Place:
-    """Completes a place by the master's address: as set, of Slurm's node list, or this machine."""
-    address, notes = environ.get("MASTER_ADDR", "").strip(), []
-    port = _number(("MASTER_PORT",), environ)
-    if not address and launcher == "Slurm":
+def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str, str]) -> Place:
+    """Complete a place by the local rank and the master's address: as set, of Slurm's node list, or this machine."""
+    notes = []
+    slurm = launcher.name == "Slurm"
+    local_rank = _number(launcher.local_rank, environ)
+    local_size = _tasks_here(environ) if slurm else _number(launcher.local_world_size, environ)
+    address = environ.get("MASTER_ADDR", "").strip()
+    port = _number("MASTER_PORT", environ)
+    if slurm and not address:
         address = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
-    if not address and (world == 1 or here == world):
+    if slurm and port is None:
+        port = 20000 + (_number("SLURM_JOB_ID", environ) or 0) % 10000  # the same in all tasks of the job
+    if not address and (world_size == 1 or local_size == world_size):
         address = "127.0.0.1"
     if not address:
-        how = "mpirun -x MASTER_ADDR=HOST" if "MPI" in launcher else "export MASTER_ADDR=HOST on every node"
+        how = "mpirun -x MASTER_ADDR=HOST" if "MPI" in launcher.name else "export MASTER_ADDR=HOST on every node"
         raise StartError(f"MASTER_ADDR is not set: name the host of rank 0 ({how})")
-    if port is None and launcher == "Slurm":
-        port = 20000 + int((_number(("SLURM_JOB_ID",), environ) or 0) % 10000)  # the same in all tasks of the job
-    told = _number(("WORLD_SIZE",), environ)
-    if told is not None and told != world:
-        notes.append(f"WORLD_SIZE={told} is set here, but {launcher} started {world} ranks: {world} counts")
-    local = rank if local is None and here == world else local
-    if local is None:
-        local, notes = 0, [*notes, "LOCAL_RANK is not set: 0 is taken, so each process must see a GPU of its own"]
-    here = here if here is not None else (world if world == 1 else max(1, local + 1))
-    return Place(rank, world, local, here, address, PORT if port is None else port, launcher, tuple(notes))
+    usual_size = _number("WORLD_SIZE", environ)
+    if usual_size not in (None, world_size):
+        launched = f"{launcher.name} started {world_size} ranks: {world_size} counts"
+        notes.append(f"WORLD_SIZE={usual_size} is set here, but {launched}")
+    if local_rank is None and local_size == world_size:
+        local_rank = rank
+    if local_rank is None:
+        local_rank = 0
+        notes.append("LOCAL_RANK is not set: 0 is taken, so each process must see a GPU of its own")
+    if local_size is None:
+        local_size = 1 if world_size == 1 else local_rank + 1
+    return Place(rank, world_size, local_rank, local_size, address, port or PORT, launcher.name, tuple(notes))
 
 
 def first_host(text: str) -> str:
-    """The first host of Slurm's list.
+    """Give the first host of Slurm's list.
 
     >>> first_host("gpu[07-08,11],login1"), first_host("a-[1,3]-b"), first_host("solo"), first_host("")
     ('gpu07', 'a-1-b', 'solo', '')
@@ -181,12 +205,14 @@ def first_host(text: str) -> str:
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int | None:
-    """Slurm's `4(x2),2` with the number of this node."""
+    """Read Slurm's `4(x2),2` with the number of this node."""
     counts: list[int] = []
-    for part in (environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or "").split(","):
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
+    for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        counts += [int(match[1])] * int(match[2] or 1) if match else []
-    node = _number(("SLURM_NODEID",), environ) or 0
+        if match:
+            counts += [int(match[1])] * int(match[2] or 1)
+    node = _number("SLURM_NODEID", environ) or 0
     return counts[node] if node < len(counts) else None
 
 
@@ -194,10 +220,12 @@ def _tasks_here(environ: Mapping[str, str]) -> int | None:
 
 
 def init_process_group(
-    backend: str | None = None, timeout: float | None = None, master_timeout: float | None = None,
+    backend: str | None = None,
+    timeout: float | None = None,
+    master_timeout: float | None = None,
     quiet: bool = False,
-) -> Group:  # fmt: skip
-    """torch.distributed.init_process_group, with reasons where it would hang; returns who and where this rank is.
+) -> Group:
+    """Call torch.distributed.init_process_group, with reasons where it would hang; give who and where this rank is.
 
     `backend` None: nccl (xccl) where this process has a GPU, else gloo; the device is set. `timeout`: of collectives,
     in seconds; None: ALLRANKS_PG_TIMEOUT, COLOSSALAI_DIST_TIMEOUT, NCCL_TIMEOUT, else torch's. `master_timeout`: for
@@ -209,74 +237,86 @@ def init_process_group(
     rank 0 of 1 (local rank 0) on node1: master 127.0.0.1:41437, backend gloo, device cpu, timeout torch's default
     initialisation successful
     """
-    import torch.distributed as dist
+    import torch.distributed as dist  # late: report_step does without
 
     place = find_place(os.environ)
-    seconds, named = (timeout, "argument") if timeout is not None else limit_of(GROUP_NAMES, os.environ)
+    limit: dict[str, Any] = {}
+    timeout_text = "torch's default"
+    source = "argument"
+    if timeout is None:
+        timeout, source = limit_of(GROUP_NAMES, os.environ)
+    if timeout is not None:
+        limit["timeout"] = datetime.timedelta(seconds=timeout)
+        timeout_text = f"{timeout:g} s ({source})"
     patience = master_timeout or limit_of(MASTER_NAMES, os.environ)[0] or MASTER_SECONDS
     device, backend = choose_device(place, backend)
-    if dist.is_initialized():
-        return _group(place, device, seconds)
-    if place.world_size == 1 and place.port == 0:
-        place = _alone(place)
-    _export(place, os.environ)
-    said = "torch's default" if seconds is None else f"{seconds:g} s ({named})"
-    say(quiet, f"rank {place.rank} of {place.world_size} (local rank {place.local_rank}) on {socket.gethostname()}: "
-               f"master {place.address}:{place.port}, backend {backend}, device {device}, timeout {said}")  # fmt: skip
-    for note in place.notes if place.rank == 0 else ():
-        say(quiet, f"note: {note}")
-    store = meet(place, patience, quiet)
-    limit: dict[str, Any] = {} if seconds is None else {"timeout": datetime.timedelta(seconds=seconds)}
-    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, **limit)
-    say(quiet, "initialisation successful")
-    return _group(place, device, seconds)
+    if not dist.is_initialized():
+        if place.world_size == 1 and place.port == 0:
+            place = replace(place, port=_free_port())
+        _export(place, os.environ)
+        who = f"rank {place.rank} of {place.world_size} (local rank {place.local_rank}) on {socket.gethostname()}"
+        where = f"master {place.master}, backend {backend}, device {device}, timeout {timeout_text}"
+        say(quiet, f"{who}: {where}")
+        for note in place.notes if place.rank == 0 else ():
+            say(quiet, f"note: {note}")
+        store = meet(place, patience, quiet)
+        dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, **limit)
+        say(quiet, "initialisation successful")
+    return Group(
+        dist.get_rank(),
+        dist.get_world_size(),
+        place.local_rank,
+        place.local_world_size,
+        device,
+        str(dist.get_backend()),
+        place.address,
+        place.port,
+        timeout,
+    )
 
 
 def choose_device(place: Place, backend: str | None) -> tuple[Any, str]:
-    """The accelerator of this local rank, made the current one, and the backend that goes with it."""
+    """Make the accelerator of this local rank the current one; give it and the backend that goes with it."""
     import torch
 
-    for kind, own in (("cuda", "nccl"), ("xpu", "xccl")):
+    for kind, fitting in (("cuda", "nccl"), ("xpu", "xccl")):
         module = getattr(torch, kind, None)
         if module is None or not module.is_available():
             continue
-        count, restricted = module.device_count(), any(os.environ.get(name) for name in VISIBLE)
+        count = module.device_count()
+        restricted = any(os.environ.get(name) for name in VISIBLE)
         if place.local_rank >= count and not (count == 1 and restricted):  # one that is this process's own
-            raise StartError(f"local rank {place.local_rank} has no {kind} device: {count} visible here; compare the "
-                             "number of processes a node with the GPUs and CUDA_VISIBLE_DEVICES")  # fmt: skip
+            raise StartError(
+                f"local rank {place.local_rank} has no {kind} device: {count} visible here; compare the "
+                "number of processes a node with the GPUs and CUDA_VISIBLE_DEVICES"
+            )
         device = torch.device(kind, 0 if count == 1 else place.local_rank)
         module.set_device(device)
-        return device, backend or own
+        return device, backend or fitting
     return torch.device("cpu"), backend or "gloo"
 
 
-def _alone(place: Place) -> Place:
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return Place(**{**vars(place), "port": free.getsockname()[1]})
+        return int(free.getsockname()[1])
 
 
 def _export(place: Place, environ: MutableMapping[str, str]) -> None:
-    """torch's names for what reads them later: DeepSpeed, accelerate, the script itself."""
-    environ["RANK"], environ["WORLD_SIZE"] = str(place.rank), str(place.world_size)
-    for name, value in (("LOCAL_RANK", place.local_rank), ("LOCAL_WORLD_SIZE", place.local_world_size),
-                        ("MASTER_ADDR", place.address), ("MASTER_PORT", place.port)):  # fmt: skip
-        environ.setdefault(name, str(value))
-
-
-def _group(place: Place, device: Any, seconds: float | None) -> Group:
-    import torch.distributed as dist
-
-    return Group(dist.get_rank(), dist.get_world_size(), place.local_rank, place.local_world_size, device,
-                 str(dist.get_backend()), place.address, place.port, seconds)  # fmt: skip
+    """Set torch's names for what reads them later: DeepSpeed, accelerate, the script itself."""
+    environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size))
+    environ.setdefault("LOCAL_RANK", str(place.local_rank))
+    environ.setdefault("LOCAL_WORLD_SIZE", str(place.local_world_size))
+    environ.setdefault("MASTER_ADDR", place.address)
+    environ.setdefault("MASTER_PORT", str(place.port))
 
 
 def meet(place: Place, patience: float, quiet: bool) -> Any:
-    """The store at the master, once all ranks are there; StartError names those that are not."""
-    import torch.distributed as module
+    """Give the store at the master, once all ranks are there; StartError names those that are not."""
+    import torch.distributed
 
-    dist: Any = module
-    master, ends = f"{place.address}:{place.port}", time.monotonic() + patience
+    dist: Any = torch.distributed
+    ends = time.monotonic() + patience
     serves = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if not serves:
         wait_for_master(place.address, place.port, ends, quiet)
@@ -286,11 +326,13 @@ def meet(place: Place, patience: float, quiet: bool) -> Any:
     try:
         store = dist.TCPStore(place.address, place.port, place.world_size, serves, span, False)
     except Exception as error:
-        what = "can't listen on" if serves else "can't use the store at"
-        raise StartError(f"rank {place.rank} {what} {master}: {first_line(error)}; set another MASTER_PORT, or see "
-                         "who holds it: ss -ltnp") from error  # fmt: skip
+        failed = "cannot listen on" if serves else "cannot use the store at"
+        raise StartError(
+            f"rank {place.rank} {failed} {place.master}: {first_line(error)}; set another MASTER_PORT, or see "
+            "who holds it: ss -ltnp"
+        ) from error
     if serves and place.world_size > 1:
-        say(quiet, f"master {master} is ready for connections")
+        say(quiet, f"master {place.master} is ready for connections")
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store.set_timeout(datetime.timedelta(seconds=2 * patience + 60))  # rank 0 may have begun to count later
     _gather(dist.PrefixStore(f"allranks/{attempt}", store), place, ends, quiet)
@@ -299,11 +341,12 @@ def meet(place: Place, patience: float, quiet: bool) -> Any:
 
 
 def first_line(error: Exception) -> str:
+    """Give the first line of an error's text, or its type."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def is_own(address: str) -> bool:
-    """A socket can be bound to this machine's own addresses alone."""
+    """Tell whether this is an address of this machine: a socket can be bound to no other."""
     try:
         for family, _, _, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM):
             with socket.socket(family, socket.SOCK_DGRAM) as tried:
@@ -314,82 +357,101 @@ def is_own(address: str) -> bool:
     return False
 
 
+class Patience:
+    """A wait that says every ten seconds why it goes on."""
+
+    def __init__(self, ends: float, quiet: bool) -> None:
+        self.ends = ends
+        self.quiet = quiet
+        self.began = time.monotonic()
+        self.spoke = self.began
+
+    def over(self) -> bool:
+        """Tell whether the time is up."""
+        return time.monotonic() >= self.ends
+
+    @property
+    def seconds(self) -> float:
+        """Give how long it has lasted."""
+        return time.monotonic() - self.began
+
+    def go_on(self, what: str, reason: str, pause: float) -> None:
+        """Say what is awaited and why, if it is time to, and pause."""
+        now = time.monotonic()
+        if now - self.spoke >= SAY_EVERY:
+            self.spoke = now
+            say(self.quiet, f"{what} ({self.seconds:.0f} s){reason}")
+        time.sleep(min(pause, max(0.0, self.ends - now)))
+
+
 def wait_for_master(address: str, port: int, ends: float, quiet: bool) -> None:
-    """Until the master listens; the reason why not is said every ten seconds, and in the error."""
+    """Wait until the master listens; the reason why not is said every ten seconds, and in the error."""
     master = f"master {address}:{port}"
     say(quiet, f"waiting for {master}")
-    began = told = time.monotonic()
+    patience = Patience(ends, quiet)
     while True:
         reason = try_master(address, port, min(3.0, max(0.2, ends - time.monotonic())))
-        now = time.monotonic()
         if not reason:
             say(quiet, f"{master} is ready for connections")
             return
-        if now >= ends:
-            raise StartError(f"{master} was not ready within {now - began:.0f} s: {reason}")
-        if now - told >= SAY_EVERY:
-            told = now
-            say(quiet, f"still waiting for {master} ({now - began:.0f} s): {reason}")
-        time.sleep(min(LOOK_EVERY, max(0.0, ends - now)))
+        if patience.over():
+            raise StartError(f"{master} was not ready within {patience.seconds:.0f} s: {reason}")
+        patience.go_on(f"still waiting for {master}", f": {reason}", TRY_EVERY)
 
 
 def try_master(address: str, port: int, seconds: float) -> str:
-    """ "" where somebody listens there, else why not and what to look at."""
+    """Give "" where a process listens there, else why not and what to look at."""
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except OSError as error:
         return f"the name {address} does not resolve here ({error.strerror}): set MASTER_ADDR to an address"
     reason = ""
-    for family, kind, protocol, _, where in found:
+    for family, kind, protocol, _, where in addresses:
         try:
             with socket.socket(family, kind, protocol) as tried:
                 tried.settimeout(seconds)
                 tried.connect(where)
             return ""
         except ConnectionRefusedError:
-            reason = f"{where[0]} answers, but nobody listens on port {port}: rank 0 has not started, or has another "
-            reason += "address or port"
+            reason = (
+                f"{where[0]} answers, but no process listens on port {port}: rank 0 has not started, or has another "
+                "address or port"
+            )
         except socket.timeout:  # noqa: UP041  (Python 3.8)
             reason = f"{where[0]} gives no answer on port {port}: a firewall, a wrong address, or the host is down"
         except OSError as error:
-            reason = f"{where[0]} can't be reached: {error.strerror or error}"
+            reason = f"{where[0]} cannot be reached: {error.strerror or error}"
     return reason
 
 
 def _gather(store: Any, place: Place, ends: float, quiet: bool) -> None:
-    """All say that they are here; rank 0 looks who is missing, and tells all."""
+    """Let all ranks say that they are here; rank 0 looks who is missing, and all learn it."""
     if place.world_size == 1:
         return
     store.set(f"here/{place.rank}", "1")
     if place.rank == 0:
-        missing = _missing(store, place.world_size, ends, quiet)
+        missing = list(range(place.world_size))
+        patience = Patience(ends, quiet)
+        while True:
+            missing = [rank for rank in missing if not _is_there(store, f"here/{rank}")]
+            if not missing or patience.over():
+                break
+            patience.go_on(f"waiting for {spans(missing)}", "", 0.05)
         store.set("go", json.dumps(missing))
         time.sleep(1.0 if missing else 0.0)  # the others read it before the store goes with this process
     else:
         try:
             missing = json.loads(store.get("go").decode())
         except Exception as error:
-            raise StartError(f"rank {place.rank} waits for the go of rank 0 at {place.address}:{place.port}, which did "
-                             f"not come: {first_line(error)}") from error  # fmt: skip
+            raise StartError(
+                f"rank {place.rank} waits for the go of rank 0 at {place.master}, which did not come: "
+                f"{first_line(error)}"
+            ) from error
     if missing:
-        raise StartError(f"{len(missing)} of {place.world_size} ranks did not come to {place.address}:{place.port} in "
-                         f"time: {spans(missing)}; look at their logs, and whether they have the same MASTER_ADDR, "
-                         "MASTER_PORT and WORLD_SIZE")  # fmt: skip
-
-
-def _missing(store: Any, world: int, ends: float, quiet: bool) -> list[int]:
-    """Waits until all are here, or the time is up."""
-    began = told = time.monotonic()
-    missing = list(range(world))
-    while True:
-        missing = [rank for rank in missing if not _is_there(store, f"here/{rank}")]
-        now = time.monotonic()
-        if not missing or now >= ends:
-            return missing
-        if now - told >= SAY_EVERY:
-            told = now
-            say(quiet, f"waiting for {spans(missing)} ({now - began:.0f} s)")
-        time.sleep(0.05)
+        raise StartError(
+            f"{len(missing)} of {place.world_size} ranks did not come to {place.master} in time: {spans(missing)}; "
+            "look at their logs, and whether they have the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
+        )
 
 
 def _is_there(store: Any, key: str) -> bool:
@@ -404,24 +466,27 @@ def _is_there(store: Any, key: str) -> bool:
 
 
 def spans(ranks: list[int]) -> str:
-    """rank 3 - or ranks.
+    """Write a few ranks, or ranges of many.
 
     >>> spans([3]), spans([0, 1, 2, 7])
     ('rank 3', 'ranks 0-2, 7')
     """
-    parts: list[list[int]] = []
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    ranges: list[list[int]] = []
     for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
+        if ranges and rank == ranges[-1][-1] + 1:
+            ranges[-1].append(rank)
         else:
-            parts.append([rank])
-    texts = [f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts]
-    shown = ", ".join(texts[:16]) + (", ..." if len(texts) > 16 else "")
-    return f"rank{'' if len(ranks) == 1 else 's'} {shown}"
+            ranges.append([rank])
+    texts = [f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in ranges]
+    if len(texts) > RANGES_SHOWN:
+        texts[RANGES_SHOWN:] = ["..."]
+    return f"ranks {', '.join(texts)}"
 
 
 def say(quiet: bool, text: str) -> None:
-    """One line, in ASCII whatever the locale; a closed standard output harms nobody."""
+    """Print one line, in ASCII whatever the locale; a closed standard output harms nobody."""
     if quiet:
         return
     try:
@@ -435,7 +500,7 @@ def say(quiet: bool, text: str) -> None:
 
 
 def report_step(step: int, total: int | None = None, **metrics: Any) -> dict[str, Any]:
-    """Notes a step: a line of this rank's metrics file under `allranks run`, else a printed line on rank 0.
+    """Note a step: a line of this rank's metrics file under `allranks run`, else a printed line on rank 0.
 
     `allranks status`, the live table and the report read the file. Values are numbers, texts, or tensors of one
     element. A full disk loses the line and never fails the program. Gives the row.
@@ -454,9 +519,10 @@ def report_step(step: int, total: int | None = None, **metrics: Any) -> dict[str
     if folder:
         _append(os.path.join(folder, f"rank_{rank:02d}_metrics.jsonl"), {**row, "t": time.time()})
     elif rank == 0:
-        of = "" if total is None else f"/{total}"
-        told = "".join(f" {name} {_short(row[name])}" for name in metrics)
-        say(False, f"step {step}{of}{told}")
+        words = [f"step {step}" if total is None else f"step {step}/{total}"]
+        for name in metrics:
+            words.append(f"{name} {row[name]:.6g}" if isinstance(row[name], float) else f"{name} {row[name]}")
+        say(False, " ".join(words))
     return row
 
 
@@ -464,15 +530,15 @@ def _rank() -> int:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
-    for _, names, *_rest in LAUNCHERS:
-        text = os.environ.get(names[0], "")
+    for launcher in LAUNCHERS:
+        text = os.environ.get(launcher.rank, "")
         if text.isdigit():
             return int(text)
     return 0
 
 
 def plain(value: Any) -> Any:
-    """A number or text; of a tensor or NumPy value its one element."""
+    """Give a number or text; of a tensor or NumPy value its one element."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
     item = getattr(value, "item", None)
@@ -480,10 +546,6 @@ def plain(value: Any) -> Any:
         return item() if callable(item) else str(value)
     except (ValueError, RuntimeError):  # more than one element
         return str(value)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _append(path: str, row: dict[str, Any]) -> None:

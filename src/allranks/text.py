@@ -83,6 +83,16 @@ def cut(text: str, limit: int) -> str:
     return text[: limit - 1].rstrip() + "…"
 
 
+def align_columns(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> Sequence[str]:
+    """Write rows of cells in columns: to the left at these positions, to the right at the others."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[at].ljust(width) if at in left else row[at].rjust(width) for at, width in enumerate(widths)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
 def first_line(text: str, limit: int) -> str:
     """Give the first line that is not blank, shortened to `limit` characters."""
     for line in text.splitlines():

@@ -17,10 +17,8 @@ from allranks.data.auditing import conclude, read_rows
 
 def in_run(make, world, local, batches):
     with tempfile.TemporaryDirectory() as folder:
-        spec = {"loader": "", "world": world, "local": local, "jobs": 2, "folder": folder, "batches": batches}
-        errors = []
-        virtual.run(spec, lambda line: errors.append(line) if "error" in line else None, make)
-        assert not errors, errors[0]["error"]
+        failure = virtual.run(virtual.Play("", world, local, 2, folder, str(batches)), lambda _: None, make)
+        assert failure is None, failure.error
         return conclude([row for rank in range(world) for row in read_rows(Path(folder) / f"rank_{rank}.jsonl", rank)])
 
 

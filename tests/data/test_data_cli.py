@@ -68,7 +68,7 @@ def test_usage(words: list[str], tmp_path: Path) -> None:
 def test_audit_of_16_ranks_on_two_nodes() -> None:
     done = allranks("audit", "--loader", f"{LOADERS}:by_local_rank", "--world-size", "16")
     assert done.returncode == 3, done.stderr
-    assert "FAIL ranks 0–7 and 8–15 read the same samples: the loader shards by local rank" in done.stdout
+    assert "FAIL ranks 0-7 and 8-15 read the same samples: the loader shards by local rank" in done.stdout
     assert re.search(r"^\s+15\s+3\s+12\s+12\s+12\s+1$", done.stdout, re.MULTILINE)
 
 

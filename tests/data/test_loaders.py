@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MORE = ("augmented", "own_subset", "augmented_not_sharded")
 WORDS = {
     "no_sampler": "all 4 ranks read the same samples: the loader is not sharded",
-    "by_local_rank": "ranks 0–1 and 2–3 read the same samples: the loader shards by local rank",
+    "by_local_rank": "ranks 0-1 and 2-3 read the same samples: the loader shards by local rank",
     "sharded_twice": "sharded twice",
     "same_seed_replacement": "drawn with replacement from the same seed",
     "epoch_forgotten": "set_epoch is never called",
-    "drop_last_differs": "drop_last is set on rank 0 and not on ranks 1–3",
+    "drop_last_differs": "drop_last is set on rank 0 and not on ranks 1-3",
     "workers_repeat": "each sample is read 2 times in a rank",
     "by_node_only": "the loader splits by node only",
     "rank_without_data": "rank 3 gets no data at all",

@@ -4,14 +4,15 @@ import json
 
 import pytest
 
-from allranks.data.steps import Asked, explain_observed, plan
+from allranks.data.steps import Training, explain_observed, plan
 from allranks.data.tables import plan_lines
 from allranks.errors import UsageError
+from allranks.protocol.codec import encode
 
 
-def asked(**more: object) -> Asked:
+def asked(**more: object) -> Training:
     given = {"samples": 32217, "nodes": (1, 2, 8), "epochs": 5, "step_time": 2.0, **more}
-    return Asked(**given)  # type: ignore[arg-type]
+    return Training(**given)  # type: ignore[arg-type]
 
 
 def test_rounding_down_and_up() -> None:
@@ -27,9 +28,9 @@ def test_rounding_down_and_up() -> None:
 
 def test_who_gets_the_rest() -> None:
     assert [row.rest for row in plan(asked())] == [
-        "ranks 1–7 read one sample again (7 padded)",
-        "ranks 9–15 read one sample again (7 padded)",
-        "ranks 25–63 read one sample again (39 padded)",
+        "ranks 1-7 read one sample again (7 padded)",
+        "ranks 9-15 read one sample again (7 padded)",
+        "ranks 25-63 read one sample again (39 padded)",
     ]
     assert [row.rest for row in plan(asked(rounding="drop"))] == ["1 left out", "9 left out", "25 left out"]
     assert plan(asked(samples=64, nodes=(1,)))[0].rest == "none"
@@ -95,5 +96,5 @@ def test_figures_that_cannot_be(more: dict) -> None:
 
 
 def test_json() -> None:
-    document = json.loads(json.dumps([row.to_json() for row in plan(asked(model_bytes=1, bandwidth=1.0))]))
+    document = json.loads(json.dumps(encode(plan(asked(model_bytes=1, bandwidth=1.0)))))
     assert document[1]["ranks"] == 16 and len(document[1]["efficiency"]) == 2

@@ -11,6 +11,7 @@ import pytest
 from allranks.backends.bundle import beside_the_runner
 from allranks.data import probe
 from allranks.data.auditing import conclude, read_rows
+from allranks.data.rows import BatchRow, EndRow, EpochRow, LoaderRow, RankRow
 
 HERE = Path(__file__).parent
 FOLDER = Path(probe.__file__).parent
@@ -45,13 +46,13 @@ def test_the_program_sees_no_difference(plain: str, tmp_path: Path, batches: str
     more = {"ALLRANKS_AUDIT_FILE": str(path), "ALLRANKS_AUDIT_BATCHES": batches}
     assert run([sys.executable, under_runner(tmp_path), script], **more) == plain
     rows = read_rows(path)
-    loaders = [row for row in rows if row["kind"] == "data-loader"]
+    loaders = [row for row in rows if isinstance(row, LoaderRow)]
     assert len(loaders) == probe.LOADERS
-    of_first = [row for row in rows if row["kind"] == "data-batch" and row["loader"] == 0]
+    of_first = [row for row in rows if isinstance(row, BatchRow) and row.loader == 0]
     assert len(of_first) == {"1": 1, "3": 3, "all": 4}[batches]
-    assert sum(row["n"] for row in of_first) == {"1": 3, "3": 9, "all": 10}[batches]
-    ends = [row for row in rows if row["kind"] == "data-end" and row["epoch"] == 0]
-    assert {row["loader"]: row["batches"] for row in ends} == {0: 4, 1: 2, 2: 4, 3: 5, 4: 5, 5: 5, 6: 9, 7: 3}
+    assert sum(row.n for row in of_first) == {"1": 3, "3": 9, "all": 10}[batches]
+    ends = [row for row in rows if isinstance(row, EndRow) and row.epoch == 0]
+    assert {row.loader: row.batches for row in ends} == {0: 4, 1: 2, 2: 4, 3: 5, 4: 5, 5: 5, 6: 9, 7: 3}
 
 
 def under_runner(place: Path) -> str:
@@ -78,7 +79,7 @@ def test_the_traceback_of_a_dataset_that_raises_has_no_frame_of_ours(tmp_path: P
     assert (under.stdout, under.stderr) == (plain.stdout, plain.stderr)
     assert "KeyError: 1" in under.stderr and "probe" not in under.stderr
     rows = read_rows(tmp_path / "rows_007")
-    assert [row["kind"] for row in rows] == ["data-rank", "data-loader", "data-batch", "data-epoch"]
+    assert [type(row) for row in rows] == [RankRow, LoaderRow, BatchRow, EpochRow]
 
 
 def test_off_unless_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_disagreement_names_both() -> None:
 
 def test_why_a_master_is_not_there() -> None:
     port = int(free_port())
-    assert "nobody listens on port" in program.try_master("127.0.0.1", port, 1.0)
+    assert "no process listens on port" in program.try_master("127.0.0.1", port, 1.0)
     assert "does not resolve" in program.try_master("no-such-host.invalid", port, 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert program.try_master("127.0.0.1", server.getsockname()[1], 5.0) == ""
@@ -138,7 +138,8 @@ def test_why_a_master_is_not_there() -> None:
 
 def test_a_master_that_never_comes_is_no_hang(capsys: pytest.CaptureFixture[str]) -> None:
     port = int(free_port())
-    with pytest.raises(program.StartError, match=f"master 127.0.0.1:{port} was not ready within . s: .*nobody listens"):
+    why = f"master 127.0.0.1:{port} was not ready within . s: .*no process listens"
+    with pytest.raises(program.StartError, match=why):
         program.wait_for_master("127.0.0.1", port, time.monotonic() + 0.7, False)
     assert capsys.readouterr().out == f"waiting for master 127.0.0.1:{port}\n"
 
@@ -243,7 +244,7 @@ def test_who_does_not_come_is_named() -> None:
     for code, _, err in (zero, one):
         assert code == 1 and f"1 of 3 ranks did not come to 127.0.0.1:{port} in time: rank 2" in err, err
     assert lost[0] == 1 and f"127.0.0.1:{other} was not ready within 15 s" in lost[2], lost[2]
-    assert f"nobody listens on port {other}" in lost[2]
+    assert f"no process listens on port {other}" in lost[2]
 
 
 @needs_torch

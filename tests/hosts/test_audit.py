@@ -26,7 +26,7 @@ def test_a_wrong_loader_is_named_and_a_right_one_is_not(launch: Launch) -> None:
     result = launch.result()
     assert (result["exit"], result["verdict"]) == (0, None), "a warning: the run goes on"
     found = [(f["id"], f["status"], f["message"]) for f in result["findings"] if f.get("check") == "data-audit"]
-    text = "loader of Wrong: ranks 0–1 and 2–3 read the same samples: the loader shards by local rank"
+    text = "loader of Wrong: ranks 0-1 and 2-3 read the same samples: the loader shards by local rank"
     assert ("data-same-samples", "warn", text) in found
     right = [status for _, status, message in found if message.startswith("loader of Right")]
     assert right == ["ok"], found

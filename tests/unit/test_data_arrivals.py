@@ -22,7 +22,7 @@ from allranks.node.frames import AUDIT, RANK_LOG, Stream
 from allranks.report.text import closing_lines
 from allranks.runs.directory import RunDirectory
 
-BAD = Finding("data-same-samples", "fail", "ranks 0–1 and 2–3 read the same samples", "shard", check="data-audit")
+BAD = Finding("data-same-samples", "fail", "ranks 0-1 and 2-3 read the same samples", "shard", check="data-audit")
 LAYOUT = {0: ("h1", 0), 1: ("h1", 1), 2: ("h2", 0), 3: ("h2", 1)}
 
 
@@ -99,7 +99,7 @@ def test_rows_become_findings_and_a_document(tmp_path: Path, attempt: int) -> No
     twins = {0: [0, 1, 2, 3], 1: [4, 5, 6, 7], 2: [0, 1, 2, 3], 3: [4, 5, 6, 7]}
     whole = auditor_of(tmp_path, twins, attempt).conclude(LAYOUT, attempt)
     assert [(f.id, f.status) for f in whole.findings] == [("data-same-samples", "fail")]
-    assert "ranks 0–1 and 2–3 read the same samples" in whole.findings[0].message
+    assert "ranks 0-1 and 2-3 read the same samples" in whole.findings[0].message
     assert whole.fresh == whole.findings
     folder = tmp_path / "evidence" / "audit" / ("attempt_2" if attempt else "")
     document = json.loads((folder / "audit.json").read_text())

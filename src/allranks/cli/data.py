@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from allranks.data.auditing import Audit, conclude, virtual_rows
-from allranks.data.bandwidth import measured
-from allranks.data.steps import FORMULA, Asked, explain_observed, plan
+from allranks.data.auditing import conclude, virtual_rows
+from allranks.data.steps import FORMULA, Steps, Training, explain_observed, plan
 from allranks.data.tables import coverage_lines, finding_lines, plan_lines
+from allranks.data.virtual import Progress
 from allranks.errors import UsageError
-from allranks.settings.units import parse_duration, parse_size
+from allranks.protocol.codec import encode, omit_empty
+from allranks.runs.directory import RunDirectory
+from allranks.runs.tests import read_rows
+from allranks.settings.units import parse_duration, parse_size, size_of
 
 from . import exits
 from .options import AsJson, RunsDir
@@ -60,14 +65,20 @@ def command(
             raise UsageError("data plan: set --samples")
         if drop_last and pad:
             raise UsageError("--drop-last and --pad: set one of them")
-        asked = Asked(
-            samples, batch, gpus_per_node, _numbers(nodes), epochs,
-            None if step_time is None else parse_duration(step_time, "--step-time"), grad_accum,
+        places = runs_dir or os.environ.get("ALLRANKS_RUNS_DIR", "runs")
+        training = Training(
+            samples,
+            batch,
+            gpus_per_node,
+            _numbers(nodes),
+            epochs,
+            None if step_time is None else parse_duration(step_time, "--step-time"),
+            grad_accum,
             "drop" if drop_last else "pad",
             None if model_bytes is None else parse_size(model_bytes, "--model-bytes"),
-            None if bandwidth is None else measured(bandwidth, runs_dir or os.environ.get("ALLRANKS_RUNS_DIR", "runs")),
-        )  # fmt: skip
-        raise typer.Exit(show_plan(asked, observed_steps, json_))
+            None if bandwidth is None else measured_bandwidth(bandwidth, places),
+        )
+        raise typer.Exit(show_plan(training, observed_steps, json_))
     if action != "audit":
         raise UsageError(f"data {action!r}: set plan or audit")
     if not loader:
@@ -85,41 +96,81 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def show_plan(asked: Asked, observed: int | None, json_: bool) -> int:
-    """Prints the table; gives the exit code, 3 where an observed number of steps shows a fault."""
-    rows = plan(asked)
-    fits, text = (True, "") if observed is None else explain_observed(asked, observed, rows)
+def measured_bandwidth(text: str, runs_dir: str) -> float:
+    """Read bytes a second: `10GB`, or the best all_reduce bus bandwidth of a run, by its directory or name."""
+    try:
+        return float(size_of(text))
+    except ValueError:
+        pass
+    run = RunDirectory.find(Path(runs_dir), text)
+    rows = [row for row in read_rows(run).get("bandwidth", []) if row.get("collective") == "all_reduce"]
+    rates = [float(row["busbw"]) for row in rows if isinstance(row.get("busbw"), (int, float)) and row["busbw"] > 0]
+    if not rates:
+        raise UsageError(f"--bandwidth {text}: no all_reduce was measured there; run allranks test --suite bandwidth")
+    return max(rates)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a run's number of steps says of the split."""
+
+    steps: int
+    fits: bool
+    message: str
+
+
+@omit_empty("observed")
+@dataclass(frozen=True)
+class PlanDocument:
+    """What `data plan --json` prints."""
+
+    ok: bool
+    plan: list[Steps]
+    formula: str | None
+    observed: Observed | None
+    schema: int = 1
+
+
+def show_plan(training: Training, observed_steps: int | None, json_: bool) -> int:
+    """Print the table; give the exit code, 3 where an observed number of steps shows a fault."""
+    rows = plan(training)
+    observed = None
+    if observed_steps is not None:
+        observed = Observed(observed_steps, *explain_observed(training, observed_steps, rows))
+    ok = observed is None or observed.fits
     if json_:
-        document: dict[str, Any] = {"schema": 1, "ok": fits, "plan": [row.to_json() for row in rows]}
-        document.update(formula=FORMULA if asked.bandwidth else None)
-        document.update({} if observed is None else {"observed": {"steps": observed, "fits": fits, "message": text}})
-        typer.echo(json.dumps(document))
+        formula = FORMULA if training.bandwidth else None
+        typer.echo(json.dumps(encode(PlanDocument(ok, rows, formula, observed))))
     else:
-        for line in plan_lines(asked, rows):
-            typer.echo(line)
-        if text:
-            typer.echo(f"\n{text}")
-    return exits.DONE if fits else exits.CHECK_FAILED
+        lines = plan_lines(training, rows)
+        typer.echo("\n".join([*lines, "", observed.message] if observed else lines))
+    return exits.DONE if ok else exits.CHECK_FAILED
 
 
 def show_audit(loader: str, world: int, local: int, model_parallel: int, python: str, json_: bool) -> int:
-    """Plays the ranks with a progress bar; gives the exit code."""
+    """Play the ranks with a progress bar; give the exit code."""
+    # Late: Rich takes 60 ms, and `data plan` does without.
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[more]}"))
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[more]}"),
+    )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=json_ or not console.is_terminal) as bar:
+    disable = json_ or not console.is_terminal
+    with progress.Progress(*columns, console=console, transient=True, disable=disable) as bar:
         task = bar.add_task("ranks", total=world + 1, more="")
 
-        def tell(line: dict[str, Any]) -> None:
-            bar.update(task, completed=line["done"], more=f"{line['batches']:,} batches")
+        def tell(state: Progress) -> None:
+            bar.update(task, completed=state.done, more=f"{state.batches:,} batches")
 
         rows = virtual_rows(loader, world, local, tell, python)
-    found: Audit = conclude(rows, model_parallel)
+    answer = conclude(rows, model_parallel)
     if json_:
-        typer.echo(json.dumps({**found.to_json(), "loader": loader, "world_size": world}))
+        typer.echo(json.dumps({**answer.to_json(), "loader": loader, "world_size": world}))
     else:
-        for line in [*coverage_lines(found.coverage), "", *finding_lines(found.findings)]:
-            typer.echo(line)
-    return exits.DONE if found.ok else exits.CHECK_FAILED
+        typer.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
+    return exits.DONE if answer.ok else exits.CHECK_FAILED

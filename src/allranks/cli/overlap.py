@@ -26,7 +26,7 @@ from allranks.overlap.measure import measure
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
 from allranks.protocol.codec import encode
-from allranks.text import cut
+from allranks.text import align_columns, cut
 
 from .options import BEHAVIOUR, option
 
@@ -102,27 +102,20 @@ def text(answer: OverlapDocument) -> str:
     """Write the verdict, a line a rank, and the collectives in the open."""
     ranks = answer.ranks
     rows = [[cut(rank.name, NAME_LENGTH), str(len(rank.steps)), *split_cells(rank.mean)] for rank in ranks[:RANKS]]
-    lines = [answer.verdict, "", *table([["", "steps", *SPLIT_COLUMNS], *rows])]
+    lines = [answer.verdict, "", *align_columns([["", "steps", *SPLIT_COLUMNS], *rows], left=[0])]
     if len(ranks) > RANKS:
         lines.append(f"and {len(ranks) - RANKS} more (--json has all)")
     lines.append("means of a step; computing and communicating each contain both")
     if answer.collectives:
         collectives = [collective_cells(summary, answer.steps) for summary in answer.collectives]
-        lines += ["", "collectives, those in the open longest first:", *table([COLLECTIVE_COLUMNS, *collectives])]
+        lines += [
+            "",
+            "collectives, those in the open longest first:",
+            *align_columns([COLLECTIVE_COLUMNS, *collectives], left=[0]),
+        ]
         lines.append("size: what a rank puts in; in the open, waiting: means of a rank's step")
     if answer.collectives_left_out:
         lines.append(f"and {answer.collectives_left_out} more kinds (--top)")
     notes = [f"{rank.name}: {note}" for rank in ranks for note in rank.notes]
     lines += [f"note: {note}" for note in [*notes[:RANKS], *answer.notes]]
     return "\n".join(lines) + "\n"
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align columns: the first to the left, figures to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        cells[0] = row[0].ljust(widths[0])
-        lines.append("  ".join(cells).rstrip())
-    return lines

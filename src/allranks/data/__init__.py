@@ -4,18 +4,6 @@ probe ships into the ranks and notes samples; rows and judge (pure) compare the 
 this machine; steps (pure) counts steps and predicts times. `audit` is for programs.
 """
 
-from __future__ import annotations
+from .auditing import Audit, audit
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .auditing import Audit
-
-__all__ = ["audit"]
-
-
-def audit(loader: Any, **more: Any) -> Audit:
-    """See `allranks.data.auditing.audit`; imported on first use."""
-    from .auditing import audit as act
-
-    return act(loader, **more)
+__all__ = ["Audit", "audit"]

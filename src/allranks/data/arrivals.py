@@ -1,13 +1,14 @@
-"""What the ranks of a running program have told of their loaders so far, and which loader can be judged (pure)."""
+"""What the ranks of a running program noted of their loaders so far, and which loader can be judged (pure)."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .rows import dataset_name, whole
+from allranks.protocol.codec import DecodeError, decode, read_json
+
+from .rows import LONGEST_ROW, LoaderRow
 
 QUIET = 30.0  # seconds without news after which ranks that have no such loader are waited for no longer
 LINE_LIMIT = 4 << 20
@@ -20,14 +21,22 @@ class Key(NamedTuple):
     nth: int
 
 
+class Notice(NamedTuple):
+    """The part of a row that says how far a rank is; what it read is judged from the file."""
+
+    kind: str
+    loader: int = 0
+    epoch: int | None = None
+    dataset: str = "?"
+
+
 @dataclass
 class _Rank:
     rest: bytes = b""
     keys: dict[int, Key] = field(default_factory=dict)
-    count: Counter[str] = field(default_factory=Counter)
+    loaders_of: Counter[str] = field(default_factory=Counter)
     batches: Counter[Key] = field(default_factory=Counter)
-    done: set[Key] = field(default_factory=set)
-    again: set[Key] = field(default_factory=set)
+    ready: set[tuple[Key, bool]] = field(default_factory=set)  # True: a further epoch has begun
 
 
 class Arrivals:
@@ -40,49 +49,44 @@ class Arrivals:
         self._news = 0.0
 
     def take(self, rank: int, data: bytes, now: float) -> None:
-        """Bytes of a rank's rows; lines that are none are left out."""
-        known = self._ranks.setdefault(rank, _Rank())
-        *lines, rest = (known.rest + data).split(b"\n")
-        known.rest = rest[-LINE_LIMIT:]
+        """Take in bytes of a rank's rows; lines that are none are left out."""
+        state = self._ranks.setdefault(rank, _Rank())
+        *lines, rest = (state.rest + data).split(b"\n")
+        state.rest = rest[-LINE_LIMIT:]
         self._news = now
         for line in lines:
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
+                self._note(state, decode(Notice, read_json(line, LONGEST_ROW)))
+            except DecodeError:
                 continue
-            if isinstance(row, dict):
-                self._note(known, row)
 
-    def _note(self, known: _Rank, row: dict[str, Any]) -> None:
-        kind, number = row.get("kind"), whole(row.get("loader")) or 0
-        if kind == "data-loader":
-            name = dataset_name(row)
-            known.count[name] += 1
-            known.keys[number] = Key(name, known.count[name])
-        key = known.keys.get(number)
+    def _note(self, state: _Rank, row: Notice) -> None:
+        if row.kind == "data-loader":
+            name = LoaderRow(dataset=row.dataset).name
+            state.loaders_of[name] += 1
+            state.keys[row.loader] = Key(name, state.loaders_of[name])
+        key = state.keys.get(row.loader)
         if key is None:
             return
-        if kind == "data-batch":
-            known.batches[key] += 1
-        first = row.get("epoch") == 0
-        if known.batches[key] >= self._wanted or (kind == "data-end" and first):
-            known.done.add(key)
-        if kind == "data-epoch" and not first:
-            known.again.add(key)
+        if row.kind == "data-batch":
+            state.batches[key] += 1
+        if state.batches[key] >= self._wanted or (row.kind == "data-end" and row.epoch == 0):
+            state.ready.add((key, False))
+        if row.kind == "data-epoch" and row.epoch != 0:
+            state.ready.add((key, True))
 
     def due(self, world: int, now: float) -> list[Key]:
-        """Loaders that all ranks have told enough of, each once; again when all have begun a further epoch.
+        """List loaders of which all ranks noted enough, each once; again when all have begun a further epoch.
 
-        Where some ranks have no such loader, it is due when those that have it are done and nothing is heard."""
-        found = []
+        Where some ranks have no such loader, it is due when those that have it are done and there is no news."""
         quiet = now - self._news >= QUIET
+        due = []
         for key in sorted({key for rank in self._ranks.values() for key in rank.keys.values()}):
-            mine = [rank for rank in self._ranks.values() if key in rank.keys.values()]
-            if len(mine) < world and not quiet:
+            readers = [rank for rank in self._ranks.values() if key in rank.keys.values()]
+            if len(readers) < world and not quiet:
                 continue
-            for again in (False, True):
-                ready = all(key in (rank.again if again else rank.done) for rank in mine)
-                if ready and (key, again) not in self._judged:
-                    self._judged.add((key, again))
-                    found.append(key)
-        return list(dict.fromkeys(found))
+            for stage in ((key, False), (key, True)):
+                if stage not in self._judged and all(stage in rank.ready for rank in readers):
+                    self._judged.add(stage)
+                    due.append(key)
+        return list(dict.fromkeys(due))

@@ -6,21 +6,23 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from allranks.cores import usable_cores
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.findings import Finding
+from allranks.protocol.codec import DecodeError, decode, encode, read_json
 
 from . import probe, virtual
-from .case import Case
+from .case import Coverage
 from .judge import FAULTS, cases_of, judge
-from .rows import REFERENCE, Row, gather
+from .rows import REFERENCE, Row, gather, read_row
+from .virtual import Failure, Play, Progress
 
-Tell = Callable[[dict[str, Any]], None]
+LONGEST_LINE = 16 << 20  # bytes of what the player of virtual ranks writes
 
 
 class LoaderError(AllranksError):
@@ -31,69 +33,50 @@ class LoaderError(AllranksError):
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found: `findings`, and `coverage`, a row a rank for each loader."""
+    """What an audit saw: `findings`, and `coverage`, a row a rank for each loader."""
 
     findings: tuple[Finding, ...]
-    coverage: tuple[dict[str, Any], ...]
+    coverage: tuple[Coverage, ...]
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong, as far as could be seen."""
+        """Tell whether nothing is wrong, as far as could be seen."""
         return not any(finding.status in FAULTS for finding in self.findings)
 
     def __str__(self) -> str:
-        return "\n".join(f"{one.status}: {one.message}" for one in self.findings)
+        return "\n".join(f"{finding.status}: {finding.message}" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """`data audit --json`."""
-        found = [finding.to_json() for finding in self.findings]
-        return {"schema": 1, "ok": self.ok, "findings": found, "coverage": list(self.coverage)}
+        """Make the document of `data audit --json`."""
+        findings = [finding.to_json() for finding in self.findings]
+        return {"schema": 1, "ok": self.ok, "findings": findings, "coverage": encode(self.coverage)}
 
 
 def audit(loader: Any, *, world_size: int = 2, gpus_per_node: int = 8, model_parallel: int = 1) -> Audit:
-    """Audits a whole epoch.
+    """Audit an epoch, to its end.
 
     `loader` is a function that makes a loader, or its name `module:function`: then `world_size` virtual ranks read
     it. Or it is a loader: then this process reads it, and where torch.distributed is initialised all ranks must
     call this; each gets the same answer. UsageError for a name that cannot be; LoaderError where a rank raised."""
-    if isinstance(loader, str) or (callable(loader) and not hasattr(loader, "__iter__")):
-        make = None if isinstance(loader, str) else loader
-        name = loader if isinstance(loader, str) else ""
-        rows = virtual_rows(name, world_size, gpus_per_node, lambda _: None, make=make)
+    if isinstance(loader, str):
+        rows = virtual_rows(loader, world_size, gpus_per_node)
+    elif callable(loader) and not hasattr(loader, "__iter__"):
+        rows = virtual_rows("", world_size, gpus_per_node, make=loader)
     else:
-        rows = _gathered(own_rows(loader))
+        rows = _gathered(_rows_of_this_process(loader))
     return conclude(rows, model_parallel)
 
 
-def conclude(rows: list[Row], model_parallel: int = 1) -> Audit:
-    """Findings and table from the rows of all ranks."""
-    ranks, loaders = gather(rows)
-    table = [row for case in cases_of(ranks, loaders) for row in coverage_rows(case)]
-    return Audit(tuple(judge(rows, None, model_parallel)), tuple(table))
+def conclude(rows: Iterable[Row], model_parallel: int = 1) -> Audit:
+    """Make findings and table from the rows of all ranks."""
+    rows = list(rows)
+    coverage = [row for case in cases_of(*gather(rows)) for row in case.coverage()]
+    return Audit(tuple(judge(rows, None, model_parallel)), tuple(coverage))
 
 
-def coverage_rows(case: Case) -> list[dict[str, Any]]:
-    """A row a rank: what it read, and what of it others read too; the last row is all ranks together."""
-    rows = []
-    for rank, count in case.counts.items():
-        node, local = case.place(rank)
-        also = sum(key in case.shared for key in count)
-        rows.append({
-            "loader": case.audited.name, "rank": rank, "node": node, "local_rank": local,
-            "batches": case.shards[rank].length, "samples": count.total(), "distinct": len(count), "shared": also,
-        })  # fmt: skip
-    due = len(case.due) if case.due is not None else None
-    missing = None if case.due is None else len(set(case.due) - set(case.total))
-    rows.append({
-        "loader": case.audited.name, "rank": None, "samples": case.reads, "distinct": len(case.total),
-        "shared": len(case.shared), "repeated": case.repeated, "data": due, "missing": missing,
-    })  # fmt: skip
-    return rows
-
-
-def own_rows(loader: Any) -> list[Row]:
-    """Reads one epoch of a loader in this process."""
-    import torch.utils.data.dataloader as module
+def _rows_of_this_process(loader: Any) -> list[Row]:
+    """Read one epoch of a loader."""
+    import torch.utils.data.dataloader as module  # late: heavy, and only here
 
     with tempfile.TemporaryDirectory(prefix="allranks-audit-") as folder:
         path = Path(folder) / "rows.jsonl"
@@ -109,76 +92,69 @@ def own_rows(loader: Any) -> list[Row]:
 
 
 def _gathered(rows: list[Row]) -> list[Row]:
-    """The rows of all ranks of the process group, under their ranks in it."""
-    import torch.distributed as dist
+    """Give the rows of all ranks of the process group, under their ranks in it."""
+    import torch.distributed as dist  # late: heavy, and only here
 
     if not (dist.is_available() and dist.is_initialized()):
-        return [{**row, "rank": row.get("rank") or 0} for row in rows]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, [{**row, "rank": dist.get_rank()} for row in rows])
-    return [row for part in found for row in part]
+        return rows
+    rank = dist.get_rank()
+    parts: list[list[Row]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(parts, [replace(row, rank=rank) for row in rows])
+    return [row for part in parts for row in part]
 
 
 def read_rows(path: Path, rank: int | None = None) -> list[Row]:
-    """The rows of a file, lines that are none left out; all under `rank` where one is given."""
-    found: list[Row] = []
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            found.append(row if rank is None else {**row, "rank": rank})
-    return found
+    """Read the rows of a file, lines that are none left out; all under `rank` where that is given."""
+    if not path.exists():
+        return []
+    rows = (read_row(line, rank) for line in path.read_bytes().splitlines())
+    return [row for row in rows if row is not None]
 
 
 def virtual_rows(
-    name: str, world: int, local: int, tell: Tell, python: str = "", make: Callable[[], Any] | None = None
-) -> list[Row]:  # fmt: skip
-    """Plays the ranks and one rank alone; `tell` hears of progress."""
-    if make is None and not (name.rpartition(":")[0] and name.rpartition(":")[2]):
+    name: str,
+    world: int,
+    local: int,
+    tell: Callable[[Progress], object] = lambda _: None,
+    python: str = "",
+    make: Callable[[], Any] | None = None,
+) -> list[Row]:
+    """Play the ranks and one rank alone; `tell` gets the progress."""
+    if make is None and not all(name.rpartition(":")):
         raise UsageError(f"--loader {name!r}: set module:function, or file.py:function")
     if world < 1 or local < 1:
         raise UsageError(f"{world} ranks, {local} a node: set 1 or more")
     with tempfile.TemporaryDirectory(prefix="allranks-audit-") as folder:
         jobs = max(1, min(world + 1, usable_cores()))
-        spec = {"loader": name, "world": world, "local": min(local, world), "jobs": jobs, "folder": folder}
-        errors: list[dict[str, Any]] = []
-
-        def heard(line: dict[str, Any]) -> None:
-            (errors.append if "error" in line else tell)(line)
-
-        if make is not None:
-            virtual.run(spec, heard, make)
+        play = Play(name, world, min(local, world), jobs, folder)
+        if make is None:
+            failure = _play_apart(python or sys.executable, play, tell)
         else:
-            _process(python or sys.executable, spec, heard)
-        if errors:
-            raise LoaderError(_complaint(errors[0]))
-        found = read_rows(Path(folder) / f"rank_{REFERENCE}.jsonl", REFERENCE)
-        for rank in range(world):
-            found += read_rows(Path(folder) / f"rank_{rank}.jsonl", rank)
-        return found
+            failure = virtual.run(play, tell, make)
+        if failure is not None:
+            who = "alone" if failure.rank == REFERENCE else f"as rank {failure.rank}"
+            text = failure.error.rstrip()
+            raise LoaderError(f"the loader raised {who}: {text.splitlines()[-1]}\n{text}")
+        files = {rank: Path(folder) / f"rank_{rank}.jsonl" for rank in (REFERENCE, *range(world))}
+        return [row for rank, path in files.items() for row in read_rows(path, rank)]
 
 
-def _process(python: str, spec: dict[str, Any], heard: Tell) -> None:
-    """The ranks under the training interpreter."""
-    argv = [python, str(Path(virtual.__file__)), json.dumps(spec)]
+def _play_apart(python: str, play: Play, tell: Callable[[Progress], object]) -> Failure | None:
+    """Play the ranks under the training interpreter."""
+    argv = [python, str(Path(virtual.__file__)), json.dumps(encode(play))]
+    failure = None
     try:
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     except OSError as error:
         raise UsageError(f"{python}: {error.strerror}; set --python to the training interpreter") from None
-    told = False
     with process:
         for line in process.stdout or ():
-            document = json.loads(line)
-            told = told or "error" in document
-            heard(document)
-    if process.returncode and not told:
+            try:
+                progress = decode(Progress, read_json(line, LONGEST_LINE))
+            except DecodeError:  # of the loader's own: it prints where we read
+                continue
+            failure = progress.failure or failure
+            tell(progress)
+    if process.returncode and failure is None:
         raise NodeError(f"{python} ended with {process.returncode}; does it have torch? set --python")
-
-
-def _complaint(error: dict[str, Any]) -> str:
-    """The last line of a rank's traceback first, then the traceback."""
-    text = str(error["error"]).rstrip()
-    who = "alone" if error["rank"] == REFERENCE else f"as rank {error['rank']}"
-    return f"the loader raised {who}: {text.splitlines()[-1]}\n{text}"
+    return failure

@@ -3,48 +3,55 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import gcd
-from typing import Any
 
 from allranks.findings import Finding, Status, Where
+from allranks.text import plural
 
 from .identify import Identity, identify
-from .rows import Audited, Shard, whole
+from .rows import Audited, LoaderRow, Sample, Shard
 
 CHECK = "data-audit"
 Layout = Mapping[int, tuple[str, int]]
-ALIKE = 0.9  # of the smaller of two ranks' samples: from here on they read the same
 
 
-def numbers(ranks: Iterable[int]) -> str:
-    """`0–7, 9`."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+@dataclass(frozen=True)
+class RankCoverage:
+    """What a rank read through a loader, and how many of its samples others read too (`shared`)."""
+
+    loader: str
+    samples: int
+    distinct: int
+    shared: int
+    rank: int
+    node: str
+    local_rank: int
+    batches: int | None
 
 
-def named(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0–7`."""
-    found = list(ranks)
-    return f"rank{'' if len(found) == 1 else 's'} {numbers(found)}"
+@dataclass(frozen=True)
+class LoaderCoverage:
+    """What all ranks read through a loader; `data` and `missing` are None where it is unknown what the data has."""
+
+    loader: str
+    samples: int
+    distinct: int
+    shared: int
+    rank: None
+    repeated: int
+    data: int | None
+    missing: int | None
 
 
-def listed(parts: list[str]) -> str:
-    """`a, b and c`; of many the first three."""
-    if len(parts) > 4:
-        parts = [*parts[:3], f"{len(parts) - 3} more such groups"]
-    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+Coverage = RankCoverage | LoaderCoverage
 
 
-def plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def samples(count: int) -> str:
+    """Write `1 sample`, `32,217 samples`."""
+    return f"{count:,} {plural(count, 'sample')}"
 
 
 @dataclass(frozen=True)
@@ -58,108 +65,157 @@ class Case:
 
     @cached_property
     def shards(self) -> dict[int, Shard]:
+        """Give what each rank read, by rank."""
         return dict(sorted(self.audited.shards.items()))
 
     @cached_property
+    def facts(self) -> LoaderRow:
+        """Give what all ranks' loaders say of themselves; None where they differ."""
+        first, *others = [shard.facts for shard in self.shards.values()]
+        agreed = {
+            name: value for name, value in vars(first).items() if all(getattr(facts, name) == value for facts in others)
+        }
+        return LoaderRow(**agreed)
+
+    @cached_property
     def identity(self) -> Identity:
-        reference = [self.audited.reference] if self.audited.reference else []
-        filled = [s for s in self.shards.values() if s.content or s.index]
-        return identify([*filled, *reference])
+        """Say by what samples are compared."""
+        filled = [shard for shard in self.shards.values() if shard.content or shard.index]
+        if self.audited.reference:
+            filled.append(self.audited.reference)
+        return identify(filled)
 
     @cached_property
-    def keys(self) -> dict[int, list[Any]]:
-        """What tells each rank's samples apart; ranks without samples have an empty list."""
-        return {rank: self._keys_of(shard) for rank, shard in self.shards.items()}
+    def counts(self) -> dict[int, Counter[Sample]]:
+        """Count how often each rank read each sample."""
+        return {rank: Counter(self.keys(shard)) for rank, shard in self.shards.items()}
 
-    def _keys_of(self, shard: Shard) -> list[Any]:
-        return shard.index if self.identity.key == "index" else list(shard.content)
-
-    @cached_property
-    def counts(self) -> dict[int, Counter[Any]]:
-        return {rank: Counter(keys) for rank, keys in self.keys.items()}
+    def keys(self, shard: Shard) -> list[Sample]:
+        """List what tells a rank's samples apart."""
+        return shard.index if self.identity.key == "index" else [*shard.content]
 
     @cached_property
-    def total(self) -> Counter[Any]:
-        """How often each sample was read by all ranks together."""
-        found: Counter[Any] = Counter()
+    def total(self) -> Counter[Sample]:
+        """Count how often each sample was read by all ranks."""
+        total: Counter[Sample] = Counter()
         for count in self.counts.values():
-            found.update(count)
-        return found
+            total.update(count)
+        return total
 
     @cached_property
-    def due(self) -> Counter[Any] | None:
-        """How often each sample is in the data, by a single rank's pass; None without one, or if nothing fits."""
+    def due(self) -> Counter[Sample] | None:
+        """Count how often each sample is in the data, by a single rank's pass; None without one, or if nothing fits."""
         reference = self.audited.reference
         if reference is None or not reference.complete:
             return None
-        count = Counter(self._keys_of(reference))
+        count = Counter(self.keys(reference))
         common = reduce(gcd, count.values(), 0) or 1  # a pass in which every worker reads everything
-        found = Counter({key: number // common for key, number in count.items()})
-        return found if not self.total or any(key in found for key in self.total) else None
+        if self.total and not any(key in count for key in self.total):
+            return None
+        return Counter({key: number // common for key, number in count.items()})
+
+    @property
+    def missing(self) -> int | None:
+        """Count the samples that no rank read; None where it is unknown what the data has."""
+        return None if self.due is None else len(self.due.keys() - self.total.keys())
 
     @cached_property
     def reads(self) -> int:
+        """Count the samples that were read."""
         return self.total.total()
+
+    def owed(self, key: Sample) -> int:
+        """Say how often a sample is to be read: once, or as often as the data repeats it."""
+        return max(1, self.due[key]) if self.due else 1
 
     @cached_property
     def repeated(self) -> int:
-        """Reads beyond the first of a sample; where the data itself repeats samples, beyond those."""
-        due = self.due or Counter()
-        return sum(max(0, number - max(1, due[key])) for key, number in self.total.items())
+        """Count the reads beyond those that are due."""
+        return sum(max(0, number - self.owed(key)) for key, number in self.total.items())
 
     @cached_property
-    def shared(self) -> dict[Any, list[int]]:
-        """Samples that several ranks read, more often than the data has them, and by whom."""
-        readers: dict[Any, list[int]] = {}
+    def shared(self) -> dict[Sample, list[int]]:
+        """Give the samples that more ranks read than the data has them, and which ranks."""
+        readers: dict[Sample, list[int]] = {}
         for rank, count in self.counts.items():
             for key in count:
                 readers.setdefault(key, []).append(rank)
-        due = self.due or Counter()
-        return {key: ranks for key, ranks in readers.items() if len(ranks) > max(1, due[key])}
+        return {key: ranks for key, ranks in readers.items() if len(ranks) > self.owed(key)}
 
     @property
     def within(self) -> int:
-        """Reads of a sample that the same rank had read already."""
-        return sum(count.total() - len(count) for count in self.counts.values())
+        """Count the reads of a sample that the same rank had read already."""
+        return self.reads - sum(map(len, self.counts.values()))
 
     @cached_property
     def complete(self) -> bool:
+        """Tell whether all ranks' first epochs were hashed to their ends."""
         return all(shard.complete for shard in self.shards.values())
 
-    def fact(self, name: str) -> Any:
-        """What all ranks' loaders say of themselves; None where they differ."""
-        found = [shard.facts.get(name) for shard in self.shards.values()]
-        return found[0] if all(one == found[0] for one in found) else None
-
-    @property
+    @cached_property
     def batch(self) -> int:
-        return max([whole(s.facts.get("batch")) or 1 for s in self.shards.values()] + [1])
+        """Give the largest batch of a rank."""
+        return max(shard.facts.batch or 1 for shard in self.shards.values())
 
     @property
     def iterable(self) -> bool:
-        return any(s.facts.get("style") == "iterable" for s in self.shards.values())
+        """Tell whether a dataset is a stream."""
+        return any(shard.facts.style == "iterable" for shard in self.shards.values())
+
+    @property
+    def surplus(self) -> int | None:
+        """Count the reads an epoch beyond the data's samples, by the samplers' own figures.
+
+        Negative where they drop the rest; None where they do not share one dataset out."""
+        facts = self.facts
+        if facts.replicas != self.world or facts.sampler_len is None or facts.dataset_len is None:
+            return None
+        return facts.sampler_len * self.world - facts.dataset_len
 
     @cached_property
     def evaluation(self) -> bool:
-        """Read without gradients throughout: often every rank is meant to read all of it."""
-        return all(not s.training for s in self.shards.values() if s.noted) and bool(self.reads)
+        """Tell whether it was read without gradients throughout: often every rank is meant to read all of it."""
+        return self.reads > 0 and not any(shard.training for shard in self.shards.values() if shard.noted)
 
     @property
     def span(self) -> str:
-        """`the first 10 batches`, or `the epoch`."""
+        """Write `the first 10 batches`, or `the epoch`."""
         if self.complete:
             return "the epoch"
-        number = max((shard.noted for shard in self.shards.values()), default=0)
-        return f"the first {number:,} batches" if number != 1 else "the first batch"
+        noted = max(shard.noted for shard in self.shards.values())
+        return "the first batch" if noted == 1 else f"the first {noted:,} batches"
 
-    def finding(self, id: str, status: Status, message: str, remedy: str = "", rank: int | None = None,
-                evidence: tuple[str, ...] = ()) -> Finding:  # fmt: skip
-        """A finding about this loader; faults of an evaluation loader are warnings."""
+    def finding(
+        self,
+        id: str,
+        status: Status,
+        message: str,
+        remedy: str = "",
+        rank: int | None = None,
+        evidence: tuple[str, ...] = (),
+    ) -> Finding:
+        """Make a finding about this loader; faults of an evaluation loader are warnings."""
         if self.evaluation and status == "fail":
-            status, message = "warn", f"{message} (read without gradients: harmless if it evaluates)"
-        text = message if self.sole else f"loader of {self.audited.name}: {message}"
-        return Finding(id, status, text, remedy, Where(rank=rank), evidence or (self.identity.why,), CHECK)
+            status = "warn"
+            message = f"{message} (read without gradients: harmless if it evaluates)"
+        if not self.sole:
+            message = f"loader of {self.audited.name}: {message}"
+        return Finding(id, status, message, remedy, Where(rank=rank), evidence or (self.identity.why,), CHECK)
 
     def place(self, rank: int) -> tuple[str, int]:
-        """Node and local rank; without a layout all are on one node."""
+        """Give node and local rank; without a layout all are on one node."""
         return self.layout.get(rank, ("", rank))
+
+    def coverage(self) -> list[Coverage]:
+        """Make a row a rank, and one of all ranks."""
+        rows: list[Coverage] = []
+        for rank, count in self.counts.items():
+            node, local_rank = self.place(rank)
+            also = sum(key in self.shared for key in count)
+            length = self.shards[rank].length
+            rows.append(
+                RankCoverage(self.audited.name, count.total(), len(count), also, rank, node, local_rank, length)
+            )
+        data = None if self.due is None else len(self.due)
+        samples = (self.reads, len(self.total), len(self.shared))
+        return [*rows, LoaderCoverage(self.audited.name, *samples, None, self.repeated, data, self.missing)]

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from .rows import Shard
+from .rows import Sample, Shard
 
-Key = Literal["index", "content", "none"]
 FEW = 3  # distinct labels or contents below which equality says nothing
+MANY = 8  # reads from which on FEW contents are no accident
 
 
 @dataclass(frozen=True)
 class Identity:
     """`key` is what tells one sample from another; `same` whether all ranks hold the same dataset, None: unknown."""
 
-    key: Key
+    key: Literal["index", "content", "none"]
     same: bool | None
     why: str
 
 
 def identify(shards: Sequence[Shard]) -> Identity:
-    """Looks at what the ranks' samples have in common under the same index.
+    """Compare what the ranks' samples have in common under the same index.
 
     The same index with the same content: one dataset. With other content but the same labels: one dataset, changed
     at random as it is read. With other content and other labels: each rank has a dataset of its own."""
@@ -33,54 +33,48 @@ def identify(shards: Sequence[Shard]) -> Identity:
         same = _same_by_holdings(shards)
     if same is False:
         return Identity("content", False, "each rank has a dataset of its own: compared by content")
-    if same is None:
-        return Identity("index", None, "compared by index")
-    return Identity("index", True, "compared by the sampler's index")
+    return Identity("index", same, "compared by the sampler's index" if same else "compared by index")
 
 
 def _by_content(shards: Sequence[Shard]) -> Identity:
-    distinct = {one for shard in shards for one in shard.content}
-    reads = sum(len(shard.content) for shard in shards)
-    if len(distinct) < FEW and reads > 8:
-        return Identity("none", None, f"{reads} samples have only {len(distinct)} different contents")
+    contents = [content for shard in shards for content in shard.content]
+    distinct = len(set(contents))
+    if distinct < FEW and len(contents) > MANY:
+        return Identity("none", None, f"{len(contents)} samples have only {distinct} different contents")
     return Identity("content", None, "compared by content")
 
 
 def _same_at_index(shards: Sequence[Shard]) -> bool | None:
-    """Compares contents that two ranks read under the same index; None where no index was read twice."""
-    first: dict[Any, tuple[int, str, str | None]] = {}
-    equal = parts = pairs = 0
-    labels = set()
+    """Compare contents that two ranks read under the same index; None where no index was read twice."""
+    first: dict[Sample, tuple[int, str, str | None]] = {}
+    labels: set[str | None] = set()
+    pairs = 0
+    equal_contents = 0
+    equal_labels = 0
     for shard in shards:
-        if not shard.paired:
+        if len(shard.index) != len(shard.content):
             continue
-        for index, content, part in zip(shard.index, shard.content, shard.part, strict=False):
-            rank, other, label = first.setdefault(index, (shard.rank, content, part))
+        for index, content, label in zip(shard.index, shard.content, shard.part, strict=False):
+            rank, first_content, first_label = first.setdefault(index, (shard.rank, content, label))
             if rank != shard.rank:
                 pairs += 1
-                equal += other == content
-                parts += part is not None and part == label
-                labels.add(part)
+                equal_contents += first_content == content
+                equal_labels += label is not None and label == first_label
+                labels.add(label)
     if not pairs:
         return None
-    if 2 * equal >= pairs:
+    if 2 * equal_contents >= pairs:
         return True
     if len(labels - {None}) < FEW - 1:
-        return None if labels != {None} else _without_labels(shards)
-    return 10 * parts >= 9 * pairs
-
-
-def _without_labels(shards: Sequence[Shard]) -> bool | None:
-    """Fractions alone, and all differ: own datasets or augmentation; what the datasets hold decides."""
-    found = _same_by_holdings(shards)
-    lengths = {shard.facts.get("dataset_len") for shard in shards}
-    return False if found is None and len(lengths) > 1 else found
+        return None
+    return 10 * equal_labels >= 9 * pairs
 
 
 def _same_by_holdings(shards: Sequence[Shard]) -> bool | None:
-    """Compares the lists, arrays and index sets that the datasets hold; None where some hold none."""
-    lengths = {shard.facts.get("dataset_len") for shard in shards}
-    if len(lengths) > 1:
+    """Compare the lists, arrays and index sets that the datasets hold; None where some hold none."""
+    if len({shard.facts.dataset_len for shard in shards}) > 1:
         return False
-    found = {shard.facts.get("identity") for shard in shards}
-    return None if found & {None, ""} else len(found) == 1
+    identities = {shard.facts.identity for shard in shards}
+    if identities & {None, ""}:
+        return None
+    return len(identities) == 1

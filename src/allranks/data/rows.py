@@ -2,79 +2,181 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-Row = Mapping[str, Any]
+from allranks.protocol.codec import DecodeError, decode, read_json
+
 REFERENCE = -1  # the rank under which the pass of a single rank is kept
-KINDS = ("data-rank", "data-loader", "data-batch", "data-epoch", "data-end")
+LONGEST_ROW = 64 << 20  # bytes; the probe notes 4096 samples of a batch at most
+NAME_LENGTH = 80  # characters of a dataset's class in messages
+
+Sample = int | str | None  # an index or a content's hash; None where the sampler gave no index
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is, as its environment says."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    world: int | None = None
+    node: int | None = None
+
+
+class RankRow(Place):
+    """A rank that carries the probe."""
+
+
+@dataclass(frozen=True)
+class LoaderRow(Place):
+    """A loader of a rank, as it describes itself; None where it does not say."""
+
+    loader: int = 0
+    class_: str = ""
+    module: str = ""
+    dataset: str = "?"
+    style: str = ""  # "map" or "iterable"
+    loader_len: int | None = None
+    dataset_len: int | None = None
+    identity: str | None = None
+    batch: int | None = None
+    drop_last: bool | None = None
+    workers: int | None = None
+    sampler: str = ""
+    sampler_len: int | None = None
+    replicas: int | None = None
+    sampler_rank: int | None = None
+    shuffle: bool | None = None
+    replacement: bool | None = None
+    has_set_epoch: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """Give the class of the dataset, fit to be printed."""
+        return "".join(letter for letter in self.dataset if letter.isprintable())[:NAME_LENGTH]
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """A batch of the first epoch: `hash` of each sample, and of its `part` that augmentation leaves alone.
+
+    A `part` of "hash" is the whole sample."""
+
+    rank: int | None = None
+    loader: int = 0
+    n: int = 0
+    grad: bool = True
+    index: tuple[Sample, ...] | None = None
+    hash: tuple[str, ...] = ()
+    part: str | tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """The begin of an epoch: what set_epoch had set, and a hash of the first batch's order."""
+
+    rank: int | None = None
+    loader: int = 0
+    epoch: int = 0
+    set_to: object = None
+    order: str = ""
+
+
+@dataclass(frozen=True)
+class EndRow:
+    """The end of an epoch, after so many batches."""
+
+    rank: int | None = None
+    loader: int = 0
+    epoch: int = 0
+    batches: int | None = None
+
+
+Row = RankRow | LoaderRow | BatchRow | EpochRow | EndRow
+KINDS: Mapping[object, type[Row]] = {
+    "data-rank": RankRow,
+    "data-loader": LoaderRow,
+    "data-batch": BatchRow,
+    "data-epoch": EpochRow,
+    "data-end": EndRow,
+}
+
+
+def read_row(line: bytes, rank: int | None = None) -> Row | None:
+    """Read a row, as one of `rank` where that is given; None for a line that is no row."""
+    try:
+        value = read_json(line, LONGEST_ROW)
+        if not isinstance(value, dict) or value.get("kind") not in KINDS:
+            return None
+        row = decode(KINDS[value["kind"]], value)
+    except (DecodeError, TypeError):  # TypeError: the kind is a list or an object
+        return None
+    return row if rank is None else replace(row, rank=rank)
 
 
 @dataclass
 class Shard:
     """What one rank read through one loader: its first epoch, and how the later ones began.
 
-    `index` has None in it where the sampler gave no index; `batches` is the length of the first epoch, None where
-    it did not end; `noted` is how many batches were hashed; `orders` has (epoch, what set_epoch set, order's hash).
+    `batches` is the length of the first epoch, None where it did not end; `sizes` are those of the hashed batches.
     """
 
     rank: int
-    facts: dict[str, Any] = field(default_factory=dict)
-    index: list[Any] = field(default_factory=list)
+    loader: LoaderRow | None = None
+    index: list[Sample] = field(default_factory=list)
     content: list[str] = field(default_factory=list)
     part: list[str | None] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     batches: int | None = None
-    one_piece: bool = False
     training: bool = True
-    orders: list[tuple[int, Any, str]] = field(default_factory=list)
+    orders: list[EpochRow] = field(default_factory=list)
+
+    @property
+    def facts(self) -> LoaderRow:
+        """Give what the loader says of itself."""
+        return self.loader or LoaderRow()
 
     @property
     def noted(self) -> int:
+        """Count the batches that were hashed."""
         return len(self.sizes)
 
     @property
     def complete(self) -> bool:
-        """The whole first epoch was hashed."""
-        return self.batches is not None and self.batches == self.noted
+        """Tell whether the first epoch was hashed to its end."""
+        return self.batches == self.noted
 
     @property
     def length(self) -> int | None:
-        """Batches an epoch: counted where the epoch ended, else as the loader says, but for iterable datasets."""
-        if self.batches is not None:
-            return self.batches
-        return whole(self.facts.get("loader_len")) if self.facts.get("style") == "map" else None
+        """Count the batches of an epoch: those seen where it ended, else as a map-style loader says."""
+        if self.batches is None and self.facts.style == "map":
+            return self.facts.loader_len
+        return self.batches
 
     @property
     def indexed(self) -> bool:
-        return bool(self.index) and all(one is not None for one in self.index)
+        """Tell whether the sampler gave an index for each sample."""
+        return bool(self.index) and None not in self.index
 
-    @property
-    def paired(self) -> bool:
-        """Each index has its content's hash beside it."""
-        return self.indexed and len(self.index) == len(self.content)
-
-    def add(self, row: Row) -> None:
-        """Takes in one of the rank's rows."""
-        kind = row.get("kind")
-        if kind == "data-loader":
-            self.facts = dict(row)
-        elif kind == "data-batch":
-            hashes = texts(row.get("hash"))
-            index = row.get("index")
-            self.content += hashes
-            known = [one if isinstance(one, (int, str)) else None for one in index] if isinstance(index, list) else None
-            self.index += [None] * len(hashes) if known is None else known
-            part = row.get("hash") if row.get("part") == "hash" else row.get("part")
-            self.part += texts(part) if isinstance(part, list) else [None] * len(hashes)
-            self.sizes.append(whole(row.get("n")) or 0)
-            self.one_piece = self.one_piece or bool(row.get("one_piece"))
-            self.training = self.training and bool(row.get("grad", True))
-        elif kind == "data-epoch":
-            self.orders.append((whole(row.get("epoch")) or 0, row.get("set_to"), str(row.get("order"))))
-        elif kind == "data-end" and row.get("epoch") == 0:
-            self.batches = whole(row.get("batches"))
+    def add(self, row: LoaderRow | BatchRow | EpochRow | EndRow) -> None:
+        """Take in one of the rank's rows."""
+        if isinstance(row, LoaderRow):
+            self.loader = row
+        elif isinstance(row, EpochRow):
+            self.orders.append(row)
+        elif isinstance(row, EndRow):
+            if row.epoch == 0:
+                self.batches = row.batches
+        else:
+            part = row.hash if row.part == "hash" else row.part
+            unknown = (None,) * len(row.hash)
+            self.content += row.hash
+            self.index += unknown if row.index is None else row.index
+            self.part += part if isinstance(part, tuple) else unknown
+            self.sizes.append(row.n)
+            self.training = self.training and row.grad
 
 
 @dataclass
@@ -86,52 +188,37 @@ class Audited:
     reference: Shard | None = None
 
 
-def whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def texts(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-
-
-def dataset_name(row: Row) -> str:
-    """The class of a loader's dataset, fit to be printed."""
-    return "".join(c for c in str(row.get("dataset", "?")) if c.isprintable())[:80]
-
-
-def gather(rows: Iterable[Row]) -> tuple[dict[int, Row], list[Audited]]:
-    """(the ranks that carried the probe, the loaders).
+def gather(rows: Iterable[Row]) -> tuple[dict[int, Place], list[Audited]]:
+    """Give (the ranks that carried the probe, the loaders).
 
     Loaders of two ranks are the same one where they are the n-th with that class of dataset: a rank that has one
-    loader more than the others, say for evaluation, puts nothing out of step. A loader like an earlier one in all
-    that is known of it is that one, made anew for the next epoch."""
-    ranks: dict[int, Row] = {}
+    loader more than the others, say for evaluation, puts nothing out of step. A loader that describes itself as an
+    earlier one does is that one, made again for the next epoch."""
+    ranks: dict[int, Place] = {}
     shards: dict[tuple[int, int], Shard] = {}
     for row in rows:
-        rank = whole(row.get("rank"))
-        rank = 0 if rank is None else rank
-        if row.get("kind") == "data-rank":
-            ranks[rank] = row
-        elif row.get("kind") in KINDS:
-            key = (rank, whole(row.get("loader")) or 0)
-            shards.setdefault(key, Shard(rank)).add(row)
-    found: dict[tuple[str, int], Audited] = {}
-    count: dict[tuple[int, str], int] = {}
-    known: dict[tuple[int, str], Shard] = {}
+        rank = row.rank or 0
+        if isinstance(row, Place):
+            ranks.setdefault(rank, row)
+        if not isinstance(row, RankRow):
+            shards.setdefault((rank, row.loader), Shard(rank)).add(row)
+    loaders: dict[tuple[str, int], Audited] = {}
+    loaders_of: Counter[tuple[int, str]] = Counter()
+    first_alike: dict[tuple[int, LoaderRow], Shard] = {}
     for (rank, _), shard in sorted(shards.items()):
-        facts = repr(sorted((name, value) for name, value in shard.facts.items() if name != "loader"))
-        earlier = known.setdefault((rank, facts), shard)
-        if earlier is not shard and shard.facts:
-            later = 1 + max([number for number, _, _ in earlier.orders], default=0)
-            earlier.orders += [(number + later, set_to, order) for number, set_to, order in shard.orders]
+        earlier = first_alike.setdefault((rank, replace(shard.facts, loader=0)), shard)
+        if earlier is not shard and shard.loader is not None:
+            later = 1 + max((order.epoch for order in earlier.orders), default=0)
+            earlier.orders += [replace(order, epoch=order.epoch + later) for order in shard.orders]
             continue
-        dataset = dataset_name(shard.facts)
-        nth = count[rank, dataset] = count.get((rank, dataset), 0) + 1
-        one = found.setdefault((dataset, nth), Audited(dataset if nth == 1 else f"{dataset} ({nth})", {}))
+        dataset = shard.facts.name
+        loaders_of[rank, dataset] += 1
+        nth = loaders_of[rank, dataset]
+        audited = loaders.setdefault((dataset, nth), Audited(dataset if nth == 1 else f"{dataset} ({nth})", {}))
         if rank == REFERENCE:
-            one.reference = shard
+            audited.reference = shard
         else:
-            one.shards[rank] = shard
-        ranks.setdefault(rank, {})
+            audited.shards[rank] = shard
+        ranks.setdefault(rank, Place())
     ranks.pop(REFERENCE, None)
-    return ranks, [one for one in found.values() if one.shards]
+    return ranks, [audited for audited in loaders.values() if audited.shards]

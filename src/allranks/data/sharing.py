@@ -2,159 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable
 
 from allranks.findings import Finding
+from allranks.text import format_percent, format_ranges, format_ranks, join_words
 
-from .case import ALIKE, Case, listed, named, plural
-from .rows import whole
+from .case import Case, samples
+from .rows import Sample
 
 SHARD = "use DistributedSampler(dataset), or shard the stream by the global rank (RANK of WORLD_SIZE)"
 BY_RANK = (
     "shard by the global rank: num_replicas=dist.get_world_size(), rank=dist.get_rank() (RANK, not LOCAL_RANK); "
     "right as it is only if these ranks are one model-parallel group"
 )
+ALIKE = 0.9  # of the smaller of two ranks' samples: from here on they read the same
 MANY = 0.02  # of all reads: from here on contents that two ranks share are no coincidence of the data
+GROUPS = 64  # with which a rank's samples are compared
+GROUPS_NAMED = 4
 
 
 def sharing(case: Case) -> Finding | None:
-    """The one sentence that says how the ranks' samples overlap; None where they do not."""
+    """Say in one sentence how the ranks' samples overlap; None where they do not."""
     if len(case.shards) < 2 or case.identity.key == "none":
         return None
     if case.shared and not padded(case):
-        return same(case) or overlap(case)
-    return twice(case) or unshrunk(case)
+        return _same(case) or _overlap(case)
+    return _twice(case) or _unshrunk(case)
+
+
+# -- padding -------------------------------------------------------------------------------------------
 
 
 def padded(case: Case) -> int:
-    """Reads that only fill up the last batches; 0 where there are none, or repetition has another reason."""
-    if case.repeated <= 0:
-        return 0
-    if case.repeated <= allowance(case):
+    """Count reads that only fill up the last batches; 0 where there are none, or repetition has another reason."""
+    if 0 < case.repeated <= _allowance(case) or (case.complete and _repeats_in_last_batches(case)):
         return case.repeated
-    return case.repeated if case.complete and in_last_batches(case) else 0
+    return 0
 
 
-def allowance(case: Case) -> int:
-    """How many samples the ranks' DistributedSamplers repeat, by their own figures."""
-    each, data = whole(case.fact("sampler_len")), whole(case.fact("dataset_len"))
-    if case.fact("replicas") != case.world or each is None or data is None or case.identity.same is False:
+def _allowance(case: Case) -> int:
+    """Count the samples that the ranks' DistributedSamplers repeat, by their own figures."""
+    surplus = case.surplus
+    if surplus is None or case.identity.same is False:
         return 0
-    extra = each * case.world - data
-    return extra if 0 <= extra < max(case.world, case.world * case.batch) else 0
+    return surplus if 0 <= surplus < max(case.world, case.world * case.batch) else 0
 
 
-def in_last_batches(case: Case) -> bool:
-    """Whether all repeated reads but the first are in some rank's last batch, and few."""
-    if case.repeated >= case.world * case.batch or any(0 < s.noted < 2 for s in case.shards.values()):
+def _repeats_in_last_batches(case: Case) -> bool:
+    """Tell whether all repeated reads but the first are in some rank's last batch, and few."""
+    if case.repeated >= case.world * case.batch or any(shard.noted == 1 for shard in case.shards.values()):
         return False
-    last: dict[object, int] = {}
-    for rank, shard in case.shards.items():
-        size = shard.sizes[-1] if shard.sizes else 0
-        for key in case.keys[rank][-size:] if size else []:
-            last[key] = last.get(key, 0) + 1
-    due: Mapping[object, int] = case.due or {}
-    return all(last.get(k, 0) >= n - max(1, due.get(k, 1)) for k, n in case.total.items() if n > 1)
+    last: Counter[Sample] = Counter()
+    for shard in case.shards.values():
+        if shard.sizes and shard.sizes[-1]:
+            last.update(case.keys(shard)[-shard.sizes[-1] :])
+    return all(last[key] >= number - case.owed(key) for key, number in case.total.items() if number > 1)
 
 
-def alike(case: Case) -> list[list[int]]:
-    """Ranks with (nearly) the same samples, in groups; ranks without samples are left out."""
-    exact: dict[frozenset[object], list[int]] = {}
+# -- the same samples ----------------------------------------------------------------------------------
+
+
+def _same(case: Case) -> Finding | None:
+    """Name ranks that read the same samples: all of them, those of a node, those with one local rank, or some."""
+    groups = _alike(case)
+    repeating = [group for group in groups if len(group) > 1]
+    if not repeating:
+        return None
+    drawn = ", drawn with replacement from the same seed" if case.facts.replacement else ""
+    if len(groups) == 1:
+        if not drawn and len({tuple(case.keys(shard)) for shard in case.shards.values()}) > 1:
+            drawn = ", each shuffled differently"
+        text = f"all {len(groups[0])} ranks read the same samples{drawn}: the loader is not sharded"
+        return case.finding("data-not-sharded", "fail", text, SHARD)
+    who = _each(repeating, " among themselves")
+    why = ""
+    if len(repeating) == len(groups):
+        by_node: dict[str, list[int]] = {}
+        for rank in (rank for group in groups for rank in group):
+            by_node.setdefault(case.place(rank)[0], []).append(rank)
+        if all(len({case.place(rank)[1] for rank in group}) == 1 for group in groups):
+            who = _each(by_node.values())
+            why = ": the loader shards by local rank"
+        elif all(len({case.place(rank)[0] for rank in group}) == 1 for group in groups):
+            why = ": the loader splits by node only"
+    return case.finding("data-same-samples", "fail", f"{who} read the same samples{drawn}{why}", BY_RANK)
+
+
+def _alike(case: Case) -> list[list[int]]:
+    """Group ranks with (nearly) the same samples; ranks without samples are left out."""
+    exact: dict[frozenset[Sample], list[int]] = {}
     for rank, count in case.counts.items():
         if count:
             exact.setdefault(frozenset(count), []).append(rank)
-    groups: list[tuple[frozenset[object], list[int]]] = []
+    groups: dict[frozenset[Sample], list[int]] = {}
     for keys, ranks in exact.items():
-        for at, (other, members) in enumerate(groups[:64]):
+        alike = keys
+        for other in list(groups)[:GROUPS]:
             if len(keys & other) >= ALIKE * min(len(keys), len(other)):
-                groups[at] = (other, [*members, *ranks])
+                alike = other
                 break
-        else:
-            groups.append((keys, list(ranks)))
-    return [sorted(members) for _, members in groups]
+        groups.setdefault(alike, []).extend(ranks)
+    return [sorted(ranks) for ranks in groups.values()]
 
 
-def same(case: Case) -> Finding | None:
-    """Ranks that read the same samples: all of them, those of a node, those with one local rank, or some."""
-    groups = alike(case)
-    several = [group for group in groups if len(group) > 1]
-    if not several:
-        return None
-    drawn = ", drawn with replacement from the same seed" if case.fact("replacement") is True else ""
-    if len(groups) == 1:
-        orders = {tuple(keys) for keys in case.keys.values()}
-        drawn = drawn or (", each shuffled differently" if len(orders) > 1 else "")
-        text = f"all {len(groups[0])} ranks read the same samples{drawn}: the loader is not sharded"
-        return case.finding("data-not-sharded", "fail", text, SHARD)
-    places = [[case.place(rank) for rank in group] for group in groups]
-    nodes = [{node for node, _ in group} for group in places]
-    locals_ = [{local for _, local in group} for group in places]
-    if len(several) == len(groups) and all(len(one) == 1 for one in locals_):
-        by_node: dict[str, list[int]] = {}
-        for group in groups:
-            for rank in group:
-                by_node.setdefault(case.place(rank)[0], []).append(rank)
-        text = f"{_each(list(by_node.values()))} read the same samples{drawn}: the loader shards by local rank"
-        return case.finding("data-same-samples", "fail", text, BY_RANK)
-    if len(several) == len(groups) and all(len(one) == 1 for one in nodes):
-        text = f"{_each(groups, ' among themselves')} read the same samples{drawn}: the loader splits by node only"
-        return case.finding("data-same-samples", "fail", text, BY_RANK)
-    text = f"{_each(several, ' among themselves')} read the same samples{drawn}"
-    return case.finding("data-same-samples", "fail", text, BY_RANK)
-
-
-def _each(groups: list[list[int]], more: str = "") -> str:
-    """`ranks 0–7 and 8–15`."""
+def _each(groups: Iterable[list[int]], more: str = "") -> str:
+    """Write `ranks 0-7 and 8-15`; of one group the whole, without `more`."""
     first, *others = groups
-    return listed([named(first), *(named(group).split(" ", 1)[1] for group in others)]) + (more if others else "")
+    if not others:
+        return format_ranks(first)
+    return join_words([format_ranks(first), *map(format_ranges, others)], limit=GROUPS_NAMED) + more
 
 
-def overlap(case: Case) -> Finding | None:
-    """Samples that several ranks happen to read."""
-    number, indexed = len(case.shared), case.identity.key == "index"
-    if not indexed and case.due is None and number <= max(MANY, 3 * case.within / case.reads) * len(case.total):
+def _overlap(case: Case) -> Finding | None:
+    """Describe samples that several ranks happen to read."""
+    facts = case.facts
+    number = len(case.shared)
+    if case.identity.key == "index":
+        expected: float = _allowance(case)
+    else:
+        expected = 0 if case.due is not None else max(MANY, 3 * case.within / case.reads) * len(case.total)
+    if number <= expected:
         return None
-    if indexed and number <= allowance(case):
-        return None
-    first = sorted({rank for ranks in list(case.shared.values())[:64] for rank in ranks})
-    share = f"{100 * number / len(case.total):.0f} % of {plural(len(case.total), 'sample')} in {case.span}"
-    whole_data, data = case.fact("sampler_len"), case.fact("dataset_len")
-    if case.fact("replacement") is True or (indexed and case.within):
+    if facts.replacement or (case.identity.key == "index" and case.within):
         why = "each rank draws with replacement from all of the data, and they overlap by chance"
-    elif whole_data is not None and whole_data == data and case.identity.same is not False:
-        why = f"each rank goes through all {data:,} samples, shuffled differently: the loader is not sharded"
+    elif facts.sampler_len is not None and facts.sampler_len == facts.dataset_len and case.identity.same is not False:
+        why = (
+            f"each rank goes through all {facts.dataset_len:,} samples, shuffled differently: the loader is not sharded"
+        )
     elif case.complete and case.repeated >= 0.8 * (len(case.shards) - 1) * len(case.total):
         why = "each rank reads all of the data, in an order of its own: the loader is not sharded"
     else:
         why = "they overlap by chance: the ranks do not agree on one order, or draw on their own"
-    text = f"{named(first)} read samples that others read too ({share}): {why}"
+    first = {rank for ranks in list(case.shared.values())[:GROUPS] for rank in ranks}
+    share = f"{format_percent(number / len(case.total))} of {samples(len(case.total))} in {case.span}"
+    text = f"{format_ranks(first)} read samples that others read too ({share}): {why}"
     return case.finding("data-overlap", "fail", text, SHARD + ", with one seed on all ranks")
 
 
-def twice(case: Case) -> Finding | None:
-    """Datasets that are already a rank's share, and a sampler that shares them out again; by figures alone."""
-    if case.due is not None or (whole(case.fact("replicas")) or 1) == 1 or case.identity.same is not False:
+# -- by the loaders' own figures -----------------------------------------------------------------------
+
+
+def _twice(case: Case) -> Finding | None:
+    """Find datasets that are already a rank's share, and a sampler that shares them out again."""
+    facts = case.facts
+    identities = {shard.facts.identity for shard in case.shards.values()}
+    if case.due is not None or case.identity.same is not False or (facts.replicas or 1) == 1:
         return None
-    held = {shard.facts.get("identity") for shard in case.shards.values()}
-    each, data = whole(case.fact("sampler_len")), whole(case.fact("dataset_len"))
-    if each is None or data is None or held & {None, ""} or len(held) < len(case.shards):
+    if identities & {None, ""} or len(identities) < len(case.shards):
+        return None
+    if facts.sampler_len is None or facts.dataset_len is None:
         return None
     text = (
-        f"sharded twice: each rank holds a dataset of its own with {data:,} samples, and its sampler takes "
-        f"{each:,} of them, one in {case.fact('replicas')}: the rest is read by nobody"
+        f"sharded twice: each rank holds a dataset of its own with {samples(facts.dataset_len)}, and its sampler takes "
+        f"{facts.sampler_len:,} of them, one in {facts.replicas}: the rest is read by nobody"
     )
     return case.finding("data-sharded-twice", "fail", text, "keep one of the two: the split dataset or the sampler")
 
 
-def unshrunk(case: Case) -> Finding | None:
-    """A sampler as long as the dataset, on every rank."""
-    each, data = whole(case.fact("sampler_len")), whole(case.fact("dataset_len"))
-    if case.complete or each is None or each != data or case.iterable:
+def _unshrunk(case: Case) -> Finding | None:
+    """Find a sampler as long as the dataset, on every rank."""
+    facts = case.facts
+    data = facts.dataset_len
+    if case.complete or case.iterable or data is None or facts.sampler_len != data:
         return None
-    if case.identity.same is False or case.fact("replicas") == case.world:
+    if case.identity.same is False or facts.replicas == case.world:
         return None
-    if case.fact("replacement") is True:
-        text = f"each of {case.world} ranks draws {each:,} samples of all {data:,}: they overlap by chance"
+    if facts.replacement:
+        text = f"each of {case.world} ranks draws {data:,} samples of all {data:,}: they overlap by chance"
         return case.finding("data-overlap", "warn", text, SHARD)
     if case.identity.same is None:
         text = f"each rank reads all {data:,} samples of its dataset; whether these are one dataset could not be seen"
@@ -164,20 +179,3 @@ def unshrunk(case: Case) -> Finding | None:
         f"{data:,} samples"
     )
     return case.finding("data-not-sharded", "fail", text, SHARD)
-
-
-def workers(case: Case) -> Finding | None:
-    """Loader workers of a rank that each read the rank's whole share."""
-    for rank, shard in case.shards.items():
-        number = whole(shard.facts.get("workers")) or 0
-        count = case.counts[rank]
-        if not case.iterable or number < 2 or case.identity.key == "none" or not count:
-            continue
-        if count.total() >= 1.5 * len(count) and case.within >= 0.3 * case.reads:
-            times = min(number, round(count.total() / len(count))) if case.complete else number
-            text = (
-                f"each sample is read {times} times in a rank: its {number} loader workers each read the whole stream"
-            )
-            remedy = "in __iter__ split by torch.utils.data.get_worker_info() too: id of num_workers"
-            return case.finding("data-workers-repeat", "fail", text, remedy, rank)
-    return None

@@ -2,91 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from allranks.findings import Finding
+from allranks.text import align_columns, count_of
 
-from .steps import FORMULA, Asked, Steps
+from .case import Coverage, LoaderCoverage, RankCoverage
+from .steps import FORMULA, Steps, Training
 
 MANY = 16  # ranks shown one by one
+UNKNOWN = "–"
+COVERAGE_COLUMNS = ("rank", "batches", "samples", "distinct", "read by others too", "node")
 
 
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns to the right, but for the last."""
-    widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
-    last = len(head) - 1
-    return [
-        "  ".join(cell if at == last else f"{cell:>{widths[at]}}" for at, cell in enumerate(row)).rstrip()
-        for row in [head, *rows]
-    ]
-
-
-def plan_lines(asked: Asked, rows: Sequence[Steps]) -> list[str]:
-    """The table of `data plan`."""
+def plan_lines(training: Training, rows: Sequence[Steps]) -> list[str]:
+    """Write the table of `data plan`."""
     head = ["nodes", "ranks", "global batch", "exact", "down", "up", "steps", "updates"]
-    timed, predicted = asked.step_time is not None, asked.bandwidth is not None
-    head += ["epoch", f"{asked.epochs} epoch{'' if asked.epochs == 1 else 's'}"] if timed else []
-    head += ["speed-up"] + (["exchange", "efficiency"] if predicted else []) + ["the rest"]
-    lines = []
-    for row in rows:
-        cells = [str(row.nodes), str(row.ranks), f"{row.global_batch:,}", f"{row.exact:,.3f}", f"{row.down:,}",
-                 f"{row.up:,}", f"{row.steps:,}", f"{row.updates:,}"]  # fmt: skip
-        cells += [hours(row.epoch_s), hours(row.total_s)] if timed else []
-        cells.append(f"{row.speedup:.2f}x")
-        if predicted and row.efficiency:
-            low, high = (f"{100 * one:.0f}" for one in row.efficiency)
-            share = f"{low} %" if low == high else f"{low}–{high} %"
-            cells += [f"{row.exchange_s:.3g} s", share]
-        lines.append([*cells, row.rest])
-    kind = "predicted without overlap" if predicted else "ideal: communication costs nothing"
-    found = [f"{asked.samples:,} samples, batch {asked.batch} a rank, rounded {_rounding(asked)}; speed-up {kind}"]
-    return [*found, "", *grid(head, lines), *(["", FORMULA] if predicted else [])]
+    if training.step_time is not None:
+        head += ["epoch", count_of(training.epochs, "epoch")]
+    head.append("speed-up")
+    if training.bandwidth is not None:
+        head += ["exchange", "efficiency"]
+    head.append("the rest")
+    lines = align_columns([head, *(_plan_cells(row) for row in rows)], left=[len(head) - 1])
+    rounded = "up (--pad)" if training.rounding == "pad" else "down (--drop-last)"
+    kind = "ideal: communication costs nothing" if training.bandwidth is None else "predicted without overlap"
+    title = f"{training.samples:,} samples, batch {training.batch} a rank, rounded {rounded}; speed-up {kind}"
+    return [title, "", *lines, *(["", FORMULA] if training.bandwidth is not None else [])]
 
 
-def _rounding(asked: Asked) -> str:
-    return "up (--pad)" if asked.rounding == "pad" else "down (--drop-last)"
+def _plan_cells(row: Steps) -> list[str]:
+    counts = (row.down, row.up, row.steps, row.updates)
+    cells = [str(row.nodes), str(row.ranks), f"{row.global_batch:,}", f"{row.exact:,.3f}"]
+    cells += [f"{count:,}" for count in counts]
+    if row.epoch_s is not None and row.total_s is not None:
+        cells += [hours(row.epoch_s), hours(row.total_s)]
+    cells.append(f"{row.speedup:.2f}x")
+    if row.efficiency is not None:
+        shares = dict.fromkeys(f"{100 * share:.0f}" for share in row.efficiency)
+        cells += [f"{row.exchange_s:.3g} s", f"{'–'.join(shares)} %"]
+    return [*cells, row.rest]
 
 
-def hours(seconds: float | None) -> str:
-    """`11.2 h`, `12.4 min`, `8 s`."""
-    if seconds is None:
-        return "–"
+def hours(seconds: float) -> str:
+    """Write `11.2 h`, `12.4 min`, `8 s`."""
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.3g} s"
+    if seconds >= 60:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds:.3g} s"
 
 
-def coverage_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What each rank read; of many ranks the first and last, and the sum."""
+def coverage_lines(rows: Iterable[Coverage]) -> list[str]:
+    """Write what each rank read; of many ranks the first and last, and the sum."""
     lines: list[str] = []
-    for loader in dict.fromkeys(row["loader"] for row in rows):
-        ranks = [row for row in rows if row["loader"] == loader and row["rank"] is not None]
-        total = next(row for row in rows if row["loader"] == loader and row["rank"] is None)
-        shown = ranks if len(ranks) <= MANY else [*ranks[: MANY // 2], *ranks[-MANY // 2 :]]
-        cells = [_cells(row) for row in shown]
-        if len(ranks) > MANY:
-            cells.insert(MANY // 2, ["…"] * 6)
-        cells.append(["all", "", f"{total['samples']:,}", f"{total['distinct']:,}", f"{total['shared']:,}", ""])
-        lines += [*([""] if lines else []), loader]
-        lines += grid(["rank", "batches", "samples", "distinct", "read by others too", "node"], cells)
-        if total["data"] is not None:
-            share = 100 * (total["data"] - total["missing"]) / (total["data"] or 1)
-            repeats = f"{total['repeated']:,} reads are repeats"
-            lines.append(f"{share:.4g} % of {total['data']:,} samples are read, {repeats}")
+    cells: list[Sequence[str]] = []
+    for row in rows:
+        if isinstance(row, RankCoverage):
+            batches = UNKNOWN if row.batches is None else f"{row.batches:,}"
+            cells.append([str(row.rank), batches, *_counts(row), row.node])
+            continue
+        if len(cells) > MANY:
+            cells[MANY // 2 : -MANY // 2] = [["…"] * len(COVERAGE_COLUMNS)]
+        cells.append(["all", "", *_counts(row), ""])
+        lines += ["", row.loader] if lines else [row.loader]
+        lines += align_columns([COVERAGE_COLUMNS, *cells], left=[len(COVERAGE_COLUMNS) - 1])
+        lines += _share_lines(row)
+        cells = []
     return lines
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    batches = "–" if row["batches"] is None else f"{row['batches']:,}"
-    figures = [f"{row[name]:,}" for name in ("samples", "distinct", "shared")]
-    return [str(row["rank"]), batches, *figures, str(row["node"])]
+def _counts(row: Coverage) -> list[str]:
+    return [f"{count:,}" for count in (row.samples, row.distinct, row.shared)]
 
 
-def finding_lines(found: Sequence[Finding]) -> list[str]:
-    """A sentence each, and what to do."""
+def _share_lines(row: LoaderCoverage) -> list[str]:
+    if row.data is None or row.missing is None:
+        return []
+    share = 100 * (row.data - row.missing) / (row.data or 1)
+    return [f"{share:.4g} % of {row.data:,} samples are read, {row.repeated:,} reads are repeats"]
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """Write a sentence each, and what to do."""
     lines = []
-    for one in found:
-        lines.append(f"{'FAIL' if one.status == 'fail' else one.status:<4} {one.message}  [{one.id}]")
-        lines += [f"     -> {one.remedy}"] if one.remedy and one.status != "ok" else []
+    for finding in findings:
+        status = "FAIL" if finding.status == "fail" else finding.status
+        lines.append(f"{status:<4} {finding.message}  [{finding.id}]")
+        if finding.remedy and finding.status != "ok":
+            lines.append(f"     -> {finding.remedy}")
     return lines

@@ -1,10 +1,10 @@
-"""Plays all ranks of a run on one machine, without GPUs and without a network, to see what each would read.
+"""Play all ranks of a run on one machine, without GPUs and without a network, to see what each would read.
 
-    PYTHON virtual.py JSON       {"loader": "module:function", "world", "local", "jobs", "folder"}
+    PYTHON virtual.py JSON       a Play
 
 One fork a rank after torch is imported, with the rank's environment and torch's `fake` process group: ranks and
-sizes are right, collectives do nothing. Standard library and torch alone: it runs under the training interpreter.
-Standard output gets JSON lines: {"done", "of", "batches"} and, at last, {"error", "rank"} where a rank raised.
+sizes are right, collectives do nothing. Standard library and torch alone, Python 3.8: it runs under the training
+interpreter. Standard output gets a Progress a line, as JSON.
 """
 
 from __future__ import annotations
@@ -20,99 +20,130 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import Any, Callable, NamedTuple  # noqa: UP035  (Python 3.8)
 
 REFERENCE = -1  # the rank of the pass that a single rank makes
 EPOCHS = 2  # the first in full, of the second the first batch
-EVERY = 0.05
+EVERY = 0.05  # seconds
+
+Make = Callable[[], Any]
 
 
-def load_probe() -> Any:
-    """The probe beside this file; nothing else of this folder may shadow the program's modules."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe.py")
-    spec = importlib.util.spec_from_file_location("allranks_data_probe", path)
+class Play(NamedTuple):
+    """What is to be played: `loader` is module:function, `jobs` ranks at a time, notes go to `folder`."""
+
+    loader: str
+    world: int
+    local: int
+    jobs: int
+    folder: str
+    batches: str = "all"
+
+
+class Failure(NamedTuple):
+    """The traceback of a rank that raised."""
+
+    rank: int
+    error: str
+
+
+class Progress(NamedTuple):
+    """How many ranks are done, of how many, and what they have read."""
+
+    done: int
+    of: int
+    batches: int
+    failure: Failure | None = None
+
+
+def import_file(name: str, path: str, register: bool = False) -> ModuleType:
+    """Import one file under a name; nothing else of its folder may shadow the program's modules."""
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
     module = importlib.util.module_from_spec(spec)
+    if register:
+        sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-def find(name: str) -> Callable[[], Any]:
-    """The function that `module:function` or `file.py:function` names."""
+def find(name: str) -> Make:
+    """Import the function that `module:function` or `file.py:function` names."""
     place, _, function = name.rpartition(":")
     if place.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("allranks_audited", place)
-        if spec is None or spec.loader is None:
-            raise ImportError(place)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["allranks_audited"] = module
         sys.path.insert(0, os.path.dirname(os.path.abspath(place)))
-        spec.loader.exec_module(module)
+        value: Any = import_file("allranks_audited", place, register=True)
     else:
-        module = importlib.import_module(place)
-    found: Any = module
+        value = importlib.import_module(place)
     for part in function.split("."):
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+        value = getattr(value, part)
+    return value  # type: ignore[no-any-return]  # whatever the user wrote
 
 
 def environment(rank: int, world: int, local: int) -> dict[str, str]:
-    """What a launcher would set."""
-    return {
-        "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank % local),
-        "LOCAL_WORLD_SIZE": str(min(local, world)), "GROUP_RANK": str(rank // local), "NODE_RANK": str(rank // local),
-        "NNODES": str(-(-world // local)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-        "CUDA_VISIBLE_DEVICES": "",
-    }  # fmt: skip
+    """Give what a launcher would set."""
+    node = rank // local
+    numbers = {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": rank % local,
+        "LOCAL_WORLD_SIZE": min(local, world),
+        "GROUP_RANK": node,
+        "NODE_RANK": node,
+        "NNODES": -(-world // local),
+        "MASTER_PORT": 29500,
+    }
+    texts = {name: str(number) for name, number in numbers.items()}
+    return {**texts, "MASTER_ADDR": "127.0.0.1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def pretend(rank: int, world: int) -> None:
-    """A process group that knows rank and size; the program's own init_process_group finds it there."""
-    import torch
-    import torch.distributed as dist
+    """Make a process group that knows rank and size; the program's own init_process_group finds it there."""
+    import torch  # late: forks inherit it
+    import torch.distributed
 
     random.seed()
     torch.seed()  # as after a start of its own, not as the fork's brothers
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    dist: Any = torch.distributed
     try:
-        from torch.testing._internal.distributed.fake_pg import FakeStore
+        from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
 
         dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
     except Exception:  # an old torch
-        names: dict[str, Callable[..., Any]] = {
-            "is_initialized": lambda: True, "get_rank": lambda *_: rank, "get_world_size": lambda *_: world,
-            "barrier": lambda *_, **__: None,
-        }  # fmt: skip
-        for name, function in names.items():
-            setattr(dist, name, function)
-    setattr(dist, "init_process_group", lambda *_, **__: None)  # noqa: B010
-    setattr(dist, "destroy_process_group", lambda *_, **__: None)  # noqa: B010
+        dist.is_initialized = lambda: True
+        dist.get_rank = lambda *_: rank
+        dist.get_world_size = lambda *_: world
+        dist.barrier = lambda *_, **__: None
+    dist.init_process_group = lambda *_, **__: None
+    dist.destroy_process_group = lambda *_, **__: None
 
 
 def begin_epoch(loader: Any, epoch: int) -> None:
-    """What a right training loop does."""
-    inner = [getattr(loader, name, None) for name in ("batch_sampler", "sampler", "dataset")]
-    for one in (loader, *inner, getattr(inner[0], "sampler", None)):
-        set_epoch = getattr(one, "set_epoch", None)
+    """Call set_epoch as a right training loop does."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = [loader, batch_sampler, *(getattr(loader, name, None) for name in ("sampler", "dataset"))]
+    for owner in (*owners, getattr(batch_sampler, "sampler", None)):
+        set_epoch = getattr(owner, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
             return
 
 
-def read(make: Callable[[], Any], count: Callable[[], None]) -> None:
-    """Reads the first epoch, and of the second the first batch.
+def read(make: Make, count: Callable[[], None]) -> None:
+    """Read the first epoch, and of the second the first batch.
 
     A function that yields its loader once an epoch is taken at its word on set_epoch."""
     made = make()
-    own = inspect.isgenerator(made)
+    yields = inspect.isgenerator(made)
     for epoch in range(EPOCHS):
-        loader = next(made, None) if own else made
+        loader = next(made, None) if yields else made
         if loader is None:
             return
-        if not own:
+        if not yields:
             begin_epoch(loader, epoch)
         for _ in loader:
             count()
@@ -120,38 +151,39 @@ def read(make: Callable[[], Any], count: Callable[[], None]) -> None:
                 break
 
 
-def play(rank: int, spec: dict[str, Any], make: Callable[[], Any] | None, tally: mmap.mmap) -> None:
-    """One rank, in a process of its own."""
-    world = 1 if rank == REFERENCE else spec["world"]
-    path = os.path.join(spec["folder"], f"rank_{rank}.jsonl")
-    at, batches = 8 * (rank + 1), 0
+def play_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> None:
+    """Play one rank, in a process of its own; `tally` gets its number of batches."""
+    world = 1 if rank == REFERENCE else play.world
     number = max(rank, 0)
-    os.environ.update(environment(number, world, spec["local"]))
-    os.environ.update(ALLRANKS_AUDIT_FILE=path, ALLRANKS_AUDIT_BATCHES=str(spec.get("batches", "all")))
+    batches = 0
+    os.environ.update(environment(number, world, play.local))
+    os.environ["ALLRANKS_AUDIT_FILE"] = os.path.join(play.folder, f"rank_{rank}.jsonl")
+    os.environ["ALLRANKS_AUDIT_BATCHES"] = play.batches
 
     def count() -> None:
         nonlocal batches
         batches += 1
-        struct.pack_into("<Q", tally, at, batches)
+        struct.pack_into("<Q", tally, 8 * (rank + 1), batches)
 
     pretend(number, world)
-    if not load_probe().install():
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if not import_file("allranks_data_probe", os.path.join(folder, "probe.py")).install():
         raise RuntimeError("the probe could not be put into torch's DataLoader")
-    read(make or find(spec["loader"]), count)
+    read(make or find(play.loader), count)
 
 
-def child(rank: int, spec: dict[str, Any], make: Callable[[], Any] | None, tally: mmap.mmap) -> int:
-    """Forks a rank; its output goes to standard error."""
+def fork_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> int:
+    """Fork a rank and give its process id; its output goes to standard error."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
         os.dup2(2, 1)
-        play(rank, spec, make, tally)
+        play_rank(rank, play, make, tally)
         code = 0
     except BaseException:
-        with open(os.path.join(spec["folder"], f"rank_{rank}.error"), "w") as file:
+        with open(error_file(rank, play), "w") as file:
             file.write(traceback.format_exc())
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -159,40 +191,52 @@ def child(rank: int, spec: dict[str, Any], make: Callable[[], Any] | None, tally
         os._exit(code)
 
 
-def run(spec: dict[str, Any], tell: Callable[[dict[str, Any]], None], make: Callable[[], Any] | None = None) -> bool:
-    """Plays the reference and all ranks, `jobs` at a time; stops at the first that fails."""
+def error_file(rank: int, play: Play) -> str:
+    """Give the path where a rank that raises leaves its traceback."""
+    return os.path.join(play.folder, f"rank_{rank}.error")
+
+
+def run(play: Play, tell: Callable[[Progress], object], make: Make | None = None) -> Failure | None:
+    """Play the reference and all ranks, `jobs` at a time; stop at the first that raises, and give its failure."""
     import torch.utils.data  # noqa: F401  (once, for all forks)
 
-    waiting = [REFERENCE, *range(spec["world"])]
-    total, running, done = len(waiting), dict[int, int](), 0
+    waiting = [REFERENCE, *range(play.world)]
+    total = len(waiting)
+    running: dict[int, int] = {}  # ranks by process id
     tally = mmap.mmap(-1, 8 * total)
+    failure = None
     try:
-        while waiting or running:
-            while waiting and len(running) < spec["jobs"]:
+        while failure is None and (waiting or running):
+            while waiting and len(running) < play.jobs:
                 rank = waiting.pop(0)
-                running[child(rank, spec, make, tally)] = rank
+                running[fork_rank(rank, play, make, tally)] = rank
             for pid in list(running):
                 if os.waitpid(pid, os.WNOHANG)[0]:
-                    done += 1
                     rank = running.pop(pid)
-                    if os.path.exists(os.path.join(spec["folder"], f"rank_{rank}.error")):
-                        with open(os.path.join(spec["folder"], f"rank_{rank}.error")) as file:
-                            tell({"error": file.read(), "rank": rank})
-                        return False
-            batches = sum(struct.unpack_from("<Q", tally, 8 * at)[0] for at in range(total))
-            tell({"done": done, "of": total, "batches": batches})
+                    if os.path.exists(error_file(rank, play)):
+                        with open(error_file(rank, play)) as file:
+                            failure = Failure(rank, file.read())
+            batches = sum(struct.unpack(f"<{total}Q", tally))
+            tell(Progress(total - len(waiting) - len(running), total, batches, failure))
             time.sleep(EVERY if running else 0)
     finally:
         for pid in running:
             os.kill(pid, 9)
             os.waitpid(pid, 0)
-    return True
+    return failure
+
+
+def write_progress(progress: Progress) -> None:
+    """Write a line of JSON."""
+    failure = None if progress.failure is None else progress.failure._asdict()
+    print(json.dumps({**progress._asdict(), "failure": failure}), flush=True)
 
 
 def main() -> int:
-    """The command line above."""
+    """Run the command line above."""
     sys.path[0] = os.getcwd()
-    return 0 if run(json.loads(sys.argv[1]), lambda line: print(json.dumps(line), flush=True)) else 1
+    failure = run(Play(**json.loads(sys.argv[1])), write_progress)
+    return 0 if failure is None else 1
 
 
 if __name__ == "__main__":

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from allranks.backends.tasks import start_task
 from allranks.data.arrivals import Arrivals
-from allranks.data.auditing import coverage_rows, read_rows
-from allranks.data.case import CHECK, Layout
+from allranks.data.auditing import read_rows
+from allranks.data.case import CHECK, Coverage, Layout
 from allranks.data.judge import cases_of, judge, judge_case
-from allranks.data.rows import Row, dataset_name, gather
+from allranks.data.rows import LoaderRow, Place, RankRow, Row, gather
 from allranks.findings import Finding
 from allranks.node.frames import AUDIT, Stream
+from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 
 from .states import Audited
@@ -72,7 +73,7 @@ class Auditor:
         try:
             rows = [row for row in self._rows(layout) if _is_of(row, datasets)]
             ranks, loaders = gather(_of_loaders(rows))
-            ranks = {rank: ranks.get(rank, {}) for rank in layout}
+            ranks = {rank: ranks.get(rank, Place()) for rank in layout}
             return self._fresh(
                 [(case.audited.name, f) for case in cases_of(ranks, loaders, layout)
                  for f in judge_case(case, set(ranks)) if f.status in TOLD]
@@ -87,10 +88,11 @@ class Auditor:
             rows = self._rows(layout)
             ranks, loaders = gather(rows)
             found = tuple(judge(rows, layout))
-            table = [row for case in cases_of(ranks, loaders, layout) for row in coverage_rows(case)]
+            coverage = [row for case in cases_of(ranks, loaders, layout) for row in case.coverage()]
         except Exception as error:
-            found, table = (_failed(error),), []
-        self._write(found, table)
+            found = (_failed(error),)
+            coverage = []
+        self._write(found, coverage)
         known = {id for _, id in self._told}
         return Whole(found, tuple(f for f in found if f.id not in known))
 
@@ -105,12 +107,12 @@ class Auditor:
         self._told.update((name, one.id) for name, one in new)
         return tuple(one for _, one in new)
 
-    def _write(self, found: tuple[Finding, ...], table: list[dict[str, Any]]) -> None:
+    def _write(self, found: tuple[Finding, ...], coverage: list[Coverage]) -> None:
         folder = self._path(0).parent
         if not folder.is_dir():
             return
         findings = [one.to_json() for one in found]
-        RunDirectory(folder).write_document("audit.json", {"findings": findings, "coverage": table})
+        RunDirectory(folder).write_document("audit.json", {"findings": findings, "coverage": encode(coverage)})
 
 
 def _failed(error: Exception) -> Finding:
@@ -118,11 +120,11 @@ def _failed(error: Exception) -> Finding:
     return Finding("data-audit", "unknown", text, "report it, with evidence/audit/ of the run directory", check=CHECK)
 
 
-def _is_of(row: Mapping[str, Any], datasets: frozenset[str]) -> bool:
-    return row.get("kind") != "data-loader" or dataset_name(row) in datasets
+def _is_of(row: Row, datasets: frozenset[str]) -> bool:
+    return not isinstance(row, LoaderRow) or row.name in datasets
 
 
 def _of_loaders(rows: list[Row]) -> list[Row]:
     """Without the rows of loaders whose own row is not among them."""
-    known = {(row.get("rank"), row.get("loader")) for row in rows if row.get("kind") == "data-loader"}
-    return [row for row in rows if row.get("kind") == "data-rank" or (row.get("rank"), row.get("loader")) in known]
+    loaders = {(row.rank, row.loader) for row in rows if isinstance(row, LoaderRow)}
+    return [row for row in rows if isinstance(row, RankRow) or (row.rank, row.loader) in loaders]
