@@ -42,7 +42,9 @@ def _leave(*_: "Any") -> None:
 
     An exception would be lost in some places (callbacks of the import system), and be a traceback in others."""
     words = sys.argv[1:]
-    if "--json" in (words[: words.index("--")] if "--" in words else words):
-        os.write(1, b'{"schema": 1, "error": "interrupted", "exit": 130}\n')
-    os.write(2, b"allranks: interrupted\n")
-    os._exit(130)
+    try:
+        if "--json" in (words[: words.index("--")] if "--" in words else words):
+            os.write(1, b'{"schema": 1, "error": "interrupted", "exit": 130}\n')
+        os.write(2, b"allranks: interrupted\n")
+    finally:
+        os._exit(130)

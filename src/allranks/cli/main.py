@@ -12,7 +12,7 @@ import allranks
 from allranks import early
 from allranks.errors import AllranksError
 
-from . import exits
+from . import exits, streams
 
 VERBS = {
     "run": "start training on every node, watch it, end all of it if any part fails",
@@ -44,17 +44,28 @@ exit codes: 0 done, 1 the program failed, 2 usage, 3 a check failed, 4 a node, l
 
 def main() -> None:
     """Entry point."""
+    streams.guard_streams()
+    try:
+        code = _main()
+    except streams.OutputLost:
+        code = exits.DONE
+    raise SystemExit(streams.exit_code(code))
+
+
+def _main() -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, io.UnsupportedOperation):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in VERBS.items())))
-        raise SystemExit(exits.DONE if words else exits.USAGE)
+        return exits.DONE if words else exits.USAGE
     if words[0] in ("--version", "-V"):
         print(f"allranks {allranks.__version__}")
-        raise SystemExit(exits.DONE)
-    raise SystemExit(run_verb(words[0], words[1:]))
+        return exits.DONE
+    if words[0] in LINUX_ONLY and words[1:2] != ["--help"]:
+        streams.go_on_without_output()
+    return run_verb(words[0], words[1:])
 
 
 def run_verb(verb: str, words: list[str]) -> int:

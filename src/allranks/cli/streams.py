@@ -1,0 +1,99 @@
+"""Standard output and error that cannot crash a command: a full disk, a reader that left, a stream that was closed.
+
+A run goes on without its terminal, and its result is in its directory. A command that only prints ends there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from . import exits
+
+
+class OutputLost(Exception):
+    """Standard output takes no more of a command that has nothing else to do."""
+
+
+class Guarded:
+    """A stream whose first error is kept, and all that follows dropped; OutputLost then, where `ends` is set."""
+
+    def __init__(self, stream: TextIO, ends: bool) -> None:
+        self._stream = stream
+        self.ends = ends
+        self.error: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """All of the text is taken, whatever becomes of it."""
+        try:
+            self._stream.write(text)
+        except OSError as error:
+            self._lose(error)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """One after the other."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """What is written goes out."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        """What is buffered goes to /dev/null, or Python would try it again at its end."""
+        self.error = self.error or error
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
+        if self.ends:
+            raise OutputLost
+
+
+def guard_streams() -> None:
+    """Open the standard streams that are closed as /dev/null, and guard output and error."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest descriptor that is free: this one
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  (for the process's life)
+    sys.stdout = _guarded(sys.stdout, 1, ends=True)
+    sys.stderr = _guarded(sys.stderr, 2, ends=False)
+
+
+def _guarded(stream: TextIO | None, descriptor: int, ends: bool) -> Any:
+    return Guarded(stream or open(descriptor, "w", errors="backslashreplace", closefd=False), ends)
+
+
+def go_on_without_output() -> None:
+    """The command has more to do than to print: lost output does not end it."""
+    if isinstance(sys.stdout, Guarded):
+        sys.stdout.ends = False
+
+
+def exit_code(code: int) -> int:
+    """The exit code after all output has gone out. Output that was lost is said, unless its reader has just left."""
+    if not isinstance(sys.stdout, Guarded):
+        return code
+    only_prints = sys.stdout.ends
+    go_on_without_output()
+    sys.stdout.flush()
+    error = sys.stdout.error
+    if error is not None and error.errno != errno.EPIPE:
+        where = "" if only_prints else "; result.json in the run's directory has the result"
+        sys.stderr.write(f"allranks: standard output cannot be written: {error.strerror}{where}\n")
+        if only_prints:
+            code = code or exits.USAGE
+    sys.stderr.flush()
+    return code
