@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from allranks.backends.plugins import all_checks
-from allranks.errors import UsageError
+from allranks.errors import AllranksError, UsageError
 from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
 from allranks.preflight.judge import table
@@ -21,6 +25,8 @@ from allranks.report.record import Document, Record
 from allranks.report.redact import Redactor
 from allranks.report.redacted import redacted
 from allranks.report.runpage import run_page
+from allranks.report.secretforms import Span
+from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
@@ -34,6 +40,9 @@ from .options import AsJson, RunName, RunsDir
 from .places import find_run
 
 AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second
+END_SECONDS = 10.0  # for that page
+MOST_SECONDS = 900.0  # for a page or a bundle that was asked for
+LINE_SECONDS = 2.0  # of processor time for a pattern of the user's on one line
 
 
 def command(
@@ -52,21 +61,69 @@ def command(
     """
     found = find_run(run, runs_dir)
     settle(found, time.time())
-    known = known_secrets(os.environ)
-
-    def fresh() -> Redactor:
-        return Redactor(redact or (), known)
-
+    patterns = tuple(redact or ())
+    name = f"{found.path.resolve().name}-bundle.zip"
     if bundle:
-        from allranks.runs.bundle import write_bundle
+        path = place(output, name)
+        work: Callable[[], Made] = partial(_bundle, found, path, patterns)
+    else:
+        path = place(output, "report.html") if output else found.path / "report.html"
+        work = partial(_page, found, path, patterns)
+    _say(_in_time(work, found, path, patterns), json_)
 
-        path = place(output, f"{found.path.resolve().name}-bundle.zip")
-        redactor, files = write_bundle(found, path, judged, fresh, progress)
-        _say({"bundle": str(path), "files": files}, redactor, json_)
-        return
-    path, redactor = place(output, "report.html") if output else found.path / "report.html", fresh()
-    write_page(found, path, redactor)
-    _say({"page": str(path)}, redactor, json_)
+
+class Made(NamedTuple):
+    """What was written, and what was hidden in it, both in JSON form."""
+
+    what: dict[str, Any]
+    hidden: list[dict[str, Any]]
+
+
+def _page(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
+    redactor = fresh_redactor(patterns)
+    write_page(run, path, redactor)
+    return Made({"page": str(path)}, [h.to_json() for h in redactor.hidden])
+
+
+def _bundle(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
+    from allranks.runs.bundle import write_bundle
+
+    redactor, files = write_bundle(run, path, judged, lambda: fresh_redactor(patterns), progress)
+    return Made({"bundle": str(path), "files": files}, [h.to_json() for h in redactor.hidden])
+
+
+def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
+    """In a process of its own, with an end."""
+    _ = fresh_redactor(patterns)  # a wrong pattern is said at once
+    try:
+        return in_child(work, MOST_SECONDS)
+    except OutOfTime:
+        _forget_part(path)
+        raise AllranksError(
+            f"{path} was not ready within {MOST_SECONDS / 60:.0f} min; hint: allranks diagnose {run.name}"
+        ) from None
+    except WorkFailed as error:
+        _forget_part(path)
+        if error.signal == signal.SIGPROF:
+            listed = " or ".join(f"--redact {pattern!r}" for pattern in patterns)
+            raise UsageError(
+                f"{listed}: one line took more than {LINE_SECONDS:g} s of processor time, so nothing was written; "
+                "write the pattern so that its repetitions cannot match the same text in two ways"
+            ) from None
+        raise AllranksError(f"{path} could not be made: {error}") from None
+
+
+def _forget_part(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.with_name(f".{path.name}.part").unlink()
+
+
+def spans_in_time(pattern: re.Pattern[str], text: str) -> list[Span]:
+    """All matches of a pattern of the user's; the kernel ends this process where a line takes too long."""
+    signal.setitimer(signal.ITIMER_PROF, LINE_SECONDS)
+    found = [match.span() for match in pattern.finditer(text)]
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return found
 
 
 def place(output: str | None, name: str) -> Path:
@@ -93,27 +150,31 @@ def write_loose_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[P
 
 def _write(record: Record, path: Path, redactor: Redactor) -> None:
     page = run_page(redacted(record, redactor), redactor.hidden)
+    part = path.with_name(f".{path.name}.part")
     try:
-        path.write_text(page, encoding="utf-8")
+        part.write_text(page, encoding="utf-8")
+        os.replace(part, path)
     except OSError as error:
+        _forget_part(path)
         raise UsageError(f"{path}: {error.strerror}; name another place") from None
 
 
-def fresh_redactor() -> Redactor:
+def fresh_redactor(patterns: Sequence[str] = ()) -> Redactor:
     """One that knows the secrets of this process's environment."""
-    return Redactor(known=known_secrets(os.environ))
+    return Redactor(patterns, known_secrets(os.environ), spans_in_time)
 
 
 def page_at_end(run: RunDirectory) -> Path | None:
     """The page of a run that has just failed; None where its logs are too large for it to be there at once, or it
-    can't be written: `allranks report` makes it then."""
+    is not ready in time: `allranks report` makes it then. The run has ended, and its exit code stands."""
     path = run.path / "report.html"
     if sum(log.path.stat().st_size for log in logs_of(run)) > AT_ONCE:
         return None
     try:
-        write_page(run, path, fresh_redactor())
-    except Exception as error:  # of a page: the run has ended, and its exit code stands
-        sys.stderr.write(f"note: no report.html: {type(error).__name__}: {error}\n")
+        in_child(partial(_page, run, path, ()), END_SECONDS)
+    except (OutOfTime, WorkFailed, AllranksError) as error:
+        _forget_part(path)
+        sys.stderr.write(f"note: no report.html ({error}); allranks report {run.name} makes it\n")
         return None
     return path
 
@@ -131,16 +192,14 @@ def known_secrets(environ: Mapping[str, str]) -> list[str]:
     return [value for name, value in environ.items() if is_secret_name(name) and not value.startswith(("/", "~"))]
 
 
-def _say(what: dict[str, Any], redactor: Redactor, json_: bool) -> None:
-    hidden = redactor.hidden
+def _say(made: Made, json_: bool) -> None:
     if json_:
-        print(json.dumps({"schema": 1, **what, "redacted": [h.to_json() for h in hidden]}))
+        print(json.dumps({"schema": 1, **made.what, "redacted": made.hidden}))
         return
-    path = what.get("bundle") or what.get("page")
-    count = sum(h.count for h in hidden)
-    print(path)
+    count = sum(h["count"] for h in made.hidden)
+    print(made.what.get("bundle") or made.what.get("page"))
     if count:
-        kinds = ", ".join(sorted({h.kind for h in hidden}))
-        where = "redactions.json in it" if "bundle" in what else "the end of the page"
+        kinds = ", ".join(sorted({h["kind"] for h in made.hidden}))
+        where = "redactions.json in it" if "bundle" in made.what else "the end of the page"
         were = plural(count, "was", "were")
         print(f"{count_of(count, 'secret')} {were} hidden ({kinds}); {where} says where")

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import allranks
 from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
-from allranks.errors import UsageError
+from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG
 from allranks.findings import SURE, Finding, Verdict
 from allranks.node.frames import RANK_LOG, Stream
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from allranks.backends.tree import Archive
 
     from .tested import Tested
+
+
+LOGS_SECONDS = 20.0  # for reading the logs of a failed attempt, where the verdict is not sure without them
 
 
 class Session:
@@ -195,10 +199,7 @@ class Session:
         if roster.testing:
             return Decision(self._judge_test(roster, verdict))
         if verdict is not None and verdict.confidence < SURE:
-            # Imported late: 0.3 s for the tables of log diagnosis, which most runs do not need.
-            from allranks.runs.judged import complete
-
-            verdict = complete(verdict, self.run_dir)
+            verdict = self._completed(verdict)
         steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), self._against_retry())
         self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
@@ -214,6 +215,20 @@ class Session:
         if self.engine is not None and self.engine.step_end() is not None:
             return "Slurm's step has ended, and with it the way to the nodes"
         return ""
+
+    def _completed(self, verdict: Verdict) -> Verdict:
+        """Completed from the logs of all ranks, if they can be read in time."""
+        # Imported late: 0.3 s for the tables of log diagnosis, which most runs do not need.
+        from allranks.runs.child import OutOfTime, WorkFailed, in_child
+        from allranks.runs.judged import complete
+
+        try:
+            return in_child(partial(complete, verdict, self.run_dir), LOGS_SECONDS)
+        except (OutOfTime, WorkFailed, AllranksError) as error:
+            self.say_note(
+                f"the logs were not read for the verdict ({error}); hint: allranks diagnose {self.run_dir.name}"
+            )
+            return verdict
 
     def _engine_says(self, roster: Roster, finding: Finding | None) -> None:
         """What took the nodes back: written down, so that `diagnose` knows it too."""

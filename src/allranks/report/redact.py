@@ -39,6 +39,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
 
 Note = Callable[[str], None]  # of a kind
+Search = Callable[[re.Pattern[str], str], list[forms.Span]]
 
 
 @dataclass
@@ -56,10 +57,13 @@ class Hidden:
 
 
 class Redactor:
-    """`patterns` are the user's regular expressions; `known` are values that are secret wherever they stand."""
+    """`patterns` are the user's regular expressions; `known` are values that are secret wherever they stand.
 
-    def __init__(self, patterns: Sequence[str] = (), known: Iterable[str] = ()) -> None:
+    `search` gives the matches of one of `patterns` in a line: who has them bounds their time."""
+
+    def __init__(self, patterns: Sequence[str] = (), known: Iterable[str] = (), search: Search | None = None) -> None:
         self._own = [_compiled(pattern) for pattern in patterns]
+        self._search = search or _spans
         parts = {p.strip() for value in known for p in value.splitlines()}
         longest = sorted((p for p in parts if len(p) >= KNOWN_LENGTH), key=lambda p: (-len(p), p))
         self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
@@ -94,9 +98,9 @@ class Redactor:
     def line(self, text: str, note: Note, words: tuple[str, ...] = forms.TRIGGERS) -> str:
         """One line, by itself; `words` are the triggers that it may have."""
         if self._known is not None:
-            text = _without(text, [match.span() for match in self._known.finditer(text)], KNOWN, note)
+            text = _without(text, _spans(self._known, text), KNOWN, note)
         for pattern in self._own:
-            text = _without(text, [match.span() for match in pattern.finditer(text)], USERS, note)
+            text = _without(text, self._search(pattern, text), USERS, note)
         return hide_forms(text, note) if words and forms.may_hold(text, words) else text
 
     # -- JSON --------------------------------------------------------------------------------------
@@ -328,6 +332,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise UsageError(f"--redact {pattern!r} is no regular expression: {error}") from None
+
+
+def _spans(pattern: re.Pattern[str], text: str) -> list[forms.Span]:
+    return [match.span() for match in pattern.finditer(text)]
 
 
 def _bounded(line: str) -> str:

@@ -1,0 +1,131 @@
+"""Work with a limit of time: whoever waits for it goes on at the limit, and nothing of it is left.
+
+The page of a failed run, `report`, and the judgement from logs are made so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from tests.hosts.waiting import wait_until
+
+from allranks.cluster.build import virtual_cluster
+from allranks.errors import NodeError, UsageError
+from allranks.gang import session as sessions
+from allranks.report.live import JsonView
+from allranks.runs.child import OutOfTime, WorkFailed, in_child
+from allranks.settings import RunSpec
+
+BOUND = 60.0
+
+
+def endless() -> NoReturn:
+    while True:
+        time.sleep(1.0)
+
+
+def test_what_the_work_gives_and_what_it_raises() -> None:
+    assert in_child(lambda: {"bytes": b"x" * 3_000_000}, BOUND) == {"bytes": b"x" * 3_000_000}
+    with pytest.raises(UsageError, match="no such place"):
+        in_child(lambda: (_ for _ in ()).throw(UsageError("no such place")), BOUND)
+    with pytest.raises(NodeError):
+        in_child(lambda: (_ for _ in ()).throw(NodeError("h1")), BOUND)
+    with pytest.raises(WorkFailed, match="ZeroDivisionError: .* by zero"):
+        in_child(lambda: 1 // 0, BOUND)
+    with pytest.raises(WorkFailed) as caught:
+        in_child(lambda: os.kill(os.getpid(), signal.SIGPROF), BOUND)
+    assert caught.value.signal == signal.SIGPROF
+
+
+def test_at_the_limit_the_work_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    def work() -> NoReturn:
+        child = subprocess.Popen(["sleep", "600"])
+        (tmp_path / "pids").write_text(f"{os.getpid()} {child.pid}")
+        endless()
+
+    with pytest.raises(OutOfTime, match=r"not ready within 0\.5 s"):
+        in_child(work, 0.5)
+    for pid in (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else ():
+        wait_until(lambda pid=pid: not alive(int(pid)), BOUND, "the work is over")
+
+
+def test_the_work_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, time\nfrom allranks.runs.child import in_child\n"
+        "def work():\n    open(sys.argv[1], 'w').write(str(os.getpid()))\n    time.sleep(600)\n"
+        "in_child(work, 600.0)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "pid")])
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), BOUND, "the work has begun")
+    parent.kill()
+    parent.wait()
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not alive(pid), BOUND, "the work is over")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def failed_run(work: Path) -> sessions.Session:
+    spec = RunSpec(
+        command=("sh", "-c", f"echo {'a' * 50}b; exit 3"), launcher="direct", local=1, nproc=1, check=False, grace=0.2,
+        runs_dir=str(work / "runs"),
+    )  # fmt: skip
+    return sessions.create(spec, virtual_cluster(1), dict(os.environ), str(work), JsonView)
+
+
+def test_the_end_of_a_run_never_waits_for_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from allranks.cli import report
+
+    session = failed_run(tmp_path)
+    session.run()
+    assert report.page_at_end(session.run_dir) == session.run_dir.path / "report.html"
+    (session.run_dir.path / "report.html").unlink()
+    monkeypatch.setattr(report, "END_SECONDS", 0.5)
+    monkeypatch.setattr(report, "write_page", lambda *given: endless())
+    assert report.page_at_end(session.run_dir) is None
+    name = session.run_dir.name
+    assert f"note: no report.html (not ready within 0.5 s); allranks report {name} makes it" in capsys.readouterr().err
+    assert not list(session.run_dir.path.glob("*report.html*"))
+
+
+def test_the_verdict_never_waits_for_the_reading_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from allranks.runs import judged
+
+    monkeypatch.setattr(sessions, "LOGS_SECONDS", 0.5)
+    monkeypatch.setattr(sessions, "SURE", 1.0)  # the verdict is not sure without them
+    monkeypatch.setattr(judged, "complete", lambda *given: endless())
+    session = failed_run(tmp_path)
+    result = session.run()
+    assert (result["exit"], result["program_exit"]["code"]) == (1, 3), result["verdict"]
+    notes = [e["message"] for e in session.run_dir.read_events()[0] if e["event"] == "note"]
+    assert [n for n in notes if n.startswith("the logs were not read for the verdict (not ready within 0.5 s)")]
+
+
+@pytest.mark.parametrize("words", [(), ("--bundle",)])
+def test_a_pattern_of_redact_without_an_end_is_refused(words: tuple[str, ...], tmp_path: Path) -> None:
+    """What it should hide would be in the page: nothing is written."""
+    session = failed_run(tmp_path)
+    session.run()
+    place = tmp_path / "made"
+    place.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "allranks", "report", *words, "--output", str(place / "x"), "--redact", "(a|aa)+$"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=BOUND, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "--redact '(a|aa)+$': one line took more than 2 s of processor time" in done.stderr
+    assert list(place.iterdir()) == []
