@@ -12,7 +12,7 @@ import pytest
 from allranks.backends.bundle import fabric_zip
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "allranks" / "fabric"
-SHIPPED = {"allranks.findings", "allranks.text", "allranks.protocol.codec"}
+SHIPPED = {"allranks.findings", "allranks.text", "allranks.protocol.codec", "allranks.protocol.jsontext"}
 
 
 def imports(path: Path) -> Iterator[str]:

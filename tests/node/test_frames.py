@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks.node.frames import MAX_OUTPUT, Decoder, FrameError, Output, Stream, pack_json, pack_output
+from allranks.node.frames import MAX_OFFSET, MAX_OUTPUT, Decoder, FrameError, Output, Stream, pack_json, pack_output
 
-MESSAGES = st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=20), max_size=4).map(
+MESSAGES = st.dictionaries(st.text(max_size=8), st.integers(-(10**30), 10**30) | st.text(max_size=20), max_size=4).map(
     lambda d: {**d, "type": "x"}
 )
 OUTPUTS = st.builds(
     Output,
     st.builds(Stream, st.integers(0, 3), st.integers(0, 2**32 - 1), st.integers(0, 65535)),
-    st.integers(0, 2**63),
+    st.integers(0, MAX_OFFSET),
     st.binary(max_size=300),
 )
 
@@ -45,7 +45,15 @@ def test_sizes_are_bounded(head):
         Decoder().feed(head)
 
 
-@pytest.mark.parametrize("body", [b"[1]", b'{"a": 1}', b"\xff\xfe", b'{"type": 3}', b"[" * 5000])
+@pytest.mark.parametrize("offset", [MAX_OFFSET + 1, 2**63, 2**64 - 1])
+def test_no_offset_is_beyond_what_a_file_holds(offset):
+    """pwrite() of the controller takes less than 2**63."""
+    with pytest.raises(FrameError, match="limit"):
+        Decoder().feed(pack_output(Stream(0, 0, 0), offset, b"x"))
+
+
+@pytest.mark.parametrize("body", [b"[1]", b'{"a": 1}', b"\xff\xfe", b'{"type": 3}', b"[" * 5000,
+                                  b'{"type": "x", "n": 1e400}', b'{"type": "x", "n": %s}' % (b"9" * 5000)])  # fmt: skip
 def test_control_frames_are_objects_with_a_type(body):
     with pytest.raises(FrameError):
         Decoder().feed(struct.pack(">IB", len(body) + 1, ord("J")) + body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -169,7 +170,13 @@ def test_the_offset_of_a_clock_that_is_set_is_found_with_the_next_round_trip() -
 
 
 def test_a_sign_of_life_is_told_by_the_clock_of_the_limits() -> None:
-    progress = Progress(r"step (\d+)")
-    progress.output(Stream(RANK_LOG, 0, 0), b"step 1\n", 50.0, 1e9)
+    async def feed() -> Progress:
+        progress = Progress(r"step (\d+)", None, print, print)
+        progress.output(Stream(RANK_LOG, 0, 0), b"step 1\n", 50.0, 1e9)
+        progress.drain()
+        progress.close()
+        return progress
+
+    progress = asyncio.run(feed())
     assert (progress.last_activity, progress.first_step_at) == (50.0, 50.0)
     assert progress.by_rank()[0]["last_output"] == 1e9

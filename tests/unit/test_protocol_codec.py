@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.protocol.codec import DecodeError, decode, encode, omit_empty, read_json, write_json
+from allranks.protocol.codec import decode, encode, omit_empty
+from allranks.protocol.jsontext import DecodeError, read_json, write_json
 
 
 class Kind(enum.Enum):

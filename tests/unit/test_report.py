@@ -130,24 +130,18 @@ def test_cleaned_text_has_no_control_character(text):
 
 
 def test_steps_come_from_metrics_cut_anywhere():
-    reader = StepReader(None)
-    assert not reader.metrics(b'{"step": 1, "t": 10.0}', 10.0)
-    assert reader.metrics(b'\n{"step": 2, "t": 10.5}\nnonsense\n[1]\n{"step": 3, "t": 11.0}\n', 11.0)
+    reader, refused = StepReader(), []
+    assert not reader.metrics(b'{"step": 1, "t": 10.0}', 10.0, refused.append)
+    assert reader.metrics(b'\n{"step": 2, "t": 10.5}\nnonsense\n[1]\n{"step": 3, "t": 11.0}\n', 11.0, refused.append)
     assert (reader.step, reader.rate) == (3, 2.0)
-
-
-def test_steps_come_from_logs_by_pattern():
-    reader = StepReader(r"step (\d+)")
-    assert reader.log(b"step 7/9 loss\rstep 8/9 loss\n", 1.0)
-    assert reader.step == 8
-    assert not StepReader(None).log(b"step 7\n", 1.0)
+    assert refused == ["expected JSON", "expected a JSON object"]
 
 
 def test_a_restart_starts_the_rate_anew():
-    reader = StepReader(None)
-    reader.metrics(b'{"step": 90, "t": 1.0}\n{"step": 100, "t": 2.0}\n', 2.0)
-    reader.metrics(b'{"step": 1, "t": 9.0}\n', 9.0)
-    assert (reader.step, reader.rate) == (1, None)
+    reader, refused = StepReader(), []
+    reader.metrics(b'{"step": 90, "t": 1.0}\n{"step": 100, "t": 2.0}\n', 2.0, refused.append)
+    reader.metrics(b'{"step": 1, "t": 9.0}\n', 9.0, refused.append)
+    assert (reader.step, reader.rate, refused) == (1, None, [])
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,8 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     for path in sorted((HOME / "node").glob("*.py")):
         if not path.name.startswith("runner"):
             found[f"allranks.node.{path.stem}"] = path
+    for stem in ("__init__", "jsontext"):
+        found[f"allranks.protocol.{stem}"] = HOME / "protocol" / f"{stem}.py"
     found["allranks.findings"] = HOME / "findings.py"
     found["allranks.text"] = HOME / "text.py"
     for stem in ("__init__", "host", "check", "compare", "figures", "smi", "checks/__init__"):
@@ -130,7 +132,8 @@ def fabric_zip() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("__main__.py", "from allranks.fabric.__main__ import main\n\nmain()\n")
         bundle.writestr("allranks/__init__.py", "")
-        modules = [HOME / "findings.py", HOME / "text.py", HOME / "protocol/__init__.py", HOME / "protocol/codec.py"]
+        names = ("findings", "text", "protocol/__init__", "protocol/codec", "protocol/jsontext")
+        modules = [HOME / f"{name}.py" for name in names]
         for path in sorted([*(HOME / "fabric").rglob("*.py"), *modules]):
             bundle.writestr(f"allranks/{path.relative_to(HOME)}", path.read_bytes())
     return buffer.getvalue()

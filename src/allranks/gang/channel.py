@@ -302,10 +302,10 @@ class Shipper:
         self._archive = archive
         self._sent: dict[int, int] = {}
 
-    def go_on(self, index: int, got: Mapping[str, Any], channel: Channel) -> None:
-        """A node (by its index) has told how much it has: the next pieces."""
-        have, size = int(got["bytes"]), self._archive.tree.packed
-        at = have if got.get("begin") else max(have, self._sent.get(index, 0))
+    def go_on(self, index: int, have: int, begins: bool, channel: Channel) -> None:
+        """A node (by its index) has told how many bytes it has: the next pieces."""
+        size = self._archive.tree.packed
+        at = have if begins else max(have, self._sent.get(index, 0))
         while at < size and at - have < WINDOW:
             data = self._archive.read(at, min(CHUNK, size - at))
             channel.send_bytes(pack_output(Stream(TREE, 0, 0), at, data))

@@ -19,7 +19,9 @@ from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL
 from allranks.findings import Finding
+from allranks.node.foreign import fields, number, text, whole
 from allranks.node.frames import METRICS, PROTOCOL, Frame, Output, Stream
+from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
 from allranks.runs.logs import LogWriter
@@ -51,6 +53,7 @@ from .states import (
     Unreachable,
 )
 from .translate import translate
+from .undecodable import Undecodable
 
 if TYPE_CHECKING:
     from .auditor import Auditor
@@ -102,7 +105,8 @@ class Controller:
         self.roster = self.gang.roster
         self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
         self.logs = LogWriter(run)
-        self.progress = Progress(spec.step_pattern, spec.hang_pattern)
+        self.undecodable = Undecodable(lambda message: self._note(Note("note", {"message": message})))
+        self.progress = Progress(spec.step_pattern, spec.hang_pattern, self._pattern_off, self.undecodable.note)
         self._transport, self._judge, self._attach = transport, judge, attach
         self._shipper = shipper
         self.auditor: Auditor | None = None  # of the data, where that is asked for
@@ -178,7 +182,15 @@ class Controller:
             elif isinstance(action, AttemptOver):
                 self._attempt_over()
 
+    def _pattern_off(self, option: str, why: str) -> None:
+        """A pattern of the user's is too slow: the run goes on without it."""
+        if option == "hang_pattern":
+            self.roster.spec = dataclasses.replace(self.roster.spec, hang_pattern=None)
+            why += "; any output counts as a sign of life"
+        self._note(Note("note", {"message": why}))
+
     def _attempt_over(self) -> None:
+        self.progress.drain()
         decision = self._judge(self.gang)
         if decision.kind == "finish":
             self._over.set()
@@ -340,26 +352,41 @@ class Controller:
         for frame in frames:
             if isinstance(frame, Output):
                 self._output(member, frame)
-            else:
+                continue
+            try:
                 self._message(member, frame)
+            except DecodeError as error:
+                self.undecodable.note(f"messages of {member.node.name}", str(error))
 
     def _message(self, member: Member, message: dict[str, Any]) -> None:
+        """Raises DecodeError."""
         kind = message["type"]
         if kind == "pong":
-            member.clock.sample(float(message.get("sent") or 0), float(message["t"]), time.time())
+            sent, t = number(message.get("sent")), number(message.get("t"))
+            if sent is None or t is None:
+                raise DecodeError("expected the times of a ping")
+            member.clock.sample(sent, t, time.time())
             return
         if kind == "got":
+            have = whole(message.get("bytes"))
+            if have is None:
+                raise DecodeError("expected a size")
             if self._shipper is not None and member.channel is not None and self._is_gathered(member):
-                self._shipper.go_on(member.node.index, message, member.channel)
+                self._shipper.go_on(member.node.index, have, bool(message.get("begin")), member.channel)
+            return
+        if kind == "refused":
+            self._refused(member, text(message.get("source"), 80), text(message.get("why"), 200))
             return
         if kind == "hello":
             if not member.known:
-                self._rename(member, str(message.get("hostname") or ""))
+                self._rename(member, text(message.get("hostname"), 253))
             member.known, member.behind = True, False
             member.greeted.set()
             self._send(member, {"type": "ping", "sent": time.time()})
         if kind == "drained":
-            member.ends = message.get("sizes") or {}
+            member.ends = {key: size for key, size in fields(message.get("sizes")).items() if whole(size) is not None}
+            for source, count in fields(message.get("refused")).items():
+                self.undecodable.told(f"{source} of {member.node.name}", whole(count) or 0)
         if kind == "replaced":
             self.replaced = True
             self._over.set()
@@ -370,6 +397,10 @@ class Controller:
         event = translate(member.node.name, message, member.clock)
         if event is not None:
             self.feed(event)
+
+    def _refused(self, member: Member, source: str, why: str) -> None:
+        """A node's word on what its ranks wrote; the count comes with the end of its output."""
+        self.undecodable.note(f"{source} of {member.node.name}", why)
 
     def _is_gathered(self, member: Member) -> bool:
         """Its tree is still wanted: before the start, or for a place it may have to take."""
@@ -411,7 +442,10 @@ class Controller:
 
     def _dropped(self, member: Member, message: dict[str, Any]) -> None:
         """A node says how much of a stream it has dropped in all; it says so again over a new channel."""
-        stream, total = Stream(message["kind"], message["rank"], message["attempt"]), int(message["total"])
+        kind, rank, attempt, total = (whole(message.get(name)) for name in ("kind", "rank", "attempt", "total"))
+        if kind is None or rank is None or attempt is None or total is None:
+            raise DecodeError("expected a stream and its dropped bytes")
+        stream = Stream(kind, rank, attempt)
         fresh = total - member.dropped.get(stream, 0)
         if fresh > 0:
             member.dropped[stream] = total
@@ -579,4 +613,5 @@ class Controller:
             self.released.add(member.node.name)
             if member.channel is not None:
                 member.channel.close()
+        self.progress.close()
         self.logs.close()

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from allranks.node.frames import METRICS, RANK_LOG, Stream
-from allranks.report.steps import Recurrence, StepReader
+from allranks.report.steps import StepReader
+
+from .matching import Matching, Seen
 
 
 class Progress:
-    """One StepReader a rank; activity is any output, a carriage return too, or only what matches `recurring`."""
+    """One StepReader a rank; activity is any output, a carriage return too, or only what matches `recurring`.
 
-    def __init__(self, pattern: str | None, recurring: str | None = None) -> None:
-        self._pattern = pattern
-        self._recurring = Recurrence(recurring) if recurring else None
+    `on_off` is told why one of the two patterns is not matched any more, and which option it is; `on_refused`
+    of a source whose data can't be read, and why.
+    """
+
+    def __init__(
+        self, pattern: str | None, recurring: str | None, on_off: Callable[[str, str], None],
+        on_refused: Callable[[str, str], None],
+    ) -> None:  # fmt: skip
+        self._on_refused = on_refused
+        self._steps = self._recurring = None
+        if pattern:
+            self._steps = Matching("--step-pattern", pattern, self._stepped, partial(on_off, "step_pattern"))
+        if recurring:
+            self._recurring = Matching("--hang-pattern", recurring, self._recurred, partial(on_off, "hang_pattern"))
         self._readers: dict[int, StepReader] = {}
         self._last_output: dict[int, float] = {}
         self._changed = False
@@ -31,21 +46,53 @@ class Progress:
         if stream.kind not in (RANK_LOG, METRICS):
             return
         self._last_output[stream.rank] = t
-        if self._recurring is None or (stream.kind == RANK_LOG and self._recurring.seen(stream.rank, data)):
-            self.last_activity = now
         self._changed = True
-        reader = self._readers.get(stream.rank)
-        if reader is None:
-            reader = self._readers[stream.rank] = StepReader(self._pattern)
-        stepped = reader.metrics(data, t) if stream.kind == METRICS else reader.log(data, t)
-        if stepped and self.first_step_at is None:
-            self.first_step_at = now
+        if self._recurring is None:
+            self.last_activity = now
+        if stream.kind == METRICS:
+            on_refused = partial(self._on_refused, f"metrics of rank {stream.rank}")
+            if self._reader(stream.rank).metrics(data, t, on_refused):
+                self._note_first(now)
+            return
+        if self._steps is not None:
+            self._steps.feed(stream.rank, data, now, t)
+        if self._recurring is not None and not self._recurring.feed(stream.rank, data, now, t):
+            self.last_activity = now  # what nobody looks at may have matched
+
+    def _reader(self, rank: int) -> StepReader:
+        return self._readers.setdefault(rank, StepReader())
+
+    def _stepped(self, seen: Seen) -> None:
+        if seen.number is not None and seen.rank in self._last_output:
+            self._reader(seen.rank).note(seen.number, seen.t)
+            self._note_first(seen.at)
+            self._changed = True
+
+    def _recurred(self, seen: Seen) -> None:
+        if seen.lines:
+            self.last_activity = max(self.last_activity, seen.at)
+
+    def _note_first(self, at: float) -> None:
+        if self.first_step_at is None:
+            self.first_step_at = at
+
+    def drain(self) -> None:
+        """Waits a moment for what patterns find in output that has come."""
+        for matching in (self._steps, self._recurring):
+            if matching is not None:
+                matching.drain()
+
+    def close(self) -> None:
+        """Ends what it has started."""
+        for matching in (self._steps, self._recurring):
+            if matching is not None:
+                matching.close()
 
     def by_rank(self) -> dict[int, dict[str, Any]]:
         """step, rate and last_output for status.json."""
         found: dict[int, dict[str, Any]] = {}
         for rank, t in self._last_output.items():
-            reader = self._readers[rank]
+            reader = self._reader(rank)
             found[rank] = {"step": reader.step, "rate": reader.rate, "last_output": round(t, 3)}
         return found
 

@@ -298,6 +298,7 @@ class Session:
             "left": {n.name: list(n.left) for n in roster.everyone.values() if n.left},
             "unfetched": self._unfetched(roster),
             "dropped": {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()},
+            "undecodable": self.controller.undecodable.counts,
             "outputs": self._outputs(roster),
         }
         if roster.testing and self.tested is not None:

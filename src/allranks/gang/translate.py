@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from allranks.node.foreign import error_file, fields, number, text
+from allranks.protocol.jsontext import DecodeError
+
 from .clocks import Clock
 from .states import (
     Counters,
@@ -79,7 +82,7 @@ def _counters(node: str, m: Message, t: float) -> Event:
 
 
 def _by_rank(m: Message) -> dict[int, Message]:
-    return {int(rank): found for rank, found in (m.get("ranks") or {}).items()}
+    return {int(rank): found for rank, found in (m.get("ranks") or {}).items() if isinstance(found, dict)}
 
 
 def _fault(node: str, m: Message, t: float) -> Event:
@@ -104,17 +107,24 @@ _KINDS: dict[str, Callable[[str, Message, float], Event]] = {
 
 
 def translate(node: str, message: Message, clock: Clock) -> Event | None:
-    """The event, or None for a message that is none of the gang's business."""
+    """The event, or None for a message that is none of the gang's business; DecodeError where it can't be one."""
     kind = _KINDS.get(message["type"])
     if kind is None:
         return None
-    t = message.get("died_t") or message.get("t")
-    error = message.get("error")
-    if message["type"] == "exit" and isinstance(error, dict):
-        own = (error.get("allranks") or {}).get("t")
-        if isinstance(own, (int, float)):
-            t = min(float(own), float(t or own))  # the program's own word is earlier than its reaping
+    try:
+        return _translated(kind, node, message, clock)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise DecodeError(f"{type(error).__name__} in a message {text(message['type'], 20)!r}") from None
+
+
+def _translated(kind: Callable[[str, Message, float], Event], node: str, message: Message, clock: Clock) -> Event:
+    t = number(message.get("died_t")) or number(message.get("t"))
+    if message["type"] == "exit":
+        message = {**message, "error": error_file(message.get("error"))}
+        own = number(fields(fields(message["error"]).get("allranks")).get("t"))
+        if own is not None:
+            t = min(own, t or own)  # the program's own word is earlier than its reaping
     if message["type"] == "facts" and clock.delay is not None:
         seen = {"offset": round(clock.offset, 4), "delay": round(clock.delay, 4)}
         message = {**message, "facts": {**(message.get("facts") or {}), "clock": seen}}
-    return kind(node, message, clock.correct(float(t)) if isinstance(t, (int, float)) else 0.0)
+    return kind(node, message, clock.correct(t) if t is not None else 0.0)

@@ -11,6 +11,8 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
+from allranks.protocol.jsontext import read_object
+
 from .processes import Process, read_process
 
 SECONDS = 6.0  # a helper needs 1 ms, and the interpreter's lock on a machine that may be busy
@@ -80,7 +82,7 @@ class Asking:
             return
         self._open.pop(rank).close()
         try:
-            found = json.loads(bytes(self._data.pop(rank)).decode())
+            found = read_object(bytes(self._data.pop(rank)), LIMIT + (1 << 18))
         except ValueError:
             found = {"error": "its flight recorder gave no document"}
         self._found[rank] = found

@@ -1,12 +1,14 @@
 """The ranks of one attempt on this node: started together, watched, ended together."""
 
-import json
 import os
 import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from allranks.protocol.jsontext import read_json
+
 from .cgroups import members
+from .foreign import error_file, fields, number
 from .frames import RANK_LOG, Stream
 from .outlet import Outlet
 from .processes import (
@@ -197,18 +199,16 @@ def _first_error(paths: List[str]) -> Optional[Dict[str, Any]]:
 
 
 def _error_time(error: Dict[str, Any]) -> float:
-    own = error.get("allranks")
-    t = own.get("t") if isinstance(own, dict) else None
-    return float(t) if isinstance(t, (int, float)) else float("inf")
+    t = number(fields(error.get("allranks")).get("t"))
+    return t if t is not None else float("inf")
 
 
 def _error_file(path: str) -> Optional[Dict[str, Any]]:
     try:
         with open(path, "rb") as file:
-            found = json.loads(file.read(ERROR_FILE_LIMIT).decode("utf-8", "replace"))
+            return error_file(read_json(file.read(ERROR_FILE_LIMIT + 1).decode("utf-8", "replace"), ERROR_FILE_LIMIT))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _oom_kills() -> int:

@@ -9,9 +9,12 @@ import json
 import struct
 from typing import Any, Dict, List, NamedTuple, Union
 
+from allranks.protocol.jsontext import read_object
+
 PROTOCOL = 1
 MAX_JSON = 8 << 20  # a start message for 1024 ranks with large environments stays below 4 MiB
 MAX_OUTPUT = 1 << 20
+MAX_OFFSET = 1 << 50  # bytes of a log: no file system of today holds more
 CHUNK = 128 << 10  # output bytes put into one frame
 
 # Kinds of output streams; TREE goes the other way, to the node.
@@ -110,11 +113,13 @@ def _decode(kind: int, body: bytes) -> Frame:
         if len(body) < _OUTPUT.size:
             raise FrameError("an output frame of %d bytes is too short" % len(body))
         stream_kind, rank, attempt, offset = _OUTPUT.unpack_from(body)
+        if offset > MAX_OFFSET:
+            raise FrameError("an output frame for byte %d is beyond the limit of %d" % (offset, MAX_OFFSET))
         return Output(Stream(stream_kind, rank, attempt), offset, body[_OUTPUT.size :])
     try:
-        message = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:
+        message = read_object(body, MAX_JSON)
+    except ValueError as error:
         raise FrameError("a control frame is not JSON: %s" % error) from None
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+    if not isinstance(message.get("type"), str):
         raise FrameError('a control frame has no "type"')
     return message

@@ -13,10 +13,13 @@ import socket
 import time
 from typing import Any, Callable, Dict, Optional
 
+from allranks.protocol.jsontext import DecodeError
+
 from . import peers
 from .asking import counters
 from .attempt import Attempt
 from .cgroups import join_own
+from .foreign import report
 from .frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, Output, Stream
 from .gate import Gate, Nonce, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
@@ -68,6 +71,8 @@ class Guard:
         self._watcher_stops, self._watcher_gone = 0, False
         self._result: Optional[int] = None
         self._drain_told = True
+        self._failures = 0
+        self._refusals = 0  # reports that could not be read
         self._nonce = Nonce()
         self._landing = Landing(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -249,14 +254,21 @@ class Guard:
             except OSError:
                 return
             try:
-                message = json.loads(data.decode())
-            except ValueError:
+                message = report(data)
+            except DecodeError as error:
+                self._refused("a report to the guard", str(error))
                 continue
-            if isinstance(message, dict) and isinstance(message.get("rank"), int):
-                if message.get("event") == "initialised" and self._gate is not None:
-                    self._gate.release()
-                if not self._witness.heard(message, self._attempt):
-                    self._tell({**message, "type": "report"})
+            if message["event"] == "initialised" and self._gate is not None:
+                self._gate.release()
+            if not self._witness.heard(message, self._attempt):
+                self._tell({**message, "type": "report"})
+
+    def _refused(self, source: str, why: str) -> None:
+        """What a program wrote can't be read: counted, and told once; the run goes on."""
+        first = not self._refusals
+        self._refusals += 1
+        if first:
+            self._tell({"type": "refused", "source": source, "why": why, "t": time.time()})
 
     def _on_connection(self) -> None:
         try:
@@ -332,6 +344,7 @@ class Guard:
                     "attempt": self._attempt.number,
                     "sizes": self._outlet.sizes(),
                     "outputs": kept_outputs(self._dir),
+                    "refused": {"a report to the guard": self._refusals} if self._refusals else {},
                 }
             )
 

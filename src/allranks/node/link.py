@@ -5,6 +5,8 @@ import os
 import socket
 from typing import Any, Dict, List
 
+from allranks.protocol.jsontext import read_object
+
 from .frames import Decoder, Frame, pack_json
 
 HIGH_WATER = 1 << 20  # bytes waiting to be sent above which no more output is packed
@@ -81,11 +83,9 @@ def read_journal(path: str) -> List[Dict[str, Any]]:
         with open(path, "rb") as file:
             for line in file.read(64 << 20).splitlines():
                 try:
-                    entry = json.loads(line.decode())
+                    entries.append(read_object(line, 1 << 20))
                 except ValueError:
                     continue
-                if isinstance(entry, dict):
-                    entries.append(entry)
     except OSError:
         pass
     return entries

@@ -5,88 +5,28 @@ NamedTuples 6 to 9 ms) or a dataclass. A field's JSON name is its own, without a
 str, int, float, bool, None, object (any JSON value, taken as it is), Optional and Union of these, Literal, an Enum (by
 value), Tuple, List, FrozenSet, Dict with str or int keys, and records.
 
-Decoding happens once, at the edge: the text comes from `read_json`, which bounds size, depth and numbers; `decode` then
-checks every value and says where the first wrong one stands: `$.ranks[2].pid: expected an integer, got "abc"`.
+Decoding happens once, at the edge: the text comes from `jsontext.read_json`, which bounds size, depth and numbers.
+`decode` then checks every value and says where the first wrong one stands:
+`$.ranks[2].pid: expected an integer, got "abc"`.
 Fields that a record does not have are ignored, absent ones take their defaults.
 """
 
 import enum
 import json
-import math
-import re
 import typing
 from collections import abc
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Tuple, Type, TypeVar
+
+from .jsontext import DIGITS
+from .jsontext import DecodeError as DecodeError  # for those who decode
+from .jsontext import read_json as read_json
+from .jsontext import write_json as write_json
 
 Record = TypeVar("Record")
 Decoder = Callable[[object, str], Any]
 
 LARGEST = 2**63 - 1  # of an integer: what the frames and every file offset can hold
-DEEPEST = 64  # nested arrays and objects; no document of ours has more than eight
-DIGITS = 40  # of one number in a text; int() of thousands of digits takes quadratic time
 SHOWN = 60  # characters of a wrong value in a message
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_BRACKET = re.compile(r"[\[\]{}]")
-
-
-class DecodeError(ValueError):
-    """A value is not what its record expects; the text says where it stands, what was expected and what was there."""
-
-
-# -- text ----------------------------------------------------------------------------------------------
-
-
-def read_json(data: bytes, limit: int) -> object:
-    """Read one JSON value of at most `limit` bytes; raise DecodeError on anything else.
-
-    Not a number, infinities, numbers of more than DIGITS digits and values nested deeper than DEEPEST are refused:
-    Python's own reader takes them, and fails or hangs later.
-    """
-    if len(data) > limit:
-        raise DecodeError("a JSON text of %d bytes is over the limit of %d" % (len(data), limit))
-    try:
-        text = data.decode("utf-8")
-        _check_depth(text)
-        return json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_no_number)
-    except DecodeError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise DecodeError(
-            "expected JSON, got %s (%s)" % (_shown(data[:SHOWN].decode("utf-8", "replace")), error)
-        ) from None
-
-
-def write_json(value: object) -> bytes:
-    """Write a JSON value without spaces, as UTF-8."""
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _check_depth(text: str) -> None:
-    """Refuse what is nested too deep before the reader recurses."""
-    if text.count("[") + text.count("{") <= DEEPEST:
-        return
-    depth = 0
-    for bracket in _BRACKET.findall(_STRING.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > DEEPEST:
-            raise DecodeError("expected JSON of at most %d levels" % DEEPEST)
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > DIGITS:
-        raise DecodeError("expected a number of at most %d digits, got %s" % (DIGITS, _shown(digits)))
-    return int(digits)
-
-
-def _real(digits: str) -> float:
-    number = float(digits)
-    if len(digits) > DIGITS or math.isinf(number):
-        raise DecodeError("expected a finite number of at most %d digits, got %s" % (DIGITS, _shown(digits)))
-    return number
-
-
-def _no_number(name: str) -> float:
-    raise DecodeError("expected a finite number, got %s" % name)
 
 
 # -- decoding ------------------------------------------------------------------------------------------

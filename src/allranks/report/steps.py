@@ -1,10 +1,13 @@
-"""Steps and rates, read from metrics lines or from logs by a pattern (pure)."""
+"""Steps and rates, read from metrics lines; what a pattern finds in logs is handed in (pure)."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
+from collections.abc import Callable
+
+from allranks.node.foreign import number, whole
+from allranks.protocol.jsontext import DecodeError, read_object
 
 WINDOW = 20  # steps the rate is taken over
 LINE_LIMIT = 64 << 10
@@ -13,10 +16,9 @@ LINE_LIMIT = 64 << 10
 class StepReader:
     """One rank's step and rate (steps a second over the last 20); both None until known."""
 
-    def __init__(self, pattern: str | None) -> None:
-        self._pattern = re.compile(pattern.encode()) if pattern else None
+    def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque(maxlen=WINDOW)
-        self._rest = {"metrics": b"", "log": b""}
+        self._rest = b""
         self.step: int | None = None
 
     @property
@@ -27,56 +29,34 @@ class StepReader:
         (t0, s0), (t1, s1) = self._seen[0], self._seen[-1]
         return round((s1 - s0) / (t1 - t0), 3) if t1 > t0 and s1 > s0 else None
 
-    def metrics(self, data: bytes, now: float) -> bool:
-        """Bytes of the metrics file; True where they held a step."""
+    def metrics(self, data: bytes, now: float, on_refused: Callable[[str], None]) -> bool:
+        """Bytes of the metrics file; True where they held a step. `on_refused` is told why a line can't be read."""
         found = False
-        for line in self._lines("metrics", data):
-            try:
-                entry = json.loads(line)
-            except ValueError:
+        for line in self._lines(data):
+            if not line.strip():
                 continue
-            step = entry.get("step") if isinstance(entry, dict) else None
-            if isinstance(step, int):
-                t = entry.get("t")
-                self._note(step, float(t) if isinstance(t, (int, float)) else now)
+            try:
+                entry = read_object(line, LINE_LIMIT)
+            except DecodeError as error:
+                on_refused(str(error))
+                continue
+            step = whole(entry.get("step"))
+            if step is not None:
+                t = number(entry.get("t"))
+                self.note(step, t if t is not None else now)
                 found = True
         return found
 
-    def log(self, data: bytes, now: float) -> bool:
-        """Bytes of the log; True where the pattern found a step."""
-        if self._pattern is None:
-            return False
-        found = False
-        for line in self._lines("log", data):
-            match = self._pattern.search(line)
-            digits = (match[1] if match.re.groups else match[0]) if match else b""
-            if digits and digits.isdigit():
-                self._note(int(digits), now)
-                found = True
-        return found
-
-    def _note(self, step: int, t: float) -> None:
+    def note(self, step: int, t: float) -> None:
+        """A step that was seen at a time (unix seconds)."""
         if self.step is not None and step < self.step:
             self._seen.clear()  # a restart
         self.step = step
         self._seen.append((t, step))
 
-    def _lines(self, source: str, data: bytes) -> list[bytes]:
-        lines, self._rest[source] = whole_lines(self._rest[source], data)
+    def _lines(self, data: bytes) -> list[bytes]:
+        lines, self._rest = whole_lines(self._rest, data)
         return lines
-
-
-class Recurrence:
-    """Whether what ranks print matches a pattern, line by line."""
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = re.compile(pattern.encode())
-        self._rest: dict[int, bytes] = {}
-
-    def seen(self, rank: int, data: bytes) -> bool:
-        """More of a rank's log."""
-        lines, self._rest[rank] = whole_lines(self._rest.get(rank, b""), data)
-        return any(self._pattern.search(line) for line in lines)
 
 
 def whole_lines(rest: bytes, data: bytes) -> tuple[list[bytes], bytes]:

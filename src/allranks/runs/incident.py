@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.agents import of_rank
 from allranks.node.frames import METRICS, RANK_LOG
+from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory
 from .errorfiles import read_error
@@ -86,8 +86,6 @@ def _read_end(path: Path, first: bool = False) -> str:
 def _last_row(text: str) -> dict[str, Any] | None:
     """The last line that is a JSON object."""
     for line in reversed(text.splitlines()):
-        with contextlib.suppress(ValueError, RecursionError):
-            row = json.loads(line)
-            if isinstance(row, dict):
-                return row
+        with contextlib.suppress(DecodeError):
+            return read_object(line)
     return None

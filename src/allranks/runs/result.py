@@ -30,6 +30,7 @@ def untold_result(
         "left": {},
         "unfetched": {},
         "dropped": {},
+        "undecodable": {},
         "outputs": {},
     }
 

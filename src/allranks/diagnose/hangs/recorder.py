@@ -137,7 +137,14 @@ class Stall:
 
 
 def read_recording(rank: int, found: Mapping[str, Any]) -> Recording:
-    """From the answer of a rank's helper (node/runner_recorder.py)."""
+    """From the answer of a rank's helper (node/runner_recorder.py), which is a thread of the training program."""
+    try:
+        return _read_recording(rank, found)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return Recording(rank, error="its flight recorder gave a document that cannot be read")
+
+
+def _read_recording(rank: int, found: Mapping[str, Any]) -> Recording:
     if found.get("error") or not found.get("recorders"):
         return Recording(rank, error=str(found.get("error") or "its torch has no flight recorder"))
     groups = {str(g.get("name")): Group(str(g.get("name")), tuple(g.get("ranks") or ()), str(g.get("desc") or ""))

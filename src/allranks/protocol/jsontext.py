@@ -1,0 +1,79 @@
+"""Read JSON that others wrote, with bounds (pure): files and datagrams of the training program, messages of a peer.
+
+Every reader raises DecodeError and nothing else: for a text that is too large, nested too deeply, not JSON, or with a
+number that no field of ours holds (10**400, 1e400, NaN). The words of the error hold nothing of the text.
+"""
+
+import json
+import math
+import re
+from typing import Any, Dict, Union
+
+LIMIT = 1 << 20  # bytes or characters of a text
+DEEPEST = 64  # nested arrays and objects; no document of ours has more than eight
+DIGITS = 40  # of an integer in a text; int() of thousands of digits takes quadratic time
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
+
+
+class DecodeError(ValueError):
+    """A text or a value is not what is expected; the words say where it stands and what was expected."""
+
+
+def read_json(data: Union[bytes, str], limit: int = LIMIT) -> Any:
+    """Read one JSON value of at most `limit` bytes or characters."""
+    if len(data) > limit:
+        raise DecodeError("expected a JSON text of at most %d bytes, got %d" % (limit, len(data)))
+    try:
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
+        _check_depth(text)
+        return json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_no_number)
+    except DecodeError:
+        raise
+    except UnicodeDecodeError:
+        raise DecodeError("expected UTF-8") from None
+    except (ValueError, RecursionError):
+        raise DecodeError("expected JSON") from None
+
+
+def read_object(data: Union[bytes, str], limit: int = LIMIT) -> Dict[str, Any]:
+    """Read one JSON object of at most `limit` bytes or characters."""
+    found = read_json(data, limit)
+    if not isinstance(found, dict):
+        raise DecodeError("expected a JSON object")
+    return found
+
+
+def write_json(value: object) -> bytes:
+    """Write a JSON value without spaces, as UTF-8."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _check_depth(text: str) -> None:
+    """Refuse what is nested too deep before the reader recurses; quick where there are few brackets at all."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        if token.group() in "[{":
+            depth += 1
+            if depth > DEEPEST:
+                raise DecodeError("expected JSON of at most %d levels" % DEEPEST)
+        elif token.group() in "]}":
+            depth -= 1
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise DecodeError("expected a number of at most %d digits" % DIGITS)
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise DecodeError("expected a finite number")
+    return number
+
+
+def _no_number(name: str) -> float:
+    raise DecodeError("expected a finite number, got %s" % name)
