@@ -9,10 +9,14 @@
     │   └── TransportError        4   a node could not be reached
     └── Interrupted               130 / 143
 
+Any other exception that leaves a command is a defect of allranks: exit code 70, cause `internal-error`.
+
 A message says what was set, what was found, and what to set. A failed check is a Finding, not an error.
 """
 
 from __future__ import annotations
+
+REPORT_TO = "to the maintainers of allranks"  # where a defect of allranks goes
 
 
 class AllranksError(Exception):

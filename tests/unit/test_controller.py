@@ -70,8 +70,9 @@ def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.Monke
         session.controller._judge = broken  # type: ignore[assignment]
     else:
         monkeypatch.setattr(Controller, names[where], broken)
-    with pytest.raises(ZeroDivisionError, match="a bug"):
-        session.run()
+    result = session.run()
+    assert (result["exit"], result["verdict"]["cause"], result["verdict"]["where"]) == (70, "internal-error", {})
+    assert "ZeroDivisionError: a bug (test_controller.py:" in result["verdict"]["message"]
     deadline = time.monotonic() + 30
     while left(tmp_path / "work") and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -228,10 +228,10 @@ def test_retries_are_those_of_the_whole_gang() -> None:
 
 
 def test_what_is_final_is_not_tried_again() -> None:
-    """1, 2, 3, 5: the program, usage, a check, a hang; 4 is a lost node, 143 a pod that was told to go."""
+    """1, 2, 3, 5, 70: the program, usage, a check, a hang, ourselves; 4 is a lost node, 143 a pod told to go."""
     lost, final = one(documents(FULL), "Job")["spec"]["podFailurePolicy"]["rules"]
     assert (lost["action"], final["action"]) == ("Ignore", "FailJob")
-    assert final["onExitCodes"]["values"] == [1, 2, 3, 5]
+    assert final["onExitCodes"]["values"] == [1, 2, 3, 5, 70]
     assert "--retries=2" in pod_specs(documents(FULL))[0]["containers"][0]["command"]
 
 

@@ -10,7 +10,8 @@ import sys
 
 import allranks
 from allranks import early
-from allranks.errors import AllranksError
+from allranks.errors import REPORT_TO, AllranksError
+from allranks.exitcodes import INTERNAL
 
 from . import exits, streams
 
@@ -39,7 +40,7 @@ USAGE = """usage: allranks VERB [options]          allranks VERB --help
 
 example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
 exit codes: 0 done, 1 the program failed, 2 usage, 3 a check failed, 4 a node, link or service failed,
-5 a hang, 130 Ctrl-C, 143 SIGTERM or stop"""
+5 a hang, 70 allranks itself failed, 130 Ctrl-C, 143 SIGTERM or stop"""
 
 
 def main() -> None:
@@ -100,7 +101,7 @@ def run_verb(verb: str, words: list[str]) -> int:
     except Exception as error:
         message = _usage_message(error)
         if message is None:
-            raise
+            return _failed_itself(error, as_json)
         return _fail(f"{message}\n(allranks {verb} --help; the training command goes after --)", exits.USAGE, as_json)
 
 
@@ -111,14 +112,32 @@ def _needs_linux(verb: str) -> str:
     return f"`allranks {verb}` needs Linux, and this machine is {system}; {where}"
 
 
+def _failed_itself(error: Exception, as_json: bool) -> int:
+    """A defect of allranks: one sentence, with where the traceback is and where to send it."""
+    import tempfile  # here, as few commands end so
+
+    from allranks.runs.internal import CAUSE, said, traceback_of
+
+    if isinstance(error, BrokenPipeError):
+        raise error  # whoever read our output has gone: no defect
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="allranks-internal-error-", suffix=".txt", delete=False) as file:
+            file.write(traceback_of(error))
+        where = f", with {file.name}"
+    except OSError:
+        where = f":\n{traceback_of(error)}"
+    message = f"allranks itself failed: {said(error)}; report it {REPORT_TO}{where}"
+    return _fail(message, INTERNAL, as_json, CAUSE)
+
+
 def _usage_message(error: Exception) -> str | None:
     """The text of a wrong option, as the option parser words it."""
     words = getattr(error, "format_message", None)
     return str(words()) if callable(words) else None
 
 
-def _fail(message: str, code: int, as_json: bool) -> int:
+def _fail(message: str, code: int, as_json: bool, cause: str = "") -> int:
     if as_json:
-        print(json.dumps({"schema": 1, "error": message, "exit": code}))
+        print(json.dumps({"schema": 1, "error": message, "exit": code, **({"cause": cause} if cause else {})}))
     print(f"allranks: {message}", file=sys.stderr)
     return code

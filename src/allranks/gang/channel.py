@@ -275,6 +275,7 @@ class Member:
         self.greeted = asyncio.Event()  # with `known`
         self.opening: asyncio.Task[None] | None = None
         self.waiting: list[Mapping[str, Any]] = []
+        self.has_ended = False  # its word, after a crash of the controller's own
         self.behind = False  # its output has found no room in the run directory since its last hello
         self.ends: Mapping[str, int] = {}  # where its streams end, once its ranks have
         self.shown: dict[Stream, int] = {}  # how far each stream has been displayed

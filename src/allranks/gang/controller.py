@@ -66,6 +66,7 @@ STATUS_EVERY = 1.0
 ACK_EVERY = 2.0
 ROOM = 64 << 10  # bytes free on the disk of the run directory that make another try worth while
 RELEASE_PATIENCE = 3.0
+ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
 HELLO_SECONDS = 20.0  # from the start of Python on a node to its agent's first word: 400 KB are sent, files written
 OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no guard is left to its lease
 
@@ -119,17 +120,22 @@ class Controller:
         self._disk_was_full = False
         self.released: set[str] = set()
         self.dropped: dict[str, dict[int, int]] = {}  # bytes by node and rank
-        self.failure: Exception | None = None
+        self.failure: Exception | None = None  # of allranks itself
+        self._abandoned = False
         self.replaced = False  # another controller has taken the run over
 
     # -- driving -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Until the last attempt has ended everywhere."""
-        asyncio.get_running_loop().set_exception_handler(self._crashed)
-        self._act([] if self._attach else self.gang.begin())
-        for member in self.members.values():
-            self._open(member)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._crashed)
+        try:
+            self._act([] if self._attach else self.gang.begin())
+            for member in self.members.values():
+                self._open(member)
+        except Exception as error:
+            self._crashed(loop, {"exception": error})
         while not self._over.is_set():
             try:
                 await asyncio.wait_for(self._over.wait(), self._tick_length())
@@ -138,7 +144,12 @@ class Controller:
         if self.replaced:
             self._close()
             return
-        await self._release()
+        try:
+            if self._abandoned:
+                await self._await_ends()
+            await self._release()
+        finally:
+            self._close()
         if self.failure is not None:
             raise self.failure
         self._write_status()
@@ -148,10 +159,30 @@ class Controller:
         again = self.failure is not None
         error = context.get("exception")
         self.failure = self.failure or (error if isinstance(error, Exception) else RuntimeError(context["message"]))
-        if again or self.roster.state is State.OVER:
+        if self.roster.state is State.OVER:
             self._over.set()
-        else:
-            self.stop("crash", self.spec.grace)
+            return
+        try:
+            if not again:
+                self.stop("crash", self.spec.grace)
+                return
+        except Exception:
+            again = True  # the gang cannot even end: its nodes are told without it
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Tells every node to end its ranks, whatever state the gang is in."""
+        if not self._abandoned:
+            self._abandoned = True
+            for member in self.members.values():
+                self._send(member, {"type": "end", "grace": self.spec.grace, "reason": "crash"})
+        self._over.set()
+
+    async def _await_ends(self) -> None:
+        """Until all nodes that can be reached have ended their ranks; the lease ends the others'."""
+        deadline = time.monotonic() + self.spec.grace + ABANDONED
+        while time.monotonic() < deadline and any(m.open and not m.has_ended for m in self.members.values()):
+            await asyncio.sleep(0.02)
 
     def _tick_safely(self) -> None:
         try:
@@ -361,6 +392,9 @@ class Controller:
     def _message(self, member: Member, message: dict[str, Any]) -> None:
         """Raises DecodeError."""
         kind = message["type"]
+        if self._abandoned:
+            member.has_ended = member.has_ended or kind == "ended"
+            return
         if kind == "pong":
             sent, t = number(message.get("sent")), number(message.get("t"))
             if sent is None or t is None:
@@ -603,6 +637,8 @@ class Controller:
 
     def _may_go(self, member: Member) -> bool:
         """Its ranks have ended and their output is here, or it never had any: it was late when another failed."""
+        if self._abandoned:
+            return member.has_ended
         node = self.roster.everyone[member.node.name]
         return not node.ranks or (node.ended and not self.unfetched(node.name))
 

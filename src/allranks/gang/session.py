@@ -22,6 +22,7 @@ import allranks
 from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
+from allranks.diagnose.causes import exit_code
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG
 from allranks.findings import SURE, Finding, Verdict
@@ -31,7 +32,7 @@ from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import over_when_interrupted, write_result
+from allranks.runs.result import over_when_interrupted, untold_result, write_result
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document, to_document
 from allranks.settings.secrets import redact_argv
@@ -97,13 +98,20 @@ class Session:
     def run(
         self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
     ) -> dict[str, Any]:
-        """Runs to the end and returns the result document; `stop_first` ends an adopted run at once."""
+        """Runs to the end and returns the result document; `stop_first` ends an adopted run at once.
+
+        A crash of allranks itself is such an end, too: cause `internal-error`."""
         try:
-            with over_when_interrupted(self.run_dir):
-                asyncio.run(self._main(on_stop_key, stop_first))
-        finally:
-            survive_user_signals()  # the loop has taken its handlers back
-        return self.finish()
+            try:
+                with over_when_interrupted(self.run_dir):
+                    asyncio.run(self._main(on_stop_key, stop_first))
+            finally:
+                survive_user_signals()  # the loop has taken its handlers back
+            return self.finish()
+        except AllranksError:
+            raise  # what a user or a node can mend
+        except Exception as error:
+            return self._failed_itself(error)
 
     def stop_from_afar(self, reason: str) -> None:
         """A node wants the end, from any thread. Every node may: that never counts as a second signal."""
@@ -273,8 +281,6 @@ class Session:
 
     def finish(self) -> dict[str, Any]:
         """The result document, written down; after `run` has gone through it is there already."""
-        from allranks.diagnose.causes import exit_code
-
         gang = self.controller.gang
         roster = gang.roster
         if self.controller.replaced:
@@ -286,7 +292,15 @@ class Session:
             code = HANG
         if roster.testing and self.tested is not None and not roster.refused_by_check:
             code = self.tested.exit
-        result = {
+        result = self._result(code)
+        if roster.testing and self.tested is not None:
+            result.update(self.tested.to_json())
+        write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status())
+        return result
+
+    def _result(self, code: int) -> dict[str, Any]:
+        roster = self.controller.roster
+        return {
             "run": self.setting.run,
             "directory": str(self.run_dir.path),
             "exit": code,
@@ -301,9 +315,21 @@ class Session:
             "undecodable": self.controller.undecodable.counts,
             "outputs": self._outputs(roster),
         }
-        if roster.testing and self.tested is not None:
-            result.update(self.tested.to_json())
-        write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status())
+
+    def _failed_itself(self, error: Exception) -> dict[str, Any]:
+        """The result of a run that a defect of allranks has ended; its traceback is evidence.
+
+        The state of the run may be what is broken, so each part of it is left out where it can't be read."""
+        from allranks.runs.internal import internal_verdict, save_traceback
+
+        save_traceback(self.run_dir, error)
+        self.verdict = internal_verdict(error, self.run_dir.name)
+        code = exit_code(self.verdict, None, False)
+        try:
+            result, status = self._result(code), self.controller.status()
+        except Exception:
+            result, status = untold_result(self.run_dir, code, self.verdict), None
+        write_result(self.run_dir, result, False, status)
         return result
 
     def _program_exit(self, roster: Roster) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import selectors
 import signal
 import socket
 import time
+import traceback
 from typing import Any, Callable, Dict, Optional
 
 from allranks.protocol.jsontext import DecodeError
@@ -36,6 +37,7 @@ TICK = 1.0  # seconds between looks at the watcher, beats and lease checks
 UNGREETED = 10.0  # seconds a guard without ranks waits for a controller: the one it had died at the start
 FILE_TICK = 0.25  # seconds between looks at followed files while ranks run
 LOOK_SECONDS = 30.0
+FAILURES = 5  # errors of its own after which a guard gives up
 LOOK_AT_RANKS_SECONDS = 20.0  # gang/hanging.py waits a little longer
 MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 
@@ -103,10 +105,27 @@ class Guard:
         begun = {"event": "guard", "pid": os.getpid(), "keepers": keepers, "machine": machine(), "t": time.time()}
         self._journal.write(begun)
         while self._result is None:
-            for key, _ in self._selector.select(self._timeout()):
-                key.data()
-            self._work()
+            try:
+                for key, _ in self._selector.select(self._timeout()):
+                    key.data()
+                self._work()
+            except Exception as error:
+                self._failed_itself(error)
         return self._result
+
+    def _failed_itself(self, error: Exception) -> None:
+        """A defect of the guard: the ranks are ended in order. What fails again and again ends it, and the watcher
+        ends the ranks."""
+        self._failures += 1
+        if self._failures > FAILURES:
+            raise error
+        traceback.print_exc()  # into the node's log
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = "%s:%s" % (os.path.basename(place.filename), place.lineno)
+        text = "%s: %s (%s)" % (type(error).__name__, str(error)[:300], where)
+        self._tell({"type": "fault", "id": "internal-error", "message": text, "t": time.time()})
+        if self._attempt is not None and not self._attempt.ended:
+            self._attempt.begin_end(self._grace, "internal-error")
 
     def _timeout(self) -> float:
         deadlines = [self._next_tick]

@@ -19,6 +19,7 @@ WHO = "on {node}: journalctl -k | grep -i 'killed process'; ask who did it (pkil
 STOPPED = "on {node}: find who stopped it (kill -STOP, a debugger, a frozen cgroup or container), then run again"
 LINK = "ping -c 100 {node}; look for a suspended machine, a Ctrl-Z or a firewall that drops idle connections"
 NODE_DIR = "choose another with --node-dir; df -h and ls -ld on {node}"
+DEFECT = "report it to the maintainers of allranks: allranks report --bundle makes a zip without secrets, with all logs"
 REPORT = "the node's log says more: allranks logs --node {node}"
 
 
@@ -41,14 +42,22 @@ def apply(incident: Incident) -> Candidate | None:
     reading = _read(incident, first, name_nodes(nodes))
     return Candidate(
         ID, reading.cause, reading.strength, reading.message, reading.confidence, first.t or None,
-        reading.remedy.format(node=first.node), Where(node=first.node if len(nodes) == 1 else None),
+        reading.remedy.format(node=first.node), _where(reading, nodes),
         tuple(one_line(f"{f.node}: {f.id}: {f.message}") for f in faults[:3]),
     )  # fmt: skip
+
+
+def _where(reading: _Reading, nodes: list[str]) -> Where:
+    """A defect of allranks is no fault of the node on which it shows."""
+    return Where(node=nodes[0]) if len(nodes) == 1 and reading.cause != "internal-error" else Where()
 
 
 def _read(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     if fault.id in ("guard-death", "watcher-lost"):
         return _death(incident, fault, nodes)
+    if fault.id == "internal-error":
+        message = f"allranks itself failed on {nodes}: {one_line(fault.message)}; it ended the ranks there"
+        return _Reading("internal-error", 0.95, message, DEFECT)
     if fault.id in LEASE:
         message = f"{nodes} ended the ranks there: nothing was heard from this machine for the whole lease"
         return _Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
@@ -68,6 +77,9 @@ def _death(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     ranks = incident.ranks_by_node.get(fault.node, ())
     took = f" and took rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)} with it" if ranks else ""
     took = took if part == "guard" and "," not in nodes and " and " not in nodes else ""
+    if how.startswith("ended with code"):
+        message = f"the allranks {part} on {nodes} {how}{took}, by an error of its own"
+        return _Reading("internal-error", 0.9, message, DEFECT)
     if "SIGKILL" in how and incident.oom_kills(fault.node):
         message = f"the allranks {part} on {nodes} {how}{took}: the kernel ran out of memory there"
         return _Reading("host-out-of-memory", 0.8, message, WHO)

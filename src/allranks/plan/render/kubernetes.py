@@ -11,7 +11,7 @@ import base64
 from collections.abc import Callable, Mapping
 
 from allranks.errors import UsageError
-from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED, USAGE
+from allranks.exitcodes import CHECK_FAILED, HANG, INTERNAL, PROGRAM_FAILED, USAGE
 from allranks.settings import RunSpec
 
 from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, grace_seconds, pod_template, rendered_name
@@ -217,7 +217,11 @@ def _archive(job: Job) -> Document:
 def _job_spec(job: Job, backoff: int) -> Document:
     """An Indexed Job. `join` has made the attempts that make sense where the machines live; the Job starts pods again
     where a machine, a link or a pod was lost."""
-    final = {"containerName": CONTAINER, "operator": "In", "values": [PROGRAM_FAILED, USAGE, CHECK_FAILED, HANG]}
+    final = {
+        "containerName": CONTAINER,
+        "operator": "In",
+        "values": [PROGRAM_FAILED, USAGE, CHECK_FAILED, HANG, INTERNAL],
+    }
     lost = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     rules = [*([lost] if backoff else []), {"action": "FailJob", "onExitCodes": final}]
     limit = {"activeDeadlineSeconds": int(job.spec.deadline)} if job.spec.deadline else {}

@@ -1,0 +1,42 @@
+"""A defect of allranks itself: what is written down of it, and the verdict (IO)."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+
+from allranks.errors import REPORT_TO
+from allranks.findings import Finding, Verdict
+
+from .directory import RunDirectory
+
+CAUSE = "internal-error"
+NAME = "internal-error.txt"
+TRACE = 64 << 10  # characters of a traceback
+
+
+def said(error: BaseException) -> str:
+    """TypeError: … (machine.py:41)"""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {str(error)[:300]}{place}"
+
+
+def traceback_of(error: BaseException) -> str:
+    """All of it, but the beginning of a very long one."""
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TRACE:]
+
+
+def save_traceback(run: RunDirectory, error: BaseException) -> None:
+    """Into the evidence of a run; on a full disk it is left out."""
+    with contextlib.suppress(OSError):
+        folder = run.path / "evidence"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / NAME).write_text(traceback_of(error), encoding="utf-8", errors="backslashreplace")
+
+
+def internal_verdict(error: BaseException, run: str) -> Verdict:
+    """No node, rank or link is to blame, so it has no place."""
+    message = f"allranks itself failed: {said(error)}; the ranks were ended"
+    remedy = f"report it {REPORT_TO}: allranks report {run} --bundle makes a zip without secrets, with evidence/{NAME}"
+    return Verdict(Finding(CAUSE, "fail", message, remedy), CAUSE, 1.0)
