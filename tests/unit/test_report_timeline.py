@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -9,10 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.run_directories import T, events
 
-from allranks.report.timeline import Timeline, chosen, timeline
-from allranks.report.timeplot import LEFT, WIDTH, Scale, duration, timeline_plot
+from allranks.report.page import drawing
+from allranks.report.timeline import Timeline, choose_rows, timeline
+from allranks.report.timeplot import LEFT, WIDTH, Scale, TimelinePlot, duration, timeline_plot
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
+
+
+def plot_of(line: Timeline, culprits: Sequence[int] = ()) -> TimelinePlot:
+    plot = timeline_plot(line, culprits)
+    assert plot is not None
+    return plot
 
 
 def states(line: Timeline, name: str | int) -> list[tuple[str, float, float]]:
@@ -30,7 +38,7 @@ def test_nodes_and_ranks_of_a_run_that_fails() -> None:
     ]  # fmt: skip
     assert states(line, 1) == [("started", 1.2, 2.0), ("initialised", 2.0, 9.0)]
     assert states(line, 0) == [("started", 1.2, 2.0), ("initialised", 2.0, 10.0)]
-    assert {r.rank: [m.kind for m in r.marks] for r in line.rows if r.rank is not None} == {
+    assert {r.rank: [m.kind for m in r.moments] for r in line.rows if r.rank is not None} == {
         0: ["ended"], 1: ["failed"], 2: ["ended"], 3: ["ended"],
     }  # fmt: skip
     assert [(m.text, round(m.t - T, 2)) for m in line.moments] == [
@@ -58,21 +66,21 @@ def test_silent_and_lost_nodes_attempts_and_a_rank_that_never_started() -> None:
     assert states(line, 0) == [("started", 2, 10), ("started", 12, 12)]  # the second came and went at once
     assert states(line, 1) == []
     assert [m.text for m in line.moments] == ["attempt 0 failed", "attempt 1"]
-    svg, left_out = timeline_plot(line, [1])
-    drawn = ElementTree.fromstring(svg)
+    plot = plot_of(line, [1])
+    drawn = ElementTree.fromstring(drawing("timeline.html", plot))
     titles = [t.text for t in drawn.iter("title")]
-    assert "rank 1 never started" in titles and left_out == 0
+    assert "rank 1 never started" in titles and plot.rows_left_out == 0
     assert "rank 0 ended with code 0, +12.0 s" in titles
 
 
 def test_many_rows_are_chosen_from() -> None:
     nodes = {f"n{i:03d}": [2 * i, 2 * i + 1] for i in range(200)}
     line = timeline(events(nodes, failing=301), nodes, {})
-    rows, left_out = chosen(line, [301], 100)
+    rows, left_out = choose_rows(line, [301], 100)
     assert len(rows) == 100 and left_out == 500
     assert 301 in [r.rank for r in rows]
-    svg, left_out = timeline_plot(line, [301])
-    assert left_out == 600 - 160 and "rank 301" in svg
+    plot = plot_of(line, [301])
+    assert plot.rows_left_out == 600 - 160 and "rank 301" in drawing("timeline.html", plot)
 
 
 def test_the_axis_is_linear_for_short_runs_and_gives_long_gaps_less_room() -> None:
@@ -105,14 +113,14 @@ NAMES = sorted({e["event"] for e in events(NODES)} | MORE)
                  ("node", "rank", "attempt", "code", "signal", "left", "seconds", "reason", "outcome", "expected")}),
        max_size=12))  # fmt: skip
 def test_whatever_the_events_say_a_plot_is_well_formed(told: list[dict[str, Any]]) -> None:
-    svg, _ = timeline_plot(timeline(told, {"h1": [0]}, {}))
+    svg = drawing("timeline.html", plot_of(timeline(told, {"h1": [0]}, {})))
     text = "".join(c if c.isprintable() else "?" for c in svg.replace("\n", " "))
     assert ElementTree.fromstring(text).tag == "svg"
 
 
 def test_names_are_escaped_and_cut() -> None:
     evil = '<script>alert(1)</script>"' + "x" * 300
-    svg, _ = timeline_plot(timeline(events({evil: [0, 1]}), {evil: [0, 1]}, {}))
+    svg = drawing("timeline.html", plot_of(timeline(events({evil: [0, 1]}), {evil: [0, 1]}, {})))
     ElementTree.fromstring(svg)
     assert "<script" not in svg and len(svg) < 20_000
 

@@ -16,7 +16,14 @@ from .table import WORDS, Rows, counts
 @cache
 def environment() -> Environment:
     """Templates that escape whatever stands in them, and fail on a name that they do not know."""
-    return Environment(loader=PackageLoader("allranks.report"), autoescape=True, undefined=StrictUndefined)
+    templates = Environment(loader=PackageLoader("allranks.report"), autoescape=True, undefined=StrictUndefined)
+    templates.filters["place"] = "{:.1f}".format  # in a drawing
+    return templates
+
+
+def drawing(template: str, plot: object) -> str:
+    """Draw a plot as SVG text, to stand in a page."""
+    return environment().get_template(template).render(plot=plot)
 
 
 def check_page(

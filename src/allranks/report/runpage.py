@@ -50,13 +50,12 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     culprit = where.get("rank")
     nodes, aliases = _nodes(record)
     line = timeline(record.events, nodes, aliases)
-    plot, left_out = timeline_plot(line, [culprit] if isinstance(culprit, int) else [])
+    plot = timeline_plot(line, [culprit] if isinstance(culprit, int) else [])
     text = templates.get_template("run.html").render(
         script=Markup(script), script_hash=script_hash(script),  # noqa: S704  (a file of ours)
         name=_text(record.name), state=record.state, level=STATES.get(record.state, "unknown"),
         summary=_summary(record), verdict=_verdict(record), findings=_findings(record), attempts=_attempts(record),
-        plot=Markup(plot), legend=legend(line), rows_left_out=left_out,  # noqa: S704  (timeplot.py escapes)
-        began=_moment(line.start), gaps='class="gap"' in plot,
+        plot=plot, legend=legend(line), began=_moment(line.start),
         maps=_maps(record, list(nodes)), tests=_tests(record), checks=_checks(record),
         texts=_texts(record.texts), logs=_logs(record.excerpts), logs_left_out=record.logs_left_out,
         environment=_environment(record), machines=_machines(record), hosts=_hosts(record),
