@@ -20,7 +20,7 @@ $(VENV)/.test: $(VENV)/.demo
 	touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/allranks run --local 2 --nproc 2 --name demo -- examples/train_lm.py
+	$(BIN)/allranks run --local 2 --nproc 2 --name demo examples/train_lm.py
 
 # Real sshd in network namespaces and a real Slurm on them need root and these; without root those tests say that
 # they skip.

@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 train_api.py
     srun -N 2 --ntasks-per-node 2 python train_api.py
     mpirun -np 4 -x MASTER_ADDR=node01 python train_api.py
-    allranks run --hosts hosts.txt --nproc 2 -- train_api.py
+    allranks run --hosts hosts.txt --nproc 2 train_api.py
 
 Where allranks is not installed in the training image, copy allranks/program.py beside the script: it is one file.
 """

@@ -1,7 +1,7 @@
 """Trains a byte-level transformer with FSDP2 (fully_shard): sharded parameters, gradients and optimizer.
 
     torchrun --nproc-per-node 4 train_fsdp.py --config fsdp.yaml
-    allranks run --local 2 --nproc 2 -- examples/train_fsdp.py --config examples/fsdp.yaml
+    allranks run --local 2 --nproc 2 examples/train_fsdp.py --config examples/fsdp.yaml
     train_fsdp.py --config fsdp.yaml --set fsdp.sharding_strategy=hybrid_shard --set training.max_steps=100
 
 The text is the source code of Python's standard library. Gloo on CPU; NCCL and bfloat16 on GPU. The script needs torch

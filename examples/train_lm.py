@@ -2,7 +2,7 @@
 
     python train_lm.py                          alone
     torchrun --nproc-per-node 4 train_lm.py     four ranks on one machine
-    allranks run --local 2 --nproc 2 -- train_lm.py
+    allranks run --local 2 --nproc 2 train_lm.py
 
 The text is the source code of Python's standard library. Gloo on CPU, NCCL on GPU. The script is plain torch: it
 reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* and knows of no launcher. It checkpoints, resumes, and on SIGTERM

@@ -21,20 +21,7 @@ def begin() -> None:
 def end() -> None:
     """From here on a verb cleans up behind itself: SIGINT raises KeyboardInterrupt again."""
     if _signal.getsignal(_signal.SIGINT) is _leave:
-        _signal.signal(_signal.SIGINT, _raise)
-
-
-def was_interrupted() -> bool:
-    """Whether a KeyboardInterrupt was raised: the option parser takes it for an exit code."""
-    return bool(_raised)
-
-
-_raised: "list[int]" = []
-
-
-def _raise(number: int, frame: "Any") -> None:
-    _raised.append(number)
-    _signal.default_int_handler(number, frame)
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def _leave(*_: "Any") -> None:

@@ -51,17 +51,19 @@ def call(launch: Launch, *words: str, **env: str) -> subprocess.CompletedProcess
 def test_run_without_a_command(no_ssh: Launch, words: tuple[str, ...]) -> None:
     said = call(no_ssh, *words)
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr.startswith("allranks: no training command: put it after --")
+    assert said.stderr.startswith("allranks: there is no training command\nhint: allranks run ")
     at = words.index("--") if "--" in words else len(words)
     found = document(call(no_ssh, *words[:at], "--json", *words[at:]), 2)
-    assert "put it after --" in found["error"]
+    assert "there is no training command" in found["error"]
 
 
 def test_a_command_without_the_two_dashes(no_ssh: Launch) -> None:
-    """Options of the script are not taken for allranks' own: the hint says where the command goes."""
-    said = call(no_ssh, "run", "--hosts", "h1", "train.py", "--epochs", "3")
-    assert said.returncode == 2 and "after --" in said.stderr
-    found = document(call(no_ssh, "run", "--json", "--hosts", "h1", "train.py", "--epochs", "3"), 2)
+    """Options of the script are not taken for allranks' own, and its own in front of the script are refused."""
+    said = call(no_ssh, "run", "--hosts", "h1", "--dry-run", "--json", "train.py", "--epochs", "3", "--json")
+    assert said.returncode == 0, said
+    (node,) = json.loads(said.stdout)["nodes"]
+    assert node["ranks"][0]["argv"][-4:] == ["train.py", "--epochs", "3", "--json"]
+    found = document(call(no_ssh, "run", "--json", "--hosts", "h1", "--epochs", "3", "train.py"), 2)
     assert "--epochs" in found["error"]
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from allranks.cli import main
+from allranks.cli.declare import Declared, DeclaredCommand
 
-step_3 = pytest.mark.xfail(strict=True, reason="issue 13 step 3: settings table")
 step_4 = pytest.mark.xfail(strict=True, reason="issue 13 step 4: engines")
 
 
@@ -40,6 +40,12 @@ class Shell:
             main.main()
         out, err = self._capsys.readouterr()
         return Answer(int(ended.value.code or 0), out, err)
+
+
+def given_of(declared: Declared, words: list[str]) -> dict[str, object]:
+    """The settings that a command gets for these words."""
+    command = DeclaredCommand(declared)
+    return command.given(command.make_context(declared.name, list(words)))
 
 
 def command_of(document: dict[str, Any]) -> list[str]:

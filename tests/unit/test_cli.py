@@ -37,9 +37,9 @@ def test_version_and_usage(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "--local", "2"], "put it after --"),
+        (["run", "--local", "2"], "there is no training command"),
         (["run", "--local", "two", "--", "x.py"], "local"),
-        (["run", "train.py", "--lr", "3"], "goes after --"),
+        (["run", "--lr", "3", "train.py"], "hint: allranks run --help"),
         (["run", "--hosts", "h1:8", "--", "x.py"], "slots=8"),
         (["run", "--hosts", "-oProxyCommand=x", "--", "x.py"], "--hosts"),
         (["run", "--local", "1", "--lease", "soon", "--", "x.py"], "--lease"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.shell import Answer, Shell, step_3
+from tests.unit.shell import Answer, Shell
 
 from allranks.cli import exits
 from allranks.node.processes import read_process
@@ -49,7 +49,6 @@ OF_ENGINES = [
 ]
 
 
-@step_3
 @pytest.mark.parametrize("target", [["--local", "1"], ["--hosts", "h1"]], ids=" ".join)
 @pytest.mark.parametrize(("option", "value", "engines"), OF_ENGINES, ids=lambda value: str(value))
 def test_an_option_without_its_engine(
@@ -59,7 +58,6 @@ def test_an_option_without_its_engine(
     refused(shell("run", *target, "--dry-run", option, value, "--", "train.py"), option, *engines)
 
 
-@step_3
 @pytest.mark.parametrize(
     ("engine", "option", "value", "needs"),
     [
@@ -75,7 +73,6 @@ def test_an_option_of_another_engine(shell: Shell, engine: str, option: str, val
     refused(shell("run", engine, *words), option, needs)
 
 
-@step_3
 @pytest.mark.parametrize(
     ("what", "option", "value", "needs"),
     [
@@ -104,13 +101,12 @@ def test_settings_of_an_engine_may_stand_in_the_file_for_all_targets(shell: Shel
 # -- values that nothing knows -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [pytest.param("full", marks=step_3), "sync", "fast"])
+@pytest.mark.parametrize("value", ["full", "sync", "fast"])
 def test_a_test_before_the_program_is_quick(shell: Shell, value: str) -> None:
     """`run --test full` ran the tests and left the program out."""
     refused(shell("run", "--local", "1", "--dry-run", "--test", value, "--", "train.py"), "--test", value, "quick")
 
 
-@step_3
 @pytest.mark.parametrize(
     ("words", "option", "value"),
     [
@@ -128,7 +124,6 @@ def test_names_of_checks_and_tests(shell: Shell, words: list[str], option: str, 
     refused(shell(*words), option, value)
 
 
-@step_3
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
@@ -151,7 +146,6 @@ def test_checks_and_causes_may_be_allowed(shell: Shell, label: str) -> None:
     assert shell("run", "--local", "1", "--dry-run", "--allow", label, "--", "train.py").code == 0
 
 
-@step_3
 @pytest.mark.parametrize(
     ("option", "value"),
     [("--hosts", "h1"), ("--local", "1"), ("--nodes", "2"), ("--node-dir", "/scratch"), ("--guard-python", "python3"),
@@ -162,7 +156,6 @@ def test_clean_of_nodes_says_so(shell: Shell, option: str, value: str) -> None:
     refused(shell("clean", "--dry-run", option, value), option, "--leftovers")
 
 
-@step_3
 @pytest.mark.parametrize("option", ["--keep", "--runs-dir"])
 def test_clean_of_runs_says_so(shell: Shell, option: str) -> None:
     refused(shell("clean", "--leftovers", "--local", "1", "--dry-run", option, "3"), option, "--leftovers")
@@ -188,7 +181,6 @@ HOLES = [
 ]
 
 
-@step_3
 @pytest.mark.parametrize("command", HOLES, ids=" ".join)
 def test_an_option_of_a_launcher_whose_value_was_empty(shell: Shell, command: list[str]) -> None:
     at = next(i for i, word in enumerate(command) if word.startswith("--"))
@@ -230,7 +222,6 @@ def script(text: str) -> None:
     Path("run.sh").chmod(0o755)
 
 
-@step_3
 @pytest.mark.parametrize("how", [["./run.sh"], ["bash", "run.sh"], ["sh", "-e", "./run.sh", "--lr", "3"]], ids=" ".join)
 @pytest.mark.parametrize("name", LAUNCHING)
 def test_a_script_that_starts_ranks_itself(shell: Shell, name: str, how: list[str]) -> None:
@@ -256,6 +247,15 @@ def test_a_script_that_starts_one_rank(shell: Shell, text: str, options: list[st
     assert answer.code == 0, answer
 
 
+@pytest.mark.parametrize("how", [["./tool"], ["python3", "tool"], ["tool.py"]], ids=" ".join)
+def test_a_program_that_is_no_shell_script_may_speak_of_launchers(shell: Shell, how: list[str]) -> None:
+    text = '#!/usr/bin/env python3\n"""Start it so:\n\ntorchrun --nproc-per-node 8 tool.py\n"""\n'
+    for name in ("tool", "tool.py"):
+        Path(name).write_text(text)
+        Path(name).chmod(0o755)
+    assert shell("run", "--local", "1", "--nproc", "8", "--dry-run", "--", *how).code == 0
+
+
 # -- figures that contradict -------------------------------------------------------------------------------
 
 CONTRADICTIONS = [
@@ -270,7 +270,6 @@ CONTRADICTIONS = [
 ]
 
 
-@step_3
 @pytest.mark.parametrize(("command", "figure", "must"), CONTRADICTIONS, ids=lambda value: str(value))
 def test_a_dry_run_refuses_what_run_refuses(shell: Shell, command: list[str], figure: str, must: str) -> None:
     words = ["--hosts", "g1,g2", "--nproc", "4", "--master-port", "29500", "--dry-run", "--", *command]
@@ -279,7 +278,6 @@ def test_a_dry_run_refuses_what_run_refuses(shell: Shell, command: list[str], fi
     assert figure in answer.out + answer.err and must in answer.out + answer.err
 
 
-@step_3
 @pytest.mark.parametrize(("command", "figure", "must"), CONTRADICTIONS, ids=lambda value: str(value))
 def test_render_refuses_what_run_refuses(shell: Shell, command: list[str], figure: str, must: str) -> None:
     target = ["--hosts", "g1,g2", "--nproc", "4", "--master-port", "29500"]
@@ -320,7 +318,6 @@ def active(name: str, pid: int) -> RunDirectory:
     return run
 
 
-@step_3
 def test_stop_without_a_name_where_two_runs_are_active(
     shell: Shell, controllers: list[subprocess.Popen[bytes]]
 ) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from allranks.cli import diagnose as verb
+from allranks.cli import main
 from allranks.diagnose.logs.scan import KEEP, Filter
 from allranks.diagnose.verdict import judge_logs
-from allranks.errors import AllranksError, UsageError
+from allranks.errors import UsageError
 from allranks.runs import loose
 
 OOM = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -29,11 +28,7 @@ def dull(count: int, seed: int = 1) -> list[str]:
 
 
 def run_verb(*words: str) -> int:
-    app = typer.Typer(add_completion=False)
-    app.command(name="diagnose")(verb.command)
-    return int(
-        typer.main.get_command(app).main(args=list(words), prog_name="allranks diagnose", standalone_mode=False) or 0
-    )
+    return main.run_verb("diagnose", words)
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -161,9 +156,9 @@ def test_the_verb_speaks_to_people(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "  fix     " in text
 
 
-def test_the_verb_names_what_is_absent(tmp_path: Path) -> None:
-    with pytest.raises(AllranksError, match="no such file, directory or run"):
-        run_verb("nothing-of-this-name", "--runs-dir", str(tmp_path))
+def test_the_verb_names_what_is_absent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb("nothing-of-this-name", "--runs-dir", str(tmp_path)) == 2
+    assert "no such file, directory or run" in capsys.readouterr().err
 
 
 def make_run(top: Path, verdict: dict[str, Any] | None, log: str, state: str = "failed") -> Path:

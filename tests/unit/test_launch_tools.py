@@ -14,7 +14,7 @@ from allranks.plan.launchers.settings import launcher_settings, needed_modules
 from allranks.plan.launchers.words import read_training
 from allranks.plan.ranks import NodePlan
 from allranks.settings import RunSpec, resolve
-from allranks.settings.fields import LAUNCHERS as NAMES
+from allranks.settings.table import LAUNCHERS as NAMES
 from allranks.settings.tools import read_tool
 
 

@@ -43,7 +43,7 @@ def test_what_cannot_be_known_is_asked_for(tmp_path: Path) -> None:
         (("torchrun", "--nproc", "8", "--", "t.py"), "which nodes?"),
         (("torchrun", "--hosts", "h1", "--nproc", "8"), "no training command"),
         (("accelerate", "--hosts", "h1", "--nproc", "2", "--", "torchrun", "t.py"), "starts with torchrun"),
-        (("pbs", "--", "t.py"), "there is no such renderer"),
+        (("pbs", "--", "t.py"), "there is no such command"),
     ):
         done = render(tmp_path, *words)
         assert done.returncode == 2 and said in done.stderr, done.stderr

@@ -336,15 +336,11 @@ def test_a_template_without_settings_is_as_it_was() -> None:
 
 def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
     """A new option of `run` either goes to `join`, or stands in OUTSIDE."""
-    import inspect
-
-    from allranks.cli.join import command
     from allranks.plan.joining import OUTSIDE
-    from allranks.settings.fields import READERS
-    from allranks.settings.words import _NOT_OF_RUN
+    from allranks.settings.table import settings_of
 
-    passed = set(READERS) - set(OUTSIDE) - set(_NOT_OF_RUN) - {"test"}
-    taken = {"check" if name == "no_check" else name for name in inspect.signature(command).parameters}
+    passed = {row.name for row in settings_of("run")} - set(OUTSIDE) - {"env"}
+    taken = {row.name for row in settings_of("join")}
     assert passed <= taken, f"join has no {sorted(passed - taken)}: add them to plan/joining.py OUTSIDE"
     assert {"lease", "stop_grace", "hang_timeout", "python", "retries", "allow"} <= passed
 

@@ -9,11 +9,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from tests.unit.run_directories import T, make
 from tests.unit.test_report_redact import noise, secrets
-from typer.testing import CliRunner
 
 from allranks.cli.report import judged, known_secrets
 from allranks.errors import UsageError
@@ -200,17 +200,14 @@ def test_where_it_can_not_be_written(tmp_path: Path) -> None:
 
 
 def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import typer
-
-    from allranks.cli.report import command
+    from allranks.cli.main import load
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_TOKEN", "value-of-this-environment")
     monkeypatch.setenv("SSH_KEY_FILE", "/etc/hosts")
     assert "value-of-this-environment" in known_secrets(os.environ)
     make(tmp_path / "runs" / "a-1", NODES, {0: b"value-of-this-environment\n"})
-    app = typer.Typer()
-    app.command()(command)
+    app = load("report")
     done = CliRunner().invoke(app, ["a-1", "--json"])
     said = json.loads(done.stdout)
     assert said["page"] == "runs/a-1/report.html" and [h["kind"] for h in said["redacted"]] == ["known value"]

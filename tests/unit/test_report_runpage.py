@@ -196,10 +196,9 @@ def test_a_private_key_across_the_beginning_of_the_end(tmp_path: Path) -> None:
 
 
 def test_a_page_of_loose_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import typer
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
-    from allranks.cli.diagnose import command
+    from allranks.cli.main import load
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.out").write_text(
@@ -207,8 +206,7 @@ def test_a_page_of_loose_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         '[rank1]:   File "t.py", line 3, in <module>\n'
         "[rank1]: ValueError: bad <i>batch</i>\n"
     )
-    app = typer.Typer()
-    app.command()(command)
+    app = load("diagnose")
     done = CliRunner().invoke(app, ["a.out", "--html", "p.html", "--json"])
     assert json.loads(done.stdout)["cause"] == "program-exception"
     text = (tmp_path / "p.html").read_text()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from allranks.errors import ConfigError
 from allranks.settings import RunSpec, from_document, to_document
-from allranks.settings.fields import KINDS, LAUNCHERS, SUITES
+from allranks.settings.table import KINDS, LAUNCHERS, SUITES
 
 _WORDS = st.lists(st.sampled_from(["train.py", "--lr", "3", "", "ü", "a b", "x=y"]), max_size=4).map(tuple)
 _SECONDS = st.floats(2, 10**6)
@@ -95,8 +95,6 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
         "fold",
         "end_leftovers",
         "detach",
-        "dry_run",
-        "json",
         "k8s",
         "sky",
     )

@@ -1,5 +1,6 @@
 """Precedence, notes where sources disagree, and messages that name the source and what to set."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -8,8 +9,7 @@ from hypothesis import strategies as st
 
 from allranks.errors import ConfigError, UsageError
 from allranks.settings import Resolved, RunSpec, resolve
-from allranks.settings.fields import OPTION_ONLY, READERS
-from allranks.settings.layers import ENVIRONMENT, field_names
+from allranks.settings.table import SETTINGS, VARIABLES
 
 
 def run(
@@ -24,9 +24,11 @@ def test_nothing_given_is_the_defaults() -> None:
     assert run() == Resolved(RunSpec(), (), None)
 
 
-def test_every_field_has_a_reader() -> None:
-    assert set(READERS) | {"env", "forward"} == field_names()
-    assert set(ENVIRONMENT.values()) <= field_names()
+FIELDS = sorted(field.name for field in dataclasses.fields(RunSpec) if field.name != "pg_timeout_forced")
+
+
+def test_every_field_has_a_row() -> None:
+    assert {*SETTINGS, "forward"} == set(FIELDS)
 
 
 def test_option_over_environment_over_file() -> None:
@@ -87,7 +89,7 @@ def test_variables_people_have(name: str, value: str, field: str, expected: obje
 
 def test_all_known_variables_are_tried_above() -> None:
     marks = test_variables_people_have.pytestmark  # type: ignore[attr-defined]
-    assert {case[0] for case in marks[0].args[1]} == set(ENVIRONMENT)
+    assert {case[0] for case in marks[0].args[1]} == set(VARIABLES)
 
 
 def test_auto_as_an_option_overrides_a_number() -> None:
@@ -251,8 +253,9 @@ def test_an_option_is_named_as_typed() -> None:
         run({"ssh_options": ["x"]})
     with pytest.raises(UsageError, match="--nprocs is not an option; did you mean nproc"):
         run({"nprocs": 1})
-    for field in OPTION_ONLY:
-        assert getattr(run({field: True if field != "node_rank" else 1}).spec, field) == 1
+    assert run({"node_rank": 1}).spec.node_rank == 1
+    with pytest.raises(ConfigError, match="node_rank: give --node-rank on the command line"):
+        run({}, {}, {"node_rank": 1})
 
 
 def test_ssh_options_are_joined_the_stronger_first() -> None:
@@ -269,7 +272,7 @@ def test_flags_and_commands_in_notes() -> None:
     )
     assert set(resolved.notes) == {
         "--no-fold overrides fold = true in allranks.toml",
-        "the command after -- overrides command in allranks.toml",
+        "the training command overrides command in allranks.toml",
         "DEBUG_DISTRIBUTED=1 overrides debug = false in allranks.toml",
         '--wrap A_TOKEN=<redacted> tool overrides wrap = "B_TOKEN=<redacted> tool" in allranks.toml',
     }
@@ -316,12 +319,12 @@ def test_what_only_a_retry_would_use_is_remarked() -> None:
 _VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.lists(
     st.text(max_size=5), max_size=3
 )  # fmt: skip
-_FIELDS = st.sampled_from(sorted(field_names()))
+_FIELDS = st.sampled_from(FIELDS)
 
 
 @given(
     st.dictionaries(_FIELDS, _VALUES, max_size=4),
-    st.dictionaries(st.sampled_from([*ENVIRONMENT, "NODE_RANK", "WORLD_SIZE"]), st.text(max_size=8), max_size=4),
+    st.dictionaries(st.sampled_from([*VARIABLES, "NODE_RANK", "WORLD_SIZE"]), st.text(max_size=8), max_size=4),
     st.dictionaries(_FIELDS | st.text(max_size=5), _VALUES, max_size=4),
 )
 def test_any_input_resolves_or_is_refused(

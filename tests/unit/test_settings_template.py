@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec, commented_config, resolve
-from allranks.settings.fields import OPTION_ONLY
-from allranks.settings.layers import Resolved, field_names
+from allranks.settings.layers import Resolved
+from allranks.settings.table import SETTINGS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,7 +48,8 @@ def test_all_fields_and_no_others_are_there() -> None:
     keys = SETTING.findall(commented_config({}))
     assert len(keys) == len(set(keys))
     fields = {key.replace("-", "_") for key in keys}
-    assert fields == field_names() - set(OPTION_ONLY) - {"env", "local", "k8s", "sky"}
+    in_file = {row.name for row in SETTINGS.values() if row.in_file}
+    assert fields == in_file - {"env", "local", "k8s", "sky"} | {"forward"}
     assert "#[env]" in commented_config({})
 
 

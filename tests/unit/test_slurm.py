@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.shell import given_of
 
 from allranks.backends.dialled import Hello, Refuse, Seat
 from allranks.backends.slurm.step import _admit
@@ -145,12 +143,7 @@ def parsed(words: list[str]) -> RunSpec:
     """What `allranks run` makes of words."""
     from allranks.cli import run
 
-    app = typer.Typer(add_completion=False)
-    app.command()(run.command)
-    command = typer.main.get_command(app)
-    values: dict[str, Any] = command.make_context("run", list(words)).params
-    given = {k: v for k, v in values.items() if k not in ("config", "no_fold", "no_check", "json_", "dry_run")}
-    given.update(fold=False if values["no_fold"] else None, check=False if values["no_check"] else None)
+    given = given_of(run.COMMAND, words)
     return resolve(given, {"TOKEN": "x", "WANDB_API_KEY": "y"}, {}, config_source="").spec
 
 
@@ -162,7 +155,7 @@ def test_a_spec_becomes_the_options_that_give_it_again() -> None:
         network="10.0.0.0/8", check=False, allow=("shm", "own_name"), lease=90.0, stop_grace=12.5, retries=2,
         step_pattern=r"-step (\d+)", fold=False, debug=True, runs_dir="/shared/runs", output_dir="/shared/out",
     )  # fmt: skip
-    words = as_options(spec)
+    words = as_options(spec, "run")
     assert "x" not in words and words[-5:] == ["--", "train.py", "--lr", "0.1", "--name=a b"]
     again = parsed(words)
     assert secret_values(spec) == {"TOKEN": "x"}

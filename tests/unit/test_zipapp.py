@@ -32,7 +32,7 @@ def test_it_fits_and_is_the_same_every_time(archive):
     first = zipapp.build()
     zipapp.build.cache_clear()
     assert zipapp.build() == first == archive.read_bytes()
-    assert len(first) < 0.8 * CONFIG_MAP
+    assert len(first) < 900 * 1024
 
 
 @pytest.mark.parametrize("verb", ["join", "run", "status"])
@@ -46,9 +46,9 @@ def test_a_bare_python_has_the_verbs_options(archive, verb):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(["join", "--nnodes", "two"], "--nnodes", marks=pytest.mark.slow),
+        pytest.param(["join", "--nnodes", "two"], "--nodes: found 'two'", marks=pytest.mark.slow),
         (["join", "--nnodes", "2", "--", "x.py"], "set --node-rank, --master-addr"),
-        pytest.param(["join", "--nodes", "2"], "unrecognized arguments: --nodes", marks=pytest.mark.slow),
+        pytest.param(["join", "--nods", "2"], "Did you mean", marks=pytest.mark.slow),
     ],
 )
 def test_wrong_use_is_exit_2_and_one_sentence(archive, words, said):

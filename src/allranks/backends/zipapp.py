@@ -1,6 +1,6 @@
 """allranks as one file, `allranks.pyz`: for images that have Python and torch and nothing else (reads its own sources).
 
-It holds allranks' sources in one compressed piece, which halves it, and a stand-in for typer. It unpacks itself
+It holds the sources of allranks and of Click in one compressed piece, which halves them. It unpacks itself
 into a private directory first, as the guard is made from files, and removes that at the end.
 """
 
@@ -11,9 +11,13 @@ import io
 import tarfile
 import zipfile
 from functools import cache
+from pathlib import Path
+
+import click
 
 from .bundle import HOME
 
+CLICK = Path(click.__file__).parent
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAIN = '''"""Unpacks this archive and runs the allranks in it."""
 import io, os, shutil, sys, tarfile, tempfile, zipfile
@@ -71,5 +75,7 @@ def _files() -> dict[str, bytes]:
     """Every file by its name in the archive."""
     names = {path.relative_to(HOME).as_posix(): path for path in HOME.rglob("*.py")}
     found = {f"allranks/{name}": path.read_bytes() for name, path in names.items()}
-    found["typer.py"] = found.pop("allranks/backends/typer_standin.py")
+    for path in CLICK.glob("*.py"):
+        if path.name not in ("_winconsole.py", "testing.py"):
+            found[f"click/{path.name}"] = path.read_bytes()
     return found

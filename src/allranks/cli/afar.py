@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-import typer
+import click
 
 import allranks
 from allranks.backends import zipapp
@@ -64,7 +64,7 @@ def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
     job = make_job(spec, name_of(spec, now))
     objects = manifests(job)
     if dry_run:
-        typer.echo(described(job, objects, json_))
+        click.echo(described(job, objects, json_))
         return DONE
     where = {"engine": "kubernetes", "name": job.name, "kind": spec.kind, "nodes": job.nodes,
              "namespace": spec.namespace, "context": spec.context,
@@ -174,9 +174,9 @@ def watch(run: RunDirectory, spec: RunSpec, make: Any, json_: bool) -> int:
             os._exit(code)
     if json_:
         document = {"schema": 1, "run": run.name, "directory": str(run.path), "detached": True, "exit": 0}
-        typer.echo(json.dumps(document))
+        click.echo(json.dumps(document))
     else:
-        typer.echo(f"detached: allranks status {run.name} · logs -f · attach · stop")
+        click.echo(f"detached: allranks status {run.name} · logs -f · attach · stop")
     return DONE
 
 
@@ -240,7 +240,7 @@ def adopt(run: RunDirectory, view: View | JsonView) -> Follows:
 def stop_afar(run: RunDirectory, json_: bool) -> Document:
     """`stop` where nobody follows the run any more."""
     if not json_:
-        typer.echo(f"nobody follows {run.name} any more: ending it in {run.engine['engine']}")
+        click.echo(f"nobody follows {run.name} any more: ending it in {run.engine['engine']}")
     view = JsonView() if json_ else View()
     code = follow(run, adopt(run, view), view, False, stop=True)
     left = (run.read_document("result.json") or {}).get("left")

@@ -5,48 +5,50 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Annotated
-
-import typer
 
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
+from allranks.settings.parsers import FLAG
+from allranks.settings.table import BEHAVIOUR, SettingRow
 
+from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 from .follow import follow_run
 from .places import find_run
 
 
-def command(
-    run: Annotated[str | None, typer.Argument(help="run directory or name (default: the newest)")] = None,
-    runs_dir: Annotated[str | None, typer.Option(help="where run directories are (runs)")] = None,
-    take_over: Annotated[bool, typer.Option("--take-over", help="replace a controller that lives")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="JSON on stdout")] = False,
-) -> None:
-    """Follow a run again; where its launcher died, take it over before the lease is up.
-
-    Example: allranks attach
-    """
+def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool) -> int:
+    """Follow a run, or take it over."""
     found = find_run(run, runs_dir)
     result = found.read_document("result.json")
     if result is not None:
         JsonView().closing(result, None) if json_ else View().closing(result, result.get("verdict"))
         if json_:
             sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
-        raise typer.Exit(int(result["exit"]))
+        return int(result["exit"])
     view = JsonView() if json_ else View()
     if found.job is not None:
-        from .submitted import close as close_job
+        from .submitted import close as close_job  # imported late: few runs are Slurm's
         from .submitted import follow
 
-        raise typer.Exit(close_job(found, follow(found, found.job, view, found.read_events()[1]), view, json_))
+        return close_job(found, follow(found, found.job, view, found.read_events()[1]), view, json_)
     if found.engine and not found.controller_alive():
-        from .afar import adopt
+        from .afar import adopt  # imported late: few runs are a cluster's
         from .afar import follow as follow_afar
 
-        raise typer.Exit(follow_afar(found, adopt(found, view), view, json_))
+        return follow_afar(found, adopt(found, view), view, json_)
     if found.controller_alive() and not take_over:
-        raise typer.Exit(follow_run(found, view, json_))
-    raise typer.Exit(_take_over(found, view, json_))
+        return follow_run(found, view, json_)
+    return _take_over(found, view, json_)
+
+
+COMMAND = Declared(
+    "attach",
+    "Follow a run again; where its launcher died, take it over before the lease is up.",
+    ("attach",),
+    command,
+    arguments=(RUN,),
+    options=(SettingRow("take_over", FLAG, BEHAVIOUR, "replace a controller that lives"), RUNS_DIR, AS_JSON),
+)
 
 
 def _take_over(found: RunDirectory, view: View | JsonView, json_: bool) -> int:

@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
@@ -27,64 +27,55 @@ from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
+from allranks.settings.parsers import FLAG, path
+from allranks.settings.table import BEHAVIOUR, PREFLIGHT, SettingRow, settings_of
 from allranks.text import count_of
 
 from . import exits
 from .allocated import with_step
+from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe_check
-from .options import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TARGET, Text, option, split_words
-from .target import find_cluster, resolve_options, say_notes
+from .target import find_cluster, resolve_options, say_notes, unknown_name
 
 
-def command(
-    command: Annotated[list[str] | None, typer.Argument(help="after --: the command a run would have")] = None,
-    local: Annotated[int | None, option("--local", TARGET, "N virtual nodes on this machine", "N")] = None,
-    hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
-    slurm: Annotated[bool | None, option("--slurm", TARGET, "the Slurm allocation that we are in")] = None,
-    nodes: Annotated[int | None, option("--nodes", TARGET, "the first N hosts of the list", "N")] = None,
-    nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node would have", "K")] = None,
-    level: Annotated[Text, option("--level", CHECKS, "quick (as before a run) or full (default)", "LEVEL")] = None,
-    only: Annotated[list[str] | None, option("--only", CHECKS, "these checks alone (with commas)", "ID")] = None,
-    allow: Annotated[list[str] | None, option("--allow", CHECKS, "a failure that is a warning here", "ID")] = None,
-    data_paths: Annotated[list[str] | None, option("--data-path", CHECKS, "same data on all nodes", "PATH")] = None,
-    expect_gpus: Annotated[int | None, option("--expect-gpus", CHECKS, "GPUs a node has (--nproc)", "K")] = None,
-    from_: Annotated[Text, option("--from", CHECKS, "judge saved evidence again, ask no node", "FILE|RUN")] = None,
-    python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
-    guard_python: Annotated[Text, option("--guard-python", HOW, "Python >= 3.8 for allranks' guard", "PATH")] = None,
-    workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
-    prelude: Annotated[Text, option("--prelude", HOW, "shell lines before the ranks: conda activate …")] = None,
-    env: Annotated[list[str] | None, option("--env", HOW, "as for run", "K=V|NAME")] = None,
-    ssh_options: Annotated[list[str] | None, option("--ssh-option", HOW, "as ssh's -o", "KEY=VALUE")] = None,
-    network: Annotated[Text, option("--network", NETWORK, "network of the master address", "CIDR")] = None,
-    master_addr: Annotated[Text, option("--master-addr", NETWORK, "default: chosen, and proved")] = None,
-    master_port: Annotated[int | None, option("--master-port", NETWORK, "0: a free one (default)")] = None,
-    connect_timeout: Annotated[Text, option("--connect-timeout", NETWORK, "to reach a node (12s)")] = None,
-    runs_dir: Annotated[Text, option("--runs-dir", PLACES, "where its directory goes (runs)")] = None,
-    node_dir: Annotated[Text, option("--node-dir", PLACES, "scratch directory on the nodes (/tmp)")] = None,
-    config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
-    verbose: Annotated[bool, option("-v --verbose", BEHAVIOUR, "what is ok, too, and the evidence")] = False,
-    dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print what would be looked at")] = False,
-    json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
-) -> None:
-    """Look at every node and compare them: GPUs, network, software, code, data. Nothing is changed.
-
-    Example: allranks check --hosts hosts.txt --nproc 8 --data-path /data/train
-    """
-    given = {k: v for k, v in locals().items() if k not in ("config", "from_", "verbose", "json_", "dry_run")}
-    given["only"], given["allow"] = split_words(only), split_words(allow)
+def command(given: Given, from_: str | None, config: str | None, verbose: bool, dry_run: bool, json_: bool) -> int:
+    """Look at nodes, or at saved evidence."""
     resolved = resolve_options(given, config)
     spec = resolved.spec
     checks = choose(spec)
     if from_ is not None:
         seen = preflight.read(Path(from_))
         names = spec.only or seen.get("checks") or list(all_checks())
-        raise typer.Exit(close(seen, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_))
+        return close(seen, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_)
     cluster = find_cluster(resolved)
     say_notes(resolved, json_)
     if dry_run:
-        typer.echo(describe_check(spec, cluster, checks, json_))
-        raise typer.Exit(0)
-    raise typer.Exit(with_step(spec, cluster, lambda reach: look(spec, cluster, checks, verbose, json_, reach)))
+        click.echo(describe_check(spec, cluster, checks, json_))
+        return exits.DONE
+    return with_step(spec, cluster, lambda reach: look(spec, cluster, checks, verbose, json_, reach))
+
+
+COMMAND = Declared(
+    "check",
+    "Look at every node and compare them: GPUs, network, software, code, data. Nothing is changed.",
+    ("check --hosts hosts.txt --nproc 8 --data-path /data/train",),
+    command,
+    settings=settings_of("check"),
+    command_help="the command that a run would have",
+    options=(
+        SettingRow(
+            "from_",
+            path("the path of a file or run", "FILE|RUN"),
+            PREFLIGHT,
+            "judge saved evidence, ask no node",
+            options="--from",
+        ),
+        CONFIG,
+        SettingRow("verbose", FLAG, BEHAVIOUR, "show what is ok, too, and the evidence", options="-v --verbose"),
+        DRY_RUN,
+        AS_JSON,
+    ),
+)
 
 
 def choose(spec: RunSpec) -> list[Check]:
@@ -92,16 +83,20 @@ def choose(spec: RunSpec) -> list[Check]:
     known = all_checks()
     for name in spec.only:
         if name not in known:
-            raise UsageError(f"--only {name}: there is no such check; there are {', '.join(known)}")
+            raise UsageError(unknown_name("--only", name, "check", known))
     chosen = of_level(known.values(), spec.level, spec.only)
     # with sync the nodes get what is here
     return [c for c in chosen if c.name in spec.only or not (spec.sync and c.group == "code")]
 
 
 def look(
-    spec: RunSpec, cluster: Cluster, checks: Sequence[Check], verbose: bool, json_: bool,
+    spec: RunSpec,
+    cluster: Cluster,
+    checks: Sequence[Check],
+    verbose: bool,
+    json_: bool,
     transport: Transport | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Asks the nodes, and says what was found."""
     run = RunDirectory.create(Path(spec.runs_dir), "check", time.time())
     if not json_:

@@ -8,78 +8,88 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
+import click
 
 from allranks.errors import UsageError
 from allranks.runs.directory import RunDirectory
+from allranks.settings.parsers import FLAG, whole
+from allranks.settings.table import BEHAVIOUR, SettingRow, settings_of
 from allranks.text import count_of
 
+from .declare import AS_JSON, DRY_RUN, Declared, Given
 from .exits import DONE, NODE_FAILED
-from .options import AsJson, RunsDir
 from .places import runs_directory
 
-Text = str | None
 LOOK = re.compile(r"check-\d{8}-\d{6}(-\d+)?")
 
 
+NODE_SETTINGS = settings_of("clean")
+# What each half of the command has for itself: an option of the other would be ignored.
+OF_NODES = tuple(row for row in NODE_SETTINGS if row.name != "runs_dir")
+
+
 def command(
-    keep: Annotated[int | None, typer.Option("--keep", help="all but the newest K runs and K looks (5)")] = None,
-    leftovers: Annotated[bool, typer.Option("--leftovers", help="processes and directories on the nodes")] = False,
-    foreign: Annotated[bool, typer.Option("--foreign", help="your other processes on GPUs or the master port")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="list, do nothing")] = False,
-    local: Annotated[int | None, typer.Option("--local", help="with --leftovers: this machine")] = None,
-    hosts: Annotated[Text, typer.Option("--hosts", help="with --leftovers: hostfile or list")] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", help="the first N hosts")] = None,
-    master_port: Annotated[int | None, typer.Option("--master-port", help="with --foreign: whose holder")] = None,
-    node_dir: Annotated[Text, typer.Option("--node-dir", help="scratch directory on the nodes")] = None,
-    guard_python: Annotated[Text, typer.Option("--guard-python", help="Python >= 3.8 on the nodes")] = None,
-    ssh_options: Annotated[list[str] | None, typer.Option("--ssh-option", help="as ssh's -o")] = None,
-    runs_dir: RunsDir = None,
-    json_: AsJson = False,
-) -> None:
-    """Remove old run directories, or end and remove what earlier runs left on the nodes.
-
-    Example: allranks clean --keep 5, or: allranks clean --leftovers --hosts hosts.txt
-    """
+    given: Given, keep: int | None, leftovers: bool, foreign: bool, yes: bool, dry_run: bool, json_: bool
+) -> int:
+    """Remove old runs here, or what runs left on nodes."""
+    runs_dir = given["runs_dir"]
     if leftovers or foreign:
-        from .leftovers import clean_leftovers
+        from .leftovers import clean_leftovers  # imported late: old run directories need no engine
 
-        options: dict[str, Any] = {
-            "local": local, "hosts": hosts, "nodes": nodes, "master_port": master_port, "node_dir": node_dir,
-            "guard_python": guard_python, "ssh_options": ssh_options,
-        }  # fmt: skip
-        raise typer.Exit(clean_leftovers(options, foreign, yes, dry_run, json_))
-    raise typer.Exit(_clean_runs(runs_dir, 5 if keep is None else keep, yes, dry_run, json_))
+        if keep is not None or runs_dir is not None:
+            option = "--runs-dir" if keep is None else "--keep"
+            raise UsageError(f"{option} is for run directories here; leave it out, or leave out --leftovers")
+        return clean_leftovers({**given, "runs_dir": None}, foreign, yes, dry_run, json_)
+    for row in OF_NODES:
+        if given[row.name]:
+            raise UsageError(f"{row.option} is for nodes; add --leftovers or --foreign\n"
+                             f"hint: allranks clean --leftovers {row.option} …")  # fmt: skip
+    return _clean_runs(
+        str(runs_dir) if runs_dir is not None else None, 5 if keep is None else keep, yes, dry_run, json_
+    )
 
 
-def _clean_runs(runs_dir: Text, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
+COMMAND = Declared(
+    "clean",
+    "Remove old run directories, or end and remove what earlier runs left on the nodes.",
+    ("clean --keep 5", "clean --leftovers --hosts hosts.txt"),
+    command,
+    settings=NODE_SETTINGS,
+    options=(
+        SettingRow("keep", whole(0, 1_000_000), BEHAVIOUR, "all but the newest N runs and N checks go; default: 5"),
+        SettingRow("leftovers", FLAG, BEHAVIOUR, "processes and directories of dead runs on the nodes"),
+        SettingRow("foreign", FLAG, BEHAVIOUR, "your other processes on GPUs or the master port"),
+        SettingRow("yes", FLAG, BEHAVIOUR, "do not ask", options="--yes -y"),
+        DRY_RUN,
+        AS_JSON,
+    ),
+)
+
+
+def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
     """Lists the old runs and looks, asks, removes them; with --json it never asks: --yes is needed. The exit code."""
-    if keep < 0:
-        raise UsageError(f"--keep {keep}: set 0 or more")
     directory = runs_directory(runs_dir)
     runs, looks = [r for r in RunDirectory.list_runs(directory) if is_ours(r)], list_looks(directory)
     past = [*runs[:-keep], *looks[:-keep]] if keep else [*runs, *looks]
     old = [r for r in past if not may_live(r, time.time())]
     if not json_:
         for run in old:
-            typer.echo(str(run.path))
+            click.echo(str(run.path))
     if old and not (yes or dry_run or json_):
-        yes = typer.confirm(f"remove these {len(old)}?")
+        yes = click.confirm(f"remove these {len(old)}?")
     acts = yes and not dry_run
     failed = _remove(old) if acts else {}
     if json_:
         removed = [r.name for r in old if r.name not in failed] if acts or dry_run else []
         names = [r.name for r in old]
-        typer.echo(json.dumps({"schema": 1, "old": names, "removed": removed, "failed": failed, "dry_run": dry_run}))
+        click.echo(json.dumps({"schema": 1, "old": names, "removed": removed, "failed": failed, "dry_run": dry_run}))
     elif acts or dry_run or not old:
         count = f"{len(old) - len(failed)} of {len(runs)} runs"
         count += f" and {count_of(len(looks), 'look')} (check-…)" if looks else ""
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {count}")
+        click.echo(f"{'would remove' if dry_run else 'removed'} {count}")
     for name, why in failed.items():
-        typer.echo(f"allranks: {name}: could not be removed: {why}", err=True)
+        click.echo(f"allranks: {name}: could not be removed: {why}", err=True)
     return NODE_FAILED if failed else DONE
 
 

@@ -8,7 +8,7 @@ import secrets
 import time
 from typing import Any
 
-import typer
+import click
 
 from allranks.backends import zipapp
 from allranks.backends.skypilot.following import SkyRun, call, environment, launch_argv, log_argv, require
@@ -39,7 +39,7 @@ def run_sky(spec: RunSpec, json_: bool, dry_run: bool) -> int:
     hidden = hidden_names(spec, variables)
     if dry_run:
         task = sky_task(spec, name, f"./{ARCHIVE}", os.getcwd(), True, variables)
-        typer.echo(described(task, launch_argv(name, TASK, hidden), json_))
+        click.echo(described(task, launch_argv(name, TASK, hidden), json_))
         return DONE
     where = {"engine": "skypilot", "name": name, "autostop": spec.autostop, "grace": spec.stop_grace}
     run = create_run(spec, where, [f"node{i}" for i in range(spec.nodes or 1)], now)

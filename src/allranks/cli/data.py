@@ -7,9 +7,8 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
+import click
 
 from allranks.data.auditing import conclude, virtual_rows
 from allranks.data.steps import FORMULA, Steps, Training, explain_observed, plan
@@ -19,74 +18,130 @@ from allranks.errors import UsageError
 from allranks.protocol.codec import encode, omit_empty
 from allranks.runs.directory import RunDirectory
 from allranks.runs.tests import read_rows
-from allranks.settings.units import parse_duration, parse_size, size_of
+from allranks.settings.parsers import FLAG, duration, size, text, whole
+from allranks.settings.parsers import path as path_of
+from allranks.settings.table import BEHAVIOUR, SettingRow
+from allranks.text import parse_size
 
 from . import exits
-from .options import AsJson, RunsDir
-
-Text = str | None
+from .declare import AS_JSON, DRY_RUN, RUNS_DIR, Declared, DeclaredGroup
 
 
-def option(name: str, text: str, metavar: str | None = None) -> Any:
-    """An option."""
-    return typer.Option(name, help=text, metavar=metavar)
+def plan_command(
+    samples: int | None,
+    batch: int,
+    gpus_per_node: int,
+    nodes: str,
+    epochs: int,
+    step_time: float | None,
+    grad_accum: int,
+    drop_last: bool,
+    pad: bool,
+    model_bytes: int | None,
+    bandwidth: str | None,
+    observed_steps: int | None,
+    runs_dir: str | None,
+    json_: bool,
+) -> int:
+    """Count steps and times."""
+    if samples is None:
+        raise UsageError("data plan: set --samples")
+    if drop_last and pad:
+        raise UsageError("--drop-last and --pad: set one of them")
+    rate = None
+    if bandwidth is not None:
+        rate = measured_bandwidth(bandwidth, runs_dir or os.environ.get("ALLRANKS_RUNS_DIR", "runs"))
+    training = Training(
+        samples,
+        batch,
+        gpus_per_node,
+        _numbers(nodes),
+        epochs,
+        step_time,
+        grad_accum,
+        "drop" if drop_last else "pad",
+        model_bytes,
+        rate,
+    )
+    return show_plan(training, observed_steps, json_)
 
 
-def command(
-    action: Annotated[str, typer.Argument(metavar="plan|audit", help="steps and times, or who reads what")],
-    samples: Annotated[int | None, option("--samples", "plan: samples in the data")] = None,
-    batch: Annotated[int, option("--batch", "plan: samples a step and rank")] = 1,
-    gpus_per_node: Annotated[int, option("--gpus-per-node", "ranks a node")] = 8,
-    nodes: Annotated[str, option("--nodes", "plan: numbers of nodes to compare", "N,N,…")] = "1",
-    epochs: Annotated[int, option("--epochs", "plan: epochs in all")] = 1,
-    step_time: Annotated[Text, option("--step-time", "plan: of one batch of one rank: 2s", "TIME")] = None,
-    grad_accum: Annotated[int, option("--grad-accum", "plan: batches an optimizer step")] = 1,
-    drop_last: Annotated[bool, option("--drop-last", "plan: leave the rest out")] = False,
-    pad: Annotated[bool, option("--pad", "plan: fill up the last batches (default)")] = False,
-    model_bytes: Annotated[Text, option("--model-bytes", "plan: gradients exchanged a step: 14GB", "SIZE")] = None,
-    bandwidth: Annotated[Text, option("--bandwidth", "plan: bytes a second, or a run of allranks test")] = None,
-    observed_steps: Annotated[int | None, option("--observed-steps", "plan: what a run showed; says why")] = None,
-    loader: Annotated[Text, option("--loader", "audit: module:function or file.py:function")] = None,
-    world_size: Annotated[int, option("--world-size", "audit: virtual ranks")] = 2,
-    model_parallel: Annotated[int, option("--model-parallel", "audit: ranks that shall read the same")] = 1,
-    python: Annotated[Text, option("--python", "audit: training interpreter", "PATH")] = None,
-    runs_dir: RunsDir = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="audit: print what would run")] = False,
-    json_: AsJson = False,
-) -> None:
-    """Count the steps of an epoch, or look at every sample that each of N virtual ranks reads.
-
-    Example: allranks data plan --samples 32217 --gpus-per-node 8 --nodes 1,2,8 --epochs 5 --step-time 2s
-
-    Example: allranks data audit --loader train:make_loader --world-size 16
-    """
-    if action == "plan":
-        if samples is None:
-            raise UsageError("data plan: set --samples")
-        if drop_last and pad:
-            raise UsageError("--drop-last and --pad: set one of them")
-        places = runs_dir or os.environ.get("ALLRANKS_RUNS_DIR", "runs")
-        training = Training(
-            samples,
-            batch,
-            gpus_per_node,
-            _numbers(nodes),
-            epochs,
-            None if step_time is None else parse_duration(step_time, "--step-time"),
-            grad_accum,
-            "drop" if drop_last else "pad",
-            None if model_bytes is None else parse_size(model_bytes, "--model-bytes"),
-            None if bandwidth is None else measured_bandwidth(bandwidth, places),
-        )
-        raise typer.Exit(show_plan(training, observed_steps, json_))
-    if action != "audit":
-        raise UsageError(f"data {action!r}: set plan or audit")
+def audit_command(
+    loader: str | None,
+    world_size: int,
+    gpus_per_node: int,
+    model_parallel: int,
+    python: str | None,
+    dry_run: bool,
+    json_: bool,
+) -> int:
+    """Look at every sample that virtual ranks read."""
     if not loader:
         raise UsageError("data audit: set --loader module:function; the function gives a torch DataLoader")
     if dry_run:
-        typer.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
-        raise typer.Exit(exits.DONE)
-    raise typer.Exit(show_audit(loader, world_size, gpus_per_node, model_parallel, python or "", json_))
+        click.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
+        return exits.DONE
+    return show_audit(loader, world_size, gpus_per_node, model_parallel, python or "", json_)
+
+
+MANY = 10**15
+COUNT = whole(1, 100_000)
+GPUS_PER_NODE = SettingRow("gpus_per_node", COUNT, BEHAVIOUR, "ranks on each node", default=8)
+PLAN = Declared(
+    "plan",
+    "Count the steps of an epoch, and how long they take, for several numbers of nodes.",
+    ("data plan --samples 32217 --gpus-per-node 8 --nodes 1,2,8 --epochs 5 --step-time 2s",),
+    plan_command,
+    options=(
+        SettingRow("samples", whole(0, MANY), BEHAVIOUR, "samples in the data"),
+        SettingRow("batch", whole(1, MANY), BEHAVIOUR, "samples a step and rank", default=1),
+        GPUS_PER_NODE,
+        SettingRow(
+            "nodes", text("numbers such as 1,2,8", "N,N,…"), BEHAVIOUR, "numbers of nodes to compare", default="1"
+        ),
+        SettingRow("epochs", whole(1, MANY), BEHAVIOUR, "epochs in all", default=1),
+        SettingRow("step_time", duration(0), BEHAVIOUR, "time of one batch of one rank, such as 2s"),
+        SettingRow("grad_accum", COUNT, BEHAVIOUR, "batches an optimizer step", default=1),
+        SettingRow("drop_last", FLAG, BEHAVIOUR, "leave the rest out"),
+        SettingRow("pad", FLAG, BEHAVIOUR, "fill up the last batches (default)"),
+        SettingRow("model_bytes", size(0), BEHAVIOUR, "gradients exchanged a step, such as 14GB"),
+        SettingRow(
+            "bandwidth",
+            text("bytes a second, or a run", "SIZE|RUN"),
+            BEHAVIOUR,
+            "bytes a second, or a run of `allranks test`",
+        ),
+        SettingRow("observed_steps", whole(0, MANY), BEHAVIOUR, "steps that a run showed: says why"),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
+AUDIT = Declared(
+    "audit",
+    "Look at every sample that each of N virtual ranks reads: is the data really split?",
+    ("data audit --loader train:make_loader --world-size 16",),
+    audit_command,
+    options=(
+        SettingRow(
+            "loader",
+            text("module:function or file.py:function", "WHERE"),
+            BEHAVIOUR,
+            "module:function or file.py:function, which gives a DataLoader",
+        ),
+        SettingRow("world_size", COUNT, BEHAVIOUR, "virtual ranks", default=2),
+        GPUS_PER_NODE,
+        SettingRow("model_parallel", COUNT, BEHAVIOUR, "ranks that shall read the same", default=1),
+        SettingRow("python", path_of("the path of a Python interpreter"), BEHAVIOUR, "training interpreter"),
+        DRY_RUN,
+        AS_JSON,
+    ),
+)
+COMMAND = DeclaredGroup(
+    "data",
+    "Count the steps of an epoch (plan), or look at who reads what (audit).\n\nExample: allranks data plan "
+    "--samples 32217 --nodes 1,2,8",
+    (PLAN, AUDIT),
+)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -99,7 +154,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def measured_bandwidth(text: str, runs_dir: str) -> float:
     """Read bytes a second: `10GB`, or the best all_reduce bus bandwidth of a run, by its directory or name."""
     try:
-        return float(size_of(text))
+        return float(parse_size(text))
     except ValueError:
         pass
     run = RunDirectory.find(Path(runs_dir), text)
@@ -140,10 +195,10 @@ def show_plan(training: Training, observed_steps: int | None, json_: bool) -> in
     ok = observed is None or observed.fits
     if json_:
         formula = FORMULA if training.bandwidth else None
-        typer.echo(json.dumps(encode(PlanDocument(ok, rows, formula, observed))))
+        click.echo(json.dumps(encode(PlanDocument(ok, rows, formula, observed))))
     else:
         lines = plan_lines(training, rows)
-        typer.echo("\n".join([*lines, "", observed.message] if observed else lines))
+        click.echo("\n".join([*lines, "", observed.message] if observed else lines))
     return exits.DONE if ok else exits.CHECK_FAILED
 
 
@@ -170,7 +225,7 @@ def show_audit(loader: str, world: int, local: int, model_parallel: int, python:
         rows = virtual_rows(loader, world, local, tell, python)
     answer = conclude(rows, model_parallel)
     if json_:
-        typer.echo(json.dumps({**answer.to_json(), "loader": loader, "world_size": world}))
+        click.echo(json.dumps({**answer.to_json(), "loader": loader, "world_size": world}))
     else:
-        typer.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
+        click.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
     return exits.DONE if answer.ok else exits.CHECK_FAILED

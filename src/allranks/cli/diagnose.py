@@ -6,9 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import RunNotFound, UsageError
@@ -19,35 +17,47 @@ from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
 from allranks.runs.loose import evidence, find_logs, read_stream, scan
+from allranks.settings.parsers import path
+from allranks.settings.table import PLACES, SettingRow
 
-from .options import AsJson, RunsDir
+from .declare import AS_JSON, RUNS_DIR, Argument, Declared
+from .exits import DONE
 from .places import runs_directory
 
 SAID_FROM = 128 << 20  # bytes from which on the terminal is told how far reading is
 
 
-def command(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE… | DIR | - | RUN]",
-            help="logs of any launcher, a directory of them, standard input, or a run (default: the newest run)",
-        ),
-    ] = None,
-    html: Annotated[str | None, typer.Option("--html", metavar="PATH", help="a page of it, too")] = None,
-    runs_dir: RunsDir = None,
-    json_: AsJson = False,
-) -> None:
-    """Why a run failed: cause, culprit, evidence with file and line, and what to do.
-
-    Example: allranks diagnose slurm-4711.out
-    """
-    verdict = _verdict(list(what or []), runs_dir, html)
+def command(what: tuple[str, ...], html: str | None, runs_dir: str | None, json_: bool) -> int:
+    """Judge a run, or logs."""
+    verdict = _verdict(list(what), runs_dir, html)
     if json_:
         print(json.dumps(verdict))
-        return
+        return DONE
     for line in lines(verdict):
         print(clean(line, colour=False))
+    return DONE
+
+
+COMMAND = Declared(
+    "diagnose",
+    "Why a run failed: cause, culprit, evidence with file and line, and what to do.",
+    ("diagnose slurm-4711.out",),
+    command,
+    arguments=(
+        Argument(
+            "what",
+            "[FILE… | DIR | - | RUN]",
+            "logs of any launcher, a directory of them, standard input, or a run; default: the newest run",
+            many=True,
+            complete="runs",
+        ),
+    ),
+    options=(
+        SettingRow("html", path("the path of a file"), PLACES, "write a page of it, too"),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
 
 
 def lines(verdict: dict[str, Any]) -> list[str]:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from allranks.errors import UsageError
+from allranks.settings.parsers import FLAG
+from allranks.settings.table import BEHAVIOUR, SettingRow
 from allranks.settings.template import commented_config
 
-from .options import AsJson
+from .declare import AS_JSON, Declared
+from .exits import DONE
 from .target import CONFIG_NAME
 
 HOSTFILES = ("hosts.txt", "hostfile", "node_ip_list.txt", "hosts")
 
 
-def command(
-    force: Annotated[bool, typer.Option("--force", help="replace the file that is there")] = False,
-    json_: AsJson = False,
-) -> None:
-    """Write a commented allranks.toml here: every setting with its default.
-
-    Example: allranks init
-    """
+def command(force: bool, json_: bool) -> int:
+    """Write the file."""
     path = Path(CONFIG_NAME)
     hostfile = next((name for name in HOSTFILES if Path(name).is_file()), None)
     found = {"hosts": hostfile} if hostfile else {}
@@ -35,6 +31,16 @@ def command(
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; start it where you may write") from None
     if json_:
-        typer.echo(f'{{"schema": 1, "written": "{CONFIG_NAME}"}}')
+        click.echo(f'{{"schema": 1, "written": "{CONFIG_NAME}"}}')
     else:
-        typer.echo(f"wrote {path}" + "".join(f"; {k} = {v} was found" for k, v in found.items()))
+        click.echo(f"wrote {path}" + "".join(f"; {k} = {v} was found" for k, v in found.items()))
+    return DONE
+
+
+COMMAND = Declared(
+    "init",
+    "Write a commented allranks.toml here: every setting with its default.",
+    ("init",),
+    command,
+    options=(SettingRow("force", FLAG, BEHAVIOUR, "replace the file that is there"), AS_JSON),
+)

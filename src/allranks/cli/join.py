@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from allranks.backends.bundle import node_zip
 from allranks.backends.join import agreed, follow, hello_of, require_loopback, take_secret
@@ -29,115 +29,94 @@ from allranks.report.live import View
 from allranks.report.text import verdict_lines
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
+from allranks.settings.parsers import FLAG, choice
+from allranks.settings.table import BEHAVIOUR, SUITES, TARGET, SettingRow, settings_of
 from allranks.settings.whereabouts import node_names, whereabouts
 
 from . import exits
 from .check import choose, look
+from .declare import CONFIG, DRY_RUN, Declared, Given
 from .keys import offer
-from .options import BEHAVIOUR, CHECKS, HOW, NETWORK, PLACES, TIMES, Text, option, split_words
 from .run import close, opening
 from .signals import Ending
 from .target import resolve_options, say_notes
 from .test import run_suite
 
-MEETING = "Meeting"
 OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
 VERDICT_CONFIDENCE = 0.9
 TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
 # Fields of a setup message that a node takes from nobody else.
 OWN_SETUP = (
-    "workdir", "command", "kind", "launching", "modules", "python", "virtual_env", "conda_prefix", "environ", "prelude",
-    "nproc", "data_paths", "expect_gpus", "node_dir", "output_dir",
-)  # fmt: skip
+    "workdir",
+    "command",
+    "kind",
+    "launching",
+    "modules",
+    "python",
+    "virtual_env",
+    "conda_prefix",
+    "environ",
+    "prelude",
+    "nproc",
+    "data_paths",
+    "expect_gpus",
+    "node_dir",
+    "output_dir",
+)
 
 
-def command(
-    command: Annotated[list[str] | None, typer.Argument(help="after --: train.py …, -m pkg …, or any program")] = None,
-    nnodes: Annotated[int | None, option("--nnodes", MEETING, "how many nodes (or the scheduler says)", "N")] = None,
-    node_rank: Annotated[int | None, option("--node-rank", MEETING, "this one, 0 to N-1 (same)", "R")] = None,
-    master_addr: Annotated[Text, option("--master-addr", MEETING, "node 0, as all nodes reach it")] = None,
-    port: Annotated[int | None, option("--port", MEETING, "node 0 listens here for the others (29400)")] = None,
-    secret_file: Annotated[Text, option("--secret-file", MEETING, "or ALLRANKS_JOIN_SECRET; all the same", "F")] = None,
-    check: Annotated[bool, option("--check", MEETING, "instead of a command: look at the nodes")] = False,
-    test: Annotated[Text, option("--test", MEETING, "instead of a command: sync, bandwidth, pairs, staged")] = None,
-    nproc: Annotated[Text, option("--nproc", HOW, "ranks on this node, or auto: GPUs, else 1", "K")] = None,
-    launcher: Annotated[Text, option("--launcher", HOW, "direct, torchrun, or command (once a node)", "NAME")] = None,
-    python: Annotated[Text, option("--python", HOW, "training interpreter", "PATH")] = None,
-    workdir: Annotated[Text, option("--workdir", HOW, "working directory (default: this one)")] = None,
-    prelude: Annotated[Text, option("--prelude", HOW, "shell lines before the ranks: conda activate …")] = None,
-    wrap: Annotated[Text, option("--wrap", HOW, "goes around each rank: 'apptainer exec --nv IMG'")] = None,
-    env: Annotated[list[str] | None, option("--env", HOW, "set K=V in this node's ranks", "K=V|NAME")] = None,
-    network: Annotated[Text, option("--network", NETWORK, "the ranks' network, not --master-addr's", "CIDR")] = None,
-    master_port: Annotated[int | None, option("--master-port", NETWORK, "the ranks'; 0: a free one (default)")] = None,
-    no_check: Annotated[bool, option("--no-check", CHECKS, "do not look at the nodes before ranks start")] = False,
-    level: Annotated[Text, option("--level", CHECKS, "of --check: quick or full (default)", "LEVEL")] = None,
-    only: Annotated[list[str] | None, option("--only", CHECKS, "these checks or tests alone", "ID")] = None,
-    allow: Annotated[list[str] | None, option("--allow", CHECKS, "a failure that does not stop the run", "ID")] = None,
-    data_paths: Annotated[list[str] | None, option("--data-path", CHECKS, "must be on all nodes", "PATH")] = None,
-    expect_gpus: Annotated[int | None, option("--expect-gpus", CHECKS, "GPUs a node has (--nproc)", "K")] = None,
-    size: Annotated[Text, option("--size", CHECKS, "of --test: largest payload a rank (256MB)", "SIZE")] = None,
-    timeout: Annotated[Text, option("--timeout", CHECKS, "of --test: limit of each test (60s)", "TIME")] = None,
-    lease: Annotated[Text, option("--lease", TIMES, "ranks live this long without node 0 (60s)")] = None,
-    grace: Annotated[Text, option("--grace", TIMES, "SIGTERM to SIGKILL after a failure (1s)")] = None,
-    stop_grace: Annotated[Text, option("--stop-grace", TIMES, "SIGTERM to SIGKILL at stop, Ctrl-C (30s)")] = None,
-    init_timeout: Annotated[Text, option("--init-timeout", TIMES, "until all nodes and ranks are there (10m)")] = None,
-    hang_timeout: Annotated[Text, option("--hang-timeout", TIMES, "nothing moves: look at every rank (10m)")] = None,
-    pg_timeout: Annotated[Text, option("--pg-timeout", TIMES, "of the process groups, over the script's own")] = None,
-    name: Annotated[Text, option("--name", PLACES, "first part of the run directory's name (run)")] = None,
-    runs_dir: Annotated[Text, option("--runs-dir", PLACES, "where node 0 puts run directories (runs)")] = None,
-    node_dir: Annotated[Text, option("--node-dir", PLACES, "scratch directory (/tmp)")] = None,
-    output_dir: Annotated[Text, option("--output-dir", PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks")] = None,
-    config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
-    retries: Annotated[int | None, option("--retries", BEHAVIOUR, "further attempts after a failure (0)")] = None,
-    on_hang: Annotated[Text, option("--on-hang", BEHAVIOUR, "stop (default), or report and go on", "WHAT")] = None,
-    debug: Annotated[bool | None, option("--debug", BEHAVIOUR, "NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG")] = None,
-    step_pattern: Annotated[Text, option("--step-pattern", BEHAVIOUR, r"finds the step in logs: 'step (\d+)'")] = None,
-    no_fold: Annotated[bool, option("--no-fold", BEHAVIOUR, "show identical lines of all ranks")] = False,
-    dry_run: Annotated[bool, option("--dry-run", BEHAVIOUR, "print who this node is and what it would do")] = False,
-    json_: Annotated[bool, option("--json", BEHAVIOUR, "JSON lines; on node 0 the run, its result last")] = False,
-) -> None:
-    """Run the same command on every node, in any order: no ssh, any scheduler. One node's failure ends all.
-
-    Example: allranks join --nnodes 2 --node-rank 0 --master-addr node01 -- train.py
-    """
-    raise typer.Exit(_carry_out(dict(locals())))
-
-
-def _carry_out(given: dict[str, Any]) -> int:
-    """Does what the options, as they were given, say; gives the exit code."""
-    config, json_, dry_run, check = (given.pop(k) for k in ("config", "json_", "dry_run", "check"))
-    given.update(nodes=given.pop("nnodes"), join_port=given.pop("port"), suite=given["test"])
-    given.update(allow=split_words(given["allow"]), only=split_words(given["only"]))
-    given.update(fold=False if given.pop("no_fold") else None, check=False if given.pop("no_check") else None)
-    given["test"] = "full" if given["test"] else None
-    resolved = resolve_join(given, config, check)
+def command(given: Given, check_nodes: bool, suite: str | None, config: str | None, dry_run: bool, json_: bool) -> int:
+    """Do what this node was started for."""
+    resolved = resolve_join(given, config, check_nodes, suite)
     spec = resolved.spec
     say_notes(resolved, json_)
     if dry_run:
-        typer.echo(describe(spec, json_))
+        click.echo(describe(spec, json_))
         return exits.DONE
     secret = take_secret(spec.secret_file, os.environ)
     if not secret:
         require_loopback(spec.master_addr or "", spec.join_port)
-    return coordinate(resolved, secret, check, json_) if spec.node_rank == 0 else take_part(spec, secret, json_)
+    if spec.node_rank == 0:
+        return coordinate(resolved, secret, check_nodes, json_)
+    return take_part(spec, secret, json_)
 
 
-def resolve_join(given: dict[str, Any], config: str | None, check: bool) -> Resolved:
+COMMAND = Declared(
+    "join",
+    "Run the same command on every node, in any order: no ssh, any scheduler. One node's failure ends all.",
+    ("join --nnodes 2 --node-rank 0 --master-addr node01 train.py",),
+    command,
+    settings=settings_of("join"),
+    command_help="train.py …, -m PACKAGE.MODULE …, or any program; what follows it is the program's",
+    options=(
+        SettingRow("check_nodes", FLAG, TARGET, "instead of a command: look at the nodes", options="--check"),
+        SettingRow("suite", choice(*SUITES), TARGET, "instead of a command: collective tests", options="--test"),
+        CONFIG,
+        DRY_RUN,
+        SettingRow("json_", FLAG, BEHAVIOUR, "JSON lines; on node 0 the run, its result last", options="--json"),
+    ),
+)
+
+
+def resolve_join(given: Given, config: str | None, check_nodes: bool, suite: str | None) -> Resolved:
     """The settings of this node; what is not said comes from the scheduler. Raises UsageError."""
+    options = dict(given)
     for field, value in whereabouts(os.environ).items():
-        if given.get(field) is None:
-            given[field] = value
-    resolved = resolve_options(given, config)
-    spec = resolved.spec
-    wanted = {"nodes": "--nnodes", "node_rank": "--node-rank", "master_addr": "--master-addr"}
-    missing = [name for field, name in wanted.items() if getattr(spec, field) is None]
+        if options.get(field) is None:
+            options[field] = value
+    resolved = resolve_options(options, config)
+    spec = dataclasses.replace(resolved.spec, test="")
+    if suite is not None:
+        spec = dataclasses.replace(spec, test="full", suite=suite)
+    needed = {"nodes": "--nnodes", "node_rank": "--node-rank", "master_addr": "--master-addr"}
+    missing = [name for field, name in needed.items() if getattr(spec, field) is None]
     if missing:
         raise UsageError(f"join: set {', '.join(missing)} (no scheduler's variables say it)")
     assert spec.nodes is not None and spec.node_rank is not None
     if spec.node_rank >= spec.nodes:
         raise UsageError(f"--node-rank {spec.node_rank}: with --nnodes {spec.nodes} it is 0 to {spec.nodes - 1}")
-    if bool(spec.command) + check + bool(spec.test) != 1:
-        raise UsageError("join: give one of a training command after --, --check, or --test SUITE")
+    if bool(spec.command) + check_nodes + bool(spec.test) != 1:
+        raise UsageError("join: give one of a training command, --check, or --test SUITE")
     here = dataclasses.replace(spec, local=None, hosts=None, sync=False, detach=False)  # of allranks.toml
     return dataclasses.replace(resolved, spec=here)
 
@@ -200,9 +179,14 @@ def _begin(
         code = run_suite(tests, cluster, json_, meeting.transport())
         return code, "all tests passed" if code == 0 else "a test failed: see node 0"
     session = sessions.create(
-        spec, cluster, os.environ, os.getcwd(), lambda: view, resolved.expected_world_size,
+        spec,
+        cluster,
+        os.environ,
+        os.getcwd(),
+        lambda: view,
+        resolved.expected_world_size,
         transport=meeting.transport(),
-    )  # fmt: skip
+    )
     meeting.on_stop(session.stop_from_afar)
     meeting.on_signal(session.signal_at_node)
     view.opening(opening(session))
@@ -271,8 +255,13 @@ def _say_line(text: str) -> None:
 def own_of(spec: RunSpec) -> Own:
     """What this node takes from nobody else: its command, directory, interpreter, environment."""
     setting = Setting(
-        run="", uid="", token="", workdir=os.getcwd(), run_outputs="",
-        virtual_env=os.environ.get("VIRTUAL_ENV") or own_environment(), conda_prefix=os.environ.get("CONDA_PREFIX"),
-    )  # fmt: skip
+        run="",
+        uid="",
+        token="",
+        workdir=os.getcwd(),
+        run_outputs="",
+        virtual_env=os.environ.get("VIRTUAL_ENV") or own_environment(),
+        conda_prefix=os.environ.get("CONDA_PREFIX"),
+    )
     message = setup_message(spec, setting)
     return Own(spec, {key: message[key] for key in OWN_SETUP}, tuple(all_checks()))

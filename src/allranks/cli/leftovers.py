@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import typer
+import click
 
 from allranks.cluster import Cluster
 from allranks.gang.sweeper import ask
@@ -25,7 +25,7 @@ def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, dry_ru
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = _choose(answers, foreign)
     if json_ and (dry_run or not yes):
-        typer.echo(json.dumps({"schema": 1, "nodes": answers, "ended": False}))
+        click.echo(json.dumps({"schema": 1, "nodes": answers, "ended": False}))
         return 0
     if not json_:
         _list(answers, foreign)
@@ -35,9 +35,9 @@ def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, dry_ru
         return 0
     left = _end(spec, cluster, chosen, directories)
     if json_:
-        typer.echo(json.dumps({"schema": 1, "nodes": answers, "ended": True, "left": left}))
+        click.echo(json.dumps({"schema": 1, "nodes": answers, "ended": True, "left": left}))
     else:
-        typer.echo("all ended" if not any(left.values()) else f"could not end: {left}")
+        click.echo("all ended" if not any(left.values()) else f"could not end: {left}")
     return 4 if any(left.values()) else 0
 
 
@@ -54,19 +54,19 @@ def _list(answers: Answers, foreign: bool) -> None:
         for process in answer.get("foreign") or [] if foreign else answer["processes"]:
             nothing = False
             note = process.get("why") or (f"run {process['uid']}" + (" (alive: left alone)" if process["live"] else ""))
-            typer.echo(f"{name}  pid {process['pid']}  {note}  {process['command']}")
+            click.echo(f"{name}  pid {process['pid']}  {note}  {process['command']}")
         for path in [] if foreign else answer["directories"]:
             nothing = False
-            typer.echo(f"{name}  directory {path}")
+            click.echo(f"{name}  directory {path}")
     if nothing:
-        typer.echo("nothing is left of earlier runs" if not foreign else "no other process of yours is in the way")
+        click.echo("nothing is left of earlier runs" if not foreign else "no other process of yours is in the way")
 
 
 def _agreed(chosen: dict[str, list[dict[str, Any]]], foreign: bool) -> bool:
     if not foreign:
-        return typer.confirm("end these processes and remove these directories?")
+        return click.confirm("end these processes and remove these directories?")
     for name, processes in chosen.items():
-        chosen[name] = [p for p in processes if typer.confirm(f"{name}: end pid {p['pid']} ({p['command']})?")]
+        chosen[name] = [p for p in processes if click.confirm(f"{name}: end pid {p['pid']} ({p['command']})?")]
     return any(chosen.values())
 
 
@@ -88,6 +88,6 @@ def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
     if any(chosen.values()):
         count = sum(len(p) for p in chosen.values())
         left = _end(spec, cluster, chosen, {n: a["directories"] for n, a in answers.items()})
-        typer.echo(f"ended {count} leftover processes of earlier runs", err=True)
+        click.echo(f"ended {count} leftover processes of earlier runs", err=True)
         if any(left.values()):
-            typer.echo(f"could not end: {left}", err=True)
+            click.echo(f"could not end: {left}", err=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from allranks.errors import UsageError
 from allranks.report.fold import Folder
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
-from allranks.settings.units import parse_duration
+from allranks.settings.parsers import FLAG, duration, several, text, whole
+from allranks.settings.table import BEHAVIOUR, SettingRow
 
-from .options import RunName, RunsDir
+from .declare import RUN, RUNS_DIR, Declared
+from .exits import DONE
 from .places import find_run
 
 PAUSE = 0.2
@@ -25,32 +25,66 @@ LINE_LIMIT = 1 << 20  # bytes of a line in --json that wait for its end
 
 
 def command(
-    run: RunName = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="go on until the run ends")] = False,
-    node: Annotated[list[str] | None, typer.Option("--node", help="only this node (repeatable)")] = None,
-    rank: Annotated[list[int] | None, typer.Option("--rank", help="only this rank (repeatable)")] = None,
-    since: Annotated[str | None, typer.Option("--since", help="only what arrived in the last 10m")] = None,
-    metrics: Annotated[bool, typer.Option("--metrics", help="metrics lines instead of output")] = False,
-    number: Annotated[int, typer.Option("-n", min=1, help="with --metrics: the last N lines of each rank")] = 5,
-    no_fold: Annotated[bool, typer.Option("--no-fold", help="show identical lines of all ranks")] = False,
-    runs_dir: RunsDir = None,
-    json_: Annotated[bool, typer.Option("--json", help="a JSON object a line")] = False,
-) -> None:
-    """Output of all ranks in the order it arrived, each line with its node and rank.
-
-    Example: allranks logs -f --rank 0
-    """
+    run: str | None,
+    follow: bool,
+    node: tuple[str, ...],
+    rank: tuple[int, ...],
+    since: float | None,
+    metrics: bool,
+    number: int,
+    no_fold: bool,
+    runs_dir: str | None,
+    json_: bool,
+) -> int:
+    """Show output, or metrics."""
     found = find_run(run, runs_dir)
-    ranks = _wanted(found, node or [], rank or [])
+    ranks = _wanted(found, list(node), list(rank))
     if metrics:
         if follow or since is not None:
             raise UsageError("--metrics shows the last lines; leave out -f and --since")
         _metrics(found, number, ranks if node or rank else None, json_)
-        return
-    reader = LogReader(found, tuple(node or ()), tuple(rank or ()))
+        return DONE
+    reader = LogReader(found, node, rank)
     if since is not None:
-        reader.skip_to_time(time.time() - parse_duration(since, "--since"))
+        reader.skip_to_time(time.time() - since)
     _output(found, reader, JsonLines() if json_ else Lines(found, not no_fold), follow)
+    return DONE
+
+
+COMMAND = Declared(
+    "logs",
+    "Output of all ranks in the order it arrived, each line with its node and rank.",
+    ("logs -f --rank 0",),
+    command,
+    arguments=(RUN,),
+    options=(
+        SettingRow("follow", FLAG, BEHAVIOUR, "go on until the run ends", options="-f --follow"),
+        SettingRow(
+            "node",
+            several(text("a node's name", "NODE"), "names of nodes"),
+            BEHAVIOUR,
+            "only this node",
+            complete="nodes",
+            default=(),
+        ),
+        SettingRow(
+            "rank", several(whole(0, 999_999), "ranks"), BEHAVIOUR, "only this rank", complete="ranks", default=()
+        ),
+        SettingRow("since", duration(0), BEHAVIOUR, "only what arrived in the last 10m"),
+        SettingRow("metrics", FLAG, BEHAVIOUR, "metrics lines instead of output"),
+        SettingRow(
+            "number",
+            whole(1, 999_999_999),
+            BEHAVIOUR,
+            "with --metrics: the last N lines of each rank",
+            options="-n",
+            default=5,
+        ),
+        SettingRow("no_fold", FLAG, BEHAVIOUR, "show identical lines of all ranks"),
+        RUNS_DIR,
+        SettingRow("json_", FLAG, BEHAVIOUR, "a JSON object a line", options="--json"),
+    ),
+)
 
 
 class Lines:

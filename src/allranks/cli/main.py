@@ -6,7 +6,10 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import allranks
 from allranks import early
@@ -14,6 +17,9 @@ from allranks.errors import REPORT_TO, AllranksError
 from allranks.exitcodes import INTERNAL
 
 from . import exits, streams
+
+if TYPE_CHECKING:
+    import click
 
 VERBS = {
     "run": "start training on every node, watch it, end all of it if any part fails",
@@ -34,13 +40,15 @@ VERBS = {
 }
 LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean")  # they use /proc, pidfd and prctl
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
+COMPLETION = "_ALLRANKS_COMPLETE"
 USAGE = """usage: allranks VERB [options]          allranks VERB --help
 
 {verbs}
 
-example: allranks run --hosts hosts.txt --nproc 8 -- train.py --epochs 3
+example: allranks run --hosts hosts.txt --nproc 8 train.py --epochs 3
 exit codes: 0 done, 1 the program failed, 2 usage, 3 a check failed, 4 a node, link or service failed,
-5 a hang, 70 allranks itself failed, 130 Ctrl-C, 143 SIGTERM or stop"""
+5 a hang, 70 allranks itself failed, 130 Ctrl-C, 143 SIGTERM or stop
+completion: eval "$(_ALLRANKS_COMPLETE=bash_source allranks)"   (zsh_source, fish_source)"""
 
 
 def main() -> None:
@@ -57,6 +65,8 @@ def _main() -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, io.UnsupportedOperation):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if COMPLETION in os.environ:
+        return complete(os.environ[COMPLETION])
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in VERBS.items())))
@@ -64,45 +74,56 @@ def _main() -> int:
     if words[0] in ("--version", "-V"):
         print(f"allranks {allranks.__version__}")
         return exits.DONE
-    if words[0] in LINUX_ONLY and words[1:2] != ["--help"]:
+    if words[0] in LINUX_ONLY and not set(words[1:2]) & {"-h", "--help"}:
         streams.go_on_without_output()
     return run_verb(words[0], words[1:])
 
 
-def run_verb(verb: str, words: list[str]) -> int:
-    """Runs one verb; every AllranksError ends here."""
-    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+def load(verb: str) -> click.Command:
+    """The command of a verb, whose module alone is imported."""
+    from .declare import Declared, DeclaredCommand  # imported late: `allranks --help` needs no Click
+
+    made = importlib.import_module(f"allranks.cli.{verb}").COMMAND
+    return DeclaredCommand(made) if isinstance(made, Declared) else made
+
+
+def run_verb(verb: str, words: Sequence[str]) -> int:
+    """Run one verb; every AllranksError ends here."""
     if verb not in VERBS:
-        return _fail(f"no verb {verb!r}; there are {', '.join(VERBS)}", exits.USAGE, as_json)
-    if verb in LINUX_ONLY and sys.platform != "linux" and words[:1] != ["--help"]:
-        return _fail(_needs_linux(verb), exits.USAGE, as_json)
-    import typer  # here: `allranks --help` needs none of it
+        from allranks.settings.table import suggestion  # imported late: few words are no verbs
+
+        meant = suggestion(verb, VERBS)
+        hint = f"allranks {meant}" if meant else "allranks --help"
+        return _fail(f"no verb {verb!r}; there are {', '.join(VERBS)}\nhint: {hint}", exits.USAGE, "--json" in words)
+    if verb in LINUX_ONLY and sys.platform != "linux" and not set(words[:1]) & {"-h", "--help"}:
+        return _fail(_needs_linux(verb), exits.USAGE, "--json" in words)
+    import click  # imported late: `allranks --help` needs none of it
+
+    from .declare import Asked
 
     if verb in OF_A_RUN:
-        from allranks.node.processes import survive_user_signals  # as typer
+        from allranks.node.processes import survive_user_signals  # imported late: other verbs leave signals alone
 
         survive_user_signals()
-
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    app.command(name=verb)(importlib.import_module(f"allranks.cli.{verb}").command)
-    command = typer.main.get_command(app)
+    asked = Asked()
     try:
+        command = load(verb)
         early.end()
-        code = command.main(args=words, prog_name=f"allranks {verb}", standalone_mode=False)
-        if code == exits.CTRL_C and early.was_interrupted():
-            return _fail("interrupted", exits.CTRL_C, as_json)
-        return int(code or 0)
+        with command.make_context(f"allranks {verb}", list(words), obj=asked) as context:
+            return int(command.invoke(context) or exits.DONE)
     except AllranksError as error:
-        return _fail(str(error), error.exit_code, as_json)
+        return _fail(str(error), error.exit_code, asked.as_json)
     except KeyboardInterrupt:
-        return _fail("interrupted", exits.CTRL_C, as_json)
-    except typer.Abort:
-        return _fail("left undone", exits.CTRL_C, as_json)
+        return _fail("interrupted", exits.CTRL_C, asked.as_json)
+    except click.Abort:
+        return _fail("left undone", exits.CTRL_C, asked.as_json)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.UsageError as error:
+        name = error.ctx.command_path if error.ctx is not None else f"allranks {verb}"
+        return _fail(f"{error.format_message()}\nhint: {name} --help", exits.USAGE, asked.as_json)
     except Exception as error:
-        message = _usage_message(error)
-        if message is None:
-            return _failed_itself(error, as_json)
-        return _fail(f"{message}\n(allranks {verb} --help; the training command goes after --)", exits.USAGE, as_json)
+        return _failed_itself(error, asked.as_json)
 
 
 def _needs_linux(verb: str) -> str:
@@ -130,10 +151,11 @@ def _failed_itself(error: Exception, as_json: bool) -> int:
     return _fail(message, INTERNAL, as_json, CAUSE)
 
 
-def _usage_message(error: Exception) -> str | None:
-    """The text of a wrong option, as the option parser words it."""
-    words = getattr(error, "format_message", None)
-    return str(words()) if callable(words) else None
+def complete(instruction: str) -> int:
+    """Print a shell's completion script, or the words that it asks for."""
+    from .complete import Verbs, shell_complete  # imported late: only a shell asks
+
+    return shell_complete(Verbs(VERBS, load), {}, "allranks", COMPLETION, instruction)
 
 
 def _fail(message: str, code: int, as_json: bool, cause: str = "") -> int:

@@ -9,9 +9,6 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from allranks.errors import UsageError
 from allranks.overlap.document import (
@@ -26,9 +23,12 @@ from allranks.overlap.measure import measure
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
 from allranks.protocol.codec import encode
+from allranks.settings.parsers import path, whole
+from allranks.settings.table import BEHAVIOUR, SettingRow
 from allranks.text import align_columns, cut
 
-from .options import BEHAVIOUR, option
+from .declare import AS_JSON, Argument, Declared
+from .exits import DONE
 
 PIECE = 1 << 20  # characters read at once
 TRACES = ("*.json", "*.json.gz")
@@ -37,27 +37,34 @@ NAME_LENGTH = 40
 GZIP = b"\x1f\x8b"
 
 
-def command(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="files (.json, .json.gz) or directories")],
-    top: Annotated[int, option("--top", BEHAVIOUR, "how many kinds of collectives to list (10)", "N")] = 10,
-    html: Annotated[Path | None, option("--html", BEHAVIOUR, "write a page with a plot there", "FILE")] = None,
-    json_: Annotated[bool, option("--json", BEHAVIOUR, "one JSON document on stdout")] = False,
-) -> None:
-    """Read torch.profiler's traces: computation, communication, both at once, idle, for each rank and step.
-
-    Example: allranks overlap outputs/rank_*_trace.json.gz --html overlap.html
-    """
-    readable, notes = read_traces(traces)
-    answer = document(measure(readable), max(1, top), notes)
+def command(traces: tuple[str, ...], top: int, html: str | None, json_: bool) -> int:
+    """Measure traces."""
+    readable, notes = read_traces([Path(trace) for trace in traces])
+    answer = document(measure(readable), top, notes)
     if html is not None:
         # Late: Jinja takes 50 ms, and only a page needs it.
         from allranks.report.overlappage import overlap_page
 
         try:
-            html.write_text(overlap_page(answer), encoding="utf-8")
+            Path(html).write_text(overlap_page(answer), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"--html {html}: {error.strerror}") from None
     sys.stdout.write(json.dumps(encode(answer)) + "\n" if json_ else text(answer))
+    return DONE
+
+
+COMMAND = Declared(
+    "overlap",
+    "Read torch.profiler's traces: computation, communication, both at once, idle, for each rank and step.",
+    ("overlap outputs/rank_*_trace.json.gz --html overlap.html",),
+    command,
+    arguments=(Argument("traces", "TRACE...", "files (.json, .json.gz) or directories", many=True, required=True),),
+    options=(
+        SettingRow("top", whole(1, 100_000), BEHAVIOUR, "how many kinds of collectives to list", default=10),
+        SettingRow("html", path("the path of a file", "FILE"), BEHAVIOUR, "write a page with a plot there"),
+        AS_JSON,
+    ),
+)
 
 
 def read_traces(places: Sequence[Path]) -> tuple[list[Trace], list[str]]:

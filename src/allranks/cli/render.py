@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from allranks.backends import zipapp
 from allranks.cluster import Cluster, Node
@@ -22,67 +20,68 @@ from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, Request
 from allranks.settings import RunSpec
-from allranks.settings.fields import option_name
 from allranks.settings.layers import Resolved
+from allranks.settings.parsers import FLAG
+from allranks.settings.parsers import path as path_of
+from allranks.settings.table import PLACES, SettingRow, engine_of, settings_of
 
-from .engines import engine_options, inside, pods
-from .options import HOW, NETWORK, PLACES, TARGET, Text, option
+from .declare import CONFIG, Declared, DeclaredGroup, Given
+from .exits import DONE
 from .podfile import read_texts
-from .target import FILE_LIMIT, find_cluster, require_command, resolve_options, say_notes
-
-WHAT = "; ".join(f"{name}: {renderer.title}" for name, renderer in RENDERERS.items())
+from .target import FILE_LIMIT, find_cluster, refuse_contradictions, require_command, resolve_options, say_notes
 
 
-@engine_options(pods, inside)
-def command(
-    what: Annotated[str, typer.Argument(metavar="|".join(RENDERERS), help=WHAT)],
-    command: Annotated[list[str] | None, typer.Argument(help="after --: the training command")] = None,
-    local: Annotated[int | None, option("--local", TARGET, "N nodes, all this machine", "N")] = None,
-    hosts: Annotated[Text, option("--hosts", TARGET, "hostfile, or a list: h1,h2 or node[01-04]", "FILE|LIST")] = None,
-    nodes: Annotated[int | None, option("--nodes --nnodes", TARGET, "the first N hosts, or how many", "N")] = None,
-    partition: Annotated[Text, option("--partition", TARGET, "of a Slurm job", "NAME")] = None,
-    sbatch: Annotated[list[str] | None, option("--sbatch", TARGET, "further options of sbatch", "OPTIONS")] = None,
-    nproc: Annotated[Text, option("--nproc", TARGET, "ranks a node (default: slots of the hostfile)", "K")] = None,
-    python: Annotated[Text, option("--python", HOW, "training interpreter on the nodes", "PATH")] = None,
-    workdir: Annotated[Text, option("--workdir", HOW, "working directory on the nodes (default: this one)")] = None,
-    prelude: Annotated[Text, option("--prelude", HOW, "shell lines before the command: conda activate …")] = None,
-    wrap: Annotated[Text, option("--wrap", HOW, "goes around the command: 'apptainer exec --nv IMG'")] = None,
-    env: Annotated[list[str] | None, option("--env", HOW, "set K=V, or forward NAME from there", "K=V|NAME")] = None,
-    master_addr: Annotated[Text, option("--master-addr", NETWORK, "default: the first host")] = None,
-    master_port: Annotated[int | None, option("--master-port", NETWORK, "default: 29500")] = None,
-    name: Annotated[Text, option("--name", PLACES, "of the run")] = None,
-    retries: Annotated[int | None, option("--retries", HOW, "further attempts after a failure (0)")] = None,
-    config: Annotated[Text, option("--config", PLACES, "settings file (allranks.toml)")] = None,
-    output: Annotated[Text, option("--output", PLACES, "write the files here (default: show them)", "DIR")] = None,
-    force: Annotated[bool, option("--force", PLACES, "replace files that are there")] = False,
-    json_: Annotated[bool, option("--json", PLACES, "one JSON document on stdout: {files: {name: text}}")] = False,
-    **engines: Any,
-) -> None:
-    """Write what one would run on each node without allranks: scripts, configurations, manifests.
-
-    Example: allranks render torchrun --hosts hosts.txt --nproc 8 --output launch -- train.py --epochs 3
-    """
-    given = {k: v for k, v in locals().items() if k not in ("what", "config", "output", "force", "json_", "engines")}
-    given.update(engines)
-    if what not in RENDERERS:
-        raise UsageError(f"render {what}: there is no such renderer; there are {', '.join(RENDERERS)}")
+def declare(what: str) -> Declared:
+    """The command that writes for one launcher or scheduler. Options of others are read to be refused."""
+    renderer = RENDERERS[what]
+    engine = engine_of(what)
+    settings = (*settings_of("render"), *settings_of("rendered"))
+    hidden = [row.name for row in settings_of("render") if row.engines and engine not in row.engines]
     if what in LAUNCHERS:
-        refuse_inside(given, what)
-        given["launcher"] = what
-    resolved = resolve_options(given, config)
+        hidden += [row.name for row in settings_of("rendered")]
+
+    def call(given: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
+        return render(what, given, config, output, force, json_)
+
+    target = "--nodes 2" if renderer.joins else "--hosts hosts.txt"
+    return Declared(
+        what,
+        f"Write {renderer.title}.",
+        (f"render {what} {target} --nproc 8 --output launch train.py --epochs 3",),
+        call,
+        settings=settings,
+        hidden=tuple(hidden),
+        command_help="training command",
+        options=(
+            CONFIG,
+            SettingRow("output", path_of("the path of a directory", "DIR"), PLACES, "write the files here"),
+            SettingRow("force", FLAG, PLACES, "replace files that are there"),
+            SettingRow("json_", FLAG, PLACES, "print one JSON document: {files: {name: text}}", options="--json"),
+        ),
+    )
+
+
+def render(what: str, given: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
+    """Write, or show, the files."""
+    options = dict(given)
+    if what in LAUNCHERS:
+        refuse_rendered(options, what)
+        options["launcher"] = what
+    resolved = resolve_options(options, config, renderer=what)
     require_command(resolved, f"allranks render {what}")
     say_notes(resolved, json_)
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:
         write(files, Path(output), force)
-    typer.echo(json.dumps(as_document(files, output)) if json_ else said(files, output))
+    click.echo(json.dumps(as_document(files, output)) if json_ else said(files, output))
+    return DONE
 
 
-def refuse_inside(given: Mapping[str, Any], what: str) -> None:
+def refuse_rendered(given: Given, what: str) -> None:
     """UsageError for options of allranks where no command of allranks is written that could take them."""
-    for name in inspect.signature(inside).parameters:
-        if given.get(name):
-            raise UsageError(f"{option_name(name)}: render {what} writes no command of allranks; leave it out")
+    for row in settings_of("rendered"):
+        if given.get(row.name):
+            raise UsageError(f"{row.option}: render {what} writes no command of allranks; leave it out")
 
 
 def make_request(resolved: Resolved, what: str) -> Request:
@@ -96,6 +95,7 @@ def make_request(resolved: Resolved, what: str) -> Request:
     unknown = [n.name for n in cluster.nodes if needed and spec.nproc is None and n.slots is None]
     if unknown:
         raise UsageError(f"{unknown[0]}: how many ranks? nobody looks at the nodes here; set --nproc, or slots=K")
+    refuse_contradictions(spec, cluster)
     call = (sys.executable, "-m", "allranks")
     return Request(
         spec, make_plan(spec, cluster, {}), os.getcwd(), named_texts(spec), allranks=call, forwarded=variables
@@ -160,3 +160,11 @@ def as_document(files: Rendered, output: str | None) -> dict[str, Any]:
     sizes = {name: len(text) for name, text in files.items() if isinstance(text, bytes)}
     texts = {name: text for name, text in files.items() if isinstance(text, str)}
     return {"schema": 1, "files": texts, **({"bytes": sizes} if sizes else {}), "written": output}
+
+
+COMMAND = DeclaredGroup(
+    "render",
+    "Write what one would run on each node without allranks: scripts, configurations, manifests.\n\n"
+    "Example: allranks render torchrun --hosts hosts.txt --nproc 8 --output launch train.py --epochs 3",
+    [declare(what) for what in RENDERERS],
+)

@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-import typer
+from typing import Any, NamedTuple
 
 from allranks.backends.plugins import all_checks
 from allranks.errors import AllranksError, UsageError
@@ -32,11 +30,15 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.runs.gather import MOST_LOGS, gather
 from allranks.runs.loose import Part
+from allranks.settings.parsers import FLAG, several, text
+from allranks.settings.parsers import path as path_of
 from allranks.settings.secrets import is_secret_name
+from allranks.settings.table import BEHAVIOUR, PLACES, SettingRow
 from allranks.text import count_of, plural
 
+from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 from .diagnose import progress
-from .options import AsJson, RunName, RunsDir
+from .exits import DONE
 from .places import find_run
 
 AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second
@@ -46,30 +48,42 @@ LINE_SECONDS = 2.0  # of processor time for a pattern of the user's on one line
 
 
 def command(
-    run: RunName = None,
-    bundle: Annotated[bool, typer.Option("--bundle", help="a zip to send to an administrator or a maintainer")] = False,
-    output: Annotated[str | None, typer.Option("--output", metavar="PATH", help="where it goes")] = None,
-    redact: Annotated[
-        list[str] | None, typer.Option("--redact", metavar="PATTERN", help="hide this, too (a regular expression)")
-    ] = None,
-    runs_dir: RunsDir = None,
-    json_: AsJson = False,
-) -> None:
-    """One HTML page of a run: verdict, timeline, tests, logs with a search box. Secrets are hidden.
-
-    Example: allranks report --bundle --redact 'acme-[a-z]+'
-    """
+    run: str | None, bundle: bool, output: str | None, redact: tuple[str, ...], runs_dir: str | None, json_: bool
+) -> int:
+    """Write the page, or the bundle."""
     found = find_run(run, runs_dir)
     settle(found, time.time())
-    patterns = tuple(redact or ())
     name = f"{found.path.resolve().name}-bundle.zip"
     if bundle:
         path = place(output, name)
-        work: Callable[[], Made] = partial(_bundle, found, path, patterns)
+        work: Callable[[], Made] = partial(_bundle, found, path, redact)
     else:
         path = place(output, "report.html") if output else found.path / "report.html"
-        work = partial(_page, found, path, patterns)
-    _say(_in_time(work, found, path, patterns), json_)
+        work = partial(_page, found, path, redact)
+    _say(_in_time(work, found, path, redact), json_)
+    return DONE
+
+
+COMMAND = Declared(
+    "report",
+    "One HTML page of a run: verdict, timeline, tests, logs with a search box. Secrets are hidden.",
+    ("report --bundle --redact 'acme-[a-z]+'",),
+    command,
+    arguments=(RUN,),
+    options=(
+        SettingRow("bundle", FLAG, BEHAVIOUR, "write a zip to send to an administrator or a maintainer"),
+        SettingRow("output", path_of("the path of a file or directory"), PLACES, "where the file goes"),
+        SettingRow(
+            "redact",
+            several(text("a regular expression", "REGEX"), "regular expressions"),
+            BEHAVIOUR,
+            "hide what matches, too",
+            default=(),
+        ),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
 
 
 class Made(NamedTuple):

@@ -6,30 +6,23 @@ import json
 import shutil
 import sys
 import time
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from allranks.errors import AllranksError
 from allranks.report.fold import clean
 from allranks.report.live import label, node_line
 from allranks.runs.directory import OVER, RunDirectory
+from allranks.settings.parsers import FLAG
+from allranks.settings.table import BEHAVIOUR, SettingRow
 from allranks.text import count_of
 
-from .options import RunName, RunsDir
+from .declare import RUN, RUNS_DIR, Declared
+from .exits import DONE
 from .places import find_run
 
 
-def command(
-    run: RunName = None,
-    watch: Annotated[bool, typer.Option("--watch", help="again every second until it ends")] = False,
-    runs_dir: RunsDir = None,
-    json_: Annotated[bool, typer.Option("--json", help="JSON on stdout; with --watch a line each second")] = False,
-) -> None:
-    """Nodes and ranks of a run: states, pids, steps, seconds since the last output.
-
-    Example: allranks status --watch
-    """
+def command(run: str | None, watch: bool, runs_dir: str | None, json_: bool) -> int:
+    """Describe a run, once or every second until it ends."""
     found = find_run(run, runs_dir)
     drawn: list[str] | None = None
     while True:
@@ -39,8 +32,22 @@ def command(
         else:
             drawn = _draw(lines(document), drawn if watch and sys.stdout.isatty() else None, watch)
         if not watch or document["state"] in (*OVER, "orphaned"):
-            return
+            return DONE
         time.sleep(1.0)
+
+
+COMMAND = Declared(
+    "status",
+    "Nodes and ranks of a run: states, pids, steps, seconds since the last output.",
+    ("status --watch",),
+    command,
+    arguments=(RUN,),
+    options=(
+        SettingRow("watch", FLAG, BEHAVIOUR, "show it again every second until the run ends"),
+        RUNS_DIR,
+        SettingRow("json_", FLAG, BEHAVIOUR, "print JSON; with --watch a line each second", options="--json"),
+    ),
+)
 
 
 def _draw(text: list[str], before: list[str] | None, watch: bool) -> list[str]:

@@ -8,48 +8,76 @@ import os
 import signal
 import socket
 import time
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
-import typer
+import click
 
+from allranks.errors import UsageError
 from allranks.node.processes import Process, read_process, send_signal
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
-from allranks.settings.units import parse_duration
+from allranks.settings.parsers import FLAG, duration
+from allranks.settings.table import BEHAVIOUR, LIMITS, SettingRow
+from allranks.text import count_of, join_words
 
+from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 from .places import runs_directory
 
 
-def command(
-    run: Annotated[str | None, typer.Argument(help="run directory or name (default: the newest)")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="every run of this runs directory that is not over")] = False,
-    now: Annotated[bool, typer.Option("--now", help="no time for ranks to save")] = False,
-    stop_grace: Annotated[str | None, typer.Option(help="SIGTERM to SIGKILL (the run's own, 30s)")] = None,
-    runs_dir: Annotated[str | None, typer.Option(help="where run directories are (runs)")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="JSON on stdout")] = False,
-) -> None:
-    """End a run in order: ranks get SIGTERM and 30 s to save; works when the launcher is dead, too.
-
-    Example: allranks stop
-    """
+def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, runs_dir: str | None, json_: bool) -> int:
+    """Stop a run, or all."""
     directory = runs_directory(runs_dir)
     if all_:
         found = [r for r in RunDirectory.list_runs(directory) if r.read_document("result.json") is None]
     else:
-        found = [RunDirectory.find(directory, run)]
-    grace = 0.0 if now else (parse_duration(stop_grace, "--stop-grace") if stop_grace else None)
+        found = [_the_one(directory, run)]
+    grace = 0.0 if now else stop_grace
     outcomes = [_stop(item, grace, json_) for item in found]
     if json_:
-        typer.echo(json.dumps({"schema": 1, "stopped": outcomes}))
+        click.echo(json.dumps({"schema": 1, "stopped": outcomes}))
     elif not found:
-        typer.echo("no run is left to stop")
-    raise typer.Exit(max((o["code"] for o in outcomes), default=0))
+        click.echo("no run is left to stop")
+    return max((int(o["code"]) for o in outcomes), default=0)
+
+
+def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
+    """The run that is meant: without a name the active one, else the newest. UsageError where several are active."""
+    if wanted is None:
+        active = [r for r in RunDirectory.list_runs(directory) if _is_active(r)]
+        if len(active) > 1:
+            names = join_words([r.name for r in active])
+            raise UsageError(f"{count_of(len(active), 'run')} are active: {names}\n"
+                             f"hint: allranks stop {active[-1].name}, or allranks stop --all")  # fmt: skip
+        if active:
+            return active[0]
+    return RunDirectory.find(directory, wanted)
+
+
+COMMAND = Declared(
+    "stop",
+    "End a run in order: ranks get SIGTERM and 30 s to save. It works when the launcher is dead, too.",
+    ("stop",),
+    command,
+    arguments=(RUN,),
+    options=(
+        SettingRow("all_", FLAG, BEHAVIOUR, "every run of this runs directory that is not over", options="--all"),
+        SettingRow("now", FLAG, BEHAVIOUR, "no time for ranks to save"),
+        SettingRow("stop_grace", duration(0), LIMITS, "time from SIGTERM to SIGKILL; default: the run's own"),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
+
+
+def _is_active(run: RunDirectory) -> bool:
+    return run.read_document("result.json") is None and run.controller_alive()
 
 
 def _stop(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]:
     if run.read_document("result.json") is not None:
         if not json_:
-            typer.echo(f"{run.name} is over")
+            click.echo(f"{run.name} is over")
         return {"run": run.name, "how": "over", "code": 0}
     controller = _controller(run)
     if controller is not None:
@@ -75,7 +103,7 @@ def _controller(run: RunDirectory) -> Process | None:
 def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> dict[str, Any]:
     """SIGTERM to the controller is an orderly stop; a second one is one without grace."""
     if not json_:
-        typer.echo(f"stopping {run.name}: ranks have {_seconds(run, grace):g} s to save")
+        click.echo(f"stopping {run.name}: ranks have {_seconds(run, grace):g} s to save")
     send_signal(controller, signal.SIGTERM)
     hurried = time.monotonic() + (grace if grace is not None else float("inf"))
     while run.read_document("result.json") is None:
@@ -90,7 +118,7 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
     if result is None:
         return _through_nodes(run, grace, json_)
     if not json_:
-        typer.echo(
+        click.echo(
             f"{run.name} has ended; nothing of it is left" if not result.get("left") else f"left: {result['left']}"
         )
     return {"run": run.name, "how": "controller", "code": 4 if result.get("left") else 0}
@@ -108,7 +136,7 @@ def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[
     from .run import close
 
     if not json_:
-        typer.echo(f"the controller of {run.name} is dead: looking for its guards on the nodes")
+        click.echo(f"the controller of {run.name} is dead: looking for its guards on the nodes")
     session = sessions.adopt(run, JsonView() if json_ else View())
     if grace is not None:
         session.spec = dataclasses.replace(session.spec, stop_grace=grace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import typer
+import click
 
 from allranks.backends.slurm import jobs
 from allranks.runs.concluded import conclude
@@ -30,7 +30,7 @@ def end_job(job: str, orderly: bool) -> None:
 def stop_job(run: RunDirectory, job: str, grace: float, json_: bool) -> dict[str, Any]:
     """The `stop` verb for it: waits until the run is over."""
     if not json_:
-        typer.echo(f"stopping {run.name} in job {job}: ranks have {grace:g} s to save")
+        click.echo(f"stopping {run.name} in job {job}: ranks have {grace:g} s to save")
     end_job(job, grace > 0)
     began, hurried = time.monotonic(), False
     asked = began
@@ -46,5 +46,5 @@ def stop_job(run: RunDirectory, job: str, grace: float, json_: bool) -> dict[str
         time.sleep(PAUSE)
     left = (run.read_document("result.json") or {}).get("left")
     if not json_:
-        typer.echo(f"{run.name} has ended; nothing of it is left" if not left else f"left: {left}")
+        click.echo(f"{run.name} has ended; nothing of it is left" if not left else f"left: {left}")
     return {"run": run.name, "how": "slurm", "job": job, "code": 4 if left else 0}

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 
 import allranks
 from allranks.backends.slurm import jobs
@@ -43,10 +43,10 @@ HOPELESS_LOOKS = 4  # at a reason that waiting does not end: slurmctld may have 
 QUESTION = "\nCtrl-C: [c]ancel the job, or [d]etach (it goes on)? "
 
 
-def submit(spec: RunSpec, json_: bool) -> int:
+def submit(spec: RunSpec, json_: bool, dry_run: bool = False) -> int:
     """Submits and follows; gives the exit code."""
-    if spec.dry_run:
-        typer.echo(describe(spec, json_))
+    if dry_run:
+        click.echo(describe(spec, json_))
         return DONE
     jobs.require()
     run = RunDirectory.create(Path(os.path.abspath(spec.runs_dir)), spec.name, time.time())
@@ -108,9 +108,9 @@ def write_run(run: RunDirectory, spec: RunSpec, name: str) -> None:
 def _leave(run: RunDirectory, job: str, json_: bool) -> int:
     if json_:
         document = {"schema": 1, "run": run.name, "directory": str(run.path), "job": job, "detached": True, "exit": 0}
-        typer.echo(json.dumps(document))
+        click.echo(json.dumps(document))
     else:
-        typer.echo(f"submitted job {job}: allranks status {run.name} · logs -f · attach · stop")
+        click.echo(f"submitted job {job}: allranks status {run.name} · logs -f · attach · stop")
     return DONE
 
 

@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,12 @@ from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step, require_nodes
 from allranks.errors import ConfigError, HostfileError, UsageError
+from allranks.plan.pasted import pasted_figures
 from allranks.settings import RunSpec
-from allranks.settings.layers import Resolved, resolve
+from allranks.settings.layers import Resolved, refuse_other_engines, resolve
+from allranks.settings.scripts import is_shell_script, launcher_in, script_of
+from allranks.settings.table import engine_of, suggestion
+from allranks.text import join_words
 
 from .nodegroups import expand_groups, has_groups
 
@@ -31,6 +35,19 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[dict[str,
     file = Path(wanted or CONFIG_NAME)
     if not wanted and not file.is_file():
         return {}, CONFIG_NAME
+    return _read_toml(file), str(file)
+
+
+def read_user_config(environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    """The settings of the user for all projects, if there are any: ~/.config/allranks/config.toml."""
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".config")
+    file = Path(base) / "allranks" / "config.toml"
+    if not file.is_file():
+        return {}, ""
+    return _read_toml(file), str(file)
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
     if sys.version_info >= (3, 11):  # here: allranks.pyz has no tomli for Python 3.10
         import tomllib
     else:
@@ -40,21 +57,82 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[dict[str,
             data = stream.read(FILE_LIMIT + 1)
         if len(data) > FILE_LIMIT:
             raise ConfigError(f"{file}: larger than 1 MiB; is this an allranks.toml?")
-        return tomllib.loads(data.decode()), str(file)
+        return tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
-def resolve_options(options: Mapping[str, Any], config: str | None) -> Resolved:
-    """The RunSpec, with a remark for each disagreement; without a target, the Slurm allocation that we are in."""
+def resolve_options(options: Mapping[str, object], config: str | None, renderer: str = "") -> Resolved:
+    """The RunSpec, with a remark for each disagreement; without a target, the Slurm allocation that we are in.
+
+    Raises UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
+    """
     document, source = read_config(config, os.environ)
-    resolved = resolve(options, os.environ, document, config_source=source)
+    user_document, user_source = read_user_config(os.environ)
+    resolved = resolve(
+        options, os.environ, document, config_source=source, user_config=user_document, user_source=user_source
+    )
     spec = resolved.spec
     if spec.hosts is None and spec.local is None and not spec.slurm and read_allocation(os.environ) is not None:
-        return dataclasses.replace(resolved, spec=dataclasses.replace(spec, slurm=True))
-    return resolved
+        spec = dataclasses.replace(spec, slurm=True)
+    engine = next((name for name in ("k8s", "sky", "slurm") if getattr(spec, name)), "")
+    refuse_other_engines(options, engine_of(renderer) if renderer else engine, renderer)
+    refuse_unknown_allowed(spec.allow)
+    refuse_launching_script(spec)
+    return dataclasses.replace(resolved, spec=spec)
+
+
+def refuse_unknown_allowed(names: Sequence[str]) -> None:
+    """UsageError where one is neither a check nor a cause."""
+    if not names:
+        return
+    from allranks.backends.plugins import all_checks  # imported late: most runs allow nothing
+    from allranks.diagnose.causes import CAUSES
+
+    known = (*all_checks(), *CAUSES)
+    for name in names:
+        if name not in known:
+            raise UsageError(unknown_name("--allow", name, "check or cause", known))
+
+
+def refuse_launching_script(spec: RunSpec) -> None:
+    """UsageError for a shell script that starts ranks itself, where each rank would run it."""
+    script = script_of(spec.command)
+    if not script or spec.launcher != "direct" or spec.nproc == 1:
+        return
+    file = Path(spec.workdir or ".") / script
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(FILE_LIMIT).decode("utf-8", "replace")
+    except OSError:
+        return  # a program of the nodes
+    launcher = launcher_in(text) if is_shell_script(spec.command, text) else ""
+    if launcher:
+        raise UsageError(
+            f"{script} starts {launcher} itself, and every rank would run the script\n"
+            f"hint: add --launcher command, which runs it once on each node"
+        )
+
+
+def refuse_contradictions(spec: RunSpec, cluster: Cluster) -> None:
+    """UsageError where the pasted command of a launcher says other figures than the settings: `run` refuses them in
+    its checks before ranks start."""
+    if not spec.check:
+        return
+    for finding in pasted_figures(spec, cluster):
+        if finding.id not in spec.allow and finding.check not in spec.allow:
+            raise UsageError(f"{finding.message}\nhint: {finding.remedy}")
+
+
+def unknown_name(option: str, name: str, what: str, known: Iterable[str]) -> str:
+    """What is wrong with a name that nothing has, with the one that was meant, or all."""
+    names = list(known)
+    meant = suggestion(name, names)
+    if meant:
+        return f"{option} {name}: there is no such {what}\nhint: {option} {meant}"
+    return f"{option} {name}: there is no such {what}; there are {join_words(names)}"
 
 
 def say_notes(resolved: Resolved, json_: bool) -> None:
@@ -142,6 +220,6 @@ def _is_own(family: int, address: Any) -> bool:
 
 
 def require_command(resolved: Resolved, verb: str = "allranks run") -> None:
-    """The words after `--`."""
+    """The training command."""
     if not resolved.spec.command:
-        raise UsageError(f"no training command: put it after --, as in `{verb} --local 2 -- train.py`")
+        raise UsageError(f"there is no training command\nhint: {verb} --local 2 train.py")

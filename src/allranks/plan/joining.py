@@ -6,14 +6,15 @@ import dataclasses
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
-from allranks.settings.fields import option_name
+from allranks.settings.table import option_name
 from allranks.settings.words import as_options
 
 # What the objects around the command say: where it runs, in which directory, with which variables.
 OUTSIDE = (
     "local", "hosts", "slurm", "partition", "sbatch", "k8s", "sky", "kind", "namespace", "context", "image", "gpus",
     "shm", "pod", "deadline", "infra", "autostop", "nodes", "nproc", "name", "workdir", "sync", "ssh_options",
-    "guard_python", "runs_dir", "connect_timeout", "fold", "end_leftovers", "detach", "dry_run", "json",
+    "guard_python", "runs_dir", "connect_timeout", "fold", "end_leftovers", "detach", "test", "level", "only", "size",
+    "timeout",
     "master_addr", "node_rank", "join_port", "secret_file",
     "spares", "hang_pattern", "audit_data", "on_audit",
 )  # fmt: skip
@@ -35,7 +36,7 @@ def join_words(spec: RunSpec, name: str) -> list[str]:
         words.append(f"--nproc={spec.nproc or gpu_count(spec)}")
     bare = dataclasses.replace(spec, env={}, forward=())  # the objects around the command set them
     unforced = () if spec.pg_timeout_forced else ("pg_timeout",)
-    return [*words, *as_options(bare, (*OUTSIDE, *unforced))]
+    return [*words, *as_options(bare, "join", (*OUTSIDE, *unforced))]
 
 
 def join_variables(spec: RunSpec) -> dict[str, str]:

@@ -8,15 +8,12 @@ from .layers import Resolved, resolve
 from .runspec import RunSpec
 from .secrets import redact_argv, redact_env
 from .template import commented_config
-from .units import parse_duration, parse_size
 
 __all__ = [
     "Resolved",
     "RunSpec",
     "commented_config",
     "from_document",
-    "parse_duration",
-    "parse_size",
     "redact_argv",
     "redact_env",
     "resolve",

@@ -8,13 +8,18 @@ from typing import Any
 
 from ..cluster.names import show
 from ..errors import ConfigError
-from .fields import READERS, flag
+from .parsers import WORD, Parser, choice, read_flag, several
 from .runspec import RunSpec
 from .secrets import redact_argv, redact_env, redact_text
+from .table import SETTINGS
 from .variables import check_name
 
 SCHEMA = 1
-_REDACTED_TEXTS = ("prelude", "wrap")
+# Fields that the command line does not set as they are stored.
+_STORED: dict[str, Parser] = {
+    "test": choice("quick", "full"),
+    "forward": several(WORD, "a list of names"),
+}
 
 
 def to_document(spec: RunSpec) -> dict[str, Any]:
@@ -25,9 +30,9 @@ def to_document(spec: RunSpec) -> dict[str, Any]:
         document[field.name] = list(value) if isinstance(value, tuple) else value
     document["env"] = redact_env(spec.env)
     document["command"] = redact_argv(spec.command)
-    for name in _REDACTED_TEXTS:
-        if document[name] is not None:
-            document[name] = redact_text(document[name])
+    for row in SETTINGS.values():
+        if row.may_hold_secrets and document[row.name] is not None:
+            document[row.name] = redact_text(document[row.name])
     return document
 
 
@@ -54,12 +59,19 @@ def _value(name: str, value: object, source: str) -> object:
     if name == "env":
         return _env(value, where)
     try:
-        if name == "forward":
-            words = READERS["command"](value)
-            return tuple(check_name(w, where, ConfigError) for w in words) if isinstance(words, tuple) else ()
-        return READERS.get(name, flag)(value)
+        value = _read_stored(name, value)
+        if name == "forward" and isinstance(value, tuple):
+            return tuple(check_name(word, where, ConfigError) for word in value)
+        return value
     except ValueError as error:
         raise ConfigError(f"{where}: found {show(value)}, set {error}") from None
+
+
+def _read_stored(name: str, value: object) -> object:
+    parser = _STORED.get(name)
+    if parser is not None:
+        return parser.read(value)
+    return SETTINGS[name].parser.read(value) if name in SETTINGS else read_flag(value)
 
 
 def _env(value: object, where: str) -> dict[str, str]:

@@ -1,6 +1,8 @@
-"""Options, environment and allranks.toml into one RunSpec: option > environment > file > default.
+"""Options, environment and settings files into one RunSpec.
 
-allranks.toml: top-level keys named as the long options, with `-` or `_`, and their values:
+An option overrides the environment, that allranks.toml, that the user's own file, and that the default.
+
+A settings file has top-level keys named as the long options, with `-` or `_`, and their values:
 
     hosts = "hosts.txt"                  # or "node[01-04]", or ["node01", "node02"]
     nproc = 8                            # or "auto"
@@ -12,41 +14,33 @@ allranks.toml: top-level keys named as the long options, with `-` or `_`, and th
     [env]                                # set in the ranks
     OMP_NUM_THREADS = "8"
 
-`--dry-run` and `--json` belong on the command line only. In `resolve`'s options a key is a RunSpec field,
-None or an empty list means not given, and `env` is the list of `--env` arguments.
+In `resolve`'s options a key is a RunSpec field, None or an empty list means not given, and `env` is the list of `--env`
+arguments.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
-from .fields import OPTION_ONLY, READERS, option_name
+from ..text import join_words
 from .runspec import RunSpec
 from .secrets import redact_text
+from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
 from .tools import choose_launcher
 from .variables import read_variables
 
-ENVIRONMENT = {
-    "MASTER_ADDR": "master_addr",
-    "MASTER_PORT": "master_port",
-    "NNODES": "nodes",
-    "NPROC_PER_NODE": "nproc",
-    "MAX_RETRIES": "retries",
-    "COLOSSALAI_DIST_TIMEOUT": "pg_timeout",
-    "NCCL_TIMEOUT": "pg_timeout",
-    "COLOSSALAI_MASTER_READY_TIMEOUT": "init_timeout",
-    "DEBUG_DISTRIBUTED": "debug",
-    "ALLRANKS_RUNS_DIR": "runs_dir",
-}
 TABLES = ("env", "forward")
-TARGETS = ("local", "hosts", "slurm", "k8s", "sky")
-_ALIASES = {"ssh_option": "ssh_options"}
+# Keys that people write after the option of another name.
+_ALIASES = {
+    option.lstrip("-"): row.name
+    for row in SETTINGS.values()
+    for option in row.names
+    if option.startswith("--") and not row.parser.is_flag
+}
 
 
 @dataclass(frozen=True)
@@ -75,10 +69,20 @@ def resolve(
     config: Mapping[str, object],
     *,
     config_source: str,
+    user_config: Mapping[str, object] | None = None,
+    user_source: str = "",
 ) -> Resolved:
-    """One RunSpec out of three layers; UsageError or ConfigError names the source and what to set."""
+    """One RunSpec out of all layers; UsageError or ConfigError names the source and what to set."""
     config = _config_keys(config, config_source)
-    given = _collect(options, environ, config, config_source)
+    user_config = _config_keys(user_config or {}, user_source)
+    given = _collect(
+        (
+            *_options(options),
+            *_environment(environ),
+            *_file(config, config_source, 2),
+            *_file(user_config, user_source, 3),
+        )
+    )
     notes: list[str] = []
     chosen = _targets(given, notes)
     values: dict[str, Any] = {}
@@ -86,7 +90,9 @@ def resolve(
         values[field] = _merge(field, candidates, notes)
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer == 0
-    variables = read_variables(_env_items(options), config, environ, config_source)
+    tables = {name: user_config[name] for name in TABLES if name in user_config}
+    tables_source = user_source if tables and not any(name in config for name in TABLES) else config_source
+    variables = read_variables(_env_items(options), {**tables, **config}, environ, tables_source)
     notes += variables.notes
     notes += _remarks(values, environ)
     values["launcher"], note = choose_launcher(values.get("command", ()), values.get("launcher"))
@@ -98,11 +104,12 @@ def resolve(
 def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]:
     """The file's keys as field names; unknown and repeated ones are refused."""
     fields: dict[str, object] = {}
-    known = [*READERS, *TABLES]
+    known = [*(row.name for row in SETTINGS.values() if row.in_file), *TABLES]
     for key, value in config.items():
-        field = _ALIASES.get(key.replace("-", "_"), key.replace("-", "_"))
-        if field in OPTION_ONLY:
-            raise ConfigError(f"{source}: {key}: give {option_name(field)} on the command line instead")
+        spelt = key.replace("_", "-")
+        field = _ALIASES.get(spelt, spelt.replace("-", "_"))
+        if spelt in OPTION_ONLY:
+            raise ConfigError(f"{source}: {key}: give --{spelt} on the command line instead")
         if field not in known:
             raise ConfigError(f"{source}: {show(key)} is not a setting{_close(field, known)}")
         if field in fields:
@@ -112,16 +119,14 @@ def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]
 
 
 def _close(word: str, known: list[str]) -> str:
-    match = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {match[0].replace('_', '-')}?" if match else "; `allranks init` lists them all"
+    near = suggestion(word, known)
+    return f"; did you mean {near.replace('_', '-')}?" if near else "; `allranks init` lists them all"
 
 
-def _collect(
-    options: Mapping[str, object], environ: Mapping[str, str], config: Mapping[str, object], source: str
-) -> dict[str, list[_Given]]:
+def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
     """For each field that is set at all, its values from the strongest source to the weakest."""
     given: dict[str, list[_Given]] = {}
-    for field, item in (*_options(options), *_environment(environ), *_file(config, source)):
+    for field, item in items:
         given.setdefault(field, []).append(item)
     return given
 
@@ -130,25 +135,25 @@ def _options(options: Mapping[str, object]) -> Iterator[tuple[str, _Given]]:
     for field, value in options.items():
         if field in TABLES or value is None or (isinstance(value, (list, tuple)) and not value):
             continue
-        if field not in READERS:
-            raise UsageError(f"{option_name(field)} is not an option{_close(field, list(READERS))}")
+        if field not in SETTINGS:
+            raise UsageError(f"{option_name(field)} is not an option{_close(field, list(SETTINGS))}")
         name = option_name(field)
         yield field, _Given(value, _option_label(field, value), name, 0, UsageError)
 
 
 def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
-    for name, field in ENVIRONMENT.items():
+    for name, field in VARIABLES.items():
         value = environ.get(name, "").strip()
         if value:
             yield field, _Given(value, _label(f"{name}={value}"), name, 1, ConfigError)
 
 
-def _file(config: Mapping[str, object], source: str) -> Iterator[tuple[str, _Given]]:
+def _file(config: Mapping[str, object], source: str, layer: int) -> Iterator[tuple[str, _Given]]:
     for field, value in config.items():
         if field not in TABLES:
             key = field.replace("_", "-")
             label = _label(f"{key}{_toml(value)} in {source}")
-            yield field, _Given(value, label, f"{source}: {key}", 2, ConfigError)
+            yield field, _Given(value, label, f"{source}: {key}", layer, ConfigError)
 
 
 def _option_label(field: str, value: object) -> str:
@@ -217,7 +222,7 @@ def _as_tuple(value: object) -> tuple[str, ...]:
 def _read(field: str, given: _Given, lenient: bool = False) -> object:
     """The value as RunSpec holds it; a variable that is overridden anyway may be nonsense."""
     try:
-        return READERS[field](given.value)
+        return SETTINGS[field].parser.read(given.value)
     except ValueError as error:
         if lenient:
             return given
@@ -260,7 +265,15 @@ def _world_size(environ: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def field_names() -> frozenset[str]:
-    """All fields of RunSpec a user can set, for the tests and the template."""
-    derived = {"pg_timeout_forced"}
-    return frozenset(f.name for f in dataclasses.fields(RunSpec)) - derived
+def refuse_other_engines(options: Mapping[str, object], engine: str, renderer: str = "") -> None:
+    """Refuse options that need another engine than `engine` (k8s, sky, slurm; empty: none of them), or another
+    renderer. Settings of a file may serve several engines."""
+    for name, value in options.items():
+        row = SETTINGS.get(name)
+        if row is None or not row.engines or engine in row.engines or value in (None, False, (), []):
+            continue
+        if renderer:
+            others = join_words([f"`render {RENDERERS[needed]}`" for needed in row.engines], "or")
+            raise UsageError(f"{row.option} is an option of {others}, not of `render {renderer}`")
+        needed = join_words([f"--{needed}" for needed in row.engines], "or")
+        raise UsageError(f"{row.option} needs {needed}; the nodes of this command come from elsewhere")

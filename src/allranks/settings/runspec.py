@@ -1,4 +1,7 @@
-"""RunSpec: one field for every option of `run`; durations in seconds, sizes in bytes."""
+"""RunSpec: what the user asked, one field a setting; durations in seconds, sizes in bytes.
+
+The rows of `table.py` say how each is written. None means that allranks chooses, or that nothing was asked.
+"""
 
 from __future__ import annotations
 
@@ -7,105 +10,91 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What the user asked. Every option of `allranks run` names one of these fields.
+    """What the user asked."""
 
-    Target: `local` virtual nodes on this machine, or `hosts` (a file's path or a list), or `slurm`: the allocation we
-    are in, else a job that is submitted to `partition` with the further options `sbatch`. `nodes` takes the first N
-    (of a job to be submitted: how many it has); for `join`, this is node `node_rank` of them, node 0 listens on
-    `join_port` of `master_addr`, and `secret_file` holds what all share. `nproc` None means auto. The last `spares`
-    nodes of the list stand by without ranks, to take the place of a node that fails, at one of the `retries`.
-    `pg_timeout_forced` is true only where --pg-timeout was an option, and then overrides the script's own value.
-    `sync` ships the caller's working tree to every node and runs there. `env` is set in the ranks; `forward` names are
-    copied from the caller's environment. `workdir` None means the caller's directory. `check` False leaves out the
-    look before ranks start; `allow` names checks or findings that do not stop it; `level` and `only` say what
-    `allranks check` looks at (`only`: which tests `allranks test` makes); `expect_gpus` None means `nproc`, if set.
-    `test` "quick" runs a few collective tests before the program, "full" nothing but tests: those of `suite`, up to
-    `size` bytes a rank, each within `timeout` seconds; a run in which nothing moves for `hang_timeout` seconds (0:
-    never) is looked at, and stopped or, with `on_hang` "report", told of, or with "restart" tried again; with
-    `hang_pattern` nothing else moves it than a log line that matches; `min_bandwidth` (bytes/s) and `max_latency`
-    (seconds) are asked of every link. `audit_data`: of so many batches of each loader the ranks' samples are noted and
-    compared (0: none); `on_audit` "stop" ends a run whose data is not split.
-
-    `k8s` and `sky` are targets whose nodes are pods and SkyPilot's machines: `nodes` says how many. `kind` of objects,
-    `namespace`, kubectl's `context`, `image`, `shm` bytes of /dev/shm (None: half of the memory), `pod` a file of
-    pod settings; SkyPilot's `infra` and `autostop` (None: when the run is over); `gpus` a node as `8` or `NAME:8`;
-    after `deadline` seconds the cluster ends the run.
-    """
-
-    command: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()  # the training command; of a Python program without the interpreter
     name: str = "run"
-    # target
-    local: int | None = None
-    hosts: str | None = None
-    slurm: bool = False
-    partition: str | None = None
-    sbatch: tuple[str, ...] = ()
-    nodes: int | None = None
-    nproc: int | None = None
-    node_rank: int | None = None
-    join_port: int = 29400
-    secret_file: str | None = None
+
+    # target: one of local, hosts, slurm, k8s, sky; none of them is one virtual node
+    local: int | None = None  # virtual nodes on this machine
+    hosts: str | None = None  # a hostfile's path, or a list
+    slurm: bool = False  # the allocation we are in, else a job that is submitted
+    partition: str | None = None  # of that job
+    sbatch: tuple[str, ...] = ()  # further options of it
+    nodes: int | None = None  # the first N; of what is asked for: how many
+    nproc: int | None = None  # ranks on each node
+    node_rank: int | None = None  # join: the number of this node
+    join_port: int = 29400  # join: node 0 listens there on `master_addr`
+    secret_file: str | None = None  # join: holds what all nodes share
     k8s: bool = False
     sky: bool = False
+
     # pods and cloud machines
-    kind: str = "job"
+    kind: str = "job"  # of Kubernetes objects
     namespace: str | None = None
-    context: str | None = None
+    context: str | None = None  # of kubectl
     image: str | None = None
-    gpus: str | None = None
-    shm: int | None = None
-    pod: str | None = None
-    deadline: float | None = None
-    infra: str | None = None
-    autostop: float | None = None
-    # how
+    gpus: str | None = None  # of a node: `8` or `NAME:8`
+    shm: int | None = None  # bytes of /dev/shm; None: half of the memory
+    pod: str | None = None  # path of a file with settings of the pods
+    deadline: float | None = None  # the cluster ends the run after so long
+    infra: str | None = None  # of SkyPilot
+    autostop: float | None = None  # of SkyPilot; None: when the run is over
+
+    # launch
     launcher: str = "direct"
-    python: str | None = None
-    guard_python: str | None = None
-    workdir: str | None = None
-    sync: bool = False
-    prelude: str | None = None
-    wrap: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    forward: tuple[str, ...] = ()
+    python: str | None = None  # training interpreter
+    guard_python: str | None = None  # of the agent
+    workdir: str | None = None  # None: the caller's directory
+    sync: bool = False  # the caller's working tree is shipped, and the ranks run in it
+    prelude: str | None = None  # shell lines before the ranks
+    wrap: str | None = None  # command around each rank
+    env: dict[str, str] = field(default_factory=dict)  # set in the ranks
+    forward: tuple[str, ...] = ()  # names that are copied from the caller's environment
     ssh_options: tuple[str, ...] = ()
+
     # network
-    network: str | None = None
+    network: str | None = None  # CIDR networks of the master address, with commas
     master_addr: str | None = None
-    master_port: int = 0
-    # checks
-    check: bool = True
-    allow: tuple[str, ...] = ()
-    level: str = "full"
-    only: tuple[str, ...] = ()
+    master_port: int = 0  # 0: a free one
+
+    # preflight checks
+    check: bool = True  # false: ranks start without them
+    allow: tuple[str, ...] = ()  # checks or findings that do not stop the run
+    level: str = "full"  # of `check`
+    only: tuple[str, ...] = ()  # of `check`: these checks; of `test`: these tests
     data_paths: tuple[str, ...] = ()
-    expect_gpus: int | None = None
-    # tests
-    test: str = ""
+    expect_gpus: int | None = None  # None: nproc, if set
+
+    # collective tests
+    test: str = ""  # quick: some before the program; full: nothing but tests, those of `suite`
     suite: str = "sync"
     backend: str = "auto"
-    size: int = 256 << 20
-    timeout: float = 60.0
-    min_bandwidth: int | None = None
-    max_latency: float | None = None
-    # times, seconds
-    lease: float = 60.0
-    grace: float = 1.0
-    stop_grace: float = 30.0
+    size: int = 256 << 20  # the largest payload of a rank
+    timeout: float = 60.0  # limit of each test
+    min_bandwidth: int | None = None  # bytes/s that every link must carry
+    max_latency: float | None = None  # the longest round trip of a link
+
+    # limits
+    lease: float = 60.0  # ranks live so long without contact with the controller
+    grace: float = 1.0  # SIGTERM to SIGKILL after a failure
+    stop_grace: float = 30.0  # SIGTERM to SIGKILL at stop
     connect_timeout: float = 12.0
     init_timeout: float = 600.0
-    hang_timeout: float = 600.0
-    hang_pattern: str | None = None
-    pg_timeout: float | None = None
-    pg_timeout_forced: bool = False
+    hang_timeout: float = 600.0  # nothing moves for so long: a suspected hang; 0: never
+    hang_pattern: str | None = None  # only a log line that matches is movement
+    pg_timeout: float | None = None  # of the process groups
+    pg_timeout_forced: bool = False  # --pg-timeout was an option: it overrides the script's own
+
     # places
     runs_dir: str = "runs"
     node_dir: str | None = None
     output_dir: str | None = None
+
     # behaviour
     retries: int = 0
-    spares: int = 0
-    audit_data: int = 0
+    spares: int = 0  # so many nodes at the list's end are hot spares for the retries
+    audit_data: int = 0  # batches of each loader whose samples are compared; 0: none
     on_audit: str = "report"
     on_hang: str = "stop"
     debug: bool = False
@@ -113,5 +102,3 @@ class RunSpec:
     fold: bool = True
     end_leftovers: bool = False
     detach: bool = False
-    dry_run: bool = False
-    json: bool = False

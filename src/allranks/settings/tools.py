@@ -36,6 +36,13 @@ _FLAGS = {
     "bind_cores_to_rank q quiet",
     "colossalai": "help",
 }
+# Options that say who the nodes are, of any of them. `--node-rank $RANK train.py` with an empty variable takes the
+# script for the rank.
+_WHO = frozenset({
+    "nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_id", "rdzv_backend", "master_addr", "master_port",
+    "num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port", "num_nodes", "num_gpus",
+    "hostfile", "host", "include", "exclude",
+})  # fmt: skip
 _MODULE = {"torchrun": ("m", "module"), "accelerate": ("m", "module"), "deepspeed": ("module",), "colossalai": ()}
 
 
@@ -94,6 +101,7 @@ def choose_launcher(command: Sequence[str], given: str | None) -> tuple[str, str
     tool = read_tool(command)
     if tool is None:
         return given or "direct", ""
+    _refuse_holes(tool)
     if not tool.program:
         raise UsageError(f"{' '.join(tool.head)} has no program; put it behind: {' '.join(tool.head)} train.py")
     if given != "command":
@@ -126,6 +134,18 @@ def _refuse_elastic(tool: Tool) -> None:
         f"{' '.join(tool.head)} {written} trains on a changing number of nodes, and a run of allranks has one number; "
         f"leave {written} out: --nodes N is the number, and --retries N starts again after a failure"
     )
+
+
+def _refuse_holes(tool: Tool) -> None:
+    """UsageError where an option that says who the nodes are has taken the next word for its value."""
+    for option in tool.options:
+        value = option.words[-1]
+        if option.name in _WHO and len(option.words) == 2 and (value.startswith("-") or value.endswith(".py")):
+            head = " ".join(tool.head)
+            raise UsageError(
+                f"{head}: {' '.join(option.words)} is no value; a shell variable was probably empty\n"
+                f"hint: leave {option.words[0]} out, as allranks passes it"
+            )
 
 
 def _starts(command: Sequence[str], pattern: tuple[str, ...]) -> bool:
@@ -162,6 +182,7 @@ def _option(tool: str, words: list[str]) -> Option:
     name = name.lstrip("-").replace("-", "_")
     if equals:
         return Option(name, value, (words[0],))
-    if name in _FLAGS[tool].split() or len(words) == 1:
+    is_flag = name in _FLAGS[tool].split() or len(words) == 1
+    if is_flag or (name not in _WHO and words[1].startswith("--")):  # a flag that is newer than the list
         return Option(name, None, (words[0],))
     return Option(name, words[1], (words[0], words[1]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
-from .fields import ENV_NAME
+from .parsers import ENV_NAME
 
 RESERVED = {
     "RANK": "",

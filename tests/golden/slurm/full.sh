@@ -24,13 +24,13 @@ exec /opt/allranks/bin/python \
   --slurm \
   --config=/dev/null \
   --runs-dir=/shared/runs \
-  --name=demo \
   --nproc=8 \
   --python=/opt/env/bin/python \
   '--prelude=module load cuda
 source env.sh' \
   --network=10.0.0.0/16 \
   --stop-grace=120 \
+  --name=demo \
   --retries=3 \
   --env=OMP_NUM_THREADS=8 \
   --env=MY_TOKEN \

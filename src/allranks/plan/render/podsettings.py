@@ -47,8 +47,8 @@ _OURS = {
     "subdomain": "pods find each other by the names that allranks gives",
 }
 _OURS_IN_THE_CONTAINER = {
-    "command": "it starts allranks; the training command goes after --",
-    "args": "it starts allranks; the training command goes after --",
+    "command": "it starts allranks; the training command ends the command line",
+    "args": "it starts allranks; the training command ends the command line",
     "terminationMessagePath": "the verdict is written there",
     "restartPolicy": "a rank that restarts alone waits for the others for ever",
 }

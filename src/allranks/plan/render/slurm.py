@@ -88,7 +88,7 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
         f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}",
     ]
     without = (*OUTSIDE, *(("pg_timeout",) if not spec.pg_timeout_forced else ()))
-    words += as_options(spec, without)
+    words += as_options(spec, "run", without)
     return "\n".join([*lines, "exec " + folded(words)]) + "\n"
 
 

@@ -23,6 +23,8 @@ _LABEL = "accelerate-config"
 _SPOKEN = {"num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port"}
 _NODES = ("num_machines", "nnodes", "num_nodes")
 _EACH = ("nproc_per_node", "num_gpus", "num_accelerators")
+COUNTS = (*_EACH, "num_processes")  # known only with the number of ranks of each node
+_PORT = ("master_port", "main_process_port")
 _RANK = ("machine_rank", "node_rank")
 _OWN = "or leave it out: allranks passes it to every node"
 
@@ -55,7 +57,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     found += _machine_rank(configs, spoken, ranks, bool(request.get("virtual")))
     if not (request.get("launching") or {}).get("accelerate"):  # the default file: nobody said that it is for this run
         found = [replace(f, status="warn") for f in found]
-    return found + _options(request.get("launching") or {}, ranks, facts_by_node)
+    return found + judge_options(request, ranks, facts_by_node)
 
 
 def _counts(configs: Nodes, spoken: Nodes, ranks: Ranks) -> List[Finding]:
@@ -147,14 +149,16 @@ def _machine_rank(configs: Nodes, spoken: Nodes, ranks: Ranks, virtual: bool) ->
     return found
 
 
-def _options(launching: Mapping[str, Any], ranks: Ranks, facts_by_node: Nodes) -> List[Finding]:
+def judge_options(request: Mapping[str, Any], ranks: Ranks, facts_by_node: Nodes) -> List[Finding]:
     """What the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
+    launching: Mapping[str, Any] = request.get("launching") or {}
     given: Mapping[str, Any] = launching.get("options") or {}
     found = []
     for option, must, what in (
         *((name, ranks.nodes, "nodes of this run") for name in _NODES),
         *((name, ranks.each, "ranks a node") for name in _EACH),
         ("num_processes", ranks.world, f"all ranks of the run, {ranks}"),
+        *((name, whole(request.get("master_port")) or None, "the port of --master-port") for name in _PORT),
     ):
         value = whole(given.get(option))
         if value is not None and must is not None and value != must:

@@ -54,6 +54,6 @@ def _remedy(script: Mapping[str, Any], absent: list[str], fine: list[str]) -> st
             f"install it there, or set PATH with --prelude; look: {remote(absent[0], 'which', str(script.get('name')))}"
         )
     if not fine:
-        return "check the path after `--`; a relative one is looked up in --workdir"
+        return "check the path of the script; a relative one is looked up in --workdir"
     more = "" if len(absent) == 1 else f" (and so for {join_names(absent[1:])})"
     return f"rsync -a {shlex.quote(path)} {absent[0]}:{shlex.quote(path)}{more}"

@@ -1,0 +1,95 @@
+"""What a shell offers for a word: runs, ranks, nodes, hosts, checks, choices, files.
+
+Click asks when Tab is pressed. Nothing here starts a process or reaches a node, and an error offers nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem, shell_complete
+
+from allranks.errors import AllranksError
+from allranks.runs.directory import RunDirectory
+from allranks.settings.parsers import Parser
+
+from .places import find_run, runs_directory
+
+MOST = 200
+SSH_CONFIG_LIMIT = 1 << 20  # bytes
+_HOST_LINE = re.compile(r"[ \t]*host[ \t=]+(?P<names>[^\n#]+)", re.IGNORECASE)
+
+
+__all__ = ["Verbs", "offers", "shell_complete"]
+
+
+class Verbs(click.Group):
+    """All verbs, as completion walks through them; the module of the one that is typed is imported."""
+
+    def __init__(self, verbs: Mapping[str, str], load: Callable[[str], click.Command]) -> None:
+        super().__init__("allranks")
+        self._verbs = verbs
+        self._load = load
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a verb."""
+        return self._load(cmd_name) if cmd_name in self._verbs else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs with their help, without loading one."""
+        return [CompletionItem(name, help=text) for name, text in self._verbs.items() if name.startswith(incomplete)]
+
+
+def offers(kind: str, parser: Parser, incomplete: str, typed: Mapping[str, object]) -> list[CompletionItem]:
+    """The words that fit, the newest run first."""
+    found = [CompletionItem(word) for word in _words(kind, typed) or parser.choices if word.startswith(incomplete)]
+    if parser.is_path and not found:
+        return [CompletionItem(incomplete, type="dir" if parser.metavar == "DIR" else "file")]
+    return found[:MOST]
+
+
+def _words(kind: str, typed: Mapping[str, object]) -> list[str]:
+    try:
+        if kind == "runs":
+            runs = RunDirectory.list_runs(runs_directory(_text(typed.get("option_runs_dir"))))
+            return [run.name for run in reversed(runs)]
+        if kind in ("ranks", "nodes"):
+            nodes = _nodes(typed)
+            if kind == "nodes":
+                return list(nodes)
+            return [str(rank) for ranks in nodes.values() for rank in ranks]
+        if kind == "hosts":
+            return ssh_hosts(Path.home() / ".ssh" / "config")
+        if kind == "checks":
+            from allranks.backends.plugins import all_checks  # imported late: it reads what is installed
+
+            return list(all_checks())
+    except (AllranksError, OSError, ValueError):
+        return []
+    return []
+
+
+def _nodes(typed: Mapping[str, object]) -> dict[str, list[int]]:
+    """The ranks of each node of the run that was named, else of the newest."""
+    run = find_run(_text(typed.get("argument_run")), _text(typed.get("option_runs_dir")))
+    nodes = (run.read_document("status.json") or {}).get("nodes") or []
+    return {str(node["name"]): [int(rank["rank"]) for rank in node.get("ranks") or []] for node in nodes}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def ssh_hosts(config: Path) -> list[str]:
+    """Hosts that an ssh configuration names, without patterns."""
+    with config.open("rb") as file:
+        text = file.read(SSH_CONFIG_LIMIT).decode("utf-8", "replace")
+    names: list[str] = []
+    for line in text.splitlines():
+        match = _HOST_LINE.match(line)
+        if match is not None:
+            names += [name for name in match["names"].split() if not set("*?!") & set(name)]
+    return list(dict.fromkeys(names))

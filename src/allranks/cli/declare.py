@@ -1,0 +1,243 @@
+"""How a command is declared, and the Click command that is made of it.
+
+A command's module holds one `Declared` (or a group of them): which settings it takes, its own options, and the function
+that does the work. The function gets the settings as `given` (by their names, as typed) and its own options by keyword,
+read by their parsers; it returns an exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+from allranks.cluster.names import show
+from allranks.errors import UsageError
+from allranks.settings.parsers import FLAG, path
+from allranks.settings.table import BEHAVIOUR, PLACES, SETTINGS, SettingRow, suggestion
+from allranks.text import join_words
+
+from .complete import offers
+from .grammar import refuse_empty_values, split
+from .look import rich_help
+
+Given = Mapping[str, object]
+HELP = ["-h", "--help"]
+PATH = path("the path of a file")
+AS_JSON = SettingRow("json_", FLAG, BEHAVIOUR, "print JSON", options="--json")
+DRY_RUN = SettingRow("dry_run", FLAG, BEHAVIOUR, "print what would be done, do nothing")
+CONFIG = SettingRow(
+    "config",
+    path("the path of a settings file", "FILE"),
+    PLACES,
+    "settings file; default: allranks.toml",
+    variables=("ALLRANKS_CONFIG",),
+)
+RUNS_DIR = SETTINGS["runs_dir"]
+
+
+class Argument(NamedTuple):
+    """A word of a command that is no option. `many` words may stand there."""
+
+    name: str
+    metavar: str
+    help: str
+    many: bool = False
+    required: bool = False
+    complete: str = ""
+
+
+RUN = Argument("run", "[RUN]", "run directory or name; default: the newest run", complete="runs")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One command. With `command_help` it takes a training command."""
+
+    name: str
+    help: str
+    examples: tuple[str, ...]
+    call: Callable[..., int]
+    settings: tuple[SettingRow, ...] = ()
+    options: tuple[SettingRow, ...] = ()
+    arguments: tuple[Argument, ...] = ()
+    command_help: str = ""
+    hidden: tuple[str, ...] = ()  # settings that are read only to be refused
+
+    @property
+    def rows(self) -> tuple[SettingRow, ...]:
+        """All options."""
+        return (*self.settings, *self.options)
+
+
+@dataclass
+class Asked:
+    """What was learnt of a command line before it was judged: errors are JSON where --json was ours."""
+
+    as_json: bool = False
+
+
+class RowOption(click.Option):
+    """An option of Click made of a row."""
+
+    def __init__(self, row: SettingRow, hidden: bool) -> None:
+        self.row = row
+        help_text = row.help
+        if row.parser.is_flag and row.default is True:
+            help_text = f"do not {help_text}"
+        if row.shown_default:
+            help_text += f" [default: {row.shown_default}]"
+        if row.variables:
+            help_text += f" [env: {', '.join(row.variables)}]"
+        super().__init__(
+            [*row.names, "option_" + row.name],
+            help=help_text,
+            hidden=hidden,
+            is_flag=row.parser.is_flag,
+            multiple=row.parser.repeats,
+            metavar=None if row.parser.is_flag else row.shown_metavar,
+            default=False if row.parser.is_flag else None,
+            type=bool if row.parser.is_flag else str,
+            shell_complete=self._offers,
+        )
+
+    def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return offers(self.row.complete, self.row.parser, incomplete, ctx.params)
+
+
+class WordArgument(click.Argument):
+    """A word, or several, that are no options."""
+
+    def __init__(self, argument: Argument) -> None:
+        self.argument = argument
+        count = -1 if argument.many else 1
+        super().__init__(
+            ["argument_" + argument.name],
+            nargs=count,
+            required=argument.required,
+            metavar=argument.metavar,
+            type=str,
+            shell_complete=self._offers,
+        )
+
+    def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return offers(self.argument.complete, PATH, incomplete, ctx.params)
+
+
+class DeclaredCommand(click.Command):
+    """The Click command of a declaration."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        arguments = list(declared.arguments)
+        if declared.command_help:
+            arguments.append(Argument("command", "[COMMAND...]", declared.command_help, many=True))
+        self.arguments = arguments
+        params: list[click.Parameter] = [WordArgument(argument) for argument in arguments]
+        params += [RowOption(row, row.name in declared.hidden) for row in declared.rows]
+        examples = "\n\n".join(f"Example: allranks {example}" for example in declared.examples)
+        super().__init__(
+            declared.name,
+            params=params,
+            help=f"{declared.help}\n\n{examples}",
+            context_settings={"help_option_names": HELP, "max_content_width": 110},
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Divide the line first: Click sees our words and, behind --, the training command."""
+        takes_command = bool(self.declared.command_help)
+        line = split(args, self.declared.rows, takes_command)
+        if isinstance(ctx.obj, Asked):
+            ctx.obj.as_json = "--json" in line.words
+        asks_for_help = any(word in HELP for word in line.words)
+        if not ctx.resilient_parsing and not asks_for_help:
+            refuse_empty_values(line)
+        words = line.words
+        if takes_command:
+            words = [*words, "--", *line.command]
+        return super().parse_args(ctx, words)
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Call the declared function."""
+        typed = ctx.params
+        keywords: dict[str, Any] = {}
+        for row in self.declared.options:
+            keywords[row.name] = _own_value(row, typed["option_" + row.name])
+        for argument in self.declared.arguments:
+            keywords[argument.name] = typed["argument_" + argument.name]
+        if self.declared.settings:
+            keywords["given"] = self.given(ctx)
+        return int(self.declared.call(**keywords) or 0)
+
+    def given(self, ctx: click.Context) -> dict[str, object]:
+        """The settings as they were typed, by name; None or an empty list where they were not."""
+        given = {row.name: _given_value(row, ctx.params["option_" + row.name]) for row in self.declared.settings}
+        if self.declared.command_help:
+            given["command"] = list(ctx.params["argument_command"])
+        return given
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The help text, with rich-click's look where that is installed and somebody looks."""
+        return rich_help(self, ctx, panels_of(self)) or super().get_help(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Arguments, then options by panel."""
+        if self.arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl([(argument.metavar, argument.help) for argument in self.arguments])
+        for panel, options in panels_of(self).items():
+            records = [option.get_help_record(ctx) for option in options]
+            with formatter.section(panel):
+                formatter.write_dl([record for record in records if record is not None])
+
+
+def panels_of(command: DeclaredCommand) -> dict[str, list[RowOption]]:
+    """The options that help shows, by panel, in the order of the declaration."""
+    panels: dict[str, list[RowOption]] = {}
+    for param in command.params:
+        if isinstance(param, RowOption) and not param.hidden:
+            panels.setdefault(param.row.panel, []).append(param)
+    return panels
+
+
+def _given_value(row: SettingRow, value: object) -> object:
+    """A setting as it was typed; None where it was not."""
+    if row.parser.is_flag:
+        return not row.default if value else None
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _own_value(row: SettingRow, value: object) -> object:
+    """A command's own option, read by its parser."""
+    if row.parser.is_flag:
+        return bool(value)
+    if value is None:
+        return None if SETTINGS.get(row.name) is row else row.default
+    try:
+        return row.parser.read(value)
+    except ValueError as error:
+        raise UsageError(f"{row.option}: found {show(value)}, set {error}") from None
+
+
+class DeclaredGroup(click.Group):
+    """Commands below one name, such as `render slurm`."""
+
+    def __init__(self, name: str, help_text: str, commands: Sequence[Declared]) -> None:
+        made: dict[str, click.Command] = {declared.name: DeclaredCommand(declared) for declared in commands}
+        super().__init__(name, commands=made, help=help_text, context_settings={"help_option_names": HELP})
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; UsageError names those that there are."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            names = join_words(list(self.commands))
+            meant = suggestion(args[0], self.commands)
+            raise UsageError(
+                f"{self.name} {args[0]}: there is no such command; there are {names}\n"
+                f"hint: allranks {self.name} {meant or '--help'}"
+            )
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,238 @@
+"""How the value of a setting is read (pure): a parser for each kind of value.
+
+A parser takes a value from the command line, the environment or TOML and returns what RunSpec holds. It raises
+ValueError whose text says what to set. Parsers accept their own results, so a saved spec goes through them again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from ..cluster.hostlist import MAX_HOSTS
+from ..cluster.names import check_host
+from ..errors import UsageError
+from ..text import (
+    EXPECTED_DURATION,
+    EXPECTED_SIZE,
+    format_duration,
+    format_size_option,
+    parse_duration,
+    parse_size,
+)
+
+Read = Callable[[object], object]
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Parser:
+    """One kind of value. `write` words a default; `is_path` values may be named like a script."""
+
+    read: Read
+    metavar: str
+    choices: tuple[str, ...] = ()
+    is_path: bool = False
+    repeats: bool = False
+    write: Callable[[object], str] = str
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether the option has no value."""
+        return self.read is read_flag
+
+
+def whole(low: int, high: int, auto: Sequence[str] = ()) -> Parser:
+    """A whole number; one of the words in `auto` stands for None."""
+    expected = f"a whole number from {low} to {high}"
+    if auto:
+        expected += f' or "{auto[0]}"'
+
+    def read(value: object) -> object:
+        if auto and (value is None or value in auto):
+            return None
+        number = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
+        if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
+            raise ValueError(expected)
+        return number
+
+    return Parser(read, "N")
+
+
+def duration(low: float, above: bool = False) -> Parser:
+    """A duration of at least `low` seconds, or above it."""
+    bound = "more than" if above else "at least"
+
+    def read(value: object) -> object:
+        seconds = parse_duration(value)
+        if seconds < low or (above and seconds == low):
+            raise ValueError(f"{EXPECTED_DURATION}, {bound} {low:g}s")
+        return seconds
+
+    return Parser(read, "DURATION", write=lambda value: format_duration(cast(float, value)))
+
+
+def size(low: int) -> Parser:
+    """A size of at least `low` bytes."""
+
+    def read(value: object) -> object:
+        found = parse_size(value)
+        if found < low:
+            raise ValueError(f"{EXPECTED_SIZE}, at least {low}")
+        return found
+
+    return Parser(read, "SIZE", write=lambda value: format_size_option(cast(int, value)))
+
+
+def text(expected: str, metavar: str = "TEXT", lines: bool = False) -> Parser:
+    """A text that is not empty; without control characters unless `lines`, and never with a NUL."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(expected)
+        if "\0" in value or (not lines and _CONTROL.search(value)):
+            raise ValueError(f"{expected}, without control characters")
+        return value
+
+    return Parser(read, metavar)
+
+
+def path(expected: str, metavar: str = "PATH") -> Parser:
+    """A text that no program can take as an option."""
+    read_text = text(expected).read
+
+    def read(value: object) -> object:
+        if isinstance(value, str) and value.startswith("-"):
+            raise ValueError(f"{expected}, not starting with '-'")
+        return read_text(value)
+
+    return Parser(read, metavar, is_path=True)
+
+
+def matching(pattern: str, expected: str, metavar: str) -> Parser:
+    """A text that the pattern matches as a whole."""
+    compiled = re.compile(pattern)
+
+    def read(value: object) -> object:
+        if not isinstance(value, str) or not compiled.fullmatch(value):
+            raise ValueError(expected)
+        return value
+
+    return Parser(read, metavar)
+
+
+def choice(*choices: str) -> Parser:
+    """One of these words."""
+
+    def read(value: object) -> object:
+        if value not in choices:
+            raise ValueError("one of " + ", ".join(choices) if len(choices) > 1 else choices[0])
+        return value
+
+    return Parser(read, "|".join(choices), choices)
+
+
+def several(each: Parser, expected: str, commas: bool = False) -> Parser:
+    """A list of values, each read by `each`; a tuple comes out. The option may be repeated; with `commas` each value
+    may hold several."""
+
+    def read(value: object) -> object:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(expected)
+        items = list(value)
+        if commas:
+            items = [word for item in items for word in str(item).split(",") if word]
+        try:
+            return tuple(each.read(item) for item in items)
+        except ValueError:
+            raise ValueError(expected) from None
+
+    return Parser(read, each.metavar, each.choices, each.is_path, repeats=True)
+
+
+def read_flag(value: object) -> object:
+    """A bool, or 1/true/yes/on and 0/false/no/off as text."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
+        return value.lower() in _TRUE
+    raise ValueError("true or false")
+
+
+def _read_word(value: object) -> object:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError("a text without NUL")
+    return value
+
+
+def _read_hosts(value: object) -> object:
+    """A file's path, a comma list, or a TOML array of hosts."""
+    listed = value
+    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(v, str) for v in value):
+        listed = ",".join(value)
+    return path('the path of a hostfile or a list such as "node[01-04]"').read(listed)
+
+
+def _read_host(value: object) -> object:
+    try:
+        return check_host(value if isinstance(value, str) else "")
+    except UsageError as error:
+        raise ValueError(f"a host name or an address ({error})") from None
+
+
+def _read_networks(value: object) -> object:
+    """CIDR networks with commas, or a TOML array of them, normalised."""
+    expected = "networks such as 10.0.0.0/16, with commas between them"
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not texts:
+        raise ValueError(expected)
+    try:
+        if not all(isinstance(text, str) and "/" in text for text in texts):
+            raise ValueError(expected)
+        return ",".join(str(ipaddress.ip_network(text.strip(), strict=False)) for text in texts)
+    except ValueError:
+        raise ValueError(expected) from None
+
+
+def _read_gpus(value: object) -> object:
+    """A number, alone or after a GPU's or a resource's name."""
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return _GPUS.read(str(value) if number else value)
+
+
+def _read_pattern(value: object) -> object:
+    try:
+        re.compile(value if isinstance(value, str) and value else "(")
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"a regular expression of Python ({error})") from None
+    return value
+
+
+_GPUS = matching(
+    r"(?:[A-Za-z0-9][A-Za-z0-9./_-]{0,99}:)?[1-9][0-9]{0,3}",
+    "a number of GPUs such as 8, or with a name: amd.com/gpu:8, H100:8",
+    "[NAME:]N",
+)
+FLAG = Parser(read_flag, "", write=lambda value: "on" if value else "off")
+WORD = Parser(_read_word, "WORD")
+HOSTS = Parser(_read_hosts, "FILE|LIST", is_path=True)
+HOST = Parser(_read_host, "HOST")
+NETWORKS = Parser(_read_networks, "CIDR")
+GPUS = Parser(_read_gpus, _GPUS.metavar)
+PATTERN = Parser(_read_pattern, "REGEX")
+NODE_COUNT = whole(1, MAX_HOSTS)
+ID = matching(r"[a-z0-9][a-z0-9_-]{0,63}", "", "ID")
+RUN_NAME = matching(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", "at most 40 letters, digits, '.', '_', '-', a letter or digit first", "NAME"
+)
+SSH_OPTION = matching(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=|[ \t])[^\x00-\x08\x0a-\x1f\x7f]+", "", "KEY=VALUE")
+NAMESPACE = matching(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace: small letters, digits and '-'", "NAME")
+IMAGE = matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,499}", "an image such as registry/name:tag", "IMAGE")
+PARTITION = matching(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]{0,254}", "a partition of Slurm's, or several with commas", "NAME")

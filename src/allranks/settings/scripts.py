@@ -1,0 +1,71 @@
+"""Shell scripts that start a launcher themselves: once a rank, they would start ranks times ranks (pure)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from .tools import read_tool
+
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+_STARTERS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra")
+_BEFORE_A_COMMAND = ("exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "!", "{", "(")
+_SEPARATORS = ";&|()"
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+
+
+def script_of(command: Sequence[str]) -> str:
+    """The shell script that a command runs: `./run.sh`, `bash -e run.sh`; empty where it is none."""
+    if not command:
+        return ""
+    if not _is_shell(command[0]):
+        return command[0]
+    for word in command[1:]:
+        if word == "-c":
+            return ""
+        if not word.startswith("-"):
+            return word
+    return ""
+
+
+def is_shell_script(command: Sequence[str], text: str) -> bool:
+    """Whether a shell reads the text: the command or the text's first line names one."""
+    first_line = text.partition("\n")[0]
+    interpreter = first_line.removeprefix("#!").split()
+    named = first_line.startswith("#!") and any(_is_shell(word) for word in interpreter[:2])
+    return _is_shell(command[0]) or named
+
+
+def _is_shell(word: str) -> bool:
+    return word.rpartition("/")[2] in _SHELLS
+
+
+def launcher_in(text: str) -> str:
+    """The launcher that a script's text starts, as it is written there; empty where it starts none."""
+    for line in text.replace("\\\n", " ").splitlines():
+        for words in _commands(line):
+            if words[0].rpartition("/")[2] in _STARTERS:
+                return words[0]
+            tool = read_tool(words)
+            if tool is not None:
+                head = " ".join(tool.head)
+                return head if tool.name in head else f"{tool.name} ({head})"
+    return ""
+
+
+def _commands(line: str) -> list[list[str]]:
+    """The commands of a line, each as its words, without what stands in front of the program."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=_SEPARATORS)
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError:  # a quote that ends on another line
+        return []
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if set(word) <= set(_SEPARATORS):
+            commands.append([])
+        elif commands[-1] or not (word in _BEFORE_A_COMMAND or _ASSIGNMENT.fullmatch(word)):
+            commands[-1].append(word)
+    return [command for command in commands if command]
