@@ -38,7 +38,7 @@ def test_pci_addresses_have_one_form(pci: str) -> None:
 
 @pytest.mark.parametrize("value", ["[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "", None])
 def test_no_value_in_all_forms(value: "str | None") -> None:
-    assert (smi.known(value), smi.number(value)) == ("", None)
+    assert (smi.value_of(value), smi.number(value)) == ("", None)
 
 
 def test_json_after_warnings() -> None:

@@ -14,14 +14,14 @@ Nodes = Mapping[str, Facts]
 
 def part(facts: Facts, name: str) -> Mapping[str, Any]:
     """A part of the facts that could be looked at; empty where it failed or is absent."""
-    found = facts.get(name)
-    return found if isinstance(found, Mapping) and "error" not in found else {}
+    value = facts.get(name)
+    return value if isinstance(value, Mapping) and "error" not in value else {}
 
 
 def part_error(facts: Facts, name: str) -> str:
     """Why a part of the facts could not be looked at; empty where it could."""
-    found = facts.get(name)
-    return str(found["error"]) if isinstance(found, Mapping) and "error" in found else ""
+    value = facts.get(name)
+    return str(value["error"]) if isinstance(value, Mapping) and "error" in value else ""
 
 
 def place(nodes: Sequence[str], **more: Any) -> Where:
@@ -45,11 +45,11 @@ def remote(node: str, *words: str) -> str:
 
 def by_value(values: Mapping[str, Any]) -> dict[Any, list[str]]:
     """Nodes by value, the value of most nodes first (ties: the value of the earlier node)."""
-    found: dict[Any, list[str]] = {}
+    groups: dict[Any, list[str]] = {}
     for node, value in values.items():
-        found.setdefault(value, []).append(node)
-    order = list(found)
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), order.index(item[0]))))
+        groups.setdefault(value, []).append(node)
+    order = list(groups)
+    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), order.index(item[0]))))
 
 
 def differing(values: Mapping[str, Any]) -> str:
@@ -117,15 +117,15 @@ def differences(
     norm = "none" if parted.norm is None else show(parted.norm)
     fine, count = len(parted.fine), len(values)
     rest = f"the other {fine} {many} {norm}" if len(parted.odd) == 1 else f"{fine} of {count} nodes {many} {norm}"
-    found = []
+    sentences = []
     for value, nodes in parted.odd.items():
         shown = f"no {what}" if value is None else f"{what} {show(value)}"
-        found.append(
+        sentences.append(
             Difference(
                 nodes, f"{join_names(nodes)} {plural(len(nodes), one, many)} {shown}; {rest}", value, parted.norm
             )
         )
-    return found
+    return sentences
 
 
 def _no_majority(what: str, groups: Mapping[Any, Sequence[str]], show: Callable[[Any], str]) -> str:

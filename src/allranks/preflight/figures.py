@@ -23,19 +23,19 @@ _LINE = re.compile(r"( *)([A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*') *:(?: (.*)|)$")
 
 def read_table(host: Host, path: str) -> Dict[str, str]:
     """A YAML or JSON file as {"key": value, "table.key": value}; {MISSING: path} without it; raises CouldNotLook."""
-    whole = absolute(host, path)
+    full_path = absolute(host, path)
     try:
-        text = host.read(whole, LIMIT)
+        text = host.read(full_path, LIMIT)
     except FileNotFoundError:
-        return {MISSING: whole}
+        return {MISSING: full_path}
     except OSError as error:
-        raise CouldNotLook(f"{whole}: {error.strerror or error}") from None
-    if not whole.endswith(".json"):
+        raise CouldNotLook(f"{full_path}: {error.strerror or error}") from None
+    if not full_path.endswith(".json"):
         return flat_yaml(text)
     try:
         return flat_json(json.loads(text))
     except ValueError as error:
-        raise CouldNotLook(f"{whole}: {error}") from None
+        raise CouldNotLook(f"{full_path}: {error}") from None
 
 
 def absolute(host: Host, path: str) -> str:
@@ -46,10 +46,10 @@ def absolute(host: Host, path: str) -> str:
     return path if path.startswith("/") else f"{str(host.request.get('workdir') or '').rstrip('/')}/{path}"
 
 
-def flat_json(found: Any, before: str = "") -> Dict[str, str]:
+def flat_json(value_tree: Any, before: str = "") -> Dict[str, str]:
     """Lists are left out."""
     table: Dict[str, str] = {}
-    for key, value in found.items() if isinstance(found, dict) else ():
+    for key, value in value_tree.items() if isinstance(value_tree, dict) else ():
         if isinstance(value, dict):
             table.update(flat_json(value, f"{before}{key}."))
         elif not isinstance(value, list):
@@ -98,7 +98,7 @@ def absent(tables: Nodes, path: str) -> List[Finding]:
     return [Finding("missing-file", "fail", message, remedy, place(nodes))]
 
 
-def whole(text: object) -> Optional[int]:
+def whole_number(text: object) -> Optional[int]:
     """A whole number, as YAML and options have it; None for anything else ("auto")."""
     word = str(text).strip()
     return int(word) if re.fullmatch(r"-?\d{1,9}", word) else None
@@ -112,8 +112,10 @@ class Ranks:
         shared = len(slots) if request.get("virtual") else 1
         self.by_node = {}
         for node, count in slots.items():
-            seen = facts_by_node.get(node) or (next(iter(facts_by_node.values()), {}) if request.get("virtual") else {})
-            gpus = int(part(seen, "gpus").get("count") or 0) // shared
+            facts = facts_by_node.get(node) or (
+                next(iter(facts_by_node.values()), {}) if request.get("virtual") else {}
+            )
+            gpus = int(part(facts, "gpus").get("count") or 0) // shared
             self.by_node[node] = int(request.get("nproc") or count or gpus or 1)
         self.nodes, self.world = len(self.by_node), sum(self.by_node.values())
         self.first = next(iter(self.by_node), "")

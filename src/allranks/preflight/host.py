@@ -129,8 +129,8 @@ print("\nALLRANKS-ANSWER " + json.dumps(found))
 
 def versions(host: Host, wanted: Tuple[str, ...], seconds: float) -> Dict[str, str]:
     """Of the packages wanted those that the training interpreter has. Raises as `ask`."""
-    found: Dict[str, str] = ask(host, f"NAMES = {wanted!r}\n{_VERSIONS}", seconds)
-    return found
+    answer: Dict[str, str] = ask(host, f"NAMES = {wanted!r}\n{_VERSIONS}", seconds)
+    return answer
 
 
 _LAST = 4_000_000  # bytes: the newest part of a large ring buffer

@@ -31,10 +31,10 @@ def judge(
     on this machine) and, where known, "slots" ({node: number}), "wrap" and "launcher". What `allow` names
     (a check or the id of a finding) is a warning at most.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for check in checks:
-        found += [_allowed(f, allow) for f in _judge_one(check, request, facts_by_node)]
-    return sorted(found, key=lambda f: 0 if f.status == "fail" else 1)
+        findings += [_allowed(f, allow) for f in _judge_one(check, request, facts_by_node)]
+    return sorted(findings, key=lambda f: 0 if f.status == "fail" else 1)
 
 
 def _judge_one(check: Check, request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
@@ -44,26 +44,28 @@ def _judge_one(check: Check, request: Mapping[str, Any], facts_by_node: Nodes) -
     if request.get("virtual") and check.name != "slots":
         nodes = dict(list(nodes.items())[:1])  # one machine: one finding
     blind = _blind(check, nodes)
-    found = _could_not_look(check, blind)
-    found += check.judge(request, {n: f for n, f in nodes.items() if n not in blind})
-    return [dataclasses.replace(f, check=check.name) for f in found]
+    findings = _could_not_look(check, blind)
+    findings += check.judge(request, {n: f for n, f in nodes.items() if n not in blind})
+    return [dataclasses.replace(f, check=check.name) for f in findings]
 
 
 def _blind(check: Check, nodes: Nodes) -> dict[str, str]:
     """Nodes on which the check could not look, with the reason. A check that only reads facts sees to that itself."""
-    found = {}
+    reasons = {}
     for node, facts in nodes.items():
         evidence = facts.get(check.name)
         if check.collect is not None and isinstance(evidence, Mapping) and "error" in evidence:
-            found[node] = str(evidence["error"])
-    return found
+            reasons[node] = str(evidence["error"])
+    return reasons
 
 
 def _could_not_look(check: Check, reasons: Mapping[str, str]) -> list[Finding]:
-    found = []
+    findings = []
     for reason, where in by_value(reasons).items():
-        found.append(Finding(check.name, "unknown", f"{join_names(where)}: could not look: {reason}", "", place(where)))
-    return found
+        findings.append(
+            Finding(check.name, "unknown", f"{join_names(where)}: could not look: {reason}", "", place(where))
+        )
+    return findings
 
 
 def _allowed(finding: Finding, allow: Sequence[str]) -> Finding:
@@ -76,19 +78,19 @@ def _allowed(finding: Finding, allow: Sequence[str]) -> Finding:
 
 
 def table(
-    request: Mapping[str, Any], facts: Nodes, checks: Iterable[Check], found: Sequence[Finding]
+    request: Mapping[str, Any], facts: Nodes, checks: Iterable[Check], findings: Sequence[Finding]
 ) -> dict[str, dict[str, str]]:
     """{check: {node: status}}: the worst finding about a node, else ok where it was looked at."""
     rows: dict[str, dict[str, str]] = {}
     for check in checks:
-        mine = [f for f in found if f.check == check.name]
+        of_check = [f for f in findings if f.check == check.name]
         silent = bool(request.get("virtual")) and check.between_machines
-        rows[check.name] = {node: "skipped" if silent else _cell(check, node, facts[node], mine) for node in facts}
+        rows[check.name] = {node: "skipped" if silent else _cell(check, node, facts[node], of_check) for node in facts}
     return rows
 
 
-def _cell(check: Check, node: str, facts: Mapping[str, Any], found: Sequence[Finding]) -> str:
-    about = [f.status for f in found if node in _nodes(f.where)]
+def _cell(check: Check, node: str, facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
+    about = [f.status for f in findings if node in _nodes(f.where)]
     if about:
         return min(about, key=ORDER.__getitem__)
     return "skipped" if check.needs and facts.get(check.needs) is None else "ok"

@@ -49,11 +49,11 @@ class Blame:
 
 def tried(facts_by_node: Nodes) -> Tried:
     """(from, to) → the result, for all pairs that were tried."""
-    found: Tried = {}
+    results: Tried = {}
     for node, facts in facts_by_node.items():
         for peer, result in (facts.get("pairs") or {}).items():
-            found[(node, peer)] = result
-    return found
+            results[(node, peer)] = result
+    return results
 
 
 def loss(result: Mapping[str, Any]) -> float:
@@ -72,20 +72,20 @@ def blame(pairs: Tried, is_bad: Callable[[Pair, Mapping[str, Any]], bool]) -> Li
     """Explains the bad pairs: by nodes first (all that was tried into or out of one failed, from at least two
     others), then by links."""
     bad = {pair for pair, result in pairs.items() if is_bad(pair, result)}
-    found: List[Blame] = []
+    blames: List[Blame] = []
     for node in dict.fromkeys(pair[0] for pair in pairs):
         sides = [[p for p in pairs if p[side] == node] for side in (0, 1)]
-        whole = [len(mine) > 1 and all(p in bad for p in mine) for mine in sides]
-        if any(whole):
-            kind = "node" if all(whole) else ("out of" if whole[0] else "into")
-            mine = [p for side in (0, 1) if whole[side] for p in sides[side]]
-            others = dict.fromkeys(p[1] if p[0] == node else p[0] for p in mine)
-            found.append(Blame(kind, node, tuple(others), tuple(mine)))
-    bad -= {pair for item in found for pair in item.pairs}
+        all_bad = [len(side_pairs) > 1 and all(p in bad for p in side_pairs) for side_pairs in sides]
+        if any(all_bad):
+            kind = "node" if all(all_bad) else ("out of" if all_bad[0] else "into")
+            side_pairs = [p for side in (0, 1) if all_bad[side] for p in sides[side]]
+            others = dict.fromkeys(p[1] if p[0] == node else p[0] for p in side_pairs)
+            blames.append(Blame(kind, node, tuple(others), tuple(side_pairs)))
+    bad -= {pair for item in blames for pair in item.pairs}
     for a, b in sorted(bad, key=list(pairs).index):
         if (a, b) not in bad:
             continue
         back = (b, a) in bad
-        found.append(Blame("link" if back else "way", a, (b,), ((a, b), (b, a)) if back else ((a, b),)))
+        blames.append(Blame("link" if back else "way", a, (b,), ((a, b), (b, a)) if back else ((a, b),)))
         bad -= {(a, b), (b, a)}
-    return found
+    return blames

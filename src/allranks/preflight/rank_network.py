@@ -37,13 +37,13 @@ def explain(spec: RunSpec, gate: Mapping[str, Any], facts: Mapping[str, Facts]) 
 
 
 def _node(facts: Facts, choice: InterfaceChoice) -> list[Setting]:
-    found = [_socket(facts, choice, "GLOO_SOCKET_IFNAME"), _socket(facts, choice, "NCCL_SOCKET_IFNAME")]
+    settings = [_socket(facts, choice, "GLOO_SOCKET_IFNAME"), _socket(facts, choice, "NCCL_SOCKET_IFNAME")]
     ports = [p for p in facts.get("fabric") or () if p["active"]]
-    found += _rdma(facts, ports) if ports else []
+    settings += _rdma(facts, ports) if ports else []
     if not ports or nccl_settings(facts).get("NCCL_IB_DISABLE") == "1":
-        found.append(_threads(facts))
+        settings.append(_threads(facts))
     reached = _reached(facts)
-    return found + ([Setting("peers' addresses reached", reached, "measured", "")] if reached else [])
+    return settings + ([Setting("peers' addresses reached", reached, "measured", "")] if reached else [])
 
 
 def _socket(facts: Facts, choice: InterfaceChoice, name: str) -> Setting:
@@ -74,17 +74,17 @@ def _rdma(facts: Facts, ports: Sequence[Mapping[str, Any]]) -> list[Setting]:
     off, who = who_set(facts, "NCCL_IB_DISABLE")
     if off == "1":
         return [Setting("NCCL_IB_DISABLE", off, who, f"sockets, though {ports_text(list(ports))} is active")]
-    found = [Setting("NCCL_IB_DISABLE", off or "(0)", who or LIBRARY, "RDMA is used")]
+    settings = [Setting("NCCL_IB_DISABLE", off or "(0)", who or LIBRARY, "RDMA is used")]
     wanted, who = who_set(facts, "NCCL_IB_HCA")
     used = [p for p in ports if not wanted or matches(p, wanted)]
     uses = f"uses {ports_text(used)}" if used else "uses none: sockets"
-    found.append(Setting("NCCL_IB_HCA", wanted or "(all)", who or LIBRARY, uses))
+    settings.append(Setting("NCCL_IB_HCA", wanted or "(all)", who or LIBRARY, uses))
     if any(p["layer"] == "Ethernet" for p in ports):
         index, who = who_set(facts, "NCCL_IB_GID_INDEX")
         forced = "forced: a wrong one fails with modify_qp EINVAL"
         why = forced if index else "NCCL >= 2.21 takes RoCE v2 over IPv4 itself"
-        found.append(Setting("NCCL_IB_GID_INDEX", index or "(-1)", who or LIBRARY, why))
-    return found
+        settings.append(Setting("NCCL_IB_GID_INDEX", index or "(-1)", who or LIBRARY, why))
+    return settings
 
 
 def _threads(facts: Facts) -> Setting:
@@ -107,4 +107,4 @@ def _reached(facts: Facts) -> str:
             name = (interface_of(facts, local) if local else None) or (on_link(facts, address) if address else None)
             if name is not None:
                 counts.setdefault(name, []).append(bool(way.get("ok")))
-    return ", ".join(f"{name} {sum(found)} of {len(found)}" for name, found in counts.items())
+    return ", ".join(f"{name} {sum(reached)} of {len(reached)}" for name, reached in counts.items())

@@ -14,10 +14,10 @@ from .check import GROUPS, Check, read_check
 def built_in() -> dict[str, Check]:
     """All checks of allranks by name."""
     names = [m.name for m in pkgutil.iter_modules(package.__path__)]
-    found = [read_check(importlib.import_module(f"{package.__name__}.{name}")) for name in names]
-    return {check.name: check for check in in_order(found)}
+    checks = [read_check(importlib.import_module(f"{package.__name__}.{name}")) for name in names]
+    return {check.name: check for check in in_order(checks)}
 
 
-def in_order(found: list[Check]) -> list[Check]:
+def in_order(checks: list[Check]) -> list[Check]:
     """By group, then name: the order of tables and findings."""
-    return sorted(found, key=lambda check: (GROUPS.index(check.group), check.name))
+    return sorted(checks, key=lambda check: (GROUPS.index(check.group), check.name))

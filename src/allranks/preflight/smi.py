@@ -54,23 +54,23 @@ def short(pci: str) -> str:
 
 def of_driver(host: Host) -> List[str]:
     """PCI addresses of GPUs that the NVIDIA driver holds and that have a device file in this container."""
-    found = []
+    addresses = []
     for path in host.glob("/proc/driver/nvidia/gpus/*"):
         text = host.text(f"{path}/information", 4096) or ""
         minor = re.search(r"Device Minor:\s*(\d+)", text)
         if minor is None or host.exists(f"/dev/nvidia{minor.group(1)}"):
-            found.append(short(path.rpartition("/")[2]))
-    return found[:MOST]
+            addresses.append(short(path.rpartition("/")[2]))
+    return addresses[:MOST]
 
 
 def on_bus(host: Host) -> Dict[str, str]:
     """{PCI address: name of its driver, "" where none} of NVIDIA's display and 3D controllers."""
-    found = {}
+    drivers = {}
     for path in host.glob("/sys/bus/pci/devices/*"):
         vendor = host.text(f"{path}/vendor", 16)
         if vendor == NVIDIA_ID and (host.text(f"{path}/class", 16) or "").startswith(_DISPLAY):
-            found[short(path.rpartition("/")[2])] = (host.link(f"{path}/driver") or "").rpartition("/")[2]
-    return dict(list(found.items())[:MOST])
+            drivers[short(path.rpartition("/")[2])] = (host.link(f"{path}/driver") or "").rpartition("/")[2]
+    return dict(list(drivers.items())[:MOST])
 
 
 def has_nvidia(host: Host) -> bool:
@@ -121,7 +121,7 @@ def _query(host: Host, fields: List[str], instead: Dict[str, str], which: Sequen
     for _ in range(len(columns)):
         ran = nvidia_smi(host, "--query-gpu=" + ",".join(columns.values()), "--format=csv,noheader,nounits", *which)
         unknown = _UNKNOWN_FIELD.search(ran.out + ran.err)
-        name = next((asked for asked, known in columns.items() if unknown and known == unknown.group(1)), None)
+        name = next((asked for asked, field in columns.items() if unknown and field == unknown.group(1)), None)
         if name is None:
             break
         if name in instead:
@@ -154,7 +154,7 @@ def words_of(ran: Ran) -> str:
     return lines[0][:300] if lines else f"it printed nothing and ended with {ran.code}"
 
 
-def known(value: Optional[str]) -> str:
+def value_of(value: Optional[str]) -> str:
     """A field's value; empty where it has none: [N/A], N/A, [Not Supported], [Unknown Error], …"""
     text = (value or "").strip()
     return "" if text.startswith("[") or text in ("N/A", "Not Supported", "Unknown Error", "Unknown") else text
@@ -163,7 +163,7 @@ def known(value: Optional[str]) -> str:
 def number(value: Optional[str]) -> Optional[float]:
     """A field's number; None where it has none."""
     try:
-        return float(known(value))
+        return float(value_of(value))
     except ValueError:
         return None
 
@@ -178,12 +178,12 @@ def amd_smi(host: Host, *words: str) -> Optional[List[Dict[str, Any]]]:
     ran = host.run(["amd-smi", *words, "--json"], SECONDS)
     if ran.code is None:
         raise CouldNotLook(ran.err)
-    found = _json(ran.out)
-    if isinstance(found, Mapping):  # since ROCm 7
-        found = found.get("gpu_data")
-    if not isinstance(found, list):
+    answer = _json(ran.out)
+    if isinstance(answer, Mapping):  # since ROCm 7
+        answer = answer.get("gpu_data")
+    if not isinstance(answer, list):
         raise CouldNotLook(words_of(ran))
-    return [gpu for gpu in found if isinstance(gpu, dict) and "gpu" in gpu][:MOST]
+    return [gpu for gpu in answer if isinstance(gpu, dict) and "gpu" in gpu][:MOST]
 
 
 def amd_smi_quiet(host: Host, *words: str) -> List[Dict[str, Any]]:
@@ -201,10 +201,10 @@ def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, Dict[str, Any]]]:
     ran = host.run(["rocm-smi", *words, "--json"], SECONDS)
     if ran.code is None:
         raise CouldNotLook(ran.err)
-    found = _json(ran.out)
-    if not isinstance(found, dict):
+    answer = _json(ran.out)
+    if not isinstance(answer, dict):
         raise CouldNotLook(words_of(ran))
-    return {str(name): values for name, values in found.items() if isinstance(values, dict)}
+    return {str(name): values for name, values in answer.items() if isinstance(values, dict)}
 
 
 def _json(text: str) -> Any:
@@ -243,9 +243,9 @@ def gpu_of(row: Mapping[str, str]) -> Dict[str, Any]:
     return {"gpu": int(row["index"]) if row.get("index", "").isdigit() else None, "pci": row.get("pci", "")}
 
 
-def by_said(gpus: Sequence[Mapping[str, Any]], key: str) -> Dict[Any, List[Mapping[str, Any]]]:
+def group_by(gpus: Sequence[Mapping[str, Any]], key: str) -> Dict[Any, List[Mapping[str, Any]]]:
     """GPUs of one node by what is said of them."""
-    found: Dict[Any, List[Mapping[str, Any]]] = {}
+    groups: Dict[Any, List[Mapping[str, Any]]] = {}
     for gpu in gpus:
-        found.setdefault(gpu.get(key), []).append(gpu)
-    return found
+        groups.setdefault(gpu.get(key), []).append(gpu)
+    return groups

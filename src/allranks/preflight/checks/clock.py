@@ -33,12 +33,12 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         return [Finding("clock-skew", "warn", message, remedy, place(list(off)))]
     others = [n for n in facts_by_node if n not in off]
     rest = f"; the other {len(others)} {plural(len(others), 'is', 'are')} within {LIMIT:g} s" if others else ""
-    found = []
+    findings = []
     for node, offset in off.items():
         message = f"the clock of {node} is {_by(offset)} the controller's{rest}"
         remedy = remote(node, "sudo", "timedatectl", "set-ntp", "true") + " (or chronyc makestep)"
-        found.append(Finding("clock-skew", "warn", message, remedy, place([node])))
-    return found
+        findings.append(Finding("clock-skew", "warn", message, remedy, place([node])))
+    return findings
 
 
 def _is_off(clock: Mapping[str, Any]) -> bool:

@@ -101,13 +101,13 @@ def _inside(host: Host, top: str, folders: Sequence[str]) -> List[str]:
 
 def _changes(text: str) -> Dict[str, str]:
     """By file, what the diff makes of it: the new content's hash is in its index line."""
-    found = {}
+    hashes = {}
     for section in re.split(r"^diff --git ", text, flags=re.MULTILINE)[1:]:
         header = section.partition("\n")[0]
         name = header[: len(header) // 2].strip('"')[len("a/") :]  # both names are the same
         new = _NEW.search(section)
-        found[name] = new.group(1)[:12] if new else hashlib.sha256(section.encode()).hexdigest()[:12]
-    return found
+        hashes[name] = new.group(1)[:12] if new else hashlib.sha256(section.encode()).hexdigest()[:12]
+    return hashes
 
 
 def _content(host: Host, path: str) -> str:
@@ -117,10 +117,10 @@ def _content(host: Host, path: str) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning for each odd node. Where commits differ, `code_git` says it and files can't be compared."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
-    if len({v.get("head") for v in looked.values()}) > 1:
+    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    if len({v.get("head") for v in collected.values()}) > 1:
         return []
-    values = {n: tuple(sorted(v["files"].items())) for n, v in looked.items()}
+    values = {n: tuple(sorted(v["files"].items())) for n, v in collected.items()}
     parted = split(values)
     if parted is None:
         return []
@@ -134,12 +134,12 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
                 values,
             )
         ]
-    found = []
+    findings = []
     count = "the other " + str(len(parted.fine)) if len(parted.odd) == 1 else "most nodes"
     for value, nodes in parted.odd.items():
         message = f"uncommitted changes on {join_names(nodes)} differ from {count}"
-        found.append(_finding(request, nodes, message, _odd([value, parted.norm]), values))
-    return found
+        findings.append(_finding(request, nodes, message, _odd([value, parted.norm]), values))
+    return findings
 
 
 def _odd(values: Sequence[Tuple[Tuple[str, str], ...]]) -> List[str]:
@@ -157,9 +157,9 @@ def _finding(
 ) -> Finding:
     shown = ", ".join(files[:SHOWN]) + (f" and {len(files) - SHOWN} more" if len(files) > SHOWN else "")
     evidence = []
-    for value, having in list(by_value(values).items())[:8]:
-        mine = [name for name, _ in value if name in files]
-        evidence.append(f"{join_names(having)}: {', '.join(mine[:SHOWN]) or 'no change'}")
+    for value, nodes_alike in list(by_value(values).items())[:8]:
+        changed = [name for name, _ in value if name in files]
+        evidence.append(f"{join_names(nodes_alike)}: {', '.join(changed[:SHOWN]) or 'no change'}")
     remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks run {target(request)}"
     remedy += " --launcher command -- git diff HEAD --stat"
     return Finding(ID, "warn", f"{message}: {shown}", remedy, place(nodes), tuple(evidence))

@@ -88,8 +88,8 @@ def _resolve(host: Host, bases: List[str], value: str) -> Optional[str]:
     """A ref's commit: loose in the worktree's or the common directory, else packed."""
     for _ in range(5):
         if not value.startswith("ref:"):
-            found = _HASH.match(value)
-            return found.group(1) if found else None
+            match = _HASH.match(value)
+            return match.group(1) if match else None
         ref = value[len("ref:") :].strip()
         loose = (host.text(f"{base}/{ref}", 4096) for base in bases)
         value = next((text for text in loose if text), "") or _packed(host, bases[-1], ref)
@@ -106,16 +106,18 @@ def _packed(host: Host, base: str, ref: str) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings: a commit that differs, and a node without a repository among nodes with one."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
-    commits = {n: v.get("commit") for n, v in looked.items()}
-    found = []
+    repositories = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    commits = {n: v.get("commit") for n, v in repositories.items()}
+    findings = []
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
         message = odd.message.replace("is at no commit", "has no commit").replace("are at no commit", "have no commit")
-        evidence = tuple(f"{n}: {str(commits[n])[:16]} {looked[n].get('branch') or '(detached)'}" for n in commits)
-        found.append(
-            Finding(ID, "warn", message, _remedy(request, looked[odd.nodes[0]]), place(odd.nodes), evidence[:8])
+        evidence = tuple(
+            f"{n}: {str(commits[n])[:16]} {repositories[n].get('branch') or '(detached)'}" for n in commits
         )
-    return found + _without(request, facts_by_node, looked)
+        findings.append(
+            Finding(ID, "warn", message, _remedy(request, repositories[odd.nodes[0]]), place(odd.nodes), evidence[:8])
+        )
+    return findings + _without(request, facts_by_node, repositories)
 
 
 def _remedy(request: Mapping[str, Any], one: Mapping[str, Any]) -> str:
@@ -125,12 +127,12 @@ def _remedy(request: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     return f"{pull}; or copy this machine's code to all nodes with run --sync"
 
 
-def _without(request: Mapping[str, Any], facts_by_node: Nodes, looked: Nodes) -> List[Finding]:
+def _without(request: Mapping[str, Any], facts_by_node: Nodes, repositories: Nodes) -> List[Finding]:
     without = [n for n, f in facts_by_node.items() if ID in f and f[ID] is None and part(f, "workdir").get("exists")]
-    if not without or len(looked) < 2 or len(looked) <= len(without):
+    if not without or len(repositories) < 2 or len(repositories) <= len(without):
         return []
     path = part(facts_by_node[without[0]], "workdir").get("path")
     message = f"{path} on {join_names(without)} {plural(len(without), 'is', 'are')} in no git repository"
-    message += others(without, list(looked), "are in one", "is in one")
+    message += others(without, list(repositories), "are in one", "is in one")
     remedy = "clone it there too, or copy this machine's code to all nodes with run --sync"
     return [Finding(ID, "warn", message, remedy, place(without))]

@@ -31,21 +31,21 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A failure where nodes would run different programs; a wrapper may well show another file: a warning."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
-    hashes = {n: str(v.get("hash")) for n, v in looked.items()}
+    scripts = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    hashes = {n: str(v.get("hash")) for n, v in scripts.items()}
     parted = split(hashes)
-    found = []
+    findings = []
     for odd in differences("version", hashes, lambda value: value[:8]):
-        one = looked[odd.nodes[0]]
+        one = scripts[odd.nodes[0]]
         path = str(one.get("path"))
         name = path.rpartition("/")[2]
         message = f"{name} differs between nodes: {odd.message}"
         remedy = _remedy(path, odd.nodes, parted.fine if parted else [])
-        evidence = tuple(f"{n}: {v['hash'][:8]} {count_of(v['size'], 'byte')} {v['path']}" for n, v in looked.items())
-        found.append(
+        evidence = tuple(f"{n}: {v['hash'][:8]} {count_of(v['size'], 'byte')} {v['path']}" for n, v in scripts.items())
+        findings.append(
             Finding(ID, "warn" if request.get("wrap") else "fail", message, remedy, place(odd.nodes), evidence[:8])
         )
-    return found
+    return findings
 
 
 def _remedy(path: str, odd: List[str], fine: List[str]) -> str:

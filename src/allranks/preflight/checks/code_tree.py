@@ -109,9 +109,9 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     top = str(workdir.get("path") or "")
     if not workdir.get("cwd_ok") or len([w for w in top.split("/") if w]) < 1:  # not / itself
         return None
-    given = f"TOP, CODE, FOLDERS, DATA, WRITTEN = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}, {WRITTEN!r}"
-    found: Dict[str, Any] = ask(host, f"{given}\n{PROGRAM}", SECONDS - 5, anywhere=True)
-    return {**found, "digest": found["digest"][:16], "top": top, "git": _in_git(host, top)}
+    constants = f"TOP, CODE, FOLDERS, DATA, WRITTEN = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}, {WRITTEN!r}"
+    answer: Dict[str, Any] = ask(host, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True)
+    return {**answer, "digest": answer["digest"][:16], "top": top, "git": _in_git(host, top)}
 
 
 def _in_git(host: Host, path: str) -> bool:
@@ -124,18 +124,18 @@ def _in_git(host: Host, path: str) -> bool:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning for each odd node. Where all are git checkouts, code_git and code_changes judge."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
-    if all(v.get("git") for v in looked.values()):
+    trees = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    if all(v.get("git") for v in trees.values()):
         return []
-    late = [n for n, v in looked.items() if "were over" in str(v.get("cut"))]
-    looked = {n: v for n, v in looked.items() if n not in late}
-    found = _late(late)
-    parted = split({n: str(v["digest"]) for n, v in looked.items()})
+    late = [n for n, v in trees.items() if "were over" in str(v.get("cut"))]
+    trees = {n: v for n, v in trees.items() if n not in late}
+    findings = _late(late)
+    parted = split({n: str(v["digest"]) for n, v in trees.items()})
     if parted is None:
-        return found
-    for nodes in [list(looked)] if not parted.fine else list(parted.odd.values()):
-        found.append(_finding(looked, nodes, parted.fine))
-    return found
+        return findings
+    for nodes in [list(trees)] if not parted.fine else list(parted.odd.values()):
+        findings.append(_finding(trees, nodes, parted.fine))
+    return findings
 
 
 def _late(late: List[str]) -> List[Finding]:
@@ -145,19 +145,19 @@ def _late(late: List[str]) -> List[Finding]:
     return [Finding(ID, "unknown", message, "name a smaller directory with --workdir", place(late))]
 
 
-def _finding(looked: Nodes, nodes: List[str], fine: List[str]) -> Finding:
+def _finding(trees: Nodes, nodes: List[str], fine: List[str]) -> Finding:
     """`nodes` against a node of the majority, or against each other."""
     compared = [nodes[0], fine[0]] if fine else nodes
-    files = _odd([looked[n] for n in compared])
+    files = _odd([trees[n] for n in compared])
     shown = ", ".join(files[:SHOWN]) + (f" and {len(files) - SHOWN} more" if len(files) > SHOWN else "")
-    top = str(looked[nodes[0]].get("top"))
+    top = str(trees[nodes[0]].get("top"))
     message = (
         f"{top} differs between {join_names(nodes)}" if not fine else f"{top} on {join_names(nodes)} differs from "
     )
     if fine:
-        message += f"the other {len(fine)}" if len(fine) + len(nodes) == len(looked) else f"{len(fine)} other nodes"
-    evidence = [f"{join_names(n)}: {v} files" for v, n in by_value({n: v["count"] for n, v in looked.items()}).items()]
-    cut = next((f"only the first of {v['cut']} are compared" for v in looked.values() if v.get("cut")), "")
+        message += f"the other {len(fine)}" if len(fine) + len(nodes) == len(trees) else f"{len(fine)} other nodes"
+    evidence = [f"{join_names(n)}: {v} files" for v, n in by_value({n: v["count"] for n, v in trees.items()}).items()]
+    cut = next((f"only the first of {v['cut']} are compared" for v in trees.values() if v.get("cut")), "")
     remedy = "copy this machine's code to all nodes with run --sync"
     if fine:
         remedy = f"{remote(fine[0], 'rsync', '-a', f'{top}/', f'{nodes[0]}:{top}/')}, or {remedy}"
@@ -169,4 +169,4 @@ def _odd(trees: Sequence[Mapping[str, Any]]) -> List[str]:
     key = "files" if all(t.get("files") is not None for t in trees) else "folders"
     items = [set((t.get(key) or {}).items()) for t in trees]
     everywhere = items[0].intersection(*items)
-    return sorted({name for found in items for name, _ in found - everywhere}) or ["(files beyond the first 500)"]
+    return sorted({name for tree in items for name, _ in tree - everywhere}) or ["(files beyond the first 500)"]

@@ -31,12 +31,12 @@ OUTSIDE = "outside any container"
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
     """{"kind": "Docker" or OUTSIDE, "pid": "its own" or "the host's", "ipc": …}."""
-    found = {"kind": _kind(host)}
+    namespaces = {"kind": _kind(host)}
     for name, initial in INITIAL.items():
         link = host.link(f"/proc/self/ns/{name}")
         if link:
-            found[name] = "the host's" if link == initial else "its own"
-    return found if host.exists("/proc/self") or len(found) > 1 else None
+            namespaces[name] = "the host's" if link == initial else "its own"
+    return namespaces if host.exists("/proc/self") or len(namespaces) > 1 else None
 
 
 def _kind(host: Host) -> str:
@@ -60,21 +60,21 @@ def _kind(host: Host) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning where nodes are mixed; the namespaces only among nodes of one kind."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    kinds = {n: v["kind"] if v["kind"] == OUTSIDE else f"in {v['kind']}" for n, v in looked.items()}
-    found = []
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    kinds = {n: v["kind"] if v["kind"] == OUTSIDE else f"in {v['kind']}" for n, v in collected.items()}
+    findings = []
     for d in differences("containers", kinds, one="runs", many="run"):
         message = d.message.replace(" containers ", " ", 1) if d.norm is not None else d.message
         remedy = "start all nodes alike, in the same image or on the bare host; look: "
         remedy += remote(d.nodes[0], "cat", "/proc/1/cgroup")
-        found.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
-    if found:
-        return found
+        findings.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
+    if findings:
+        return findings
     for key, what, option in (("pid", "process", "--pid=host"), ("ipc", "IPC", "--ipc=host")):
-        values = {n: v[key] for n, v in looked.items() if v.get(key)}
+        values = {n: v[key] for n, v in collected.items() if v.get(key)}
         for d in differences(f"{what} namespace", values, one="uses", many="use"):
             message = d.message.replace(f"{what} namespace its own", f"its own {what} namespace", 1)
             message = message.replace(f"{what} namespace the host's", f"the host's {what} namespace", 1)
             remedy = f"start all containers alike: with {option}, or none with it"
-            found.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
-    return found
+            findings.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
+    return findings

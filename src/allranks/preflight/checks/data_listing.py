@@ -91,37 +91,37 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     paths = [str(p) for p in host.request.get("data_paths") or ()][:PATHS]
     if not paths:
         return None
-    found: Dict[str, Any] = ask(host, f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True)
-    return found
+    answer: Dict[str, Any] = ask(host, f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True)
+    return answer
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings: each node may well have its own share of the data. `data_paths` speaks of absent ones."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
-    paths = dict.fromkeys(path for found in looked.values() for path in found)
-    found = []
+    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    paths = dict.fromkeys(path for findings in collected.values() for path in findings)
+    findings = []
     for path in paths:
-        mine = {n: v[path] for n, v in looked.items() if path in v and v[path].get("kind") != "unreadable"}
-        found += _late(path, [n for n, v in mine.items() if v.get("cut") == "time"])
-        mine = {n: v for n, v in mine.items() if v.get("cut") != "time"}
-        digests = {n: str(v["digest"]) for n, v in mine.items()}
+        listings = {n: v[path] for n, v in collected.items() if path in v and v[path].get("kind") != "unreadable"}
+        findings += _late(path, [n for n, v in listings.items() if v.get("cut") == "time"])
+        listings = {n: v for n, v in listings.items() if v.get("cut") != "time"}
+        digests = {n: str(v["digest"]) for n, v in listings.items()}
         parted = split(digests)
         for odd in differences(path, digests):
-            if parted and (parted.fine or not _shares(mine)):
-                found.append(_finding(path, mine, odd, parted.fine))
-    return found
+            if parted and (parted.fine or not _shares(listings)):
+                findings.append(_finding(path, listings, odd, parted.fine))
+    return findings
 
 
-def _shares(mine: Nodes) -> bool:
+def _shares(by_node: Nodes) -> bool:
     """No file of one node is on another: each has its own share, and that is meant so."""
-    listings = [v for v in mine.values() if v.get("names")]
-    seen: Set[str] = set()
+    listings = [v for v in by_node.values() if v.get("names")]
+    names_before: Set[str] = set()
     for one in listings:
-        found = {str(name) for name, _ in _unpack(str(one["names"]))}
-        if not found or found & seen:
+        names = {str(name) for name, _ in _unpack(str(one["names"]))}
+        if not names or names & names_before:
             return False
-        seen |= found
-    return len(listings) == len(mine)
+        names_before |= names
+    return len(listings) == len(by_node)
 
 
 def _late(path: str, late: List[str]) -> List[Finding]:
@@ -131,8 +131,8 @@ def _late(path: str, late: List[str]) -> List[Finding]:
     return [Finding(ID, "unknown", message, "name a smaller directory with --data-path", place(late))]
 
 
-def _finding(path: str, mine: Nodes, odd: Difference, fine: List[str]) -> Finding:
-    shown = {n: _amount(mine[n]) for n in mine}
+def _finding(path: str, listings: Nodes, odd: Difference, fine: List[str]) -> Finding:
+    shown = {n: _amount(listings[n]) for n in listings}
     if fine and shown[odd.nodes[0]] != shown[fine[0]]:
         message = (
             f"{path} holds {shown[odd.nodes[0]]} on {join_names(odd.nodes)}; {shown[fine[0]]} on {join_names(fine)}"
@@ -141,19 +141,19 @@ def _finding(path: str, mine: Nodes, odd: Difference, fine: List[str]) -> Findin
         message = f"{path} on {join_names(odd.nodes)} differs from that on {join_names(fine)} ({shown[fine[0]]})"
     else:
         message = f"{path} is not the same on {join_names(odd.nodes)}, and no majority has the same"
-    message += _some(mine, [odd.nodes[0], fine[0]] if fine else odd.nodes[:2])
-    cut = next((str(v["cut"]) for v in mine.values() if v.get("cut")), "")
-    evidence = [f"{n}: {shown[n]}, {v['digest']}" for n, v in list(mine.items())[:8]]
+    message += _some(listings, [odd.nodes[0], fine[0]] if fine else odd.nodes[:2])
+    cut = next((str(v["cut"]) for v in listings.values() if v.get("cut")), "")
+    evidence = [f"{n}: {shown[n]}, {v['digest']}" for n, v in list(listings.items())[:8]]
     evidence += [f"only the first {cut} are compared"] if cut else []
-    remedy = _copy(path, mine, odd.nodes[0], fine[0] if fine else odd.nodes[-1])
+    remedy = _copy(path, listings, odd.nodes[0], fine[0] if fine else odd.nodes[-1])
     return Finding(ID, "warn", message, remedy, place(odd.nodes), tuple(evidence))
 
 
-def _copy(path: str, mine: Nodes, odd: str, fine: str) -> str:
+def _copy(path: str, listings: Nodes, odd: str, fine: str) -> str:
     """From the node with more; rsync adds and replaces, it removes nothing."""
-    source, other = (odd, fine) if int(mine[odd]["count"]) > int(mine[fine]["count"]) else (fine, odd)
-    whole = path.rstrip("/") + ("/" if mine[source].get("kind") == "directory" else "")
-    line = remote(source, "rsync", "-a", whole, f"{other}:{whole}")
+    source, other = (odd, fine) if int(listings[odd]["count"]) > int(listings[fine]["count"]) else (fine, odd)
+    full_path = path.rstrip("/") + ("/" if listings[source].get("kind") == "directory" else "")
+    line = remote(source, "rsync", "-a", full_path, f"{other}:{full_path}")
     return f"{line}; fine if each node is meant to have its own share"
 
 
@@ -163,23 +163,23 @@ def _amount(one: Mapping[str, Any]) -> str:
     return f"{count_of(int(one['count']), 'file')} ({size(float(one['bytes']))})"
 
 
-def _some(mine: Nodes, two: List[str]) -> str:
+def _some(listings: Nodes, two: List[str]) -> str:
     """The names by which two nodes differ, where the listings could travel."""
-    if len(two) < 2 or not all(mine[n].get("names") for n in two):
+    if len(two) < 2 or not all(listings[n].get("names") for n in two):
         return ""
-    first, second = (dict(_unpack(str(mine[n]["names"]))) for n in two)
+    first, second = (dict(_unpack(str(listings[n]["names"]))) for n in two)
     words = []
-    for what, found in (
+    for what, names in (
         (f"{two[0]} lacks", sorted(set(second) - set(first))),
         (f"{two[1]} lacks", sorted(set(first) - set(second))),
         ("of another size", sorted(n for n in set(first) & set(second) if first[n] != second[n])),
     ):
-        if found:
-            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-            words.append(f"{what} {', '.join(found[:SHOWN])}{more}")
+        if names:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            words.append(f"{what} {', '.join(names[:SHOWN])}{more}")
     return f": {'; '.join(words)}" if words else ""
 
 
 def _unpack(text: str) -> List[Any]:
-    found: List[Any] = json.loads(zlib.decompress(base64.b64decode(text)))
-    return found
+    entries: List[Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return entries

@@ -17,31 +17,31 @@ LEVEL = "quick"
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """missing-file, permission-denied; `unknown` where the file system gave no answer."""
     status: Status = "warn" if request.get("wrap") else "fail"  # a container may have it mounted elsewhere
-    found = _silent(request, facts_by_node)
-    for path, looked in _by_path(facts_by_node).items():
-        absent = [n for n, (exists, _) in looked.items() if not exists]
-        closed = [n for n, (exists, readable) in looked.items() if exists and not readable]
-        fine = [n for n in looked if n not in absent and n not in closed]
+    findings = _silent(request, facts_by_node)
+    for path, by_node in _by_path(facts_by_node).items():
+        absent = [n for n, (exists, _) in by_node.items() if not exists]
+        closed = [n for n, (exists, readable) in by_node.items() if exists and not readable]
+        fine = [n for n in by_node if n not in absent and n not in closed]
         if absent:
             message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {path}"
             message += others(absent, fine, "have it", "has it")
             remedy = f"mount or copy it there; look: {remote(absent[0], 'ls', '-ld', _parent(path))}"
-            found.append(Finding("missing-file", status, message, remedy, place(absent)))
+            findings.append(Finding("missing-file", status, message, remedy, place(absent)))
         if closed:
             message = f"{path} can't be read by your user on {join_names(closed)}"
             remedy = remote(closed[0], "ls", "-ld", path)
-            found.append(Finding("permission-denied", status, message, remedy, place(closed)))
-    return found
+            findings.append(Finding("permission-denied", status, message, remedy, place(closed)))
+    return findings
 
 
 def _by_path(facts_by_node: Nodes) -> Dict[str, Dict[str, Tuple[bool, bool]]]:
-    found: Dict[str, Dict[str, Tuple[bool, bool]]] = {}
+    states: Dict[str, Dict[str, Tuple[bool, bool]]] = {}
     for node, facts in facts_by_node.items():
         data = facts.get("data")
         for one in data if isinstance(data, list) else ():
             state = (bool(one.get("exists")), bool(one.get("readable")))
-            found.setdefault(str(one.get("path")), {})[node] = state
-    return found
+            states.setdefault(str(one.get("path")), {})[node] = state
+    return states
 
 
 def _silent(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:

@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import join_names
 
 from ..compare import Nodes, by_value, part, place
-from ..figures import MISSING, Ranks, absent, read_table, whole
+from ..figures import MISSING, Ranks, absent, read_table, whole_number
 from ..host import CouldNotLook, Host
 
 ID = "deepspeed_config"
@@ -35,20 +35,20 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
             paths += [named] if named else []
         except CouldNotLook:
             pass  # accelerate_config says so
-    found: Dict[str, Any] = {}
+    tables: Dict[str, Any] = {}
     for path in dict.fromkeys(paths):
         table = read_table(host, path)
-        found[path] = {key: table[key] for key in (*_KEYS, MISSING) if key in table}
-    return found or None
+        tables[path] = {key: table[key] for key in (*_KEYS, MISSING) if key in table}
+    return tables or None
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """deepspeed-config: which figure must be what; and files that differ between nodes."""
     ranks = Ranks(request, facts_by_node)
-    found = []
+    findings = []
     files = {path: None for f in facts_by_node.values() for path in part(f, ID)}
     for path in files:
-        found += absent({n: part(f, ID).get(path) or {} for n, f in facts_by_node.items()}, path)
+        findings += absent({n: part(f, ID).get(path) or {} for n, f in facts_by_node.items()}, path)
         tables = {
             n: tuple(sorted(part(f, ID)[path].items()))
             for n, f in facts_by_node.items()
@@ -58,19 +58,19 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         if len(groups) > 1:
             message = f"{path} has other batch sizes on {join_names(list(groups.values())[-1])} than on the other nodes"
             remedy = "put the same file on every node, or run with --sync"
-            found.append(Finding(_LABEL, "fail", message, remedy, place(list(groups.values())[-1])))
+            findings.append(Finding(_LABEL, "fail", message, remedy, place(list(groups.values())[-1])))
         for table, nodes in groups.items():
             wrong = _wrong(dict(table), ranks)
             if wrong is not None:
-                found.append(
+                findings.append(
                     Finding(_LABEL, "fail", f"{path} on {join_names(nodes)}: {wrong[0]}", wrong[1], place(nodes))
                 )
-    return found
+    return findings
 
 
 def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
     """What does not multiply out, and the figures that would; None where it does."""
-    train, micro, steps = (whole(table.get(key)) for key in (_TRAIN, _MICRO, _STEPS))
+    train, micro, steps = (whole_number(table.get(key)) for key in (_TRAIN, _MICRO, _STEPS))
     for key, value in ((_TRAIN, train), (_MICRO, micro), (_STEPS, steps)):
         if value is not None and value < 1:
             return f"{key} is {value}", f'set {key} to a number above 0, or "auto"'
@@ -99,7 +99,7 @@ def _readers(table: Mapping[str, str], ranks: Ranks) -> Tuple[int, str]:
     """Ranks that read batches of their own."""
     sharing = 1
     for key in _SHARING:
-        sharing *= max(1, whole(table.get(key)) or 1)
+        sharing *= max(1, whole_number(table.get(key)) or 1)
     if sharing == 1 or ranks.world % sharing:
         return ranks.world, f"{ranks.world} (ranks: {ranks})"
     return ranks.world // sharing, f"{ranks.world // sharing} (of {ranks.world} ranks {sharing} share a batch)"

@@ -28,7 +28,7 @@ NODEDIR_BYTES, NODEDIR_INODES = 64 << 20, 100  # below them the check nodedir sp
 
 def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     """[{"paths", "data", "total", "free", "inodes", "inodes_free"}, …], one for each file system."""
-    found: Dict[Tuple[int, int, int], Dict[str, Any]] = {}
+    file_systems: Dict[Tuple[int, int, int], Dict[str, Any]] = {}
     mounts = host.text("/proc/self/mounts", 1 << 20) or ""
     for path, data in _places(host):
         try:
@@ -38,7 +38,7 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
         if not space.total or _is_read_only(mounts, path):
             continue
         key = (space.total, space.inodes, space.free >> 26)
-        one = found.setdefault(
+        one = file_systems.setdefault(
             key,
             {
                 "paths": [],
@@ -51,7 +51,7 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
         )
         one["paths"].append(path)
         one["data"] = one["data"] and data
-    return list(found.values()) or None
+    return list(file_systems.values()) or None
 
 
 def _places(host: Host) -> List[Tuple[str, bool]]:
@@ -59,17 +59,17 @@ def _places(host: Host) -> List[Tuple[str, bool]]:
     disk, request = part(host.facts, "disk"), host.request
     chosen = disk.get("node_dir") or {}
     inodes = chosen.get("inodes")
-    told = int(chosen.get("bytes") or 0) < NODEDIR_BYTES or (inodes is not None and int(inodes) < NODEDIR_INODES)
+    is_reported = int(chosen.get("bytes") or 0) < NODEDIR_BYTES or (inodes is not None and int(inodes) < NODEDIR_INODES)
     written = [str((p or {}).get("path") or "") for p in disk.get("node_dirs") or ()]
     written += [str(part(host.facts, "workdir").get("path") or ""), str(request.get("runs_dir") or "")]
     written += [str(request.get("output_dir") or ""), "/dev/shm", "/tmp"]
-    found = {path: False for path in written if path.startswith("/")}
+    places = {path: False for path in written if path.startswith("/")}
     for path in request.get("data_paths") or ():
         if str(path).startswith("/"):
-            found.setdefault(str(path), True)
-    if chosen and told:
-        found.pop(str(chosen.get("path")), None)
-    return list(found.items())[:32]
+            places.setdefault(str(path), True)
+    if chosen and is_reported:
+        places.pop(str(chosen.get("path")), None)
+    return list(places.items())[:32]
 
 
 def _is_read_only(mounts: str, path: str) -> bool:
@@ -93,7 +93,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             if state:
                 key = (" and ".join(one["paths"][:4]), state[0], bool(state[1]))
                 states.setdefault(key, {})[node] = state[2]
-    found = []
+    findings = []
     for (paths, what, none), by_node in states.items():
         for figures, nodes in by_value(by_node).items():
             first = paths.partition(" and ")[0]
@@ -104,10 +104,10 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             option = "--inodes" if "inode" in figures else "-h"
             look = remote(nodes[0], "du", "-x", option, "-d1", first)
             remedy = f"free some: {look} shows where it went"
-            found.append(
+            findings.append(
                 Finding("disk-full", "fail" if none else "warn", f"{message} ({figures})", remedy, place(nodes))
             )
-    return found
+    return findings
 
 
 def _state(one: Mapping[str, Any]) -> Optional[Tuple[str, bool, str]]:

@@ -73,20 +73,20 @@ def _result(ran: Ran, path: str, direct: bool) -> Optional[Dict[str, Any]]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning for a node that reads less than half as fast as the median."""
-    found = []
+    findings = []
     for direct in (True, False):
-        looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID).get("direct") is direct}
-        speeds = _of_machines(facts_by_node, {n: float(v["mb_s"]) for n, v in looked.items()})
+        collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID).get("direct") is direct}
+        speeds = _of_machines(facts_by_node, {n: float(v["mb_s"]) for n, v in collected.items()})
         usual = _median(list(speeds.values()))
         for node, speed in speeds.items():
             if speed < ODD * usual:
-                path = str(looked[node]["path"])
+                path = str(collected[node]["path"])
                 message = f"{node} reads {path} at {speed:.0f} MB/s; the median of {len(speeds)} nodes is "
                 message += f"{usual:.0f} MB/s"
                 look = remote(node, "iostat", "-x", "1", "3")
                 remedy = f"measure again, then look for a busy or failing disk: {look}"
-                found.append(Finding(ID, "warn", message, remedy, place([node])))
-    return found
+                findings.append(Finding(ID, "warn", message, remedy, place([node])))
+    return findings
 
 
 def _of_machines(facts_by_node: Nodes, values: Mapping[str, float]) -> Dict[str, float]:

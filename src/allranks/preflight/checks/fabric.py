@@ -24,12 +24,12 @@ MOST = 64
 
 def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     """Each port: hca, port, active, layer ("InfiniBand" or "Ethernet"), rate; None without any."""
-    found = []
+    ports = []
     for hca in host.names(SYSFS):
         for port in host.names(f"{SYSFS}/{hca}/ports"):
             base = f"{SYSFS}/{hca}/ports/{port}/"
             state = host.text(base + "state") or ""
-            found.append(
+            ports.append(
                 {
                     "hca": hca,
                     "port": int(port) if port.isdigit() else 0,
@@ -38,7 +38,7 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
                     "rate": host.text(base + "rate") or "?",
                 }
             )
-    return found[:MOST] or None
+    return ports[:MOST] or None
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
@@ -55,21 +55,21 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         if active and wanted and node not in disabled:
             left = [p for p in active if not matches(p, wanted)]
             (absent if len(left) == len(active) else unused)[node] = (wanted, ports_text(left) if left else "")
-    found = [_disabled(ports, nodes) for ports, nodes in by_value(disabled).items()]
-    found += [_absent(key, nodes) for key, nodes in by_value(absent).items()]
-    return found + [_unused(key, nodes) for key, nodes in by_value(unused).items() if key[1]]
+    findings = [_disabled(ports, nodes) for ports, nodes in by_value(disabled).items()]
+    findings += [_absent(key, nodes) for key, nodes in by_value(absent).items()]
+    return findings + [_unused(key, nodes) for key, nodes in by_value(unused).items() if key[1]]
 
 
 def settings_of(facts: Mapping[str, Any]) -> Dict[str, str]:
     """What NCCL reads: the environment, then its files, the first to set a name wins."""
     nccl = facts.get("nccl") or {}
-    found = dict(nccl.get("environ") or {})
+    settings = dict(nccl.get("environ") or {})
     for text in (nccl.get("conf") or {}).values():
         for line in str(text).splitlines():
             key, sign, value = line.strip().partition("=")
             if sign and not key.startswith("#"):
-                found.setdefault(key.strip(), value.strip())
-    return found
+                settings.setdefault(key.strip(), value.strip())
+    return settings
 
 
 def matches(port: Mapping[str, Any], wanted: str) -> bool:

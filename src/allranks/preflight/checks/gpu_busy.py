@@ -62,7 +62,7 @@ def _process(host: Host, pid: str, name: str) -> Dict[str, Any]:
     for line in (host.text(f"/proc/{pid}/status", 4096) or "").splitlines():
         if line.startswith("Uid:"):
             user = _user(host, line.split()[1])
-    return {"pid": int(pid), "name": smi.known(name).partition(" ")[0].rpartition("/")[2][:40], "user": user}
+    return {"pid": int(pid), "name": smi.value_of(name).partition(" ")[0].rpartition("/")[2][:40], "user": user}
 
 
 def _user(host: Host, uid: str) -> str:
@@ -75,11 +75,11 @@ def _user(host: Host, uid: str) -> str:
 
 def _amd(host: Host) -> Optional[Dict[str, Any]]:
     """`process_info` is "N/A" or `No running processes detected` where there is none."""
-    found = smi.amd_smi(host, "process")
-    if found is None:
+    gpus = smi.amd_smi(host, "process")
+    if gpus is None:
         return None
     processes = []
-    for gpu in found:
+    for gpu in gpus:
         for entry in gpu.get("process_list") or []:
             info = entry.get("process_info") if isinstance(entry, Mapping) else None
             if not isinstance(info, Mapping) or not str(info.get("pid")).isdigit():
@@ -95,11 +95,11 @@ def _amd(host: Host) -> Optional[Dict[str, Any]]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning a node; a failure where a GPU takes one process only."""
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         one = part(facts, ID)
         if one.get("processes"):
-            found.append(_by_others(request, node, one))
+            findings.append(_by_others(request, node, one))
         if one.get("unseen"):
             gpus = one["unseen"]
             most = max(float(gpu["mib"] or 0) for gpu in gpus)
@@ -107,15 +107,15 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             message = f"{smi.which_gpus(gpus)} of {node} {have} {_gib(most)} of memory taken"
             message += " by a process that can't be seen from here (another container or user, or a dead one)"
             remedy = f"see who holds it: ssh {node} 'sudo fuser -v /dev/nvidia*'"
-            found.append(Finding(ID, "warn", message, remedy, place([node], gpu=gpus[0].get("gpu"))))
-    return found
+            findings.append(Finding(ID, "warn", message, remedy, place([node], gpu=gpus[0].get("gpu"))))
+    return findings
 
 
 def _by_others(request: Mapping[str, Any], node: str, one: Mapping[str, Any]) -> Finding:
     held: Dict[Tuple[int, str, str], List[Mapping[str, Any]]] = {}
     for process in one["processes"]:
         held.setdefault((process["pid"], process["name"], process["user"]), []).append(process)
-    shown = [_told(pid, name, user, gpus) for (pid, name, user), gpus in list(held.items())[:3]]
+    shown = [_process_text(pid, name, user, gpus) for (pid, name, user), gpus in list(held.items())[:3]]
     shown += [f"and {len(held) - 3} more"] if len(held) > 3 else []
     message = f"GPUs of {node} are in use: {'; '.join(shown)}"
     status: Status = "fail" if one.get("exclusive") else "warn"
@@ -128,7 +128,7 @@ def _by_others(request: Mapping[str, Any], node: str, one: Mapping[str, Any]) ->
     return Finding(label, status, message, remedy, place([node], gpu=one["processes"][0].get("gpu")))
 
 
-def _told(pid: int, name: str, user: str, gpus: List[Mapping[str, Any]]) -> str:
+def _process_text(pid: int, name: str, user: str, gpus: List[Mapping[str, Any]]) -> str:
     """`python3 (pid 4711, alice) on GPUs 0 and 1 with 71.2 GiB`."""
     sizes = [float(gpu["mib"]) for gpu in gpus if gpu.get("mib")]
     where = smi.which_gpus([gpu if gpu.get("gpu") is None else {"gpu": gpu["gpu"]} for gpu in gpus])

@@ -42,47 +42,47 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
 def _nvidia(host: Host, idle: List[str]) -> Dict[str, Any]:
     if host.which("nvidia-smi") is None:
         raise CouldNotLook("nvidia-smi is not installed (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
-    found: Dict[str, Any] = {"answer": 0, "lost": [], "idle": idle}
+    counts: Dict[str, Any] = {"answer": 0, "lost": [], "idle": idle}
     try:
         answer = smi.query(host, ["name", "temperature.gpu"])
     except smi.Refused as error:
-        return {**found, "failed": str(error)}
+        return {**counts, "failed": str(error)}
     if answer is None:
-        return found
+        return counts
     bad = [row for row in answer.rows if row.get("temperature.gpu") in BAD_VALUES or row.get("name") in BAD_VALUES]
     lost = [{**smi.gpu_of(row), "why": row.get("why", "")} for row in answer.lost]
     lost += [{**smi.gpu_of(row), "why": row["temperature.gpu"].strip("[]")} for row in bad]
-    seen = {row["pci"] for row in answer.rows} | {row["pci"] for row in answer.lost}
-    lost += [{"gpu": None, "pci": pci, "why": ""} for pci in smi.of_driver(host) if pci not in seen]
-    return {**found, "answer": len(answer.rows) - len(bad), "lost": lost}
+    answered = {row["pci"] for row in answer.rows} | {row["pci"] for row in answer.lost}
+    lost += [{"gpu": None, "pci": pci, "why": ""} for pci in smi.of_driver(host) if pci not in answered]
+    return {**counts, "answer": len(answer.rows) - len(bad), "lost": lost}
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Failures: GPUs that do not answer, fewer than asked for. A warning: fewer than most nodes have."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    there = {n: int(v["answer"]) + len(v.get("lost") or []) for n, v in looked.items() if not v.get("failed")}
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    there = {n: int(v["answer"]) + len(v.get("lost") or []) for n, v in collected.items() if not v.get("failed")}
     there.update({n: 0 for n, f in facts_by_node.items() if ID in f and f[ID] is None})
-    found = [finding for node, one in looked.items() for finding in _of_node(node, one)]
-    return found + _fewer(request, looked, there)
+    findings = [finding for node, one in collected.items() for finding in _of_node(node, one)]
+    return findings + _fewer(request, collected, there)
 
 
 def _of_node(node: str, one: Mapping[str, Any]) -> List[Finding]:
     if one.get("failed"):
         return [_failed(node, str(one["failed"]))]
-    found = []
-    for why, lost in smi.by_said(one.get("lost") or [], "why").items():
+    findings = []
+    for why, lost in smi.group_by(one.get("lost") or [], "why").items():
         message = f"{smi.which_gpus(lost)} of {node} {'does' if len(lost) == 1 else 'do'} not answer"
         message += f" ({why})" if why else ""
         message += f"; {count_of(int(one['answer']), 'other GPU')} {'does' if one['answer'] == 1 else 'do'}"
         remedy = f"reboot {node}, or leave it out of the list; why: {_log(node)}"
         evidence = tuple(f"{gpu['pci']}: {why or 'listed by the driver, not by nvidia-smi'}" for gpu in lost)
-        found.append(Finding(LOST, "fail", message, remedy, place([node], gpu=lost[0].get("gpu")), evidence))
+        findings.append(Finding(LOST, "fail", message, remedy, place([node], gpu=lost[0].get("gpu")), evidence))
     idle = one.get("idle") or []
     if idle and one.get("answer"):
         message = f"{smi.which_gpus([{'pci': p} for p in idle])} of {node} {'is' if len(idle) == 1 else 'are'} on the"
         message += " PCI bus, but no driver holds " + ("it" if len(idle) == 1 else "them")
-        found.append(Finding(ID, "warn", message, f"see why its probe failed: {_log(node)}", place([node])))
-    return found
+        findings.append(Finding(ID, "warn", message, f"see why its probe failed: {_log(node)}", place([node])))
+    return findings
 
 
 def _failed(node: str, text: str) -> Finding:
@@ -96,52 +96,54 @@ def _failed(node: str, text: str) -> Finding:
     return Finding(label, "fail", f"no GPU of {node} answers: {text}", remedy, place([node]), (text,))
 
 
-def _fewer(request: Mapping[str, Any], looked: Nodes, there: Mapping[str, int]) -> List[Finding]:
+def _fewer(request: Mapping[str, Any], collected: Nodes, there: Mapping[str, int]) -> List[Finding]:
     """Against --expect-gpus, which nodes without any must meet too, else --nproc, else what most nodes have."""
     expected, ranks = request.get("expect_gpus"), request.get("nproc")
     if expected is not None:
         odd = {n: c for n, c in there.items() if c != int(expected)}
         norm = f"{count_of(int(expected), 'GPU')} {'is' if int(expected) == 1 else 'are'} expected"
-        return _against(odd, looked, norm, int(expected))
+        return _against(odd, collected, norm, int(expected))
     if ranks is not None and not request.get("virtual"):
-        odd = {n: c for n, c in there.items() if n in looked and c < int(ranks)}
-        return _against(odd, looked, f"{count_of(int(ranks), 'rank')} would run on it", int(ranks))
+        odd = {n: c for n, c in there.items() if n in collected and c < int(ranks)}
+        return _against(odd, collected, f"{count_of(int(ranks), 'rank')} would run on it", int(ranks))
     parted = split(there)
     if parted is None:
         return []
     if not parted.fine:
         shown = "; ".join(f"{count_of(c, 'GPU')} on {join_names(nodes)}" for c, nodes in by_value(there).items())
         message = f"nodes have different numbers of GPUs: {shown}"
-        return [Finding(ID, "warn", message, _look(looked, list(there)[-1]), place(list(there)))]
+        return [Finding(ID, "warn", message, _compare_remedy(collected, list(there)[-1]), place(list(there)))]
     norm = f"the other {len(parted.fine)} have {parted.norm}"
     if len(parted.odd) > 1:
         norm = f"{len(parted.fine)} of {len(there)} nodes have {parted.norm}"
     odd = {n: there[n] for nodes in parted.odd.values() for n in nodes}
-    return _against(odd, looked, norm, int(parted.norm), "warn")
+    return _against(odd, collected, norm, int(parted.norm), "warn")
 
 
-def _against(odd: Mapping[str, int], looked: Nodes, norm: str, wanted: int, status: Status = "fail") -> List[Finding]:
-    found = []
+def _against(
+    odd: Mapping[str, int], collected: Nodes, norm: str, wanted: int, status: Status = "fail"
+) -> List[Finding]:
+    findings = []
     for count, nodes in by_value(odd).items():
         gpus = count_of(count, "GPU") if count else "no GPU"
         message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} {gpus}; {norm}"
-        idle = len((looked.get(nodes[0]) or {}).get("idle") or [])
-        label, how, remedy = ID, status, _look(looked, nodes[0])
+        idle = len((collected.get(nodes[0]) or {}).get("idle") or [])
+        label, how, remedy = ID, status, _compare_remedy(collected, nodes[0])
         if count > wanted:
             how = "warn"
         elif idle and not count:
             message += f" ({nodes[0]} has {idle} on its PCI bus, and no driver holds them)"
             label, how = "cuda-device-unavailable", "fail"
             remedy = f"load the driver: {remote(nodes[0], 'sudo', 'modprobe', 'nvidia')}; why not: {_log(nodes[0])}"
-        found.append(Finding(label, how, message, remedy, place(nodes)))
-    return found
+        findings.append(Finding(label, how, message, remedy, place(nodes)))
+    return findings
 
 
 def _log(node: str) -> str:
     return f"ssh {node} 'sudo dmesg -T | grep -i nvrm'"
 
 
-def _look(looked: Nodes, node: str) -> str:
-    if (looked.get(node) or {}).get("vendor") == "amd":
+def _compare_remedy(collected: Nodes, node: str) -> str:
+    if (collected.get(node) or {}).get("vendor") == "amd":
         return f"compare: {remote(node, 'amd-smi', 'list')}; ssh {node} 'lspci -d 1002:'"
     return f"compare: {remote(node, 'nvidia-smi', '-L')}; ssh {node} 'lspci -d 10de:'"

@@ -27,12 +27,12 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     """{"vendor", "driver", "cuda"}: what could be read of it."""
     answer = smi.query(host, ["driver_version"])
     if answer is not None:
-        version = next((smi.known(row["driver_version"]) for row in answer.rows), "")
+        version = next((smi.value_of(row["driver_version"]) for row in answer.rows), "")
         cuda = CUDA.search(smi.nvidia_smi(host).out)
         return {"vendor": "nvidia", "driver": version[:50], "cuda": cuda.group(1) if cuda else ""}
-    found = smi.amd_smi(host, "static", "-d")
-    if found is not None:
-        version = next((str(part(gpu, "driver").get("version") or "") for gpu in found), "")
+    gpus = smi.amd_smi(host, "static", "-d")
+    if gpus is not None:
+        version = next((str(part(gpu, "driver").get("version") or "") for gpu in gpus), "")
     else:
         cards = smi.rocm_smi(host, "--showdriverversion")
         if cards is None:
@@ -43,15 +43,15 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning for each odd version; CUDA only where the driver does not explain it."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    found: List[Finding] = []
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    findings: List[Finding] = []
     for key, what in (("driver", "driver"), ("cuda", "CUDA (of the driver)")):
-        values = {n: str(v[key]) for n, v in looked.items() if v.get(key)}
-        for d in differences(what, values) if not found else []:
-            nvidia = looked[d.nodes[0]].get("vendor") == "nvidia"
+        values = {n: str(v[key]) for n, v in collected.items() if v.get(key)}
+        for d in differences(what, values) if not findings else []:
+            nvidia = collected[d.nodes[0]].get("vendor") == "nvidia"
             show = ("nvidia-smi",) if nvidia else ("amd-smi", "static", "-d")
             remedy = "install the same driver on every node"
             remedy += f" ({d.norm})" if d.norm and key == "driver" else ""
             remedy += f"; look: {remote(d.nodes[0], *show)}"
-            found.append(Finding(LABEL, "warn", d.message, remedy, place(d.nodes)))
-    return found
+            findings.append(Finding(LABEL, "warn", d.message, remedy, place(d.nodes)))
+    return findings

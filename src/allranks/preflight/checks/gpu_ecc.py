@@ -30,9 +30,9 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     """{"mode": "Enabled", "bad": [{"gpu", "pci", "volatile", "sram", "over"}]}; None where no GPU has ECC."""
     answer = smi.query(host, ["ecc.mode.current", VOLATILE, SRAM, OVER])
     if answer is None:
-        found = smi.amd_smi(host, "metric", "-e")
-        return None if found is None else _amd(found)
-    modes = sorted({smi.known(row.get("ecc.mode.current")) for row in answer.rows} - {""})
+        gpus = smi.amd_smi(host, "metric", "-e")
+        return None if gpus is None else _amd(gpus)
+    modes = sorted({smi.value_of(row.get("ecc.mode.current")) for row in answer.rows} - {""})
     bad = []
     for row in answer.rows:
         counts = {"volatile": smi.number(row.get(VOLATILE)) or 0, "sram": smi.number(row.get(SRAM)) or 0}
@@ -42,9 +42,9 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return {"mode": " and ".join(modes), "bad": bad} if modes or bad else None
 
 
-def _amd(found: List[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+def _amd(gpus: List[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
     """Deferred errors are detected, not yet used: not told."""
-    counts = [(gpu, smi.integer(part(gpu, "ecc").get("total_uncorrectable_count"))) for gpu in found]
+    counts = [(gpu, smi.integer(part(gpu, "ecc").get("total_uncorrectable_count"))) for gpu in gpus]
     if all(count is None for _, count in counts):
         return None
     bad = [{"gpu": smi.integer(g["gpu"]), "pci": "", "volatile": c, "sram": 0, "over": False} for g, c in counts if c]
@@ -53,17 +53,17 @@ def _amd(found: List[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Failures: errors since the driver was loaded. Warnings: SRAM errors before that, ECC not on everywhere."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    found = []
-    for node, one in looked.items():
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    findings = []
+    for node, one in collected.items():
         amd = one.get("vendor") == "amd"
         for gpu in one.get("bad") or []:
-            found.append(_finding(node, gpu, amd))
-    for d in differences("ECC", {n: str(v["mode"]) for n, v in looked.items() if v.get("mode")}):
+            findings.append(_finding(node, gpu, amd))
+    for d in differences("ECC", {n: str(v["mode"]) for n, v in collected.items() if v.get("mode")}):
         switch = remote(d.nodes[0], "sudo", "nvidia-smi", "-e", "0" if d.norm == "Disabled" else "1")
         remedy = f"switch it the same way on every node, then reset the GPUs: {switch}"
-        found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
-    return found
+        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+    return findings
 
 
 def _finding(node: str, gpu: Mapping[str, Any], amd: bool) -> Finding:

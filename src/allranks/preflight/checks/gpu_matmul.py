@@ -68,8 +68,8 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     interpreter = part(host.facts, "interpreter")
     if not part(host.facts, "gpus").get("count") or not (interpreter.get("cuda") or interpreter.get("hip")):
         return None
-    found = ask(host, PROGRAM, LIMIT)
-    return [one for one in found if isinstance(one, dict)][:64] or None
+    results = ask(host, PROGRAM, LIMIT)
+    return [one for one in results if isinstance(one, dict)][:64] or None
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
@@ -79,14 +79,14 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     for _, one in gpus:
         if one.get("tflops") and not one.get("busy"):
             speeds.setdefault(str(one.get("name")), []).append(float(one["tflops"]))
-    found = [_failed(node, one) for node, one in gpus if one.get("error")]
+    findings = [_failed(node, one) for node, one in gpus if one.get("error")]
     for node in facts_by_node:
         for name, alike in speeds.items():
-            mine = [one for owner, one in gpus if owner == node and one.get("name") == name and not one.get("busy")]
-            slow = [one for one in mine if one.get("tflops") and float(one["tflops"]) < ODD * _median(alike)]
+            measured = [one for owner, one in gpus if owner == node and one.get("name") == name and not one.get("busy")]
+            slow = [one for one in measured if one.get("tflops") and float(one["tflops"]) < ODD * _median(alike)]
             if slow:
-                found.append(_slow(node, slow, alike))
-    return found
+                findings.append(_slow(node, slow, alike))
+    return findings
 
 
 def _failed(node: str, one: Mapping[str, Any]) -> Finding:

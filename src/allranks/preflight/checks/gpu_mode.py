@@ -34,48 +34,48 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     answer = smi.query(host, list(FIELDS.values()))
     if answer is None:
         return None
-    found: Dict[str, Any] = {}
+    modes: Dict[str, Any] = {}
     for key, field in FIELDS.items():
         values: Dict[str, List[int]] = {}
         for row in answer.rows:
-            if smi.known(row.get(field)):
-                values.setdefault(smi.known(row.get(field)), []).append(int(row["index"]))
-        found[key] = values
-    return found
+            if smi.value_of(row.get(field)):
+                values.setdefault(smi.value_of(row.get(field)), []).append(int(row["index"]))
+        modes[key] = values
+    return modes
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A failure: GPUs that take no process. Warnings: nodes or GPUs that differ."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    found = []
-    for node, one in looked.items():
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    findings = []
+    for node, one in collected.items():
         gpus = (one.get("compute") or {}).get(PROHIBITED)
         if gpus:
             message = f"{smi.which_gpus([{'gpu': g} for g in gpus])} of {node} "
             message += f"{'takes' if len(gpus) == 1 else 'take'} no process (compute mode Prohibited)"
             remedy = remote(node, "sudo", "nvidia-smi", "-c", "DEFAULT")
-            found.append(Finding("cuda-device-unavailable", "fail", message, remedy, place([node], gpu=gpus[0])))
+            findings.append(Finding("cuda-device-unavailable", "fail", message, remedy, place([node], gpu=gpus[0])))
     for key, (what, option, names_of) in WHAT.items():
-        found += _differ(what, option, names_of, {n: v.get(key) or {} for n, v in looked.items() if v.get(key)})
-    return found
+        findings += _differ(what, option, names_of, {n: v.get(key) or {} for n, v in collected.items() if v.get(key)})
+    return findings
 
 
 def _differ(what: str, option: str, words: Mapping[str, str], modes: Mapping[str, Mapping[str, Any]]) -> List[Finding]:
-    found = []
+    findings = []
     values = {n: " and ".join(sorted(v)) for n, v in modes.items() if PROHIBITED not in v}
     for d in differences(what, values):
         word = words.get(str(d.norm)) or next(iter(words.values()))
         remedy = f"set it alike on every node: {remote(d.nodes[0], 'sudo', 'nvidia-smi', option, word)}"
-        found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
-    said = {n for f in found for n in (f.where.nodes or (f.where.node,))}
-    mixed = {n: _told(v) for n, v in modes.items() if n in values and n not in said and len(v) > 1}
+        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+    reported = {n for f in findings for n in (f.where.nodes or (f.where.node,))}
+    mixed = {n: _modes_text(v) for n, v in modes.items() if n in values and n not in reported and len(v) > 1}
     for shown, nodes in by_value(mixed).items():
         most = max(modes[nodes[0]].items(), key=lambda item: len(item[1]))[0]
         command = remote(nodes[0], "sudo", "nvidia-smi", option, words.get(str(most)) or next(iter(words.values())))
         message = f"the {what} differs among the GPUs of {join_names(nodes)}: {shown}"
-        found.append(Finding(ID, "warn", message, f"set it alike on all GPUs: {command}", place(nodes)))
-    return found
+        findings.append(Finding(ID, "warn", message, f"set it alike on all GPUs: {command}", place(nodes)))
+    return findings
 
 
-def _told(modes: Mapping[str, Any]) -> str:
+def _modes_text(modes: Mapping[str, Any]) -> str:
     return "; ".join(f"{mode} on {smi.which_gpus([{'gpu': g} for g in gpus])}" for mode, gpus in modes.items())

@@ -25,14 +25,14 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     """{"vendor", "models": {name: [how many, MiB of the smallest]}}."""
     answer = smi.query(host, ["name", "memory.total"])
     if answer is not None:
-        return _counted("nvidia", [(smi.known(r["name"]), smi.number(r["memory.total"])) for r in answer.rows])
-    found = smi.amd_smi(host, "static", "-a", "-v")
-    if found is not None:
+        return _counted("nvidia", [(smi.value_of(r["name"]), smi.number(r["memory.total"])) for r in answer.rows])
+    gpus = smi.amd_smi(host, "static", "-a", "-v")
+    if gpus is not None:
         return _counted(
             "amd",
             [
                 (str(part(gpu, "asic").get("market_name") or ""), smi.integer(part(gpu, "vram").get("size")))
-                for gpu in found
+                for gpu in gpus
             ],
         )
     cards = smi.rocm_smi(host, "--showproductname", "--showmeminfo", "vram")
@@ -59,36 +59,40 @@ def _counted(vendor: str, gpus: List[Tuple[str, Optional[float]]]) -> Optional[D
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings: nodes with different models or memory, nodes with several models."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    usual = _sizes(looked)
-    kinds = {n: [_told(name, one[1], usual) for name, one in sorted(v["models"].items())] for n, v in looked.items()}
-    found = []
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    usual = _sizes(collected)
+    kinds = {
+        n: [_model_text(name, one[1], usual) for name, one in sorted(v["models"].items())] for n, v in collected.items()
+    }
+    findings = []
     for d in differences("GPUs", {n: " and ".join(v) for n, v in kinds.items()}):
-        remedy = f"use equal GPUs, or expect the slowest to set the pace; look: {_look(looked, d.nodes[0])}"
-        found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+        remedy = f"use equal GPUs, or expect the slowest to set the pace; look: {_look(collected, d.nodes[0])}"
+        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
     mixed = {n: ", ".join(v) for n, v in kinds.items() if len(v) > 1}
-    for shown, nodes in by_value(mixed).items() if not found else []:
+    for shown, nodes in by_value(mixed).items() if not findings else []:
         message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} GPUs of several models: {shown}"
-        remedy = f"keep to one with --env CUDA_VISIBLE_DEVICES=…; look: {_look(looked, nodes[0])}"
-        found.append(Finding(ID, "warn", message, remedy, place(nodes)))
-    return found
+        remedy = f"keep to one with --env CUDA_VISIBLE_DEVICES=…; look: {_look(collected, nodes[0])}"
+        findings.append(Finding(ID, "warn", message, remedy, place(nodes)))
+    return findings
 
 
-def _sizes(looked: Nodes) -> Dict[str, List[int]]:
+def _sizes(collected: Nodes) -> Dict[str, List[int]]:
     """By model, sizes of memory that differ by more than a little; the largest first."""
-    found: Dict[str, List[int]] = {}
-    for name, memory in sorted(((n, one[1]) for v in looked.values() for n, one in v["models"].items()), reverse=True):
-        sizes = found.setdefault(name, [])
+    sizes_by_model: Dict[str, List[int]] = {}
+    for name, memory in sorted(
+        ((n, one[1]) for v in collected.values() for n, one in v["models"].items()), reverse=True
+    ):
+        sizes = sizes_by_model.setdefault(name, [])
         if memory and not any(memory >= (1 - TOLERANCE) * size for size in sizes):
             sizes.append(memory)
-    return found
+    return sizes_by_model
 
 
-def _told(name: str, memory: int, usual: Mapping[str, List[int]]) -> str:
+def _model_text(name: str, memory: int, usual: Mapping[str, List[int]]) -> str:
     """`NVIDIA H100 80GB HBM3 (80 GB)`, with the size that stands for those near it."""
     size = next((size for size in usual[name] if memory >= (1 - TOLERANCE) * size), 0)
     return f"{name} ({size / 1024:.0f} GB)" if size else name
 
 
-def _look(looked: Nodes, node: str) -> str:
-    return remote(node, *(("amd-smi", "list") if looked[node].get("vendor") == "amd" else ("nvidia-smi", "-L")))
+def _look(collected: Nodes, node: str) -> str:
+    return remote(node, *(("amd-smi", "list") if collected[node].get("vendor") == "amd" else ("nvidia-smi", "-L")))

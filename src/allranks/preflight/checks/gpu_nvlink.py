@@ -37,29 +37,29 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     links = read_links(smi.nvidia_smi(host, "nvlink", "-s").out)
     fabric = []
     for row in answer.rows:
-        state, status = smi.known(row.get("fabric.state")), smi.known(row.get("fabric.status"))
+        state, status = smi.value_of(row.get("fabric.state")), smi.value_of(row.get("fabric.status"))
         if state and (state, status) != ("Completed", "Success"):
             fabric.append({**smi.gpu_of(row), "said": f"{state}, {status}" if state == "Completed" else state})
-    found = {"links": links, "fabric": fabric, "manager": _manager(host)}
-    return found if links or fabric or found["manager"] else None
+    evidence = {"links": links, "fabric": fabric, "manager": _manager(host)}
+    return evidence if links or fabric or evidence["manager"] else None
 
 
 def read_links(text: str) -> Dict[str, List[Any]]:
     """Of nvidia-smi nvlink -s. A GPU whose links are all inactive, or that has none, says so in words."""
-    found: Dict[str, List[Any]] = {}
+    links: Dict[str, List[Any]] = {}
     index = ""
     for line in text.splitlines():
         gpu, link = GPU.match(line), LINK.match(line)
         if gpu:
             index = gpu.group(1)
-            found[index] = [gpu.group(2), 0, []]
+            links[index] = [gpu.group(2), 0, []]
         elif link and index and link.group(2) == "<inactive>":
-            found[index][2].append(int(link.group(1)))
+            links[index][2].append(int(link.group(1)))
         elif link and index:
-            found[index][1] += 1
+            links[index][1] += 1
         elif "support" in line:  # "does not have or support Nvlink", "not supported for Devices in MIG mode"
-            found.pop(index, None)
-    return found
+            links.pop(index, None)
+    return links
 
 
 def _manager(host: Host) -> str:
@@ -74,53 +74,53 @@ def _manager(host: Host) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A failure: the fabric is not ready. Warnings: links that are down, a fabric manager that does not run."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    found = [finding for node, one in looked.items() for finding in _fabric(node, one)]
-    said = set()
-    for node, one in looked.items():
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    findings = [finding for node, one in collected.items() for finding in _fabric(node, one)]
+    reported = set()
+    for node, one in collected.items():
         for gpu in _down(one.get("links") or {}):
-            said.add(node)
-            found.append(_links(node, gpu, one["links"]))
-    rest = {n: _counts(v["links"]) for n, v in looked.items() if n not in said and v.get("links")}
+            reported.add(node)
+            findings.append(_links(node, gpu, one["links"]))
+    rest = {n: _counts(v["links"]) for n, v in collected.items() if n not in reported and v.get("links")}
     for d in differences("NVLinks:", rest, lambda count: f"{count} active NVLinks a GPU"):
         node, message = d.nodes[0], d.message.replace(" NVLinks: ", " ", 1).replace("::", ":", 1)
         remedy = f"look: {remote(node, 'nvidia-smi', 'nvlink', '-s')}; {remote(node, 'nvidia-smi', 'topo', '-m')}"
-        found.append(Finding(LABEL, "warn", message, remedy, place(d.nodes)))
-    return found
+        findings.append(Finding(LABEL, "warn", message, remedy, place(d.nodes)))
+    return findings
 
 
 def _fabric(node: str, one: Mapping[str, Any]) -> List[Finding]:
-    found = []
+    findings = []
     restart = remote(node, "sudo", "systemctl", "restart", "nvidia-fabricmanager")
     remedy = f"see that the fabric manager runs and has the driver's version: {restart}; "
     remedy += remote(node, "journalctl", "-u", "nvidia-fabricmanager", "-n", "50")
-    for said, gpus in smi.by_said(one.get("fabric") or [], "said").items():
-        message = f"the NVSwitch fabric is not ready for {smi.which_gpus(gpus)} of {node}: {said}"
-        found.append(
+    for state, gpus in smi.group_by(one.get("fabric") or [], "said").items():
+        message = f"the NVSwitch fabric is not ready for {smi.which_gpus(gpus)} of {node}: {state}"
+        findings.append(
             Finding(
                 "fabric-manager",
                 "fail",
                 message,
                 remedy,
                 place([node], gpu=gpus[0].get("gpu")),
-                (f"fabric.state: {said}",),
+                (f"fabric.state: {state}",),
             )
         )
-    if one.get("manager") and not found:
+    if one.get("manager") and not findings:
         message = f"{node} has NVSwitches, but its fabric manager does not run (systemd: {one['manager']})"
-        found.append(Finding("fabric-manager", "warn", message, remedy, place([node])))
-    return found
+        findings.append(Finding("fabric-manager", "warn", message, remedy, place([node])))
+    return findings
 
 
 def _down(links: Mapping[str, Any]) -> List[str]:
     """GPUs with fewer links than most GPUs of their model on the node have."""
-    found = []
+    indices = []
     for index, (model, active, _) in links.items():
         alike = [other[1] for other in links.values() if other[0] == model]
         most = max(alike)
         if active < most and 2 * alike.count(most) > len(alike):
-            found.append(index)
-    return found
+            indices.append(index)
+    return indices
 
 
 def _links(node: str, index: str, links: Mapping[str, Any]) -> Finding:

@@ -26,7 +26,7 @@ FEW = 4  # times fewer than it can
 
 def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     """[{"pci", "device": vendor and device, "width", "most"}] of GPUs that a driver holds."""
-    found = []
+    gpus = []
     for path in host.glob("/sys/bus/pci/devices/*"):
         if not (host.text(f"{path}/class", 16) or "").startswith(CLASSES):
             continue
@@ -36,10 +36,10 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
         if not (width.isdigit() and most.isdigit() and 0 < int(width) <= 32 and 0 < int(most) <= 32):
             continue  # virtual machines show 0 or 255, a dead link 63
         ids = [(host.text(f"{path}/{name}", 16) or "")[2:] for name in ("vendor", "device")]
-        found.append(
+        gpus.append(
             {"pci": smi.short(path.rpartition("/")[2]), "device": ":".join(ids), "width": int(width), "most": int(most)}
         )
-    return found[: smi.MOST] or None
+    return gpus[: smi.MOST] or None
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
@@ -48,7 +48,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     widths: Dict[str, List[int]] = {}
     for _, gpu in gpus:
         widths.setdefault(str(gpu["device"]), []).append(int(gpu["width"]))
-    found = []
+    findings = []
     for node in facts_by_node:
         narrow: Dict[Any, List[Mapping[str, Any]]] = {}
         for gpu in [gpu for owner, gpu in gpus if owner == node]:
@@ -56,8 +56,8 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             if gpu["width"] < gpu["most"] and (gpu["width"] < usual or FEW * gpu["width"] <= gpu["most"]):
                 narrow.setdefault((gpu["width"], gpu["most"], usual), []).append(gpu)
         for (width, most, usual), some in narrow.items():
-            found.append(_finding(node, width, most, usual, some))
-    return found
+            findings.append(_finding(node, width, most, usual, some))
+    return findings
 
 
 def _usual(widths: List[int]) -> int:

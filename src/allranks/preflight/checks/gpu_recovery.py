@@ -30,36 +30,36 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     answer = smi.query(host, [FIELD])
     if answer is None:
         return None
-    actions = {row["pci"]: smi.known(row.get(FIELD)) for row in answer.rows}
+    actions = {row["pci"]: smi.value_of(row.get(FIELD)) for row in answer.rows}
     if not any(actions.values()):
         actions.update(_in_full(smi.nvidia_smi(host, "-q").out))
-    told = [row for row in answer.rows if actions.get(row["pci"])]
+    rows = [row for row in answer.rows if actions.get(row["pci"])]
     asking = [
-        {**smi.gpu_of(row), "action": actions[row["pci"]][:50]} for row in told if actions[row["pci"]] not in NOTHING
+        {**smi.gpu_of(row), "action": actions[row["pci"]][:50]} for row in rows if actions[row["pci"]] not in NOTHING
     ]
-    return {"gpus": len(told), "asking": asking} if told else None
+    return {"gpus": len(rows), "asking": asking} if rows else None
 
 
 def _in_full(text: str) -> Dict[str, str]:
     """By PCI address, out of nvidia-smi -q: some drivers have it there alone."""
-    found: Dict[str, str] = {}
+    actions: Dict[str, str] = {}
     pci = ""
     for match in IN_FULL.finditer(text):
         if match.group(1):
             pci = smi.short(match.group(1))
         else:
-            found[pci] = smi.known(match.group(2).strip())
-    return found
+            actions[pci] = smi.value_of(match.group(2).strip())
+    return actions
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A failure; a warning for a GPU that may go on but should not talk to its peers."""
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
-        for action, gpus in smi.by_said(part(facts, ID).get("asking") or [], "action").items():
+        for action, gpus in smi.group_by(part(facts, ID).get("asking") or [], "action").items():
             status: Status = "warn" if action == DRAIN else "fail"
             message = f"{smi.which_gpus(gpus)} of {node} {'needs' if len(gpus) == 1 else 'need'} recovery: {action}"
-            found.append(
+            findings.append(
                 Finding(
                     "cuda-device-unavailable",
                     status,
@@ -69,7 +69,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
                     (f"{FIELD}: {action}",),
                 )
             )
-    return found
+    return findings
 
 
 def _remedy(node: str, action: str, gpus: List[Mapping[str, Any]]) -> str:

@@ -40,12 +40,12 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     ran = smi.nvidia_smi(host, "--query-remapped-rows=" + ",".join(COLUMNS), "--format=csv,noheader,nounits")
     full = {row["pci"]: int(smi.number(row.get(NONE_LEFT)) or 0) for row in answer.rows}
     index = {row["pci"]: row for row in answer.rows}
-    looked, bad = 0, []
+    count, bad = 0, []
     for line in ran.out.splitlines():
         values = [value.strip() for value in line.split(", ")]
-        if len(values) != len(COLUMNS) or not smi.known(values[3]):
+        if len(values) != len(COLUMNS) or not smi.value_of(values[3]):
             continue
-        looked += 1
+        count += 1
         pci, pending, failed = smi.short(values[0]), _is_yes(values[3]), _is_yes(values[4])
         if pending or failed or full.get(pci):
             rows = sum(int(smi.number(value) or 0) for value in values[1:3])
@@ -58,7 +58,7 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
                     "full": full.get(pci, 0),
                 }
             )
-    return {"gpus": looked, "bad": bad[: smi.MOST]} if looked else None
+    return {"gpus": count, "bad": bad[: smi.MOST]} if count else None
 
 
 def _is_yes(value: str) -> bool:
@@ -67,11 +67,11 @@ def _is_yes(value: str) -> bool:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A failure: a remap that failed. Warnings: one that is pending, a bank without spare rows."""
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         for gpu in part(facts, ID).get("bad") or []:
-            found.append(_finding(node, gpu))
-    return found
+            findings.append(_finding(node, gpu))
+    return findings
 
 
 def _finding(node: str, gpu: Mapping[str, Any]) -> Finding:

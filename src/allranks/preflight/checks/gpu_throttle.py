@@ -40,51 +40,51 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     answer = smi.query(host, [FIELD, "temperature.gpu"], {FIELD: OLDER})
     if answer is None:
         return _amd(host)
-    looked, slow = 0, []
+    count, slow = 0, []
     for row in answer.rows:
-        text = smi.known(row.get(FIELD))
+        text = smi.value_of(row.get(FIELD))
         if not text.startswith("0x"):
             continue
-        looked += 1
+        count += 1
         bits = int(text, 16)
         why = decode(bits)
         if why:
             heat = smi.number(row.get("temperature.gpu"))
             slow.append({**smi.gpu_of(row), "why": why, "bits": text, "heat": heat})
-    return {"gpus": looked, "slow": slow} if looked else None
+    return {"gpus": count, "slow": slow} if count else None
 
 
 def decode(bits: int) -> str:
     """The reasons that are faults."""
-    found = [text for bit, text in REASONS.items() if bits & bit]
+    reasons = [text for bit, text in REASONS.items() if bits & bit]
     if bits & HW_SLOWDOWN and not bits & 0xC0:
-        found.insert(0, "HW slowdown (heat, power or an external brake)")
-    return ", ".join(found)
+        reasons.insert(0, "HW slowdown (heat, power or an external brake)")
+    return ", ".join(reasons)
 
 
 def _amd(host: Host) -> Optional[Dict[str, Any]]:
     """MI300 and later tell violations (-T), those before it a throttle status with the power (-p)."""
-    found = smi.amd_smi(host, "metric", "-p")
-    if found is None:
+    gpus = smi.amd_smi(host, "metric", "-p")
+    if gpus is None:
         return None
     slow = []
-    for gpu in found:
+    for gpu in gpus:
         if part(gpu, "power").get("throttle_status") == "THROTTLED":
             slow.append({"gpu": smi.integer(gpu["gpu"]), "pci": "", "why": "throttle status THROTTLED", "heat": None})
     for gpu in smi.amd_smi_quiet(host, "metric", "-T"):
-        told = part(gpu, "throttle")
-        why = ", ".join(text for key, text in AMD.items() if told.get(key) == "ACTIVE")
+        violations = part(gpu, "throttle")
+        why = ", ".join(text for key, text in AMD.items() if violations.get(key) == "ACTIVE")
         if why:
             slow.append({"gpu": smi.integer(gpu["gpu"]), "pci": "", "why": why, "heat": None})
-    return {"gpus": len(found), "slow": slow, "vendor": "amd"}
+    return {"gpus": len(gpus), "slow": slow, "vendor": "amd"}
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning a node and reason: a slow GPU slows all ranks."""
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         one = part(facts, ID)
-        for why, gpus in smi.by_said(one.get("slow") or [], "why").items():
+        for why, gpus in smi.group_by(one.get("slow") or [], "why").items():
             heat = [float(g["heat"]) for g in gpus if isinstance(g.get("heat"), (int, float))]
             message = f"{smi.which_gpus(gpus)} of {node} {'is' if len(gpus) == 1 else 'are'} slowed down: {why}"
             message += f", at {'up to ' if len(heat) > 1 else ''}{max(heat):.0f} °C" if heat else ""
@@ -92,5 +92,5 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             look = ["amd-smi", "metric", "-t", "-p"] if amd else ["nvidia-smi", "-q", "-d", DETAILS]
             remedy = f"see its cooling and power supply: {remote(node, *look)}; or leave {node} out"
             evidence = tuple(f"{g.get('pci')}: {FIELD} {g['bits']}" for g in gpus[:4] if g.get("bits"))
-            found.append(Finding(ID, "warn", message, remedy, place([node], gpu=gpus[0].get("gpu")), evidence))
-    return found
+            findings.append(Finding(ID, "warn", message, remedy, place([node], gpu=gpus[0].get("gpu")), evidence))
+    return findings

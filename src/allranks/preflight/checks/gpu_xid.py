@@ -76,8 +76,8 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     """
     if not smi.has_nvidia(host):
         return None
-    found = read_log(kernel_text(host), _uptime(host))
-    if not found:
+    events = read_log(kernel_text(host), _uptime(host))
+    if not events:
         return []
     try:
         answer = smi.query(host, [])
@@ -85,8 +85,10 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     except CouldNotLook:
         rows = []
     index = {row["pci"]: smi.gpu_of(row)["gpu"] for row in rows}
-    mine = {*index, *smi.of_driver(host)}
-    return [{**one, "gpu": index.get(one["pci"]), "mine": not mine or one["pci"] in mine} for one in found[:SHOWN]]
+    visible = {*index, *smi.of_driver(host)}
+    return [
+        {**one, "gpu": index.get(one["pci"]), "mine": not visible or one["pci"] in visible} for one in events[:SHOWN]
+    ]
 
 
 def _uptime(host: Host) -> Optional[float]:
@@ -96,7 +98,7 @@ def _uptime(host: Host) -> Optional[float]:
 
 def read_log(text: str, up: Optional[float]) -> List[Dict[str, Any]]:
     """One entry a code and GPU, with the newest line."""
-    found: Dict[Tuple[int, str], Dict[str, Any]] = {}
+    events: Dict[Tuple[int, str], Dict[str, Any]] = {}
     probed = ""
     for line in text.splitlines():
         if "NVRM" not in line and "SXid" not in line:
@@ -109,13 +111,13 @@ def read_log(text: str, up: Optional[float]) -> List[Dict[str, Any]]:
         if code is None:
             continue
         ago = max(0.0, up - stamp) if up is not None and stamp is not None else None
-        if (code, pci) in found and not (XID.search(words) or SXID.search(words)):
+        if (code, pci) in events and not (XID.search(words) or SXID.search(words)):
             continue  # the same event, told once more in words
-        one = found.setdefault((code, pci), {"code": code, "pci": pci, "count": 0})
+        one = events.setdefault((code, pci), {"code": code, "pci": pci, "count": 0})
         one.update(count=one["count"] + 1, line=words.strip()[:200], ago=None if ago is None else round(ago))
-    others = {pci for code, pci in found if code != RECOVERY}  # it only sums up another Xid
-    asks = {pci for (code, pci), one in found.items() if code == RECOVERY and "to 0x0 (None)" not in one["line"]}
-    return [one for (code, pci), one in found.items() if code != RECOVERY or pci in asks - others]
+    others = {pci for code, pci in events if code != RECOVERY}  # it only sums up another Xid
+    asks = {pci for (code, pci), one in events.items() if code == RECOVERY and "to 0x0 (None)" not in one["line"]}
+    return [one for (code, pci), one in events.items() if code != RECOVERY or pci in asks - others]
 
 
 def _read(words: str, probed: str) -> Tuple[Optional[int], str]:
@@ -134,13 +136,13 @@ def _read(words: str, probed: str) -> Tuple[Optional[int], str]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A failure: a GPU off the bus. Warnings: the others; one a node and code."""
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         logged = facts.get(ID)
         entries = [e for e in logged if isinstance(e, Mapping)] if isinstance(logged, list) else []
-        for code, gpus in smi.by_said(entries, "code").items():
-            found.append(_finding(node, int(code), gpus))
-    return found
+        for code, gpus in smi.group_by(entries, "code").items():
+            findings.append(_finding(node, int(code), gpus))
+    return findings
 
 
 def _finding(node: str, code: int, gpus: List[Mapping[str, Any]]) -> Finding:

@@ -41,13 +41,13 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     if not gpus.get("count") or not active or vendor not in ("nvidia", "amd"):
         return None
     release = host.text("/proc/sys/kernel/osrelease", 256) or ""
-    found = {"vendor": vendor, "kernel": release[:100], "way": "", "why": ""}
+    answer = {"vendor": vendor, "kernel": release[:100], "way": "", "why": ""}
     module = next((path for path in (NVIDIA if vendor == "nvidia" else AMD) if host.exists(path)), "")
     if module:
-        return {**found, "way": module}
+        return {**answer, "way": module}
     if _version(release) < DMABUF_SINCE:
-        return {**found, "why": f"Linux {release} is older than 5.12, so there is no DMA-BUF either"}
-    return {**found, **(_nvidia(host) if vendor == "nvidia" else _amd(host, release))}
+        return {**answer, "why": f"Linux {release} is older than 5.12, so there is no DMA-BUF either"}
+    return {**answer, **(_nvidia(host) if vendor == "nvidia" else _amd(host, release))}
 
 
 def _version(release: str) -> "tuple[int, ...]":
@@ -75,17 +75,17 @@ def _amd(host: Host, release: str) -> Dict[str, str]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """nccl-p2p-error, a warning: it works, more slowly."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    fine = [n for n, v in looked.items() if v.get("way")]
-    lacking = {n: str(v.get("why") or "") for n, v in looked.items() if not v.get("way")}
-    found = []
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    fine = [n for n, v in collected.items() if v.get("way")]
+    lacking = {n: str(v.get("why") or "") for n, v in collected.items() if not v.get("way")}
+    findings = []
     for why, nodes in by_value(lacking).items():
-        module = "nvidia_peermem" if looked[nodes[0]].get("vendor") == "nvidia" else "amdkfd peer memory"
+        module = "nvidia_peermem" if collected[nodes[0]].get("vendor") == "nvidia" else "amdkfd peer memory"
         have = plural(len(nodes), "has", "have")
         message = f"{join_names(nodes)} {have} no GPUDirect RDMA: {module} is not loaded, and {why}"
         message += others(nodes, fine, "have it", "has it")
         remedy = remote(nodes[0], "sudo", "modprobe", "nvidia-peermem")
         if module != "nvidia_peermem":
             remedy = "install amdgpu-dkms, or boot a kernel with " + " and ".join(OPTIONS)
-        found.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
-    return found
+        findings.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
+    return findings

@@ -47,29 +47,31 @@ def _is_cabled(host: Host, path: str) -> bool:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """node-network-down, warnings; nothing for one node alone, whose links nobody needs."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
     if len(facts_by_node) < 2:
         return []
-    found = []
-    for port in dict.fromkeys(port for v in looked.values() for port in v["downs"]):
-        counts = {n: int(v["downs"][port]) for n, v in looked.items() if port in v["downs"]}
+    findings = []
+    for port in dict.fromkeys(port for v in collected.values() for port in v["downs"]):
+        counts = {n: int(v["downs"][port]) for n, v in collected.items() if port in v["downs"]}
         usual = sorted(counts.values())[(len(counts) - 1) // 2]
         for node, count in counts.items():
-            days = max(1.0, float(looked[node].get("days") or 1.0))
-            often = looked[node].get("days") is not None and count / days >= A_DAY
+            days = max(1.0, float(collected[node].get("days") or 1.0))
+            often = collected[node].get("days") is not None and count / days >= A_DAY
             if count < MANY or not (often or (len(counts) > 2 and count >= OTHERS * max(usual, 1))):
                 continue
             odd = len(counts) > 1 and count >= OTHERS * max(usual, 1)
             compared = f"; the median of {len(counts)} nodes is {usual}" if odd else ""
-            message = f"the link of {_said(port)} on {node} went down {count} times in {_days(looked[node])}{compared}"
+            message = (
+                f"the link of {port_name(port)} on {node} went down {count} times in {_days(collected[node])}{compared}"
+            )
             device = port.partition("/")[0]
             look = remote(node, "mlxlink", "-d", device, "-m") if "/" in port else remote(node, "ethtool", "-S", device)
             remedy = f"clean, reseat or replace the cable or transceiver, see the switch port: {look}"
-            found.append(Finding("node-network-down", "warn", message, remedy, place([node], interface=device)))
-    return found
+            findings.append(Finding("node-network-down", "warn", message, remedy, place([node], interface=device)))
+    return findings
 
 
-def _said(port: str) -> str:
+def port_name(port: str) -> str:
     device, _, number = port.partition("/")
     return device if number in ("", "1") else f"{device} port {number}"
 

@@ -45,14 +45,14 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
 
 def _entries(host: Host, path: str) -> Dict[str, List[str]]:
     """Those that hold an address, 24 at most."""
-    found: Dict[str, List[str]] = {}
+    entries: Dict[str, List[str]] = {}
     for index in range(ENTRIES):
         gid = host.text(f"{path}/gids/{index}", 64)
-        if gid is None or len(found) >= 24:
+        if gid is None or len(entries) >= 24:
             break
         if gid not in EMPTY:
-            found[str(index)] = [gid, host.text(f"{path}/gid_attrs/types/{index}", 64) or ""]
-    return found
+            entries[str(index)] = [gid, host.text(f"{path}/gid_attrs/types/{index}", 64) or ""]
+    return entries
 
 
 def _is_used(host: Host, device: str, port: str) -> bool:
@@ -71,24 +71,24 @@ def _is_used(host: Host, device: str, port: str) -> bool:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """nccl-ib-error, warnings."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    found = _wrong_index(looked)
-    for port in dict.fromkeys(port for v in looked.values() for port in v["ports"]):
-        having = {n: v["ports"][port] for n, v in looked.items() if port in v["ports"]}
-        fine = [n for n, entries in having.items() if _has_v2(entries)]
-        lacking = [n for n in having if n not in fine]
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    findings = _wrong_index(collected)
+    for port in dict.fromkeys(port for v in collected.values() for port in v["ports"]):
+        ports = {n: v["ports"][port] for n, v in collected.items() if port in v["ports"]}
+        fine = [n for n, entries in ports.items() if _has_v2(entries)]
+        lacking = [n for n in ports if n not in fine]
         if lacking and fine and len(fine) >= len(lacking):
-            message = f"{_said(port)} on {join_names(lacking)} has no RoCE v2 address for IPv4"
+            message = f"{port_name(port)} on {join_names(lacking)} has no RoCE v2 address for IPv4"
             message += others(lacking, fine, "have one", "has one")
-            found.append(_finding(lacking, port, message))
-    return found + _none_at_all(looked, facts_by_node)
+            findings.append(_finding(lacking, port, message))
+    return findings + _none_at_all(collected, facts_by_node)
 
 
 def _has_v2(entries: Mapping[str, Any]) -> bool:
     return any(gid.startswith(IPV4) and kind == V2 for gid, kind in entries.values())
 
 
-def _said(port: str) -> str:
+def port_name(port: str) -> str:
     device, _, number = port.partition("/")
     return device if number == "1" else f"{device} port {number}"
 
@@ -100,9 +100,9 @@ def _finding(nodes: List[str], port: str, message: str) -> Finding:
     return Finding(LABEL, "warn", message, remedy, place(nodes, interface=device))
 
 
-def _wrong_index(looked: Nodes) -> List[Finding]:
+def _wrong_index(collected: Nodes) -> List[Finding]:
     wrong: Dict[str, str] = {}
-    for node, v in looked.items():
+    for node, v in collected.items():
         index = v.get("index")
         if index is None:
             continue
@@ -111,27 +111,27 @@ def _wrong_index(looked: Nodes) -> List[Finding]:
             if gid and (kind == V2 or not kind):
                 continue
             what = f"a RoCE v1 entry ({gid})" if gid else "an empty entry"
-            wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {what} of {_said(port)}")
-    found = []
+            wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {what} of {port_name(port)}")
+    findings = []
     for text, nodes in by_value(wrong).items():
         message = f"{text} on {join_names(nodes)}"
         remedy = "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the entry for each port) or name one of type v2: "
         remedy += remote(nodes[0], "show_gids")
-        found.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
-    return found
+        findings.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
+    return findings
 
 
-def _none_at_all(looked: Nodes, facts_by_node: Nodes) -> List[Finding]:
+def _none_at_all(collected: Nodes, facts_by_node: Nodes) -> List[Finding]:
     """Machines with GPUs whose RoCE ports have no routable address of either family."""
-    anywhere = any(_has_v2(entries) for v in looked.values() for entries in v["ports"].values())
+    anywhere = any(_has_v2(entries) for v in collected.values() for entries in v["ports"].values())
     nodes = []
-    for node, v in looked.items():
+    for node, v in collected.items():
         entries = [entry for port in v["ports"].values() for entry in port.values()]
         routable = any(kind == V2 and not gid.startswith("fe80:") for gid, kind in entries)
         if not routable and part(facts_by_node[node], "gpus").get("count"):
             nodes.append(node)
     if anywhere or not nodes:
         return []
-    port = next(iter(looked[nodes[0]]["ports"]))
+    port = next(iter(collected[nodes[0]]["ports"]))
     message = f"no active RoCE port of {join_names(nodes)} has an IP address: RoCE reaches no other subnet"
     return [_finding(nodes, port, message)]

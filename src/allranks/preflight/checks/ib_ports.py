@@ -29,59 +29,59 @@ HINTS = {
 
 def collect(host: Host) -> Optional[Dict[str, Dict[str, str]]]:
     """{"mlx5_0/1": {"state": "ACTIVE", "phys": "LinkUp", "rate": "400 Gb/sec (4X NDR)", "layer": …}}."""
-    found = {}
+    ports = {}
     for path in host.glob("/sys/class/infiniband/*/ports/*")[:128]:
         words = path.split("/")
         state, phys = (host.text(f"{path}/{name}", 64) or "" for name in ("state", "phys_state"))
-        found[f"{words[4]}/{words[6]}"] = {
+        ports[f"{words[4]}/{words[6]}"] = {
             "state": state.rpartition(":")[2].strip(),
             "phys": phys.rpartition(":")[2].strip(),
             "rate": host.text(f"{path}/rate", 64) or "",
             "layer": host.text(f"{path}/link_layer", 64) or "",
         }
-    return found or None
+    return ports or None
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """nccl-ib-error, warnings."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    found = []
-    for port in dict.fromkeys(port for v in looked.values() for port in v):
-        found += _down(port, looked)
-        rates = {n: v[port]["rate"] for n, v in looked.items() if _is_up(v.get(port)) and v[port].get("rate")}
-        for d in differences(f"rate of {_said(port)}", rates):
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    findings = []
+    for port in dict.fromkeys(port for v in collected.values() for port in v):
+        findings += _down(port, collected)
+        rates = {n: v[port]["rate"] for n, v in collected.items() if _is_up(v.get(port)) and v[port].get("rate")}
+        for d in differences(f"rate of {port_name(port)}", rates):
             message = d.message
             if d.norm is not None:
-                message = f"{_said(port)} on {join_names(d.nodes)} runs at {d.value}"
+                message = f"{port_name(port)} on {join_names(d.nodes)} runs at {d.value}"
                 message += others(d.nodes, [n for n in rates if rates[n] == d.norm], f"have {d.norm}", f"has {d.norm}")
             remedy = f"reseat or replace the cable, see both ends: {_look(d.nodes[0], port)}"
-            found.append(Finding(LABEL, "warn", message, remedy, place(d.nodes, interface=port.partition("/")[0])))
-    return found + _fewer(looked, facts_by_node)
+            findings.append(Finding(LABEL, "warn", message, remedy, place(d.nodes, interface=port.partition("/")[0])))
+    return findings + _fewer(collected, facts_by_node)
 
 
 def _is_up(values: Optional[Mapping[str, str]]) -> bool:
     return bool(values) and (values or {}).get("state") == "ACTIVE" and (values or {}).get("phys") in ("LinkUp", "")
 
 
-def _said(port: str) -> str:
+def port_name(port: str) -> str:
     device, _, count_of = port.partition("/")
     return device if count_of == "1" else f"{device} port {count_of}"
 
 
-def _down(port: str, looked: Nodes) -> List[Finding]:
+def _down(port: str, collected: Nodes) -> List[Finding]:
     """Where at least half of the nodes that have the port have it up."""
-    up = [n for n, v in looked.items() if _is_up(v.get(port))]
-    down = {n: v[port] for n, v in looked.items() if port in v and n not in up}
+    up = [n for n, v in collected.items() if _is_up(v.get(port))]
+    down = {n: v[port] for n, v in collected.items() if port in v and n not in up}
     if not up or len(up) < len(down):
         return []
-    found = []
+    findings = []
     for state, nodes in by_value({n: f"{v['state']} ({v['phys']})" for n, v in down.items()}).items():
         one = down[nodes[0]]
         hint = HINTS.get(one["phys"]) or HINTS.get(one["state"]) or ""
-        message = f"{_said(port)} on {join_names(nodes)} is {state}{': ' + hint if hint else ''}"
+        message = f"{port_name(port)} on {join_names(nodes)} is {state}{': ' + hint if hint else ''}"
         message += others(nodes, up, "have it ACTIVE", "has it ACTIVE")
         remedy = f"see cable, switch port and subnet manager: {_look(nodes[0], port)}"
-        found.append(
+        findings.append(
             Finding(
                 LABEL,
                 "warn",
@@ -91,20 +91,20 @@ def _down(port: str, looked: Nodes) -> List[Finding]:
                 tuple(f"{n}: {port} state {v['state']}, phys_state {v['phys']}" for n, v in list(down.items())[:4]),
             )
         )
-    return found
+    return findings
 
 
 def _look(node: str, port: str) -> str:
     return remote(node, "ibstat", port.partition("/")[0])
 
 
-def _fewer(looked: Nodes, facts_by_node: Nodes) -> List[Finding]:
+def _fewer(collected: Nodes, facts_by_node: Nodes) -> List[Finding]:
     """An adapter that is absent: fewer active ports than most, though none of its own is down."""
-    if not looked:
+    if not collected:
         return []
     counts = {n: sum(_is_up(p) for p in part(f, ID).values()) for n, f in facts_by_node.items()}
-    has_less = {n for n, v in looked.items() if any(not _is_up(p) for p in v.values())}
-    found = []
+    has_less = {n for n, v in collected.items() if any(not _is_up(p) for p in v.values())}
+    findings = []
     for d in differences("active RDMA ports", counts):
         nodes = [n for n in d.nodes if n not in has_less]
         if not nodes or (d.norm is not None and d.value >= d.norm):
@@ -115,5 +115,5 @@ def _fewer(looked: Nodes, facts_by_node: Nodes) -> List[Finding]:
             fine = [n for n in counts if counts[n] == d.norm]
             message += others(nodes, fine, f"have {d.norm}", f"has {d.norm}")
         remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat', '-l')}; {remote(nodes[0], 'lspci')}"
-        found.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
-    return found
+        findings.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
+    return findings

@@ -18,20 +18,20 @@ _LABEL = "environment-mismatch"
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     """remote-path-missing (absent), environment-mismatch (does not start, too old, differs), missing-module."""
-    looked = {n: f.get("interpreter") or {} for n, f in facts_by_node.items()}
-    looked = {n: i for n, i in looked.items() if i and not i.get("skipped")}
-    works = {n: i for n, i in looked.items() if "error" not in i}
-    found = _absent(looked, list(works)) + _broken(request, looked) + _lacking(request, works)
-    if found and request.get("wrap"):  # another interpreter may be inside the wrapper
-        found = [Finding(f.id, "warn", f.message, f.remedy, f.where) for f in found]
-    return found + _too_old(request, works) + _torch(works) + _versions(works)
+    interpreters = {n: f.get("interpreter") or {} for n, f in facts_by_node.items()}
+    interpreters = {n: i for n, i in interpreters.items() if i and not i.get("skipped")}
+    works = {n: i for n, i in interpreters.items() if "error" not in i}
+    findings = _absent(interpreters, list(works)) + _broken(request, interpreters) + _lacking(request, works)
+    if findings and request.get("wrap"):  # another interpreter may be inside the wrapper
+        findings = [Finding(f.id, "warn", f.message, f.remedy, f.where) for f in findings]
+    return findings + _too_old(request, works) + _torch(works) + _versions(works)
 
 
-def _absent(looked: Nodes, fine: list[str]) -> list[Finding]:
-    absent = [n for n, i in looked.items() if i.get("missing")]
+def _absent(interpreters: Nodes, fine: list[str]) -> list[Finding]:
+    absent = [n for n, i in interpreters.items() if i.get("missing")]
     if not absent:
         return []
-    how = str(looked[absent[0]].get("how") or "python3 on PATH")
+    how = str(interpreters[absent[0]].get("how") or "python3 on PATH")
     rule, _, word = how.partition(": ")
     wanted = f"{word} (from {rule})" if word else how
     message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {wanted}"
@@ -40,12 +40,12 @@ def _absent(looked: Nodes, fine: list[str]) -> list[Finding]:
     return [Finding("remote-path-missing", "fail", message, remedy, place(absent))]
 
 
-def _broken(request: Mapping[str, Any], looked: Nodes) -> list[Finding]:
-    broken = {n: str(i["error"]) for n, i in looked.items() if "error" in i and not i.get("missing")}
-    found = []
+def _broken(request: Mapping[str, Any], interpreters: Nodes) -> list[Finding]:
+    broken = {n: str(i["error"]) for n, i in interpreters.items() if "error" in i and not i.get("missing")}
+    findings = []
     for error, nodes in by_value(broken).items():
-        path = looked[nodes[0]].get("path") or request.get("python") or "the training interpreter"
-        found.append(
+        path = interpreters[nodes[0]].get("path") or request.get("python") or "the training interpreter"
+        findings.append(
             Finding(
                 _LABEL,
                 "fail",
@@ -54,7 +54,7 @@ def _broken(request: Mapping[str, Any], looked: Nodes) -> list[Finding]:
                 place(nodes),
             )
         )
-    return found
+    return findings
 
 
 def _lacking(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
@@ -63,7 +63,7 @@ def _lacking(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
     for node, one in works.items():
         for module in one.get("lacks") or ():
             lacking.setdefault(str(module), []).append(node)
-    found = []
+    findings = []
     for module, nodes in lacking.items():
         path = str(works[nodes[0]].get("path"))
         fine = [node for node in works if node not in nodes]
@@ -73,8 +73,8 @@ def _lacking(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
         remedy = f"{install}, or choose another with --python"
         if _needed_by(request, module) == "the command":
             remedy = f"-m {module} is looked for in --workdir, PYTHONPATH and the environment of {path}: check these"
-        found.append(Finding("missing-module", "fail", message, remedy, place(nodes)))
-    return found
+        findings.append(Finding("missing-module", "fail", message, remedy, place(nodes)))
+    return findings
 
 
 def _needed_by(request: Mapping[str, Any], module: str) -> str:
@@ -106,19 +106,19 @@ def _minor(interpreter: Mapping[str, Any]) -> tuple[int, ...]:
 def _torch(works: Nodes) -> list[Finding]:
     """torch on some nodes only; where none has it, the program may well not need it."""
     without = [n for n, i in works.items() if not i.get("torch") and "torch" not in (i.get("lacks") or ())]
-    having = [n for n in works if n not in without]
-    if not without or not having:
+    fine = [n for n in works if n not in without]
+    if not without or not fine:
         return []
     path = works[without[0]].get("path")
-    message = f"{path} on {join_names(without)} has no torch{others(without, having, 'have it', 'has it')}"
-    version = str(works[having[0]].get("torch")).partition("+")[0]
+    message = f"{path} on {join_names(without)} has no torch{others(without, fine, 'have it', 'has it')}"
+    version = str(works[fine[0]].get("torch")).partition("+")[0]
     install = remote(without[0], str(path), "-m", "pip", "install", f"torch=={version}")
     remedy = f"{install}, or choose another with --python"
     return [Finding(_LABEL, "fail", message, remedy, place(without))]
 
 
 def _versions(works: Nodes) -> list[Finding]:
-    found = []
+    findings = []
     torches = {n: str(i["torch"]) for n, i in works.items() if i.get("torch")}
     pythons = {n: ".".join(str(part) for part in _minor(i)) for n, i in works.items()}
     for what, values in (("torch", torches), ("Python", pythons)):
@@ -126,5 +126,5 @@ def _versions(works: Nodes) -> list[Finding]:
         if len(groups) > 1:
             message = f"nodes have different versions of {what}: {differing(values)}"
             remedy = f"use the same {what} everywhere (--python names an interpreter)"
-            found.append(Finding(_LABEL, "warn", message, remedy, place(groups[-1])))
-    return found
+            findings.append(Finding(_LABEL, "warn", message, remedy, place(groups[-1])))
+    return findings

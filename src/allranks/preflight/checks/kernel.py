@@ -33,17 +33,17 @@ SAID = {
 
 def collect(host: Host) -> Optional[Dict[str, Any]]:
     """{"kernel": "6.8.0-45-generic", "os": "ubuntu 22.04", "libc": "glibc 2.35"}, what is known of it."""
-    found = {}
+    versions = {}
     release = host.text("/proc/sys/kernel/osrelease", 256)
     if release:
-        found["kernel"] = release[:100]
+        versions["kernel"] = release[:100]
     system = _os(host.text("/etc/os-release") or host.text("/usr/lib/os-release") or "")
     if system:
-        found["os"] = system
+        versions["os"] = system
     ran = host.run(["getconf", "GNU_LIBC_VERSION"], 2.0)
     if ran.ok and ran.out.strip():
-        found["libc"] = ran.out.strip()[:100]
-    return found or None
+        versions["libc"] = ran.out.strip()[:100]
+    return versions or None
 
 
 def _os(text: str) -> str:
@@ -58,10 +58,10 @@ def _os(text: str) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings under the check's own name."""
-    found = []
+    findings = []
     for key, (what, remedy, look) in SAID.items():
         values = {n: part(f, ID)[key] for n, f in facts_by_node.items() if part(f, ID).get(key)}
         for d in differences(what, values):
             line = remedy.format(remote(d.nodes[0], *look))
-            found.append(Finding(ID, "warn", d.message, line, place(d.nodes)))
-    return found
+            findings.append(Finding(ID, "warn", d.message, line, place(d.nodes)))
+    return findings

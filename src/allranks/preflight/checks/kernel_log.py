@@ -107,7 +107,7 @@ def collect(host: Host) -> Dict[str, Dict[str, Any]]:
     """{kind: {"count", "line", "ago"}}: the newest line of each, seconds ago (None: the log has no times)."""
     words = (host.text("/proc/uptime", 64) or "").split()
     up = float(words[0]) if words else None
-    found: Dict[str, Dict[str, Any]] = {}
+    by_kind: Dict[str, Dict[str, Any]] = {}
     for stamp, text in _lines(kernel_text(host)):
         ago = max(0.0, up - stamp) if up is not None and stamp is not None else None
         for name, pattern in COMPILED.items():
@@ -115,29 +115,29 @@ def collect(host: Host) -> Dict[str, Dict[str, Any]]:
                 continue
             if KINDS[name].days and ago is not None and ago > KINDS[name].days * DAY:
                 continue
-            one = found.setdefault(name, {"count": 0})
+            one = by_kind.setdefault(name, {"count": 0})
             one.update(count=one["count"] + 1, line=text[:300], ago=None if ago is None else round(ago))
             break
-    return {name: one for name, one in found.items() if one["count"] >= KINDS[name].least}
+    return {name: one for name, one in by_kind.items() if one["count"] >= KINDS[name].least}
 
 
 def _lines(text: str) -> List[Tuple[Optional[float], str]]:
-    found: List[Tuple[Optional[float], str]] = []
+    lines: List[Tuple[Optional[float], str]] = []
     for line in text.splitlines():
         match = STAMP.match(line)
-        found.append((float(match.group(1)), match.group(2)) if match else (None, line))
-    return found
+        lines.append((float(match.group(1)), match.group(2)) if match else (None, line))
+    return lines
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning for each kind; nodes with the same newest line (one kernel) are told together."""
-    found = []
+    findings = []
     for name, kind in KINDS.items():
         logged = {n: f[ID][name] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping) and name in f[ID]}
         for _, nodes in by_value({n: v.get("line") for n, v in logged.items()}).items():
             one = logged[nodes[0]]
             message = f"the kernel of {join_names(nodes)} logged {kind.what}{_when(kind, one)}"
-            found.append(
+            findings.append(
                 Finding(
                     kind.label,
                     "warn",
@@ -147,7 +147,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
                     (str(one["line"]),),
                 )
             )
-    return found
+    return findings
 
 
 def _remedy(kind: Kind, node: str, line: str) -> str:

@@ -67,17 +67,17 @@ def collect(host: Host) -> Dict[str, Any]:
                 runs.setdefault(run, []).append([pid, _program(host, pid)])
         elif can_tell and (parent == 1 or host.text(f"/proc/{parent}/comm", 64) == "systemd"):
             orphans.append([pid, _program(host, pid)])
-    return {"runs": {run: found[:MOST] for run, found in list(runs.items())[:MOST]}, "orphans": orphans[:MOST]}
+    return {"runs": {run: processes[:MOST] for run, processes in list(runs.items())[:MOST]}, "orphans": orphans[:MOST]}
 
 
 def _environment(host: Host, pid: int) -> Dict[str, str]:
     """Only the names that are asked for; unreadable for processes of others."""
-    found = {}
+    variables = {}
     for entry in (host.text(f"/proc/{pid}/environ", 1 << 20) or "").split("\0"):
         name, _, value = entry.partition("=")
         if name == MARK or name in RANK:
-            found[name] = value
-    return found
+            variables[name] = value
+    return variables
 
 
 def _stat(host: Host, pid: int) -> Tuple[str, int, Optional[float]]:
@@ -123,25 +123,25 @@ def _orphans_can_be_told(host: Host) -> bool:
 def _journals(host: Host, uid: object) -> Dict[str, Mapping[str, Any]]:
     """{mark: the first entry of its guard's journal}, in every directory where runs may be."""
     disk = part(host.facts, "disk").get("node_dirs") or ()
-    given = [str(host.request.get("node_dir") or ""), *(str(d.get("path") or "") for d in disk), *BASES]
-    found: Dict[str, Mapping[str, Any]] = {}
-    for base in dict.fromkeys(path for path in given if path):
+    bases = [str(host.request.get("node_dir") or ""), *(str(d.get("path") or "") for d in disk), *BASES]
+    journals: Dict[str, Mapping[str, Any]] = {}
+    for base in dict.fromkeys(path for path in bases if path):
         top = f"{base}/allranks-{uid}"
         for run in host.names(top):
             for node in host.names(f"{top}/{run}"):
                 line = (host.text(f"{top}/{run}/{node}/journal.jsonl") or "").partition("\n")[0]
                 entry = _entry(line)
                 if entry:
-                    found[f"{run}/{node}"] = entry
-    return found
+                    journals[f"{run}/{node}"] = entry
+    return journals
 
 
 def _entry(line: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(line or "null")
+        entry = json.loads(line or "null")
     except ValueError:
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return entry if isinstance(entry, Mapping) else {}
 
 
 def _lives(host: Host, journal: Optional[Mapping[str, Any]], age: Optional[float]) -> bool:
@@ -166,33 +166,33 @@ def _is_alive(host: Host, pid: int, start: int) -> bool:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """orphan-process, a warning: they may hold GPUs, memory and ports."""
-    found = []
-    looked = {n: part(f, ID) for n, f in facts_by_node.items()}
-    runs = dict.fromkeys(run for v in looked.values() for run in v.get("runs") or ())
+    findings = []
+    collected = {n: part(f, ID) for n, f in facts_by_node.items()}
+    runs = dict.fromkeys(run for v in collected.values() for run in v.get("runs") or ())
     for run in runs:
-        having = {n: v["runs"][run] for n, v in looked.items() if run in (v.get("runs") or ())}
-        nodes = list(having)
-        count = sum(map(len, having.values()))
+        by_node = {n: v["runs"][run] for n, v in collected.items() if run in (v.get("runs") or ())}
+        nodes = list(by_node)
+        count = sum(map(len, by_node.values()))
         what = "a process" if count == 1 else f"{count} processes"
         message = f"{what} of the earlier run {run} still {'runs' if count == 1 else 'run'} on {join_names(nodes)}: "
-        message += _some(having[nodes[0]])
+        message += _some(by_node[nodes[0]])
         remedy = f"allranks clean --leftovers {target(request)}"
-        found.append(Finding("orphan-process", "warn", message, remedy, place(nodes), _evidence(having)))
-    for node, v in looked.items():
+        findings.append(Finding("orphan-process", "warn", message, remedy, place(nodes), _evidence(by_node)))
+    for node, v in collected.items():
         orphans = v.get("orphans") or []
         if orphans:
             one = len(orphans) == 1
             message = f"{'a rank' if one else f'{len(orphans)} ranks'} of another launcher that is gone"
             message += f" {'runs' if one else 'run'} on {node}: {_some(orphans)}"
             remedy = remote(node, "kill", *(str(pid) for pid, _ in orphans))
-            found.append(Finding("orphan-process", "warn", message, remedy, place([node])))
-    return found
+            findings.append(Finding("orphan-process", "warn", message, remedy, place([node])))
+    return findings
 
 
-def _some(found: List[Any]) -> str:
-    shown = [f"{program} (pid {pid})" for pid, program in found[:3]]
-    return ", ".join(shown + ([f"and {len(found) - 3} more"] if len(found) > 3 else []))
+def _some(processes: List[Any]) -> str:
+    shown = [f"{program} (pid {pid})" for pid, program in processes[:3]]
+    return ", ".join(shown + ([f"and {len(processes) - 3} more"] if len(processes) > 3 else []))
 
 
-def _evidence(having: Mapping[str, List[Any]]) -> Tuple[str, ...]:
-    return tuple(f"{node}: {_some(found)}" for node, found in list(having.items())[:8])
+def _evidence(by_node: Mapping[str, List[Any]]) -> Tuple[str, ...]:
+    return tuple(f"{node}: {_some(processes)}" for node, processes in list(by_node.items())[:8])

@@ -157,44 +157,44 @@ OF_THE_LOGIN = ("stack", "core", "nofile", "memlock", "nproc")
 
 def collect(host: Host) -> Optional[Dict[str, int]]:
     """Limits and what is used of them; -1 is unlimited."""
-    found: Dict[str, int] = {}
+    limits: Dict[str, int] = {}
     for line in (host.text("/proc/self/limits") or "").splitlines():
         for columns, at in ((SOFT, 0), (HARD, 1)):
             for head, key in columns.items():
                 words = line[len(head) :].split()
                 if line.startswith(head) and len(words) > 1:
-                    found[key] = -1 if words[at] == "unlimited" else int(words[at])
+                    limits[key] = -1 if words[at] == "unlimited" else int(words[at])
     for key, path in SYSCTLS.items():
         text = host.text(f"/proc/sys/{path}", 64) or ""
         if text.isdigit():
-            found[key] = int(text)
-    found.update(_shares_of_the_kernel(host))
-    if found.get("nproc", -1) >= 0:
-        found["nproc_used"] = _tasks_of(host, int(host.facts.get("identity", {}).get("uid", -1)))
+            limits[key] = int(text)
+    limits.update(_shares_of_the_kernel(host))
+    if limits.get("nproc", -1) >= 0:
+        limits["nproc_used"] = _tasks_of(host, int(host.facts.get("identity", {}).get("uid", -1)))
     for line in (host.text("/proc/self/cgroup") or "").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if line.startswith("0::"):
-            _cgroup(host, found, "", path, (("pids", "pids.max"), ("memory", "memory.max")))
+            _cgroup(host, limits, "", path, (("pids", "pids.max"), ("memory", "memory.max")))
         if "pids" in controllers.split(","):
-            _cgroup(host, found, "/pids", path, (("pids", "pids.max"),))
+            _cgroup(host, limits, "/pids", path, (("pids", "pids.max"),))
         if "memory" in controllers.split(","):
-            _cgroup(host, found, "/memory", path, (("memory", "memory.limit_in_bytes"),))
-    return found or None
+            _cgroup(host, limits, "/memory", path, (("memory", "memory.limit_in_bytes"),))
+    return limits or None
 
 
 def _shares_of_the_kernel(host: Host) -> Dict[str, int]:
     """Open files, tasks and ports of the whole machine."""
-    found: Dict[str, int] = {}
+    shares: Dict[str, int] = {}
     files = (host.text("/proc/sys/fs/file-nr", 64) or "").split()
     if len(files) == 3:
-        found["files_used"], found["files"] = int(files[0]), min(int(files[2]), UNLIMITED)
+        shares["files_used"], shares["files"] = int(files[0]), min(int(files[2]), UNLIMITED)
     tasks = (host.text("/proc/loadavg", 128) or "").split()
     if len(tasks) > 3:
-        found["tasks"] = int(tasks[3].partition("/")[2] or 0)
+        shares["tasks"] = int(tasks[3].partition("/")[2] or 0)
     ports = (host.text("/proc/sys/net/ipv4/ip_local_port_range", 64) or "").split()
     if len(ports) == 2:
-        found["ports"] = int(ports[1]) - int(ports[0]) + 1
-    return found
+        shares["ports"] = int(ports[1]) - int(ports[0]) + 1
+    return shares
 
 
 def _tasks_of(host: Host, uid: int) -> int:
@@ -207,7 +207,7 @@ def _tasks_of(host: Host, uid: int) -> int:
     return tasks
 
 
-def _cgroup(host: Host, found: Dict[str, int], mount: str, path: str, files: Tuple[Tuple[str, str], ...]) -> None:
+def _cgroup(host: Host, limits: Dict[str, int], mount: str, path: str, files: Tuple[Tuple[str, str], ...]) -> None:
     """The smallest on the way up. In a container the path may be the host's, while the mount is our own."""
     parts = [p for p in path.split("/") if p and p != ".."]
     places = ["/".join(parts[:i]) for i in range(len(parts), -1, -1)]
@@ -217,43 +217,43 @@ def _cgroup(host: Host, found: Dict[str, int], mount: str, path: str, files: Tup
         numbers = {path: int(v) for path, v in values.items() if v.isdigit() and int(v) < UNLIMITED}
         if numbers:
             least = min(numbers, key=lambda path: numbers[path])
-            found[key] = min(numbers[least], found[key]) if found.get(key, -1) >= 0 else numbers[least]
+            limits[key] = min(numbers[least], limits[key]) if limits.get(key, -1) >= 0 else numbers[least]
             used = host.text(least.replace("pids.max", "pids.current"), 64) or ""
             if key == "pids" and used.isdigit():
-                found["pids_used"] = int(used)
+                limits["pids_used"] = int(used)
         elif any(values.values()):
-            found.setdefault(key, -1)
+            limits.setdefault(key, -1)
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Failures and warnings where a limit is too small for this run; warnings where none is, and they differ."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items()}
+    collected = {n: part(f, ID) for n, f in facts_by_node.items()}
     loads = _loads(request, facts_by_node)
-    found: List[Finding] = []
+    findings: List[Finding] = []
     for key, limit in LIMITS.items():
-        values = {n: int(v[key]) for n, v in looked.items() if isinstance(v.get(key), int)}
+        values = {n: int(v[key]) for n, v in collected.items() if isinstance(v.get(key), int)}
         values = {n: v for n, v in values.items() if _binds(key, facts_by_node[n], loads[n])}
-        used = {n: int(looked[n].get(USED.get(key, ""), 0)) for n in values}
+        used = {n: int(collected[n].get(USED.get(key, ""), 0)) for n in values}
         short = {n: v for n, v in values.items() if 0 <= v < used[n] + limit.least(loads[n])}
         tight = {n: v for n, v in values.items() if n not in short and 0 <= v < used[n] + limit.safe(loads[n])}
-        found += _findings(key, "fail", short, used, loads)
-        found += _findings(key, "warn", tight, used, loads)
+        findings += _findings(key, "fail", short, used, loads)
+        findings += _findings(key, "warn", tight, used, loads)
         if not short and not tight and key not in BY_SIZE and key not in ("nofile", "memlock", "ports"):
-            found += _different(key, limit, values)
-    return found
+            findings += _different(key, limit, values)
+    return findings
 
 
 def _loads(request: Mapping[str, Any], facts_by_node: Nodes) -> Dict[str, Load]:
     """Virtual nodes are one machine, which has all ranks."""
     ranks = Ranks(request, facts_by_node)
-    found = {}
+    loads = {}
     for node, facts in facts_by_node.items():
         gpus = int(part(facts, "gpus").get("count") or 0)
         if request.get("virtual"):
-            found[node] = Load(ranks.world, ranks.world, gpus, True)
+            loads[node] = Load(ranks.world, ranks.world, gpus, True)
         else:
-            found[node] = Load(ranks.by_node.get(node, 1), ranks.world, gpus, node == ranks.first)
-    return found
+            loads[node] = Load(ranks.by_node.get(node, 1), ranks.world, gpus, node == ranks.first)
+    return loads
 
 
 def _binds(key: str, facts: Mapping[str, Any], load: Load) -> bool:
@@ -274,7 +274,7 @@ def _findings(
     """One for the nodes that have and need the same."""
     limit = LIMITS[key]
     wanted = limit.least if status == "fail" else limit.safe
-    found = []
+    findings = []
     for (value, need), nodes in by_value({n: (v, wanted(loads[n])) for n, v in values.items()}).items():
         load = loads[nodes[0]]
         name = f"the {limit.name}" if " " in limit.name and not limit.name.startswith("the ") else limit.name
@@ -287,8 +287,8 @@ def _findings(
             message += f"this run needs {figure} there ({count_of(load.local, 'rank')} of {load.world})"
         else:
             message += f"{figure} or more is safe"
-        found.append(Finding(limit.finding, status, message, _remedy(key, nodes[0]), place(nodes)))
-    return found
+        findings.append(Finding(limit.finding, status, message, _remedy(key, nodes[0]), place(nodes)))
+    return findings
 
 
 def _different(key: str, limit: Limit, values: Mapping[str, int]) -> List[Finding]:
@@ -297,15 +297,15 @@ def _different(key: str, limit: Limit, values: Mapping[str, int]) -> List[Findin
 
     if key == "memory":  # a share of the machine's: some bytes more or less
         values = {n: v if v < 0 else v >> 30 << 30 for n, v in values.items()}
-    found = []
+    findings = []
     for d in differences(limit.name, values, show):
         remedy = _remedy(key, d.nodes[0])
         if key in SYSCTLS:
             most = max(values.values())
             low = next(n for n, v in values.items() if v != most)
             remedy = remote(low, "sudo", "sysctl", "-w", f"{limit.name}={most}")
-        found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
-    return found
+        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+    return findings
 
 
 def _remedy(key: str, node: str) -> str:

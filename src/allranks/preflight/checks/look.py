@@ -19,18 +19,18 @@ NEEDS = "clock"
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """remote-path-missing, as where a module or an environment that the prelude names is absent."""
     errors = {n: error for n, f in facts_by_node.items() for error in [part_error(f, "look")] if error}
-    found = [failed_look(nodes, error) for error, nodes in by_value(errors).items()]
+    findings = [failed_look(nodes, error) for error, nodes in by_value(errors).items()]
     remarks: Dict[str, List[str]] = {}
     for node, facts in facts_by_node.items():
         for remark in part(facts, "prelude").get("remarks") or ():
             remarks.setdefault(str(remark), []).append(node)
-    return found + [_went_on(nodes, remark) for remark, nodes in remarks.items()]
+    return findings + [_went_on(nodes, remark) for remark, nodes in remarks.items()]
 
 
 def failed_look(nodes: Sequence[str], error: str) -> Finding:
     """remote-path-missing: `error` is a sentence, and below it the last words of the prelude."""
-    sentence, _, said = redact_text(error).partition("\n")
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    sentence, _, output = redact_text(error).partition("\n")
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = f": {lines[-1][:300]}" if lines else ""
     remedy = "try the --prelude by hand in bash on the node; `|| true` behind a command lets it fail"
     message = f"{join_names(nodes)}: {sentence}{last}"

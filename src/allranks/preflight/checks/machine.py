@@ -25,17 +25,17 @@ ARM_KEYS = ("CPU implementer", "CPU part")
 
 def collect(host: Host) -> Optional[Dict[str, Any]]:
     """{"model": text, "swap": bytes in use}."""
-    found: Dict[str, Any] = {}
+    evidence: Dict[str, Any] = {}
     model = _model(host.text("/proc/cpuinfo", 16384) or "")
     if model:
-        found["model"] = model
+        evidence["model"] = model
     memory = {}
     for line in (host.text("/proc/meminfo") or "").splitlines():
         key, _, rest = line.partition(":")
         memory[key] = int((rest.split() or ["0"])[0]) * 1024
     if "SwapTotal" in memory and "SwapFree" in memory:
-        found["swap"] = memory["SwapTotal"] - memory["SwapFree"]
-    return found or None
+        evidence["swap"] = memory["SwapTotal"] - memory["SwapFree"]
+    return evidence or None
 
 
 def _model(text: str) -> str:
@@ -55,15 +55,15 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings under the check's own name."""
     counts = {n: f["cpu"] for n, f in facts_by_node.items() if isinstance(f.get("cpu"), int)}
     models = {n: part(f, ID)["model"] for n, f in facts_by_node.items() if part(f, ID).get("model")}
-    found = []
+    findings = []
     for d in differences("CPUs", counts, lambda v: str(v), "may use", "may use"):
         message = d.message.replace(" CPUs ", " ", 1).replace("; ", " CPUs; ", 1) if d.norm is not None else d.message
         remedy = f"look: {remote(d.nodes[0], 'nproc')}; {remote(d.nodes[0], 'lscpu')} (offline CPUs, a cpuset, SMT)"
-        found.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
+        findings.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
     for d in differences("processor", models):
         remedy = f"use equal machines, or expect the slowest to set the pace; {remote(d.nodes[0], 'lscpu')}"
-        found.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
-    return found + _memory(facts_by_node) + _swap(facts_by_node)
+        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+    return findings + _memory(facts_by_node) + _swap(facts_by_node)
 
 
 def _memory(facts_by_node: Nodes) -> List[Finding]:
@@ -82,15 +82,15 @@ def _memory(facts_by_node: Nodes) -> List[Finding]:
         shown = differing({n: _gigabytes(v) for n, v in totals.items()})
         look = remedy.format(remote(list(odd)[0], "free", "-h"), remote(list(odd)[0], "sudo", "dmidecode", "-t", "17"))
         return [Finding(ID, "warn", f"nodes differ in memory: {shown}", look, place(list(totals)))]
-    found = []
+    findings = []
     for node, value in odd.items():
         message = f"{node} has {_gigabytes(value)} of memory; the other {len(fine)} have {_gigabytes(norm)}"
         if len(odd) > 1:
             message = f"{node} has {_gigabytes(value)} of memory; {len(fine)} of {len(totals)} nodes have "
             message += _gigabytes(norm)
         look = remedy.format(remote(node, "free", "-h"), remote(node, "sudo", "dmidecode", "-t", "17"))
-        found.append(Finding(ID, "warn", message, look, place([node])))
-    return found
+        findings.append(Finding(ID, "warn", message, look, place([node])))
+    return findings
 
 
 def _gigabytes(value: int) -> str:
@@ -98,12 +98,12 @@ def _gigabytes(value: int) -> str:
 
 
 def _swap(facts_by_node: Nodes) -> List[Finding]:
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         used, total = int(part(facts, ID).get("swap") or 0), int(part(facts, "mem").get("total") or 0)
         if used >= MUCH_SWAP and used >= MUCH_OF_MEMORY * total:
             message = f"{node} has {size(used)} swapped out: memory ran short"
             remedy = f"end what takes the memory ({remote(node, 'top', '-b', '-n1', '-o', '%MEM')}), "
             remedy += f"then ssh {node} 'sudo swapoff -a && sudo swapon -a'"
-            found.append(Finding(ID, "warn", message, remedy, place([node])))
-    return found
+            findings.append(Finding(ID, "warn", message, remedy, place([node])))
+    return findings

@@ -37,8 +37,8 @@ sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps({"gb_s": round(n / best
 
 def collect(host: Host) -> Dict[str, Any]:
     """{"gb_s": …}: bytes copied in a second (each is read and written)."""
-    found = ask(host, PROGRAM, 20.0, anywhere=True)
-    return {"gb_s": float(found["gb_s"])}
+    answer = ask(host, PROGRAM, 20.0, anywhere=True)
+    return {"gb_s": float(answer["gb_s"])}
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
@@ -52,14 +52,14 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             speeds.pop(machines.get(machine, ""), None)
             machines[machine], speeds[node] = node, float(value)
     usual = _median(list(speeds.values()))
-    found = []
+    findings = []
     for node, speed in speeds.items():
         if speed < ODD * usual and not _is_busy(facts_by_node[node]):
             message = f"{node} copies memory at {speed:.1f} GB/s; the median of {len(speeds)} nodes is {usual:.1f} GB/s"
             look = remote(node, "sudo", "dmidecode", "-t", "memory")
             remedy = f"look for missing memory modules and throttling: {look}"
-            found.append(Finding(ID, "warn", message, remedy, place([node])))
-    return found
+            findings.append(Finding(ID, "warn", message, remedy, place([node])))
+    return findings
 
 
 def _is_busy(facts: Mapping[str, Any]) -> bool:

@@ -81,13 +81,13 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
 
 
 def _read(text: str) -> List[Line]:
-    found = []
+    lines = []
     for line in text.splitlines():
         words = line.split()
         if len(words) > 3 and not words[0].startswith("#") and words[1].startswith("/"):
             point = words[1].replace("\\040", " ").rstrip("/") or "/"
-            found.append(Line(words[0], point, words[2], tuple(words[3].split(","))))
-    return found
+            lines.append(Line(words[0], point, words[2], tuple(words[3].split(","))))
+    return lines
 
 
 def _in_container(host: Host) -> bool:
@@ -117,50 +117,50 @@ def _export(line: Line) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings: absent, read-only, different."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    absent = {n: tuple(v.get("absent") or ()) for n, v in looked.items()}
-    found = []
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    absent = {n: tuple(v.get("absent") or ()) for n, v in collected.items()}
+    findings = []
     for points, nodes in by_value({n: p for n, p in absent.items() if p}).items():
         message = (
             f"{join_names(points)} of /etc/fstab {plural(len(points), 'is', 'are')} not mounted on {join_names(nodes)}"
         )
         remedy = remote(nodes[0], "sudo", "mount", points[0] if len(points) == 1 else "-a")
-        found.append(Finding(ID, "warn", message, remedy, place(nodes)))
-    fallen = {n: tuple(v.get("read_only") or ()) for n, v in looked.items()}
+        findings.append(Finding(ID, "warn", message, remedy, place(nodes)))
+    fallen = {n: tuple(v.get("read_only") or ()) for n, v in collected.items()}
     for points, nodes in by_value({n: p for n, p in fallen.items() if p}).items():
         are = plural(len(points), "is", "are")
         message = f"{join_names(points)} on {join_names(nodes)} {are} read-only, though /etc/fstab says rw"
         look = f"ssh {nodes[0]} 'sudo dmesg -T | tail -n 200'"
         remedy = f"the kernel gave up writing after an error: {look}"
-        found.append(Finding(ID, "warn", message, remedy, place(nodes)))
-    return found + _different(looked, {(n, p) for n, points in absent.items() for p in points})
+        findings.append(Finding(ID, "warn", message, remedy, place(nodes)))
+    return findings + _different(collected, {(n, p) for n, points in absent.items() for p in points})
 
 
-def _different(looked: Nodes, told: Set[Tuple[str, str]]) -> List[Finding]:
+def _different(collected: Nodes, reported: Set[Tuple[str, str]]) -> List[Finding]:
     """Mount by mount; those that fstab already accused are left out, and the node that is the server."""
     points: Dict[str, str] = {}
-    for v in looked.values():
+    for v in collected.values():
         points.update(v.get("network") or {})
-    found = []
+    findings = []
     for point, export in points.items():
         values = {
             n: (v.get("network") or {}).get(point)
-            for n, v in looked.items()
-            if (n, point) not in told and not {point, export} & set(v.get("exports") or ())
+            for n, v in collected.items()
+            if (n, point) not in reported and not {point, export} & set(v.get("exports") or ())
         }
-        for nodes, message in _said(point, values):
+        for nodes, message in _sentences(point, values):
             remedy = f"mount it on all, or leave it out of the run; look: {remote(nodes[0], 'findmnt', point)}"
-            found.append(Finding(ID, "warn", message, remedy, place(nodes)))
-    return found[:MOST]
+            findings.append(Finding(ID, "warn", message, remedy, place(nodes)))
+    return findings[:MOST]
 
 
-def _said(point: str, values: Mapping[str, Any]) -> List[Tuple[List[str], str]]:
+def _sentences(point: str, values: Mapping[str, Any]) -> List[Tuple[List[str], str]]:
     parted = split(values)
     if parted is None:
         return []
     if not parted.fine:
         return [(d.nodes, d.message) for d in differences(f"mount {point}", values)]
-    found = []
+    sentences = []
     for value, nodes in parted.odd.items():
         if value is None:
             message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no mount {point}"
@@ -171,5 +171,5 @@ def _said(point: str, values: Mapping[str, Any]) -> List[Tuple[List[str], str]]:
         else:
             message = f"{join_names(nodes)} {plural(len(nodes), 'mounts', 'mount')} {value} at {point}"
             message += others(nodes, parted.fine, f"mount {parted.norm}", f"mounts {parted.norm}")
-        found.append((nodes, message))
-    return found
+        sentences.append((nodes, message))
+    return sentences

@@ -27,8 +27,8 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     hangs = blame(pairs, lambda pair, r: r.get("bulk") is False and not is_lossy(pairs, pair))
     hung = {pair for item in hangs for pair in item.pairs}
     smaller = blame(pairs, lambda pair, r: pair not in hung and _is_smaller(r) and not is_lossy(pairs, pair))
-    found = [_hangs(item, pairs, facts_by_node) for item in hangs]
-    return found + [_smaller(item, pairs, facts_by_node) for item in smaller]
+    findings = [_hangs(item, pairs, facts_by_node) for item in hangs]
+    return findings + [_smaller(item, pairs, facts_by_node) for item in smaller]
 
 
 def _is_smaller(result: Mapping[str, Any]) -> bool:
@@ -59,11 +59,11 @@ def _smaller(item: Blame, pairs: Tried, facts: Nodes) -> Finding:
 
 def _lower(item: Blame, pairs: Tried, facts: Nodes, size: int) -> str:
     """On the node at fault, or the first of a link; with the interface it uses where that is known."""
-    mine = next((r.get("local_address") for (a, _), r in pairs.items() if a == item.node), None)
-    having = [
+    local_address = next((r.get("local_address") for (a, _), r in pairs.items() if a == item.node), None)
+    interfaces = [
         str(i["name"])
         for i in facts[item.node].get("interfaces") or ()
-        if any(a["address"] == mine for a in i.get("addresses") or ())
+        if any(a["address"] == local_address for a in i.get("addresses") or ())
     ]
-    line = remote(item.node, "sudo", "ip", "link", "set", "dev", (having or ["IFACE"])[0], "mtu", str(size))
+    line = remote(item.node, "sudo", "ip", "link", "set", "dev", (interfaces or ["IFACE"])[0], "mtu", str(size))
     return f"let ICMP 'fragmentation needed' through, or use one MTU everywhere: {line}"

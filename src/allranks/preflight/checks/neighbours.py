@@ -25,7 +25,7 @@ GROUP = "network"
 LEVEL = "quick"
 BETWEEN_MACHINES = True
 LIMIT = "/proc/sys/net/ipv4/neigh/default/gc_thresh3"
-SEEN = "/proc/net/stat/arp_cache"
+STATISTICS = "/proc/net/stat/arp_cache"
 NEARLY = 0.8  # of the limit: other neighbours (storage, gateways, services) come and go
 
 
@@ -34,10 +34,10 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
     limit = host.text(LIMIT, 32) or ""
     if not limit.isdigit():
         return None
-    return {"limit": int(limit), **_seen(host.text(SEEN) or "")}
+    return {"limit": int(limit), **_statistics(host.text(STATISTICS) or "")}
 
 
-def _seen(text: str) -> Dict[str, int]:
+def _statistics(text: str) -> Dict[str, int]:
     """Of the statistics: entries are the same on every line, overflows are each CPU's own."""
     head, *rows = [line.split() for line in text.splitlines()[:4097]] or [[]]
     if not rows or "entries" not in head or "table_fulls" not in head:
@@ -48,31 +48,31 @@ def _seen(text: str) -> Dict[str, int]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """mtu-or-packet-loss: a failure where the nodes alone are too many, a warning where it has overflowed."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID).get("limit")}
+    tables = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID).get("limit")}
     needs = _shared(facts_by_node)
-    small = [n for n, v in looked.items() if needs[n] > v["limit"]]
-    tight = [n for n, v in looked.items() if n not in small and _overflows(v, needs[n])]
-    found = []
+    small = [n for n, v in tables.items() if needs[n] > v["limit"]]
+    tight = [n for n, v in tables.items() if n not in small and _overflows(v, needs[n])]
+    findings = []
     if small:
         most = max(needs[n] for n in small)
         share = plural(len(small), "shares", "share")
         message = f"{join_names(small)} {share} networks with {most:,} addresses of the other nodes"
-        message += f", and the kernel keeps {looked[small[0]]['limit']:,} neighbours at most: packets will be lost"
-        found.append(Finding("mtu-or-packet-loss", "fail", message, _remedy(small[0], most), place(small)))
+        message += f", and the kernel keeps {tables[small[0]]['limit']:,} neighbours at most: packets will be lost"
+        findings.append(Finding("mtu-or-packet-loss", "fail", message, _remedy(small[0], most), place(small)))
     if tight:
-        one = looked[tight[0]]
+        one = tables[tight[0]]
         message = (
             f"the kernel's table of neighbours on {join_names(tight)} has overflowed {one['full']:,} times since boot"
         )
         message += f" ({one['entries']:,} of {one['limit']:,} in use): packets were dropped"
         remedy = _remedy(tight[0], max(one["entries"], needs[tight[0]]))
-        found.append(Finding("mtu-or-packet-loss", "warn", message, remedy, place(tight)))
-    return found
+        findings.append(Finding("mtu-or-packet-loss", "warn", message, remedy, place(tight)))
+    return findings
 
 
-def _overflows(seen: Mapping[str, int], need: int) -> bool:
+def _overflows(table: Mapping[str, int], need: int) -> bool:
     """It has, and would again: the limit has not been raised since."""
-    return bool(seen.get("full")) and max(need, seen.get("entries", 0)) >= NEARLY * seen["limit"]
+    return bool(table.get("full")) and max(need, table.get("entries", 0)) >= NEARLY * table["limit"]
 
 
 def _remedy(node: str, need: int) -> str:
@@ -85,19 +85,22 @@ def _remedy(node: str, need: int) -> str:
 def _addresses(facts: Mapping[str, Any]) -> Dict[Address, Network]:
     """IPv4 addresses of a node with their networks."""
     items = facts.get("interfaces")
-    found = {}
+    networks = {}
     for item in items if isinstance(items, list) else ():
         for one in item.get("addresses") or ():
             if one.get("family") == 4 and one.get("scope") == "global":
                 network = ipaddress.IPv4Network(f"{one['address']}/{one['prefix']}", strict=False)
-                found[ipaddress.IPv4Address(one["address"])] = network
-    return found
+                networks[ipaddress.IPv4Address(one["address"])] = network
+    return networks
 
 
 def _shared(facts_by_node: Nodes) -> Dict[str, int]:
     """How many addresses of other nodes lie on each node's own networks."""
-    own = {node: _addresses(facts) for node, facts in facts_by_node.items()}
-    known = {address for found in own.values() for address in found}
-    networks = {network for found in own.values() for network in found.values()}
-    there = {network: {a for a in known if a in network} for network in networks}
-    return {n: sum(len(there[network] - found.keys()) for network in set(found.values())) for n, found in own.items()}
+    by_node = {node: _addresses(facts) for node, facts in facts_by_node.items()}
+    everywhere = {address for addresses in by_node.values() for address in addresses}
+    networks = {network for addresses in by_node.values() for network in addresses.values()}
+    there = {network: {a for a in everywhere if a in network} for network in networks}
+    return {
+        n: sum(len(there[network] - addresses.keys()) for network in set(addresses.values()))
+        for n, addresses in by_node.items()
+    }

@@ -25,7 +25,7 @@ VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ci
 
 def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
     """{"eth0": {"mtu": 9000, "speed": Mb/s, "duplex": "full", "state": "up", "device": true}}."""
-    found = {}
+    interfaces = {}
     for path in host.glob("/sys/class/net/*")[:256]:
         name = path.rpartition("/")[2]
         mtu = host.text(f"{path}/mtu", 32) or ""
@@ -37,24 +37,24 @@ def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
             one["speed"] = int(speed)
         for key, file in (("duplex", "duplex"), ("state", "operstate")):
             one[key] = host.text(f"{path}/{file}", 32) or ""
-        found[name] = one
-    return dict(list(found.items())[:64]) or None
+        interfaces[name] = one
+    return dict(list(interfaces.items())[:64]) or None
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    found = []
-    for name in dict.fromkeys(name for v in looked.values() for name in v):
-        having = {n: v[name] for n, v in looked.items() if name in v}
-        up = {n: v for n, v in having.items() if v.get("state") in ("up", "unknown")}
-        found += _speed(name, up) + _mtu(name, up) + _half(name, up) + _down(name, having)
-    return found
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    findings = []
+    for name in dict.fromkeys(name for v in collected.values() for name in v):
+        by_node = {n: v[name] for n, v in collected.items() if name in v}
+        up = {n: v for n, v in by_node.items() if v.get("state") in ("up", "unknown")}
+        findings += _speed(name, up) + _mtu(name, up) + _half(name, up) + _down(name, by_node)
+    return findings
 
 
 def _speed(name: str, up: Nodes) -> List[Finding]:
     speeds = {n: v["speed"] for n, v in up.items() if v.get("speed") and v.get("device")}
-    found = []
+    findings = []
     for d in differences(f"speed of {name}", speeds, _rate):
         message = d.message
         if d.norm is not None:
@@ -62,8 +62,8 @@ def _speed(name: str, up: Nodes) -> List[Finding]:
             fine = [n for n in speeds if speeds[n] == d.norm]
             message += others(d.nodes, fine, f"run at {_rate(d.norm)}", f"runs at {_rate(d.norm)}")
         remedy = f"see cable, transceiver and switch port: {remote(d.nodes[0], 'ethtool', name)}"
-        found.append(Finding(ID, "warn", message, remedy, place(d.nodes, interface=name)))
-    return found
+        findings.append(Finding(ID, "warn", message, remedy, place(d.nodes, interface=name)))
+    return findings
 
 
 def _rate(megabits: Any) -> str:
@@ -72,7 +72,7 @@ def _rate(megabits: Any) -> str:
 
 def _mtu(name: str, up: Nodes) -> List[Finding]:
     mtus = {n: v["mtu"] for n, v in up.items()}
-    found = []
+    findings = []
     for d in differences(f"MTU of {name}", mtus):
         message = d.message
         if d.norm is not None:
@@ -82,8 +82,8 @@ def _mtu(name: str, up: Nodes) -> List[Finding]:
         node = next(n for n in d.nodes if mtus[n] != wanted)
         line = remote(node, "sudo", "ip", "link", "set", "dev", name, "mtu", str(wanted))
         remedy = f"use one MTU everywhere: {line}"
-        found.append(Finding("mtu-or-packet-loss", "warn", message, remedy, place(d.nodes, interface=name)))
-    return found
+        findings.append(Finding("mtu-or-packet-loss", "warn", message, remedy, place(d.nodes, interface=name)))
+    return findings
 
 
 def _half(name: str, up: Nodes) -> List[Finding]:
@@ -95,14 +95,14 @@ def _half(name: str, up: Nodes) -> List[Finding]:
     return [Finding(ID, "warn", message, remedy, place(nodes, interface=name))]
 
 
-def _down(name: str, having: Nodes) -> List[Finding]:
+def _down(name: str, by_node: Nodes) -> List[Finding]:
     """A device that is down here and up on most nodes."""
-    states = {n: v["state"] for n, v in having.items() if v.get("device") and v.get("state") in ("up", "down")}
-    found = []
+    states = {n: v["state"] for n, v in by_node.items() if v.get("device") and v.get("state") in ("up", "down")}
+    findings = []
     for d in differences(f"state of {name}", states):
         if d.norm == "up":
             message = f"{name} on {join_names(d.nodes)} is down"
             message += others(d.nodes, [n for n in states if states[n] == "up"], "have it up", "has it up")
             remedy = f"see its cable and configuration: {remote(d.nodes[0], 'ip', 'link', 'show', name)}"
-            found.append(Finding("node-network-down", "warn", message, remedy, place(d.nodes, interface=name)))
-    return found
+            findings.append(Finding("node-network-down", "warn", message, remedy, place(d.nodes, interface=name)))
+    return findings

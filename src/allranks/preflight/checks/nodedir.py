@@ -17,12 +17,12 @@ FEW_INODES = 100
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     """permission-denied where no place can be written, disk-full where the first that can has no room."""
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         disk = part(facts, "disk")
         if disk:
-            found += _judge_node(node, disk)
-    return found
+            findings += _judge_node(node, disk)
+    return findings
 
 
 def _judge_node(node: str, disk: Mapping[str, Any]) -> list[Finding]:

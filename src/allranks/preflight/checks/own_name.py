@@ -24,19 +24,19 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     """name-resolution and hostname-resolves-to-loopback, as warnings."""
     if len(facts_by_node) < 2:
         return []
-    looked = {n: f.get("own_name") or {} for n, f in facts_by_node.items()}
-    unknown = [n for n, o in looked.items() if o and not o.get("addresses")]
-    loops = [n for n, o in looked.items() if _all_loopback(o.get("addresses") or ())]
-    found = []
+    names = {n: f.get("own_name") or {} for n, f in facts_by_node.items()}
+    unknown = [n for n, o in names.items() if o and not o.get("addresses")]
+    loops = [n for n, o in names.items() if _all_loopback(o.get("addresses") or ())]
+    findings = []
     if unknown:
         message = f"{join_names(unknown)} can't resolve {plural(len(unknown), 'its', 'their')} own name"
-        evidence = tuple(f"{n}: {facts_by_node[n].get('hostname')}: {looked[n].get('error')}" for n in unknown)
-        found.append(_finding("name-resolution", message, unknown, facts_by_node, evidence))
+        evidence = tuple(f"{n}: {facts_by_node[n].get('hostname')}: {names[n].get('error')}" for n in unknown)
+        findings.append(_finding("name-resolution", message, unknown, facts_by_node, evidence))
     if loops:
-        address = looked[loops[0]]["addresses"][0]
+        address = names[loops[0]]["addresses"][0]
         message = f"the own name of {join_names(loops)} resolves to {address}, which nobody else can reach"
-        found.append(_finding("hostname-resolves-to-loopback", message, loops, facts_by_node, ()))
-    return found
+        findings.append(_finding("hostname-resolves-to-loopback", message, loops, facts_by_node, ()))
+    return findings
 
 
 def _all_loopback(addresses: Sequence[str]) -> bool:

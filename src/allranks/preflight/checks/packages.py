@@ -59,27 +59,27 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     """{name: version} of those that are installed; None where the command is no Python program."""
     if "path" not in part(host.facts, "interpreter"):
         return None
-    found: Dict[str, str] = {}
+    installed: Dict[str, str] = {}
     for name, version in versions(host, NAMES, SECONDS - 5).items():
         family = _CUDA.match(name)
-        found[family.group(1) if family else name] = f"{version} (cu{family.group(2)})" if family else str(version)
-    return found
+        installed[family.group(1) if family else name] = f"{version} (cu{family.group(2)})" if family else str(version)
+    return installed
 
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings, one for each set of odd nodes. A launcher that is needed and absent is the affair of `interpreter`."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
-    found: List[Finding] = []
+    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    findings: List[Finding] = []
     parted: Dict[Tuple[Tuple[str, ...], bool], List[Tuple[str, Difference]]] = {}
     for package in NAMES_SHOWN:
-        for odd in differences(package, {n: v.get(package) for n, v in looked.items()}):
+        for odd in differences(package, {n: v.get(package) for n, v in collected.items()}):
             if odd.value is None and package in part(facts_by_node[odd.nodes[0]], "interpreter").get("lacks", ()):
                 continue
             alone = odd.value is None and odd.norm is None  # no majority
             parted.setdefault((tuple(odd.nodes), alone), []).append((package, odd))
     for (nodes, alone), odds in parted.items():
-        found.append(_finding(facts_by_node, list(nodes), alone, odds))
-    return found
+        findings.append(_finding(facts_by_node, list(nodes), alone, odds))
+    return findings
 
 
 NAMES_SHOWN = tuple(dict.fromkeys(_CUDA.sub(r"\1", name) for name in NAMES))

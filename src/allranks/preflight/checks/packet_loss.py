@@ -24,14 +24,14 @@ MUCH = 0.1
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """mtu-or-packet-loss; `unknown` where UDP does not pass at all while TCP does."""
     pairs = tried(facts_by_node)
-    found = [_lossy(item, pairs) for item in blame(pairs, lambda pair, r: _loses(r))]
+    findings = [_lossy(item, pairs) for item in blame(pairs, lambda pair, r: _loses(r))]
     silent = [p for p, r in pairs.items() if r.get("ok") and r.get("sent") and not r.get("arrived")]
     if silent:
         nodes = list(dict.fromkeys(node for pair in silent for node in pair))
         a, b = silent[0]
         message = f"UDP does not pass on {len(silent)} of {len(pairs)} ways (such as {a} to {b}): loss was not measured"
-        found.append(Finding(ID, "unknown", message, "", place(nodes)))
-    return found
+        findings.append(Finding(ID, "unknown", message, "", place(nodes)))
+    return findings
 
 
 def _loses(result: Mapping[str, Any]) -> bool:

@@ -37,16 +37,16 @@ LANE = {
 
 def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
     """{"mlx5_0": {"pci", "width", "most", "speed": "16.0 GT/s PCIe", "rate": Gb/s of its fastest port}}."""
-    found: Dict[str, Dict[str, Any]] = {}
-    seen = set()
+    adapters: Dict[str, Dict[str, Any]] = {}
+    addresses = set()
     for path in [*host.glob("/sys/class/infiniband/*")[:64], *host.glob("/sys/class/net/*")[:256]]:
         pci = (host.link(f"{path}/device") or "").rpartition("/")[2]
         width, most = (host.text(f"{path}/device/{f}_link_width", 16) or "" for f in ("current", "max"))
-        if pci in seen or not (width.isdigit() and most.isdigit() and 0 < int(width) <= 32 and int(most) <= 32):
+        if pci in addresses or not (width.isdigit() and most.isdigit() and 0 < int(width) <= 32 and int(most) <= 32):
             continue  # virtual functions show 0, unknown widths 63 or 255
-        seen.add(pci)
+        addresses.add(pci)
         speed = host.text(f"{path}/device/current_link_speed", 32) or ""
-        found[path.rpartition("/")[2]] = {
+        adapters[path.rpartition("/")[2]] = {
             "pci": pci,
             "width": int(width),
             "most": int(most),
@@ -54,7 +54,7 @@ def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
             "rate": _rate(host, path),
             "max_speed": host.text(f"{path}/device/max_link_speed", 32) or "",
         }
-    return found or None
+    return adapters or None
 
 
 def _rate(host: Host, path: str) -> float:
@@ -71,24 +71,24 @@ def _rate(host: Host, path: str) -> float:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings: other than most nodes; narrower than the adapter and too slow for its port."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
-    found = []
-    for name in dict.fromkeys(name for v in looked.values() for name in v):
-        having = {n: v[name] for n, v in looked.items() if name in v}
-        links = {n: _link(v) for n, v in having.items()}
+    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    findings = []
+    for name in dict.fromkeys(name for v in collected.values() for name in v):
+        by_node = {n: v[name] for n, v in collected.items() if name in v}
+        links = {n: _link(v) for n, v in by_node.items()}
         for d in differences(f"PCIe link of {name}", links):
-            worse = [n for n in d.nodes if _is_degraded(having[n])]
-            if not worse or (d.norm is not None and _capacity(having[worse[0]]) >= _usual(having, links)):
+            worse = [n for n in d.nodes if _is_degraded(by_node[n])]
+            if not worse or (d.norm is not None and _capacity(by_node[worse[0]]) >= _usual(by_node, links)):
                 continue
             message = d.message
             if d.norm is not None:
                 fine = [n for n in links if links[n] == d.norm]
                 message = f"{name} on {join_names(d.nodes)} has a PCIe link of {d.value}"
                 message += others(d.nodes, fine, f"have {d.norm}", f"has {d.norm}")
-            found.append(_finding(name, d.nodes, message, having, worse[0]))
-        told = {node for f in found if f.where.interface == name for node in (f.where.nodes or (f.where.node,))}
-        found += _narrow(name, {n: v for n, v in having.items() if n not in told})
-    return found
+            findings.append(_finding(name, d.nodes, message, by_node, worse[0]))
+        reported = {node for f in findings if f.where.interface == name for node in (f.where.nodes or (f.where.node,))}
+        findings += _narrow(name, {n: v for n, v in by_node.items() if n not in reported})
+    return findings
 
 
 def _link(one: Mapping[str, Any]) -> str:
@@ -106,26 +106,26 @@ def _is_degraded(one: Mapping[str, Any]) -> bool:
     return bool(less) and not 0 < AMPLE * float(one.get("rate") or 0) <= _capacity(one)
 
 
-def _usual(having: Nodes, links: Mapping[str, str]) -> float:
+def _usual(by_node: Nodes, links: Mapping[str, str]) -> float:
     """Of the nodes that are most."""
-    return _capacity(having[next(iter(by_value(links).values()))[0]])
+    return _capacity(by_node[next(iter(by_value(links).values()))[0]])
 
 
-def _narrow(name: str, having: Nodes) -> List[Finding]:
+def _narrow(name: str, by_node: Nodes) -> List[Finding]:
     """Whatever the others have."""
-    slow = [n for n, v in having.items() if v["width"] < v["most"] and 0 < _capacity(v) < float(v.get("rate") or 0)]
+    slow = [n for n, v in by_node.items() if v["width"] < v["most"] and 0 < _capacity(v) < float(v.get("rate") or 0)]
     if not slow:
         return []
-    one = having[slow[0]]
+    one = by_node[slow[0]]
     message = f"{name} on {join_names(slow)} has {one['width']} of {one['most']} PCIe lanes: {_capacity(one):.0f} Gb/s"
     message += f" for a port of {one['rate']:g} Gb/s"
-    return [_finding(name, slow, message, having, slow[0])]
+    return [_finding(name, slow, message, by_node, slow[0])]
 
 
-def _finding(name: str, nodes: List[str], message: str, having: Nodes, worst: str) -> Finding:
-    look = remote(worst, "sudo", "lspci", "-vv", "-s", str(having[worst]["pci"]))
+def _finding(name: str, nodes: List[str], message: str, by_node: Nodes, worst: str) -> Finding:
+    look = remote(worst, "sudo", "lspci", "-vv", "-s", str(by_node[worst]["pci"]))
     remedy = f"reseat the card, see the riser and the slot's setting in the firmware: {look}"
     evidence = tuple(
-        f"{n}: {v['pci']} width {v['width']} of {v['most']}, {v.get('speed')}" for n, v in list(having.items())[:4]
+        f"{n}: {v['pci']} width {v['width']} of {v['most']}, {v.get('speed')}" for n, v in list(by_node.items())[:4]
     )
     return Finding(ID, "warn", message, remedy, place(nodes, interface=name), evidence)

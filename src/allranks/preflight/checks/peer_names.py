@@ -27,34 +27,38 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         for name, answer in (facts.get(ID) or {}).items():
             if name not in (facts.get("hostname"), node):
                 views.setdefault(name, {})[node] = answer
-    found = []
+    findings = []
     for name, by_node in views.items():
-        found += _judge_name(name, by_node)
-    return found
+        findings += _judge_name(name, by_node)
+    return findings
 
 
 def _judge_name(name: str, by_node: Mapping[str, Any]) -> List[Finding]:
     groups: Dict[Tuple[str, ...], List[str]] = {}
     for node, answer in by_node.items():
         groups.setdefault(tuple(answer) if isinstance(answer, list) else (), []).append(node)
-    known = {addresses: nodes for addresses, nodes in groups.items() if addresses}
-    if not known or len(groups) < 2:
+    resolved = {addresses: nodes for addresses, nodes in groups.items() if addresses}
+    if not resolved or len(groups) < 2:
         return []  # nobody knows it (an alias of ssh's), or all agree
-    most = max(known, key=lambda a: len(known[a]))
-    if 2 * len(known[most]) <= len(by_node) and len(known) > 1:
-        seen = "; ".join(f"{', '.join(a)} on {join_names(n)}" for a, n in known.items())
-        message = f"the name {name} leads to different addresses: {seen}"
-        where = place([node for nodes in known.values() for node in nodes])
+    most = max(resolved, key=lambda a: len(resolved[a]))
+    if 2 * len(resolved[most]) <= len(by_node) and len(resolved) > 1:
+        answers = "; ".join(f"{', '.join(a)} on {join_names(n)}" for a, n in resolved.items())
+        message = f"the name {name} leads to different addresses: {answers}"
+        where = place([node for nodes in resolved.values() for node in nodes])
         return [Finding("name-resolution", "warn", message, _remedy(name, [], "ADDRESS"), where)]
-    found = []
+    findings = []
     for addresses, nodes in groups.items():
         if addresses != most:
             says = f"{plural(len(nodes), 'resolves', 'resolve')} {name} to {', '.join(addresses)}"
             says = says if addresses else f"can't resolve {name}"
-            other = f"the other {len(known[most])} resolve" if len(known[most]) > 1 else f"{known[most][0]} resolves"
+            other = (
+                f"the other {len(resolved[most])} resolve"
+                if len(resolved[most]) > 1
+                else f"{resolved[most][0]} resolves"
+            )
             message = f"{join_names(nodes)} {says}; {other} it to {', '.join(most)}"
-            found.append(Finding("name-resolution", "warn", message, _remedy(name, nodes, most[0]), place(nodes)))
-    return found
+            findings.append(Finding("name-resolution", "warn", message, _remedy(name, nodes, most[0]), place(nodes)))
+    return findings
 
 
 def _remedy(name: str, nodes: List[str], address: str) -> str:

@@ -23,7 +23,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     Where the connection stood and no word came, the network is not at fault: the peer was too busy to say.
     """
     pairs = tried(facts_by_node)
-    found = [_mute(pair, r) for pair, r in pairs.items() if _is_mute(r) and not is_lossy(pairs, pair)]
+    findings = [_mute(pair, r) for pair, r in pairs.items() if _is_mute(r) and not is_lossy(pairs, pair)]
     for item in blame(pairs, lambda pair, r: not r.get("ok") and not _is_mute(r) and not is_lossy(pairs, pair)):
         result = pairs[item.pairs[0]]
         blocked, why = _cause(item, result, pairs, facts_by_node)
@@ -31,8 +31,8 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         evidence = tuple(_evidence(pair, pairs[pair]) for pair in item.pairs[:6])
         remedy = _remedy(item, facts_by_node, pairs) if blocked else _look_at(item, pairs)
         cause = "port-blocked" if blocked else ID
-        found.append(Finding(cause, "fail", message, remedy, item.where(), evidence))
-    return found
+        findings.append(Finding(cause, "fail", message, remedy, item.where(), evidence))
+    return findings
 
 
 def _is_mute(result: Mapping[str, Any]) -> bool:
@@ -88,14 +88,14 @@ def _remedy(item: Blame, facts: Nodes, pairs: Tried) -> str:
     return f"{line}; NCCL and Gloo take any high port, so the master port alone is not enough"
 
 
-def _source(mine: Mapping[str, Any], pairs: Tried, node: str) -> str:
+def _source(facts: Mapping[str, Any], pairs: Tried, node: str) -> str:
     """The subnet of the node that wants in, else its address as its peers know it."""
-    known = next((r.get("address") for (_, to), r in pairs.items() if to == node), None)
-    for interface in mine.get("interfaces") or ():
+    address_of_node = next((r.get("address") for (_, to), r in pairs.items() if to == node), None)
+    for interface in facts.get("interfaces") or ():
         for address in interface.get("addresses") or ():
-            if address["address"] == known:
-                return str(ipaddress.ip_network(f"{known}/{address['prefix']}", strict=False))
-    return str(known or "")
+            if address["address"] == address_of_node:
+                return str(ipaddress.ip_network(f"{address_of_node}/{address['prefix']}", strict=False))
+    return str(address_of_node or "")
 
 
 def _look_at(item: Blame, pairs: Tried) -> str:

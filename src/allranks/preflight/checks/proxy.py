@@ -27,10 +27,10 @@ def collect(host: Host) -> Optional[List[str]]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning, also where only some nodes have them."""
-    having = {n: ", ".join(f.get(ID) or ()) for n, f in facts_by_node.items() if f.get(ID)}
-    found = []
-    for variables, nodes in by_value(having).items():
+    variables_of = {n: ", ".join(f.get(ID) or ()) for n, f in facts_by_node.items() if f.get(ID)}
+    findings = []
+    for variables, nodes in by_value(variables_of).items():
         message = f"{join_names(nodes)}: {variables} set: a program that fetches over HTTP or gRPC goes through a proxy"
         remedy = "if nodes speak to each other that way: --env no_proxy=" + ",".join(facts_by_node) + ", or unset them"
-        found.append(Finding("proxy-env", "warn", message, remedy, place(nodes)))
-    return found
+        findings.append(Finding("proxy-env", "warn", message, remedy, place(nodes)))
+    return findings

@@ -26,23 +26,23 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     text = host.text("/proc/net/route")
     if text is None:
         return None
-    found: List[Dict[str, Any]] = []
+    routes: List[Dict[str, Any]] = []
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == words[7] == "00000000" and int(words[3], 16) & RTF_UP:
             gateway = _address(words[2]) if words[2] != "00000000" else ""
-            found.append({"interface": words[0], "gateway": gateway, "metric": int(words[6]), "version": 4})
-    return (found + _version_6(host.text("/proc/net/ipv6_route", 1 << 20) or ""))[:32]
+            routes.append({"interface": words[0], "gateway": gateway, "metric": int(words[6]), "version": 4})
+    return (routes + _version_6(host.text("/proc/net/ipv6_route", 1 << 20) or ""))[:32]
 
 
 def _version_6(text: str) -> List[Dict[str, Any]]:
-    found = []
+    routes = []
     for line in text.splitlines():
         words = line.split()
         flags = int(words[8], 16) if len(words) > 9 else RTF_REJECT
         if words[:2] == ["0" * 32, "00"] and flags & RTF_UP and not flags & RTF_REJECT and words[9] != "lo":
-            found.append({"interface": words[9], "gateway": "", "metric": int(words[5], 16), "version": 6})
-    return found
+            routes.append({"interface": words[9], "gateway": "", "metric": int(words[5], 16), "version": 6})
+    return routes
 
 
 def _address(word: str) -> str:
@@ -52,14 +52,14 @@ def _address(word: str) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """wrong-interface, a warning, where the best metric is shared by several interfaces."""
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         for version in (4, 6):
             routes = [r for r in facts.get(ID) or () if r["version"] == version]
             best = [r for r in routes if r["metric"] == min(x["metric"] for x in routes)]
             if len({r["interface"] for r in best}) > 1:
-                found.append(_ambiguous(node, version, best))
-    return found
+                findings.append(_ambiguous(node, version, best))
+    return findings
 
 
 def _ambiguous(node: str, version: int, routes: List[Dict[str, Any]]) -> Finding:

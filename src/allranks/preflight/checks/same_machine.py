@@ -18,7 +18,7 @@ BETWEEN_MACHINES = True
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     """duplicate-gpu where the machine has GPUs; a warning where ranks only share its cores."""
     first: dict[tuple[Any, ...], str] = {}
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         identity = part(facts, "identity")
         key = tuple(identity.get(k) for k in ("boot_id", "netns", "pidns"))
@@ -32,7 +32,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
         if gpus:
             message += f": two nodes would use its {count_of(gpus, 'GPU')}"
         remedy = f"remove {node} from the list, or use --local 2 to try two nodes on one machine"
-        found.append(
+        findings.append(
             Finding(
                 "duplicate-gpu" if gpus else ID,
                 "fail" if gpus else "warn",
@@ -41,4 +41,4 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
                 Where(node=node, peer=first[key]),
             )
         )
-    return found
+    return findings

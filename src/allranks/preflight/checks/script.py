@@ -17,28 +17,28 @@ LEVEL = "quick"
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     """remote-path-missing for a script or program that is absent, permission-denied for an unreadable one."""
-    looked = {n: part(f, "script") for n, f in facts_by_node.items() if _can_judge(f)}
-    absent = [n for n, s in looked.items() if s.get("exists") is False]
-    fine = [n for n in looked if n not in absent]
+    scripts = {n: part(f, "script") for n, f in facts_by_node.items() if _can_judge(f)}
+    absent = [n for n, s in scripts.items() if s.get("exists") is False]
+    fine = [n for n in scripts if n not in absent]
     # Inside a container or another wrapper the path may well exist.
     status: Status = "warn" if request.get("wrap") else "fail"
-    found = []
+    findings = []
     if absent:
-        script = looked[absent[0]]
+        script = scripts[absent[0]]
         what = str(script.get("path") or script.get("name"))
         message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {what}"
         if script.get("kind") == "program" and "/" not in str(script.get("name")):
             message += " on PATH"
         message += others(absent, fine, "have it", "has it")
         remedy = _remedy(script, absent, fine)
-        found.append(Finding("remote-path-missing", status, message, remedy, place(absent)))
-    closed = [n for n in fine if looked[n].get("readable") is False]
+        findings.append(Finding("remote-path-missing", status, message, remedy, place(absent)))
+    closed = [n for n in fine if scripts[n].get("readable") is False]
     if closed:
-        path = str(looked[closed[0]].get("path"))
+        path = str(scripts[closed[0]].get("path"))
         message = f"{path} can't be read by your user on {join_names(closed)}"
         remedy = remote(closed[0], "ls", "-l", path)
-        found.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
-    return found
+        findings.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
+    return findings
 
 
 def _can_judge(facts: Mapping[str, Any]) -> bool:

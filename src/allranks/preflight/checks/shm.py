@@ -24,9 +24,9 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
         needed = SMALL_WITH_GPUS if part(facts, "gpus").get("count") else SMALL
         if shm and int(shm.get("bytes") or 0) <= needed and int(shm.get("bytes") or 0) >= 0:
             small[node] = int(shm.get("bytes") or 0)
-    found = []
+    findings = []
     for value, nodes in by_value(small).items():
         message = f"/dev/shm on {join_names(nodes)} has {size(value)}; NCCL and data-loader workers share it"
         remedy = "in a container: --shm-size=16g or --ipc=host; else: sudo mount -o remount,size=50% /dev/shm"
-        found.append(Finding("shm-too-small", "warn", message, remedy, place(nodes)))
-    return found
+        findings.append(Finding("shm-too-small", "warn", message, remedy, place(nodes)))
+    return findings

@@ -24,16 +24,16 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     if mig:
         return [_mig(request, mig)]
     wanted = {n: _wanted(request, n, len(counts)) for n in counts}
-    found = _too_few(request, counts, wanted)
-    if not found and request.get("nproc") is None and not request.get("virtual"):
-        found = _unequal(request, counts)
-    return found
+    findings = _too_few(request, counts, wanted)
+    if not findings and request.get("nproc") is None and not request.get("virtual"):
+        findings = _unequal(request, counts)
+    return findings
 
 
 def _is_cpu_only(facts: Mapping[str, Any]) -> bool:
     """A torch without CUDA and HIP (torch/version.py) uses no GPU."""
-    found = part(facts, "interpreter")
-    return bool(found.get("torch")) and not found.get("cuda") and not found.get("hip")
+    interpreter = part(facts, "interpreter")
+    return bool(interpreter.get("torch")) and not interpreter.get("cuda") and not interpreter.get("hip")
 
 
 def _wanted(request: Mapping[str, Any], node: str, nodes: int) -> int:

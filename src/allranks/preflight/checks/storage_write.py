@@ -44,7 +44,7 @@ REASONS = (
 
 def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     """For each directory {"what", "path", "seconds"} or {"what", "path", "why"}."""
-    found = []
+    results = []
     for what, path in _wanted(host):
         ran = host.run(["sh", "-c", SCRIPT, "sh", path], LIMIT)
         one: Dict[str, Any] = {"what": what, "path": path}
@@ -55,20 +55,20 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
             raise CouldNotLook(ran.err)
         else:
             one["why"] = f"no answer within {LIMIT:g} s" if ran.code is None else _first(ran.err)
-        found.append(one)
-    return found or None
+        results.append(one)
+    return results or None
 
 
 def _wanted(host: Host) -> List[Tuple[str, str]]:
-    found = []
+    places = []
     workdir = part(host.facts, "workdir")
     if workdir.get("cwd_ok"):  # else the check `workdir` speaks
-        found.append(("the working directory", str(workdir["path"])))
+        places.append(("the working directory", str(workdir["path"])))
     for key, what in SEVERAL:
         path = str(host.request.get(key) or "")
-        if path.startswith("/") and path not in [p for _, p in found]:
-            found.append((what, path))
-    return found
+        if path.startswith("/") and path not in [p for _, p in places]:
+            places.append((what, path))
+    return places
 
 
 def _first(text: str) -> str:
@@ -79,30 +79,30 @@ def _first(text: str) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A failure for the output directory, a warning for the working directory (the program may not write there)."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), list)}
-    found = []
-    for key in dict.fromkeys((str(one["what"]), str(one["path"])) for ones in looked.values() for one in ones):
-        mine = {n: one for n, ones in looked.items() for one in ones if (one["what"], one["path"]) == key}
-        found += _refused(request, key, mine) + _slow(key, mine)
-    return found
+    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), list)}
+    findings = []
+    for key in dict.fromkeys((str(one["what"]), str(one["path"])) for ones in collected.values() for one in ones):
+        results = {n: one for n, ones in collected.items() for one in ones if (one["what"], one["path"]) == key}
+        findings += _refused(request, key, results) + _slow(key, results)
+    return findings
 
 
-def _refused(request: Mapping[str, Any], key: Tuple[str, str], mine: Nodes) -> List[Finding]:
+def _refused(request: Mapping[str, Any], key: Tuple[str, str], results: Nodes) -> List[Finding]:
     what, path = key
-    reasons = {n: _reason(str(v["why"])) for n, v in mine.items() if "why" in v}
-    found = []
+    reasons = {n: _reason(str(v["why"])) for n, v in results.items() if "why" in v}
+    findings = []
     for (label, reason), nodes in by_value(reasons).items():
         may_be_meant = what == "the working directory" and label == "permission-denied"
-        if may_be_meant and len(nodes) == len(mine) and request.get("output_dir"):
+        if may_be_meant and len(nodes) == len(results) and request.get("output_dir"):
             continue  # code that is mounted read-only everywhere, and another place to write
         status: Status = "fail" if what == "the output directory" else "warn"
         message = f"{what} {path} on {join_names(nodes)} can't be written: {reason}"
         look = ("df", "-h", path) if label == "disk-full" else ("ls", "-ld", path)
         remedy = f"look: {remote(nodes[0], *look)}"
         remedy += "; or write elsewhere with --output-dir" if what != "the runs directory" else ""
-        evidence = tuple(f"{n}: {mine[n]['why']}" for n in nodes[:4])
-        found.append(Finding(label, status, message, remedy, place(nodes), evidence))
-    return found
+        evidence = tuple(f"{n}: {results[n]['why']}" for n in nodes[:4])
+        findings.append(Finding(label, status, message, remedy, place(nodes), evidence))
+    return findings
 
 
 def _reason(why: str) -> Tuple[str, str]:
@@ -112,8 +112,8 @@ def _reason(why: str) -> Tuple[str, str]:
     return ID, why
 
 
-def _slow(key: Tuple[str, str], mine: Nodes) -> List[Finding]:
-    slow = {n: int(v["seconds"]) for n, v in mine.items() if int(v.get("seconds") or 0) >= SLOW}
+def _slow(key: Tuple[str, str], results: Nodes) -> List[Finding]:
+    slow = {n: int(v["seconds"]) for n, v in results.items() if int(v.get("seconds") or 0) >= SLOW}
     if not slow:
         return []
     nodes = list(slow)

@@ -59,27 +59,27 @@ def collect(host: Host) -> List[Dict[str, Any]]:
     if not first or not host.run(["sleep", "1"], 5.0).ok:
         return []
     again = _asleep(host) or {}
-    found = []
+    stuck = []
     for pid, before in first.items():
         if again.get(pid) != before:
             continue
         waits = host.text(f"/proc/{pid}/wchan", 128) or ""
         waits = "" if waits == "0" else waits
         if not any(word in waits for word in HARMLESS) and not _is_frozen(host, pid):
-            found.append({"pid": pid, "name": before[0], "waits": waits})
-    return found[:MOST]
+            stuck.append({"pid": pid, "name": before[0], "waits": waits})
+    return stuck[:MOST]
 
 
 def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, str, str]]]:
     """Name, start and context switches of each user process in state D; None without any process."""
-    found: Dict[int, Tuple[str, str, str]] = {}
+    asleep: Dict[int, Tuple[str, str, str]] = {}
     pids = [name for name in host.names("/proc") if name.isdigit()]
     for pid in pids:
         head, _, rest = (host.text(f"/proc/{pid}/stat", 4096) or "").rpartition(")")
         words = rest.split()
         if len(words) > 19 and words[0] == "D" and not int(words[6]) & KERNEL_THREAD:
-            found[int(pid)] = (head.partition("(")[2][:40], words[19], _switches(host, pid))
-    return found if pids else None
+            asleep[int(pid)] = (head.partition("(")[2][:40], words[19], _switches(host, pid))
+    return asleep if pids else None
 
 
 def _is_frozen(host: Host, pid: int) -> bool:
@@ -99,20 +99,22 @@ def _switches(host: Host, pid: str) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """A warning for each node and what its processes wait for."""
-    found = []
+    findings = []
     for node, facts in facts_by_node.items():
         processes = facts.get(ID) or []
         groups = by_value({str(p["pid"]): _waits_for(str(p.get("waits") or "")) for p in processes})
         for what, pids in groups.items():
-            mine = [p for p in processes if str(p["pid"]) in pids]
-            some = join_names([f"{p['name']} (pid {p['pid']})" for p in mine])
-            message = f"{count_of(len(mine), 'process') if len(mine) == 1 else f'{len(mine)} processes'} on {node}"
-            message += f" {'hangs' if len(mine) == 1 else 'hang'} in the kernel{what}: {some}"
+            hanging = [p for p in processes if str(p["pid"]) in pids]
+            some = join_names([f"{p['name']} (pid {p['pid']})" for p in hanging])
+            message = (
+                f"{count_of(len(hanging), 'process') if len(hanging) == 1 else f'{len(hanging)} processes'} on {node}"
+            )
+            message += f" {'hangs' if len(hanging) == 1 else 'hang'} in the kernel{what}: {some}"
             remedy = f"{remote(node, 'sudo', 'cat', '/proc/' + pids[0] + '/stack')} shows where; "
             remedy += "kill does not end it: bring back what it waits for, or reboot the node"
-            evidence = tuple(f"{p['name']} {p['pid']} D {p.get('waits') or '?'}" for p in mine[:8])
-            found.append(Finding(ID, "warn", message, remedy, place([node]), evidence))
-    return found
+            evidence = tuple(f"{p['name']} {p['pid']} D {p.get('waits') or '?'}" for p in hanging[:8])
+            findings.append(Finding(ID, "warn", message, remedy, place([node]), evidence))
+    return findings
 
 
 def _waits_for(function: str) -> str:

@@ -47,17 +47,17 @@ def _platform(interpreter: Mapping[str, Any]) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """nccl-version-mismatch, and a build that differs or can't use the node's GPUs."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
-    platforms = {n: str(v.get("platform")) for n, v in looked.items()}
-    return _platforms(facts_by_node, platforms) + _blind(facts_by_node, platforms) + _nccl(facts_by_node, looked)
+    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    platforms = {n: str(v.get("platform")) for n, v in collected.items()}
+    return _platforms(facts_by_node, platforms) + _blind(facts_by_node, platforms) + _nccl(facts_by_node, collected)
 
 
 def _platforms(facts_by_node: Nodes, platforms: Mapping[str, str]) -> List[Finding]:
-    found = []
+    findings = []
     for odd in differences("torch build", platforms):
         useless = odd.value == CPU and any(_gpus(facts_by_node[n]) for n in odd.nodes)
         status: Status = "fail" if useless else "warn"
-        found.append(
+        findings.append(
             Finding(
                 _LABEL,
                 status,
@@ -67,30 +67,30 @@ def _platforms(facts_by_node: Nodes, platforms: Mapping[str, str]) -> List[Findi
                 _versions(facts_by_node, odd.nodes),
             )
         )
-    return found
+    return findings
 
 
 def _blind(facts_by_node: Nodes, platforms: Mapping[str, str]) -> List[Finding]:
     """All have a build without CUDA, and GPUs."""
     if set(platforms.values()) != {CPU}:
         return []
-    having = [n for n in platforms if _gpus(facts_by_node[n])]
-    if not having:
+    nodes = [n for n in platforms if _gpus(facts_by_node[n])]
+    if not nodes:
         return []
-    count = count_of(_gpus(facts_by_node[having[0]]), "GPU")
-    message = f"torch on {join_names(having)} is built for the CPU only and can't use the {count} of {having[0]}"
+    count = count_of(_gpus(facts_by_node[nodes[0]]), "GPU")
+    message = f"torch on {join_names(nodes)} is built for the CPU only and can't use the {count} of {nodes[0]}"
     remedy = "install torch with CUDA or ROCm (https://pytorch.org/get-started/locally), or name it with --python"
-    return [Finding(_LABEL, "warn", message, remedy, place(having), _versions(facts_by_node, having))]
+    return [Finding(_LABEL, "warn", message, remedy, place(nodes), _versions(facts_by_node, nodes))]
 
 
-def _nccl(facts_by_node: Nodes, looked: Nodes) -> List[Finding]:
-    versions = {n: str(v["nccl"]) for n, v in looked.items() if v.get("nccl")}
-    found = []
+def _nccl(facts_by_node: Nodes, collected: Nodes) -> List[Finding]:
+    versions = {n: str(v["nccl"]) for n, v in collected.items() if v.get("nccl")}
+    findings = []
     for odd in differences("NCCL", versions):
         message = f"{odd.message}; NCCL connects equal versions only"
         remedy = _install(facts_by_node, odd.nodes[0], None)
-        found.append(Finding("nccl-version-mismatch", "fail", message, remedy, place(odd.nodes)))
-    return found
+        findings.append(Finding("nccl-version-mismatch", "fail", message, remedy, place(odd.nodes)))
+    return findings
 
 
 def _gpus(facts: Mapping[str, Any]) -> int:

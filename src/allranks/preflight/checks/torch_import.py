@@ -55,8 +55,8 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     ran = host.python(f"FIRST = {_first(host.facts)!r}\n{PROGRAM}", LIMIT)
     for line in ran.out.splitlines():
         if line.startswith(ANSWER):
-            found: Dict[str, Any] = json.loads(line[len(ANSWER) :])
-            return found
+            answer: Dict[str, Any] = json.loads(line[len(ANSWER) :])
+            return answer
     if ran.code is None and "no answer" in ran.err:
         return {"late": LIMIT}
     if ran.code is None:
@@ -77,32 +77,31 @@ def _first(facts: Mapping[str, Any]) -> List[str]:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Failures: no import, no torch.distributed, no CUDA where there is a GPU. A warning: slow."""
-    looked = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
-    works = {n: v for n, v in looked.items() if "seconds" in v}
-    found = _failed(facts_by_node, looked, list(works)) + _late(facts_by_node, looked)
-    return found + _distributed(works) + _backends(works) + _gpus(facts_by_node, works) + _slow(works)
+    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    works = {n: v for n, v in collected.items() if "seconds" in v}
+    findings = _failed(facts_by_node, collected, list(works)) + _late(facts_by_node, collected)
+    return findings + _distributed(works) + _backends(works) + _gpus(facts_by_node, works) + _slow(works)
 
 
-def _failed(facts_by_node: Nodes, looked: Nodes, fine: List[str]) -> List[Finding]:
-    failed = {n: str(v["failed"]) for n, v in looked.items() if "failed" in v}
-    found = []
+def _failed(facts_by_node: Nodes, collected: Nodes, fine: List[str]) -> List[Finding]:
+    failed = {n: str(v["failed"]) for n, v in collected.items() if "failed" in v}
+    findings = []
     for error, nodes in by_value(failed).items():
         message = f"import torch fails on {join_names(nodes)}: {error}"
         if fine:
             message += f"; it works on {join_names(fine)}" if len(fine) < 3 else f"; it works on the other {len(fine)}"
         label = "missing-module" if error.startswith("ModuleNotFoundError") else _LABEL
-        lines = tuple(str(line) for line in looked[nodes[0]].get("lines") or ())
-        found.append(Finding(label, "fail", message, _import(facts_by_node, nodes[0]), place(nodes), lines))
-    return found
+        lines = tuple(str(line) for line in collected[nodes[0]].get("lines") or ())
+        findings.append(Finding(label, "fail", message, _import(facts_by_node, nodes[0]), place(nodes), lines))
+    return findings
 
 
-def _late(facts_by_node: Nodes, looked: Nodes) -> List[Finding]:
-    late = [n for n, v in looked.items() if "late" in v]
+def _late(facts_by_node: Nodes, collected: Nodes) -> List[Finding]:
+    late = [n for n, v in collected.items() if "late" in v]
     if not late:
         return []
-    message = (
-        f"import torch on {join_names(late)} did not end within {looked[late[0]]['late']:g} s: a file system may hang"
-    )
+    limit = collected[late[0]]["late"]
+    message = f"import torch on {join_names(late)} did not end within {limit:g} s: a file system may hang"
     return [Finding(ID, "warn", message, _import(facts_by_node, late[0]), place(late))]
 
 
@@ -117,21 +116,21 @@ def _distributed(works: Nodes) -> List[Finding]:
 
 def _backends(works: Nodes) -> List[Finding]:
     """Only gloo and nccl: MPI and UCC are asked for by name, and rarely."""
-    found = []
+    findings = []
     for backend in ("gloo", "nccl"):
-        looked = {n: backend in (v.get("backends") or ()) for n, v in works.items() if v.get("distributed")}
-        without = [n for n, there in looked.items() if not there]
-        having = [n for n in looked if n not in without]
-        if without and having:
-            status: Status = "fail" if len(having) > len(without) else "warn"
-            message = f"torch on {join_names(without)} has no {backend}{others(without, having, 'have it', 'has it')}"
+        has_it = {n: backend in (v.get("backends") or ()) for n, v in works.items() if v.get("distributed")}
+        without = [n for n, there in has_it.items() if not there]
+        fine = [n for n in has_it if n not in without]
+        if without and fine:
+            status: Status = "fail" if len(fine) > len(without) else "warn"
+            message = f"torch on {join_names(without)} has no {backend}{others(without, fine, 'have it', 'has it')}"
             remedy = "install the same torch on every node, or name another interpreter with --python"
-            found.append(Finding(_LABEL, status, message, remedy, place(without), _where(works, without)))
-    return found
+            findings.append(Finding(_LABEL, status, message, remedy, place(without), _where(works, without)))
+    return findings
 
 
 def _gpus(facts_by_node: Nodes, works: Nodes) -> List[Finding]:
-    found = []
+    findings = []
     counts = {n: int(part(facts_by_node[n], "gpus").get("count") or 0) for n in works}
     blind = {n: str(v.get("warning") or "") for n, v in works.items() if v.get("cuda") is False and counts[n]}
     for warning, nodes in by_value(blind).items():
@@ -139,13 +138,13 @@ def _gpus(facts_by_node: Nodes, works: Nodes) -> List[Finding]:
         message = f"torch can't use the {count_of(counts[nodes[0]], 'GPU')} of {join_names(nodes)}"
         message += f": {_short(warning)}" if warning else ""
         remedy = f"look: {remote(nodes[0], 'nvidia-smi')}"
-        found.append(Finding(label, "fail", message, remedy, place(nodes), (warning,) if warning else ()))
+        findings.append(Finding(label, "fail", message, remedy, place(nodes), (warning,) if warning else ()))
     fewer = {n: int(v["gpus"]) for n, v in works.items() if v.get("cuda") and int(v["gpus"]) < counts[n]}
     for count, nodes in by_value(fewer).items():
         message = f"torch on {join_names(nodes)} finds {count_of(count, 'GPU')} of {counts[nodes[0]]}"
         remedy = f"look: {remote(nodes[0], 'nvidia-smi', '-L')}"
-        found.append(Finding("cuda-device-unavailable", "warn", message, remedy, place(nodes)))
-    return found
+        findings.append(Finding("cuda-device-unavailable", "warn", message, remedy, place(nodes)))
+    return findings
 
 
 def _short(warning: str) -> str:

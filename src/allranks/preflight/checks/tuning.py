@@ -47,7 +47,7 @@ SAID = {
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
     """What the node shows of each."""
-    found = {
+    values = {
         "governor": _governors(host),
         "driver": host.text(f"{CPUS}/cpu0/cpufreq/scaling_driver", 64) or "",
         "clock": host.text(CLOCK, 64) or "",
@@ -57,8 +57,8 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     line = host.text("/proc/cmdline")
     if line:
         words = (w for w in line.split() if w.partition("=")[0] in ("iommu", "intel_iommu", "amd_iommu"))
-        found["iommu"] = " ".join(sorted(words))[:100] or "default"
-    return {k: v for k, v in found.items() if v} or None
+        values["iommu"] = " ".join(sorted(words))[:100] or "default"
+    return {k: v for k, v in values.items() if v} or None
 
 
 def _governors(host: Host) -> str:
@@ -69,23 +69,23 @@ def _governors(host: Host) -> str:
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     """Warnings: slow where all agree, and what differs."""
-    looked = {n: part(f, ID) for n, f in facts_by_node.items()}
-    found = _slow_clock(looked) + _powersave(looked)
-    told = {node for f in found for node in (f.where.nodes or (f.where.node,))}
+    collected = {n: part(f, ID) for n, f in facts_by_node.items()}
+    findings = _slow_clock(collected) + _powersave(collected)
+    reported = {node for f in findings for node in (f.where.nodes or (f.where.node,))}
     for key, (what, remedy, wanted) in SAID.items():
-        values = {n: v[key] for n, v in looked.items() if v.get(key)}
+        values = {n: v[key] for n, v in collected.items() if v.get(key)}
         for d in differences(what, values):
-            if key in ("governor", "clock") and set(d.nodes) <= told:
+            if key in ("governor", "clock") and set(d.nodes) <= reported:
                 continue
             norm = wanted if d.norm is None or " and " in d.norm else d.norm
             line = remedy.format(node=d.nodes[0], norm=norm)
-            found.append(Finding(ID, "warn", d.message, line, place(d.nodes)))
-    return found
+            findings.append(Finding(ID, "warn", d.message, line, place(d.nodes)))
+    return findings
 
 
-def _slow_clock(looked: Nodes) -> List[Finding]:
-    slow = {n: v["clock"] for n, v in looked.items() if v.get("clock") and v["clock"] not in FAST_CLOCKS}
-    found = []
+def _slow_clock(collected: Nodes) -> List[Finding]:
+    slow = {n: v["clock"] for n, v in collected.items() if v.get("clock") and v["clock"] not in FAST_CLOCKS}
+    findings = []
     for clock, nodes in by_value(slow).items():
         message = (
             f"{join_names(nodes)} {plural(len(nodes), 'reads', 'read')} the time from {clock}, a slow clock source:"
@@ -93,16 +93,16 @@ def _slow_clock(looked: Nodes) -> List[Finding]:
         message += " every timestamp costs a system call"
         look = f"ssh {nodes[0]} 'sudo dmesg | grep -i -e tsc -e clocksource'"
         remedy = f"see why the TSC was given up: {look}"
-        found.append(Finding(ID, "warn", message, remedy, place(nodes)))
-    return found
+        findings.append(Finding(ID, "warn", message, remedy, place(nodes)))
+    return findings
 
 
-def _powersave(looked: Nodes) -> List[Finding]:
+def _powersave(collected: Nodes) -> List[Finding]:
     """Under other drivers it holds the lowest frequency."""
-    slow = [n for n, v in looked.items() if v.get("governor") == "powersave" and v.get("driver") not in OWN_GOVERNOR]
+    slow = [n for n, v in collected.items() if v.get("governor") == "powersave" and v.get("driver") not in OWN_GOVERNOR]
     if not slow:
         return []
-    driver = looked[slow[0]].get("driver") or "its driver"
+    driver = collected[slow[0]].get("driver") or "its driver"
     message = f"the CPUs of {join_names(slow)} stay at their lowest frequency (governor powersave with {driver})"
     remedy = remote(slow[0], "sudo", "cpupower", "frequency-set", "-g", "performance")
     return [Finding(ID, "warn", message, remedy, place(slow))]

@@ -17,22 +17,22 @@ LEVEL = "quick"
 
 def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     """remote-path-missing where it is absent, permission-denied where it can't be entered."""
-    looked = {n: part(f, "workdir") for n, f in facts_by_node.items() if part(f, "workdir")}
-    absent = [n for n, w in looked.items() if not w.get("exists")]
-    closed = [n for n, w in looked.items() if w.get("exists") and not w.get("cwd_ok")]
-    fine = [n for n in looked if n not in absent and n not in closed]
-    found = []
+    workdirs = {n: part(f, "workdir") for n, f in facts_by_node.items() if part(f, "workdir")}
+    absent = [n for n, w in workdirs.items() if not w.get("exists")]
+    closed = [n for n, w in workdirs.items() if w.get("exists") and not w.get("cwd_ok")]
+    fine = [n for n in workdirs if n not in absent and n not in closed]
+    findings = []
     if absent:
-        path = str(looked[absent[0]].get("path"))
+        path = str(workdirs[absent[0]].get("path"))
         message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no directory {path}"
         message += others(absent, fine, "have it", "has it")
-        found.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine), place(absent)))
+        findings.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine), place(absent)))
     if closed:
-        path = str(looked[closed[0]].get("path"))
+        path = str(workdirs[closed[0]].get("path"))
         message = f"{path} can't be entered by your user on {join_names(closed)}"
         remedy = remote(closed[0], "ls", "-ld", path)
-        found.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
-    return found
+        findings.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
+    return findings
 
 
 def copy_remedy(path: str, absent: list[str], fine: list[str]) -> str:
