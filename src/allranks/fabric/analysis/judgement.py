@@ -161,8 +161,10 @@ def _settled(first: Pass, retested: Mapping[Cell, State], bad_again: Mapping[Cel
     does. What only a control of the re-test shows was no suspicion.
     """
     cells = {**first.cells, **retested}
-    bad = {cell: bad_again.get(cell, signs) for cell, signs in first.bad.items()
-           if cell in bad_again or cell not in retested}  # fmt: skip
+    bad = {}
+    for cell, signs in first.bad.items():
+        if cell in bad_again or cell not in retested:
+            bad[cell] = bad_again.get(cell, signs)
     while True:
         both = _blame(cells, bad)
         refuted = {

@@ -282,11 +282,11 @@ class Listener:
         self.port: int = self.sock.getsockname()[1]
 
     def accept(
-        self, peer: str, greeting: bytes, deadline: float, limit: float, has_given_up: Callable[[], bool]
+        self, peer: str, greeting: bytes, deadline: float, limit: float, peer_failed: Callable[[], bool]
     ) -> TcpWire:
         """Give the expected peer's connection, close others' (a scanner's, a late one's).
 
-        `has_given_up` tells whether the peer has reported that it can't connect.
+        `peer_failed` tells whether the peer has reported that it can't connect.
         """
         while True:
             left = deadline - time.monotonic()
@@ -296,7 +296,7 @@ class Listener:
             try:
                 sock, _ = self.sock.accept()
             except TIMED_OUT:
-                if has_given_up():
+                if peer_failed():
                     raise DeadLink(f"{peer} could not connect") from None
                 continue
             # One that says nothing must not hold up the expected one.
@@ -309,13 +309,13 @@ class Listener:
 
 
 def connect(
-    own_address: str, address: str, port: int, peer: str, greeting: bytes, deadline: float, limit: float
+    source_address: str, address: str, port: int, peer: str, greeting: bytes, deadline: float, limit: float
 ) -> TcpWire:
     """Connect from this node's address to the peer's listener; raise DeadLink where that fails."""
     sock = socket.socket(_family(address), socket.SOCK_STREAM)
     try:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
-        sock.bind((own_address, 0))
+        sock.bind((source_address, 0))
         sock.connect((address, port))
         wire = TcpWire(sock, peer, deadline, limit)
         wire.greet(greeting)
