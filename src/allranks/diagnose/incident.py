@@ -143,7 +143,8 @@ class Incident:
         if where.rank is None:
             return where
         ended = next((e.pid for e in self.exits if e.rank == where.rank), None)
-        pid, gpu = self.pids.get(where.rank, ended), self.gpus.get(where.rank)
+        pid = self.pids.get(where.rank, ended)
+        gpu = self.gpus.get(where.rank)
         return replace(where, pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
 
     @property

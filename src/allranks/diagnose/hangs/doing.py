@@ -91,43 +91,59 @@ class Doing:
         return (self.call, self.at.file if self.at else "", self.at.line if self.at else 0)
 
 
-def read_look(rank: int, found: Mapping[str, Any]) -> Look:
+def read_look(rank: int, answer: Mapping[str, Any]) -> Look:
     """From what a node tells of a rank; absent parts are unknown."""
-    text, error, state, wchan, file = (str(found.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
-    cpu, counted, recorder = float(found.get("cpu") or 0.0), found.get("counted") or {}, found.get("recorder") or {}
-    ready, moved = float(found.get("ready") or 0.0), int(found.get("io") or 0)
-    syscall, library, ended = (str(found.get(k) or "") for k in ("syscall", "library", "moved"))
+    text, error, state, wchan, file = (str(answer.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
+    cpu = float(answer.get("cpu") or 0.0)
+    counted = answer.get("counted") or {}
+    recorder = answer.get("recorder") or {}
+    ready = float(answer.get("ready") or 0.0)
+    moved = int(answer.get("io") or 0)
+    syscall, library, ended = (str(answer.get(k) or "") for k in ("syscall", "library", "moved"))
     return Look(
-        rank, text, error, state, cpu, wchan, file, counted, recorder, ready, moved, bool(found.get("silent")), syscall,
-        library, ended,
-    )  # fmt: skip
+        rank,
+        text,
+        error,
+        state,
+        cpu,
+        wchan,
+        file,
+        counted,
+        recorder,
+        ready,
+        moved,
+        bool(answer.get("silent")),
+        syscall,
+        library,
+        ended,
+    )
 
 
 def doing(before: Look, after: Look, seconds: float) -> Doing:
     """From two looks some seconds apart."""
     stack = main_stack(after.text)
-    own = next((f for f in stack if not any(part in f.file for part in LIBRARY)), stack[0] if stack else None)
+    of_program = next((f for f in stack if not any(part in f.file for part in LIBRARY)), stack[0] if stack else None)
     if after.state in ("T", "t"):
-        return Doing(Kind.STOPPED, at=own, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
+        return Doing(Kind.STOPPED, at=of_program, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
     if after.state in ("Z", "X"):
         return Doing(Kind.GONE, stack=stack)
     call = _collective(stack)
     if call:
         kind = Kind.STARTING if call in STARTING else Kind.WAITING
-        return Doing(kind, call, own, stack=stack)
+        return Doing(kind, call, of_program, stack=stack)
     why = _why(after)
     if before.io and after.io - before.io >= MOVES:
-        return Doing(Kind.BUSY, at=own, why="it reads or writes", stack=stack)
+        return Doing(Kind.BUSY, at=of_program, why="it reads or writes", stack=stack)
     if after.state == "D":
-        return Doing(Kind.BLOCKED, at=own, why=why or "in an uninterruptible wait of the kernel", stack=stack)
+        return Doing(Kind.BLOCKED, at=of_program, why=why or "in an uninterruptible wait of the kernel", stack=stack)
     native = _native(after) if after.silent else ""
     if seconds > 0 and (after.cpu - before.cpu + after.ready - before.ready) / seconds >= BUSY:
-        return Doing(Kind.BUSY, at=own, why=native or "it uses its CPU", stack=stack)
+        return Doing(Kind.BUSY, at=of_program, why=native or "it uses its CPU", stack=stack)
     if native:
-        return Doing(Kind.ELSEWHERE, at=own, why=native, stack=stack)
+        return Doing(Kind.ELSEWHERE, at=of_program, why=native, stack=stack)
     if not stack:
         return Doing(Kind.UNKNOWN, why=after.error or why, stack=stack)
-    return Doing(Kind.ELSEWHERE, at=own, why=why, stack=stack)
+    return Doing(Kind.ELSEWHERE, at=of_program, why=why, stack=stack)
 
 
 def _collective(stack: Stack) -> str:

@@ -41,10 +41,16 @@ def apply(incident: Incident) -> Candidate | None:
     nodes = list(dict.fromkeys(f.node for f in faults if (f.id, f.message) == (first.id, first.message)))
     reading = _read(incident, first, name_nodes(nodes))
     return Candidate(
-        ID, reading.cause, reading.strength, reading.message, reading.confidence, first.t or None,
-        reading.remedy.format(node=first.node), _where(reading, nodes),
+        ID,
+        reading.cause,
+        reading.strength,
+        reading.message,
+        reading.confidence,
+        first.t or None,
+        reading.remedy.format(node=first.node),
+        _where(reading, nodes),
         tuple(one_line(f"{f.node}: {f.id}: {f.message}") for f in faults[:3]),
-    )  # fmt: skip
+    )
 
 
 def _where(reading: _Reading, nodes: list[str]) -> Where:

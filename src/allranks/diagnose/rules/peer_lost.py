@@ -38,10 +38,28 @@ def _said(failure: Failure) -> str:
     return summary(last.text or last.type, 200)
 
 
-def _candidate(incident: Incident, first: Failure, cause: str, message: str, confidence: float, remedy: str,
-               culprits: frozenset[int] = frozenset(), where: Where | None = None) -> Candidate:  # fmt: skip
-    return Candidate(ID, cause, Strength.SYMPTOM, message, confidence, first.t, remedy,
-                     where or place_of(incident, culprits), (_said(first),), culprits)  # fmt: skip
+def _candidate(
+    incident: Incident,
+    first: Failure,
+    cause: str,
+    message: str,
+    confidence: float,
+    remedy: str,
+    culprits: frozenset[int] = frozenset(),
+    where: Where | None = None,
+) -> Candidate:
+    return Candidate(
+        ID,
+        cause,
+        Strength.SYMPTOM,
+        message,
+        confidence,
+        first.t,
+        remedy,
+        where or place_of(incident, culprits),
+        (_said(first),),
+        culprits,
+    )
 
 
 def _gone(incident: Incident, first: Failure) -> Candidate:
@@ -69,18 +87,22 @@ def _mesh(incident: Incident, first: Failure) -> Candidate:
     node = _peer(incident, first)
     message = f"{name_ranks(incident, [first.rank])} could not connect to {node or 'its peers'}: {_said(first)}"
     where = Where(node=first.exit.node or None, peer=node)
-    seen = next((f for f in incident.findings if f.id == "wrong-interface" and f.where.node == first.exit.node), None)
-    if seen is None:
+    finding = next(
+        (f for f in incident.findings if f.id == "wrong-interface" and f.where.node == first.exit.node), None
+    )
+    if finding is None:
         return _candidate(incident, first, "wrong-interface", message, 0.5, "", where=where)
-    where = replace(where, interface=seen.where.interface)
-    return _candidate(incident, first, "wrong-interface", f"{seen.message}; {message}", 0.9, seen.remedy, where=where)
+    where = replace(where, interface=finding.where.interface)
+    return _candidate(
+        incident, first, "wrong-interface", f"{finding.message}; {message}", 0.9, finding.remedy, where=where
+    )
 
 
 def _peer(incident: Incident, first: Failure) -> str | None:
     """The node that the complaint names by its address."""
     words = [first.exit.tail] if first.raised is None else [link.text for link in first.raised.links]
-    found = [a or b for text in words for a, b in PEER.findall(text)]
-    named = [n for n in (incident.addresses.get(k, k) for k in found) if n in incident.ranks_by_node]
+    addresses = [a or b for text in words for a, b in PEER.findall(text)]
+    named = [n for n in (incident.addresses.get(k, k) for k in addresses) if n in incident.ranks_by_node]
     return named[0] if named else None
 
 
@@ -95,18 +117,27 @@ def _done(incident: Incident, first: Failure, done: frozenset[int], early: froze
 
 def _waited(incident: Incident, first: Failure) -> Candidate:
     """In the rendezvous a rank or the master is missing; in a collective only the stacks can tell."""
-    said, who = _said(first), name_ranks(incident, [first.rank])
+    complaint = _said(first)
+    who = name_ranks(incident, [first.rank])
     absent = missing_ranks(incident)
     rendezvous = first.rank not in incident.initialised
     if rendezvous and absent:
-        message = f"{name_ranks(incident, absent)} never entered init_process_group, and {who} gave up waiting: {said}"
+        message = (
+            f"{name_ranks(incident, absent)} never entered init_process_group, and {who} gave up waiting: {complaint}"
+        )
         return _candidate(incident, first, "rendezvous-timeout", message, 0.8, "", absent)
-    if "client socket has" in said:
-        message = f"{who} could not connect to the master's store: {said}"
+    if "client socket has" in complaint:
+        message = f"{who} could not connect to the master's store: {complaint}"
         master = incident.master if incident.master in incident.ranks_by_node else None
         return _candidate(incident, first, "master-unreachable", message, 0.6, "", where=Where(node=master))
-    if re.search(r"clients joined|wait timeout after|DistStoreError", said):
-        message = f"{who} waited in vain for the other ranks: {said}"
+    if re.search(r"clients joined|wait timeout after|DistStoreError", complaint):
+        message = f"{who} waited in vain for the other ranks: {complaint}"
         return _candidate(incident, first, "rendezvous-timeout", message, 0.6, "")
-    return _candidate(incident, first, "unknown", f"{who} waited in a collective for a peer that did not come: {said}",
-                      0.4, COLLECT)  # fmt: skip
+    return _candidate(
+        incident,
+        first,
+        "unknown",
+        f"{who} waited in a collective for a peer that did not come: {complaint}",
+        0.4,
+        COLLECT,
+    )

@@ -16,18 +16,25 @@ SOURCE = "wait(2) status; oom_kill of /proc/vmstat (mm/oom_kill.c counts each pr
 
 def apply(incident: Incident) -> Candidate | None:
     """The first rank that was killed from outside."""
-    found = failures(incident)
-    group = first_of(found, "killed", incident, Role.ROOT) or first_of(found, "killed", incident, Role.UNEXPLAINED)
+    failed = failures(incident)
+    group = first_of(failed, "killed", incident, Role.ROOT) or first_of(failed, "killed", incident, Role.UNEXPLAINED)
     if group is None:
         return None
     first = group.first
     oom = first.signal == KILL and incident.oom_kills(first.exit.node) > 0
     cause, confidence = ("host-out-of-memory", 0.85) if oom else ("rank-killed", 0.7)
     return Candidate(
-        ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK, _message(incident, group, oom),
-        confidence, first.t, _remedy(incident, first.exit, oom), group.where(),
-        _evidence(incident, group), culprits=group.ranks,
-    )  # fmt: skip
+        ID,
+        cause,
+        Strength.ROOT if first.role is Role.ROOT else Strength.WEAK,
+        _message(incident, group, oom),
+        confidence,
+        first.t,
+        _remedy(incident, first.exit, oom),
+        group.where(),
+        _evidence(incident, group),
+        culprits=group.ranks,
+    )
 
 
 def _remedy(incident: Incident, end: ExitRecord, oom: bool) -> str:
