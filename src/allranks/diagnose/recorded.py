@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allranks.findings import Finding
+from allranks.protocol.codec import decode
 
 from .hangs.attribute import Hang
 from .incident import ExitRecord, Fault, Incident, Left, LostNode, Pause
@@ -47,7 +48,7 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
         init_entered=_which(of_attempt, "rank-entered") | _which(of_attempt, "rank-departed"),
         departed=_departed(of_attempt),
         init_timeout_hit=_last(of_attempt, "init-timeout") is not None,
-        hang=Hang.from_json(hang) if hang else None,
+        hang=decode(Hang, hang) if hang else None,
         stop_reason=stop[0]["reason"] if stop else None,
         started_t=float((_last(of_attempt, "attempt-start") or {}).get("t") or 0.0),
         detected_t=failed["t"] if failed else None,

@@ -475,7 +475,9 @@ def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], a
     what = "srun ended the step because of its task there" if started else "Slurm could not start its task"
     without = advice.option(f"--exclude={node}")
     remedy = f"sinfo -n {node} -R; scontrol show node {node} says more. Leave it out: {without}"
-    cause = "node-network-down" if _DEAD.search(why) else "unknown" if started else "slurm-config"
+    cause = "unknown" if started else "slurm-config"
+    if _DEAD.search(why):
+        cause = "node-network-down"
     return _fail(cause, f"{node}: {what}: {why}", remedy, evidence, node)
 
 

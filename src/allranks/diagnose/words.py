@@ -58,10 +58,9 @@ def summary(text: str, limit: int = LINE) -> str:
         return f"Detected mismatch between collectives: {one_line(' '.join(differ[1].split()), limit)}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = list(itertools.takewhile(lambda line: not _BOILERPLATE.match(line), lines[:JOINED])) or lines[:1]
-    sentence = ""
-    for line in telling:
-        joint = "" if not sentence else " " if sentence[-1] in ":,;.([{=" else "; "
-        sentence += joint + line
+    sentence = "".join(telling[:1])
+    for line in telling[1:]:
+        sentence += (" " if sentence[-1] in ":,;.([{=" else "; ") + line
     return one_line(sentence, limit)
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from allranks.text import join_words
+from allranks.text import join_words, plural
 
 from ..words import numbers
 from .doing import Doing, Kind
@@ -37,13 +36,6 @@ class Hang:
     victims: tuple[int, ...] = ()
     evidence: tuple[str, ...] = ()
     slow: bool = False
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Hang:
-        """From the `hang` event; names that this version does not know are left out."""
-        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
-        return cls(**given)
 
 
 def attribute(
@@ -124,11 +116,13 @@ def _outside(
 ) -> Hang:
     """Some are not in a collective."""
     first = doings[culprits[0]]
-    does = {Kind.STOPPED: "stopped", Kind.GONE: "gone (a zombie)", Kind.BUSY: "busy"}.get(kind, "")
-    at = f" at {first.at}" if first.at else ""
-    why = f" ({first.why})" if first.why and kind is not Kind.STOPPED else ""
-    verb = "is" if len(culprits) == 1 else "are"
-    doing = f"{f' {does}' if does else ''}{at}{why}" if does or at else f" {first.why}"
+    does = {Kind.STOPPED: "stopped", Kind.GONE: "gone (a zombie)", Kind.BUSY: "busy"}.get(kind)
+    why = f"({first.why})" if first.why and kind is not Kind.STOPPED else ""
+    words = [does, f"at {first.at}" if first.at else "", why]
+    if not does and not first.at:
+        words = [first.why]
+    doing = "".join(f" {word}" for word in words if word)
+    verb = plural(len(culprits), "is", "are")
     message = f"{_named(culprits, names)} {verb}{doing}"
     message += f"; {_who(waiting, names)} {_wait(waiting)}"
     remedy = _REMEDIES[kind].format(node=names.get(culprits[0], "the node"), rank=culprits[0])
@@ -196,7 +190,7 @@ def _named(ranks: Iterable[int], names: Names) -> str:
     groups: dict[str, list[int]] = {}
     for rank in sorted(ranks):
         groups.setdefault(names.get(rank, "?"), []).append(rank)
-    return join_words([f"rank{'s' * (len(g) > 1)} {numbers(g)} on {node}" for node, g in groups.items()])
+    return join_words([f"{plural(len(g), 'rank')} {numbers(g)} on {node}" for node, g in groups.items()])
 
 
 def _who(waiting: Mapping[int, Doing], names: Names) -> str:
@@ -205,7 +199,7 @@ def _who(waiting: Mapping[int, Doing], names: Names) -> str:
 
 def _wait(waiting: Mapping[int, Doing]) -> str:
     places = list(dict.fromkeys(_place(d) for d in waiting.values()))
-    verb = "waits" if len(waiting) == 1 else "wait"
+    verb = plural(len(waiting), "waits", "wait")
     return f"{verb} in {join_words(places[:2])}" + (f" and {len(places) - 2} more places" if len(places) > 2 else "")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks.text import join_words
+from allranks.text import join_words, plural
 
 from ..words import numbers
 
@@ -127,12 +127,12 @@ class Stall:
     def says(self) -> str:
         """ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 in all_reduce #17 of 4 MB."""
         parts = [
-            f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {self.inside[ranks[0]]}" for ranks in self.kinds
+            f"{_ranks(ranks)} {plural(len(ranks), 'is', 'are')} in {self.inside[ranks[0]]}" for ranks in self.kinds
         ]
-        text = join_words(parts) + str(self.group)
-        return text + (
-            f", {_ranks(self.absent)} {'has' if len(self.absent) == 1 else 'have'} not called it" if self.absent else ""
-        )
+        text = f"{join_words(parts)}{self.group}"
+        if not self.absent:
+            return text
+        return f"{text}, {_ranks(self.absent)} {plural(len(self.absent), 'has', 'have')} not called it"
 
 
 # -- reading -------------------------------------------------------------------------------------------

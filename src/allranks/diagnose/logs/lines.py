@@ -88,9 +88,9 @@ def _time(match: re.Match[str], line: Line) -> Line:
 
 def _iso(match: re.Match[str]) -> float | None:
     parts = match.groupdict()
-    month = parts.get("month") or ""
+    month = parts.get("month") or "1"
     try:
-        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1 if month else 1
+        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
         moment = datetime(
             YEAR,
             number,

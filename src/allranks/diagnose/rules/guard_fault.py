@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from allranks.findings import Where
+from allranks.text import plural
 
 from ..candidate import Candidate, Strength
 from ..incident import Fault, Incident
@@ -81,7 +82,7 @@ def _death(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     how = re.sub(r"^the watcher process ", "", one_line(fault.message))
     how = re.sub(r"signal (\d+)", lambda m: SIGNALS.get(int(m[1]), m[0]), how)
     ranks = incident.ranks_by_node.get(fault.node, ())
-    took = f" and took rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)} with it" if ranks else ""
+    took = f" and took {plural(len(ranks), 'rank')} {numbers(ranks)} with it" if ranks else ""
     took = took if part == "guard" and "," not in nodes and " and " not in nodes else ""
     if how.startswith("ended with code"):
         message = f"the allranks {part} on {nodes} {how}{took}, by an error of its own"
