@@ -138,8 +138,9 @@ class Controller:
 
 @dataclass(frozen=True)
 class RunText:
-    """run.json."""
+    """run.json; `source` says where the nodes came from."""
 
+    source: str = ""
     command: tuple[str, ...] = ()
     started: float | None = None
     workdir: str | None = None

@@ -22,7 +22,7 @@ from allranks.settings.document import to_document
 from allranks.text import count_of, cut, format_ranks, format_size
 
 from .linkmaps import LinkMap, link_maps
-from .machines import addresses, machine_groups, scheduler
+from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
 from .record import (
     Attempt,
@@ -56,6 +56,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     result = decode_parts(ResultText, record.result)
     status = decode_parts(StatusText, record.status)
     verdict = decode_parts(VerdictText, record.verdict)
+    facts = facts_of(record.preflight)
     nodes, aliases = _nodes(run, status)
     culprit = verdict.where.get("rank")
     line = timeline(record.events, nodes, aliases)
@@ -87,8 +88,8 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         logs=_logs(record.excerpts),
         logs_left_out=record.logs_left_out,
         environment=_environment(record, run, status),
-        machines=machine_groups(_facts(record))[:NODES],
-        hosts=addresses(_facts(record))[:NODES],
+        machines=machine_groups(facts)[:NODES],
+        hosts=addresses(facts)[:NODES],
         hidden=[(place.file, place.kind, place.count, ", ".join(map(str, place.places))) for place in hidden],
     )
 
@@ -267,7 +268,7 @@ def _environment(record: Record, run: RunText, status: StatusText) -> list[tuple
     master = f"{status.master.address}:{status.master.port}" if status.master.address else ""
     rows = [
         ("command", shlex.join(run.command)),
-        ("scheduler", scheduler(record.run, record.preflight) if record.run else ""),
+        ("scheduler", scheduler(run.source, run.spec, record.preflight) if record.run else ""),
         ("working directory", run.workdir),
         ("run directory" if record.run else "directory", record.directory),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
@@ -286,8 +287,3 @@ def settings(run: RunText) -> list[tuple[str, str]]:
     usual = to_document(RunSpec())
     chosen = [(name, value) for name, value in run.spec.items() if not _DEFAULT.fullmatch(name)]
     return [(name, str(value)) for name, value in chosen if usual.get(name) != value]
-
-
-def _facts(record: Record) -> Mapping[str, Mapping[str, object]]:
-    facts = record.preflight.get("nodes")
-    return facts if isinstance(facts, Mapping) else {}
