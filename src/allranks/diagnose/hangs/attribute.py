@@ -160,14 +160,14 @@ def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang
 
 
 def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names) -> Hang:
-    """All that could be looked at wait: at one place, or at several."""
+    """All that could be sampled wait: at one place, or at several."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     for rank, item in sorted(waiting.items()):
         groups.setdefault(item.place(), []).append(rank)
     blind = [r for r, d in doings.items() if d.kind is Kind.UNKNOWN]
     if len(groups) == 1:
         if blind:
-            message = f"{_named(blind, names)} could not be looked at; {_who(waiting, names)} {_wait(waiting)}"
+            message = f"{_named(blind, names)} could not be sampled; {_who(waiting, names)} {_wait(waiting)}"
             return Hang("unknown", message, PAIRS, 0.4, tuple(blind), tuple(waiting))
         message = f"all ranks wait in {_place(next(iter(waiting.values())))}: none is behind"
         return Hang("unknown", message, f"the network between them is suspect: {PAIRS}", 0.4, (), tuple(waiting))

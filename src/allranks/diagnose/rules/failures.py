@@ -235,6 +235,11 @@ class Group:
         """The subject of the sentence."""
         return "every rank" if self.scope == "all" else name_ranks(incident, self.ranks)
 
+    @property
+    def pid(self) -> str:
+        """`pid 77` where one process alone failed, and it is named."""
+        return f"pid {self.first.pid}" if self.first.pid and len(self.ranks) == 1 else ""
+
     def also(self, incident: Incident) -> str:
         """Said where most ranks failed alike and the rest had no time to."""
         rest = len(incident.exits) - len(self.ranks)

@@ -25,7 +25,7 @@ def apply(incident: Incident) -> Candidate | None:
         return None
     first = group.first
     cause, confidence, what = _reading(first)
-    pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
+    pid = f" ({group.pid})" if group.pid else ""
     message = (
         f"{group.who(incident)} {what}{_line(first)}{pid}{further_words(incident, first.rank)}{group.also(incident)}"
     )

@@ -26,7 +26,7 @@ def apply(incident: Incident) -> Candidate | None:
         cause = "program-exception"  # no rank went on
     head, mark, rest = what.partition("; ")
     tail = mark + rest + thread_words(first.exit.tail) + further_words(incident, first.rank)
-    pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
+    pid = f" ({group.pid})" if group.pid else ""
     return Candidate(
         ID,
         cause,

@@ -49,13 +49,12 @@ def _message(incident: Incident, group: Group, oom: bool) -> str:
     first = group.first
     number = first.signal or 0
     signal = signal_name(number)
-    pid = f"pid {first.pid}" if first.pid and len(group.ranks) == 1 else ""
     was = "were" if group.scope != "all" and len(group.ranks) > 1 else "was"
     if first.raised is not None:
-        within = ", ".join(part for part in (place(first.raised), pid) if part)
+        within = ", ".join(part for part in (place(first.raised), group.pid) if part)
         how = f"interrupted by {first.raised.type}" + (f" ({within})" if within else "")
     else:
-        how = f"killed by {signal}" + (f" ({pid})" if pid else "")
+        how = f"killed by {signal}" + (f" ({group.pid})" if group.pid else "")
     head = f"{group.who(incident)} {was} {how}, and not by allranks"
     more = further_words(incident, first.rank)
     if oom:

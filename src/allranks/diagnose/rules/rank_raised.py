@@ -93,9 +93,8 @@ def _message(incident: Incident, group: Group) -> str:
     what = exception(quoted, SHORT)
     if first.signature is not None and first.signature.means:
         what += f", because {first.signature.means}"
-    pid = f"pid {first.pid}" if first.pid and len(group.ranks) == 1 else ""
     within = quoted.worker or (f"thread {raised.thread}" if raised.thread else "")
-    at = ", ".join(p for p in (place(quoted), f"in {within}" if within else "", pid) if p)
+    at = ", ".join(p for p in (place(quoted), f"in {within}" if within else "", group.pid) if p)
     before, after = _neighbours(first)
     sentence = f"{group.who(incident)} raised {what}" + (f" ({at})" if at else "")
     if before is not None:
