@@ -118,9 +118,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
         found[f"allranks.protocol.{stem}"] = HOME / "protocol" / f"{stem}.py"
     found["allranks.findings"] = HOME / "findings.py"
     found["allranks.text"] = HOME / "text.py"
-    for stem in ("__init__", "codec"):
-        found[f"allranks.protocol.{stem}"] = HOME / "protocol" / f"{stem}.py"
-    for stem in ("__init__", "host", "check", "compare", "figures", "smi", "checks/__init__"):
+    for stem in ("__init__", "host", "check", "compare", "figures", "rdma", "smi", "checks/__init__"):
         found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:
         found[f"allranks.preflight.checks.{name}"] = source_of(name) or HOME / "preflight" / "checks" / f"{name}.py"

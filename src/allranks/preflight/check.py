@@ -7,6 +7,7 @@
     BETWEEN_MACHINES = False          # True: says nothing of virtual nodes of one machine
     ALONE = False                     # True: measures, so it runs after the others, by itself
     NEEDS = "pairs"                   # the fact it judges, if it collects none: skipped where that is absent
+    COMPARES = (Differs(…), …)        # in the place of `judge` where the judgement is nothing but comparisons
 
     def collect(host: Host) -> object: ...                  # JSON; runs on the node, Python 3.8
     def judge(request, facts_by_node) -> list[Finding]: ... # all nodes; says nothing of what is ok
@@ -18,15 +19,14 @@ GPU, no InfiniBand: `skipped`); {"error": …} that it could not look (an except
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, List, Mapping, Optional
+from typing import Any, Callable, List, Optional, Sequence
 
 from allranks.findings import Finding
 
-from .host import Host
+from .compare import Differs, Nodes
+from .host import Host, Request
 
-Facts = Mapping[str, Any]
-Nodes = Mapping[str, Facts]
-Judge = Callable[[Mapping[str, Any], Nodes], List[Finding]]
+Judge = Callable[[Request, Nodes], List[Finding]]
 Collect = Callable[[Host], Any]
 
 GROUPS = ("host", "gpu", "network", "software", "code", "data", "storage", "leftovers")
@@ -52,16 +52,39 @@ class Check:
 def read_check(module: Any) -> Check:
     """The check a module describes; raises ValueError that says what it lacks."""
     where = getattr(module, "__name__", "a check")
-    name, group, level = (getattr(module, key, None) for key in ("ID", "GROUP", "LEVEL"))
+    name = getattr(module, "ID", None)
+    group = getattr(module, "GROUP", None)
+    level = getattr(module, "LEVEL", None)
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"{where}: ID is {name!r}; set a name such as my_check")
     if group not in GROUPS or level not in LEVELS:
         raise ValueError(f"{where}: GROUP {group!r}, LEVEL {level!r}; set one of {GROUPS} and one of {LEVELS}")
-    judge, collect = getattr(module, "judge", None), getattr(module, "collect", None)
+    judge = getattr(module, "judge", None)
+    compares = getattr(module, "COMPARES", ())
+    if judge is None and compares:
+        judge = _comparison(name, compares)
+    collect = getattr(module, "collect", None)
     if not callable(judge) or not (collect is None or callable(collect)):
         raise ValueError(f"{where}: give it judge(request, facts_by_node) and, if it looks itself, collect(host)")
     title = (getattr(module, "__doc__", None) or name).strip().partition("\n")[0].rstrip(".")
-    seconds = float(getattr(module, "SECONDS", 5.0))
-    between, alone = bool(getattr(module, "BETWEEN_MACHINES", False)), bool(getattr(module, "ALONE", False))
-    needs = name if collect is not None else str(getattr(module, "NEEDS", ""))
-    return Check(name, str(group), str(level), title, judge, collect, seconds, between, alone, needs)
+    return Check(
+        name,
+        group,
+        level,
+        title,
+        judge,
+        collect,
+        seconds=float(getattr(module, "SECONDS", 5.0)),
+        between_machines=bool(getattr(module, "BETWEEN_MACHINES", False)),
+        alone=bool(getattr(module, "ALONE", False)),
+        needs=name if collect is not None else str(getattr(module, "NEEDS", "")),
+    )
+
+
+def _comparison(name: str, compares: Sequence[Differs]) -> Judge:
+    """The judge of a check that is declared."""
+
+    def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+        return [finding for one in compares for finding in one.judge(name, facts_by_node)]
+
+    return judge

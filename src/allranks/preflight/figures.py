@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from .compare import Nodes, others, part, place
-from .host import CouldNotLook, Host
+from .compare import Nodes, gpu_count, others, place
+from .host import CouldNotLook, Host, Record, Request
 
 LIMIT = 256 << 10
 MISSING = "(missing)"  # a key that no file has
@@ -91,9 +91,7 @@ def absent(tables: Nodes, path: str) -> List[Finding]:
     if not nodes:
         return []
     fine = [node for node, table in tables.items() if table and MISSING not in table]
-    message = (
-        f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no {path}{others(nodes, fine, 'have it', 'has it')}"
-    )
+    message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no {path}{others(fine, 'have it', 'has it')}"
     remedy = f"put it there ({tables[nodes[0]][MISSING]}), or run with --sync, which ships what is here"
     return [Finding("missing-file", "fail", message, remedy, place(nodes))]
 
@@ -107,15 +105,15 @@ def whole_number(text: object) -> Optional[int]:
 class Ranks:
     """How many nodes and ranks a run would have, from the request and the facts."""
 
-    def __init__(self, request: Mapping[str, Any], facts_by_node: Nodes) -> None:
-        slots: Mapping[str, Any] = request.get("slots") or dict.fromkeys(facts_by_node)
+    def __init__(self, request: Request, facts_by_node: Nodes) -> None:
+        slots: Record = request.get("slots") or dict.fromkeys(facts_by_node)
         shared = len(slots) if request.get("virtual") else 1
         self.by_node = {}
         for node, count in slots.items():
             facts = facts_by_node.get(node) or (
                 next(iter(facts_by_node.values()), {}) if request.get("virtual") else {}
             )
-            gpus = int(part(facts, "gpus").get("count") or 0) // shared
+            gpus = gpu_count(facts) // shared
             self.by_node[node] = int(request.get("nproc") or count or gpus or 1)
         self.nodes, self.world = len(self.by_node), sum(self.by_node.values())
         self.first = next(iter(self.by_node), "")

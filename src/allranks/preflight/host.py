@@ -6,7 +6,13 @@ So checks stay pure: their tests give them recorded files and outputs.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+
+Record = Mapping[str, Any]
+"""A JSON object, as the facts of a node and what a check collects are."""
+Request = Mapping[str, Any]
+"""What was asked of the nodes (workdir, command, data_paths, nproc, …): see `judge.judge`."""
 
 
 class CouldNotLook(Exception):
@@ -38,8 +44,7 @@ class Space(NamedTuple):
 class Host(Protocol):
     """One node. Paths are absolute; nothing here blocks longer than the check's own limit."""
 
-    request: Mapping[str, Any]
-    """What was asked: workdir, command, data_paths, nproc, master_port, …"""
+    request: Request
     env: Mapping[str, str]
     """The environment that ranks will have."""
     facts: Mapping[str, Any]
@@ -133,7 +138,22 @@ def versions(host: Host, wanted: Tuple[str, ...], seconds: float) -> Dict[str, s
     return answer
 
 
+def number_in(host: Host, path: str) -> Optional[int]:
+    """The number that a file of /proc or /sys holds; None where it holds none that is 0 or more."""
+    text = host.text(path, 64) or ""
+    return int(text) if text.isdigit() else None
+
+
+def uptime(host: Host) -> Optional[float]:
+    """Seconds since boot; None where they cannot be read."""
+    words = (host.text("/proc/uptime", 64) or "").split()
+    return float(words[0]) if words else None
+
+
+# -- the kernel log --------------------------------------------------------------------------------
+
 _LAST = 4_000_000  # bytes: the newest part of a large ring buffer
+_STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
 
 
 def kernel_text(host: Host) -> str:
@@ -146,3 +166,24 @@ def kernel_text(host: Host) -> str:
         return other.out
     why = (ran.err.strip().splitlines() or ["the kernel log is empty"])[0]
     raise CouldNotLook(f"{why[:200]} (sudo sysctl kernel.dmesg_restrict=0, or join the group adm or systemd-journal)")
+
+
+def kernel_lines(text: str, up: Optional[float]) -> List[Tuple[Optional[int], str]]:
+    """Each line of the kernel log with its age in seconds; None where it has no time or `up` is not known."""
+    lines: List[Tuple[Optional[int], str]] = []
+    for line in text.splitlines():
+        match = _STAMP.match(line)
+        if match is None:
+            lines.append((None, line))
+        else:
+            age = None if up is None else round(max(0.0, up - float(match.group(1))))
+            lines.append((age, match.group(2)))
+    return lines
+
+
+def ago(seconds: float) -> str:
+    """`3 days ago`."""
+    for length, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding
 from allranks.text import join_names
 
-from .check import LEVELS, Check, Nodes
-from .compare import by_value, place
+from .check import LEVELS, Check
+from .compare import Facts, Nodes, by_value, nodes_of, place
+from .host import Request
 
 ORDER = {"fail": 0, "unknown": 1, "warn": 2, "ok": 3, "skipped": 4}
 
@@ -22,9 +22,7 @@ def of_level(checks: Iterable[Check], level: str, only: Sequence[str] = ()) -> l
     return [c for c in checks if LEVELS.index(c.level) <= LEVELS.index(level)]
 
 
-def judge(
-    request: Mapping[str, Any], facts_by_node: Nodes, checks: Iterable[Check], allow: Sequence[str] = ()
-) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes, checks: Iterable[Check], allow: Sequence[str] = ()) -> list[Finding]:
     """All findings, each with its check's name; an ok check says nothing. Failures come first.
 
     `request` is what the nodes were asked to look at, with "nproc" (None: auto), "virtual" (all nodes are
@@ -37,7 +35,7 @@ def judge(
     return sorted(findings, key=lambda f: 0 if f.status == "fail" else 1)
 
 
-def _judge_one(check: Check, request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def _judge_one(check: Check, request: Request, facts_by_node: Nodes) -> list[Finding]:
     if request.get("virtual") and check.between_machines:
         return []
     nodes = dict(facts_by_node)
@@ -78,7 +76,7 @@ def _allowed(finding: Finding, allow: Sequence[str]) -> Finding:
 
 
 def table(
-    request: Mapping[str, Any], facts: Nodes, checks: Iterable[Check], findings: Sequence[Finding]
+    request: Request, facts: Nodes, checks: Iterable[Check], findings: Sequence[Finding]
 ) -> dict[str, dict[str, str]]:
     """{check: {node: status}}: the worst finding about a node, else ok where it was looked at."""
     rows: dict[str, dict[str, str]] = {}
@@ -89,12 +87,8 @@ def table(
     return rows
 
 
-def _cell(check: Check, node: str, facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
-    about = [f.status for f in findings if node in _nodes(f.where)]
+def _cell(check: Check, node: str, facts: Facts, findings: Sequence[Finding]) -> str:
+    about = [f.status for f in findings if node in nodes_of(f.where)]
     if about:
         return min(about, key=ORDER.__getitem__)
     return "skipped" if check.needs and facts.get(check.needs) is None else "ok"
-
-
-def _nodes(where: Where) -> tuple[str, ...]:
-    return where.nodes or tuple(n for n in (where.node, where.peer) if n is not None)

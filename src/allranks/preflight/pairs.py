@@ -6,18 +6,19 @@ A fault of a node shows on all pairs into it, or out of it; a fault of one link 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Callable, Dict, List, Tuple
 
 from allranks.findings import Where
 from allranks.text import join_names
 
 from .compare import Nodes
+from .host import Record
 
 LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself
 FEWEST = 3
 
 Pair = Tuple[str, str]
-Tried = Dict[Pair, Mapping[str, Any]]
+Tried = Dict[Pair, Record]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def tried(facts_by_node: Nodes) -> Tried:
     return results
 
 
-def loss(result: Mapping[str, Any]) -> float:
+def loss(result: Record) -> float:
     """The part of UDP packets that did not arrive; 0 where it could not be measured."""
     sent, arrived = int(result.get("sent") or 0), int(result.get("arrived") or 0)
     return (sent - arrived) / sent if sent and arrived else 0.0
@@ -68,7 +69,7 @@ def is_lossy(pairs: Tried, pair: Pair) -> bool:
     return any(loss(r) >= LOSSY and int(r["sent"]) - int(r["arrived"]) >= FEWEST for r in both)
 
 
-def blame(pairs: Tried, is_bad: Callable[[Pair, Mapping[str, Any]], bool]) -> List[Blame]:
+def blame(pairs: Tried, is_bad: Callable[[Pair, Record], bool]) -> List[Blame]:
     """Explains the bad pairs: by nodes first (all that was tried into or out of one failed, from at least two
     others), then by links."""
     bad = {pair for pair, result in pairs.items() if is_bad(pair, result)}

@@ -13,7 +13,7 @@ from allranks.plan.interfaces import Facts, InterfaceChoice, interface_of, nccl_
 from allranks.plan.network import choose_address, share_network
 from allranks.settings import RunSpec
 
-from .checks.fabric import matches, ports_text
+from .rdma import matching, ports_text
 
 ALLRANKS, LIBRARY = "allranks", "NCCL's default"
 
@@ -76,7 +76,7 @@ def _rdma(facts: Facts, ports: Sequence[Mapping[str, Any]]) -> list[Setting]:
         return [Setting("NCCL_IB_DISABLE", off, who, f"sockets, though {ports_text(list(ports))} is active")]
     settings = [Setting("NCCL_IB_DISABLE", off or "(0)", who or LIBRARY, "RDMA is used")]
     wanted, who = who_set(facts, "NCCL_IB_HCA")
-    used = [p for p in ports if not wanted or matches(p, wanted)]
+    used = matching(ports, wanted) if wanted else ports
     uses = f"uses {ports_text(used)}" if used else "uses none: sockets"
     settings.append(Setting("NCCL_IB_HCA", wanted or "(all)", who or LIBRARY, uses))
     if any(p["layer"] == "Ethernet" for p in ports):
@@ -91,10 +91,12 @@ def _threads(facts: Facts) -> Setting:
     threads, who = who_set(facts, "NCCL_SOCKET_NTHREADS")
     sockets, other = who_set(facts, "NCCL_NSOCKS_PERTHREAD")
     value = f"{threads or 'auto'} x {sockets or 'auto'}"
-    if sockets and not threads:
+    if threads:
+        why = "at most 16 threads and 64 sockets"
+    elif sockets:
         why = "sockets a thread alone do nothing but on AWS and GCP: set NCCL_SOCKET_NTHREADS too"
     else:
-        why = "2 x 8 on AWS, 4 x 1 on GCP, else one socket" if not threads else "at most 16 threads and 64 sockets"
+        why = "2 x 8 on AWS, 4 x 1 on GCP, else one socket"
     return Setting("NTHREADS x NSOCKS", value, who or other or LIBRARY, why)
 
 

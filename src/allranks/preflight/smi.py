@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from allranks.text import join_names
 
 from .compare import part
-from .host import CouldNotLook, Host, Ran
+from .host import CouldNotLook, Host, Ran, Record
 
 SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for each call
 MOST = 64
@@ -171,7 +171,7 @@ def number(value: Optional[str]) -> Optional[float]:
 # -- amd-smi, rocm-smi -----------------------------------------------------------------------------
 
 
-def amd_smi(host: Host, *words: str) -> Optional[List[Dict[str, Any]]]:
+def amd_smi(host: Host, *words: str) -> Optional[List[Record]]:
     """One object a GPU, as amd-smi gives them with --json; None where it is not installed or there is no AMD GPU."""
     if not has_amd(host) or host.which("amd-smi") is None:
         return None
@@ -183,10 +183,11 @@ def amd_smi(host: Host, *words: str) -> Optional[List[Dict[str, Any]]]:
         answer = answer.get("gpu_data")
     if not isinstance(answer, list):
         raise CouldNotLook(words_of(ran))
-    return [gpu for gpu in answer if isinstance(gpu, dict) and "gpu" in gpu][:MOST]
+    gpus: List[Record] = [gpu for gpu in answer if isinstance(gpu, dict) and "gpu" in gpu]
+    return gpus[:MOST]
 
 
-def amd_smi_quiet(host: Host, *words: str) -> List[Dict[str, Any]]:
+def amd_smi_quiet(host: Host, *words: str) -> List[Record]:
     """The same, but nothing where this amd-smi does not know the words."""
     try:
         return amd_smi(host, *words) or []
@@ -194,7 +195,7 @@ def amd_smi_quiet(host: Host, *words: str) -> List[Dict[str, Any]]:
         return []
 
 
-def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, Dict[str, Any]]]:
+def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, Record]]:
     """{"card0": {…}, "system": {…}}; None where it is not installed or there is no AMD GPU."""
     if not has_amd(host) or host.which("rocm-smi") is None:
         return None
@@ -228,7 +229,7 @@ def integer(value: Any) -> Optional[int]:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def which_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
+def which_gpus(gpus: Sequence[Record]) -> str:
     """`GPU 3 (0000:9b:00.0)`, `GPUs 0, 3 and 5`."""
     if len(gpus) == 1:
         pci = str(gpus[0].get("pci") or "")
@@ -238,14 +239,14 @@ def which_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
     return f"GPUs {join_names(shown)}"
 
 
-def gpu_of(row: Mapping[str, str]) -> Dict[str, Any]:
+def gpu_of(row: Mapping[str, str]) -> Record:
     """{"gpu": index, "pci": address} of a row of nvidia-smi."""
     return {"gpu": int(row["index"]) if row.get("index", "").isdigit() else None, "pci": row.get("pci", "")}
 
 
-def group_by(gpus: Sequence[Mapping[str, Any]], key: str) -> Dict[Any, List[Mapping[str, Any]]]:
+def group_by(gpus: Sequence[Record], key: str) -> Dict[Any, List[Record]]:
     """GPUs of one node by what is said of them."""
-    groups: Dict[Any, List[Mapping[str, Any]]] = {}
+    groups: Dict[Any, List[Record]] = {}
     for gpu in gpus:
         groups.setdefault(gpu.get(key), []).append(gpu)
     return groups

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from .row import RAISED, Role, Row, table
 
-ROOT = Role.ROOT
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
 _RETRIED = "nobody answered there: is rank 0 running on that host, and does every node reach the address?"
 ROWS = (
     *table(

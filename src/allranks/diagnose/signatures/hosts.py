@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from .row import Role, Row, Scope, table
 
-ROOT = Role.ROOT
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
 ROWS = (
     *table(
         "node/ranks.py: which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",

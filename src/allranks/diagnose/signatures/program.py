@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from .row import RAISED, Role, Row, Scope, table
 
-ROOT = Role.ROOT
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
 ROWS = (
     *table(
         "DeepSpeed: runtime/config.py, runtime/zero/config.py; transformers: " "integrations/deepspeed.py", ROOT,

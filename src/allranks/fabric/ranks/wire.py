@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ContextManager, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 MESSAGE = 32  # bytes of a small message
 PING = b"p" * MESSAGE
@@ -72,28 +72,25 @@ class Figures(NamedTuple):
 
 
 class Wire(Protocol):
-    """A pair's connection: what one side sends, the other receives by the next method."""
+    """A pair's connection. Of two methods below each other one side calls the first, the other the second."""
 
-    largest: int  # bytes of a piece
+    def ping(self, count: int, seconds: float) -> list[float]: ...
 
-    def step(self, lost: str) -> ContextManager[object]: ...
+    def answer(self) -> None: ...
 
-    def trip(self) -> None: ...
+    def push(self, seconds: float) -> None: ...
 
-    def send_flag(self, more: bool) -> None: ...
+    def pull(self, warm: float) -> list[float]: ...
 
-    def receive_flag(self) -> bool: ...
+    def send_more(self, more: bool) -> None: ...
 
-    def send_piece(self, size: int) -> None: ...
-
-    def receive_piece(self, arrivals: Arrivals) -> bool: ...
+    def receive_more(self) -> bool: ...
 
 
 def measure(wire: Wire, leads: bool, plan: Plan) -> Figures:
     """Do one side's part.
 
     Short steps in turn, so that a moment's load on a machine meets every figure a little rather than one of them alone.
-    A step ends with a flag, or a piece, that says so.
     """
     figures = Figures([], [])
     began = time.monotonic()
@@ -101,30 +98,21 @@ def measure(wire: Wire, leads: bool, plan: Plan) -> Figures:
     more = True
     while more:
         for starts in (leads, not leads):
-            with wire.step(SMALL_LOST):
-                if starts:
-                    figures.trips.extend(time_pings(wire.trip, plan.pings, plan.ping_seconds))
-                    wire.send_flag(False)
-                else:
-                    while wire.receive_flag():
-                        wire.send_flag(True)
-        for starts in (leads, not leads):
-            with wire.step(LARGE_LOST):
-                if starts:
-                    stream_pieces(wire.send_piece, plan.warm + plan.stream, wire.largest)
-                    wire.send_piece(0)
-                else:
-                    arrivals = Arrivals()
-                    while wire.receive_piece(arrivals):
-                        continue
-                    figures.rates.extend(arrivals.rate(plan.warm))
-        cycle += 1
-        with wire.step(SMALL_LOST):
-            if leads:
-                more = cycle < plan.cycles and time.monotonic() - began < plan.budget
-                wire.send_flag(more)
+            if starts:
+                figures.trips.extend(wire.ping(plan.pings, plan.ping_seconds))
             else:
-                more = wire.receive_flag()
+                wire.answer()
+        for starts in (leads, not leads):
+            if starts:
+                wire.push(plan.warm + plan.stream)
+            else:
+                figures.rates.extend(wire.pull(plan.warm))
+        cycle += 1
+        if leads:
+            more = cycle < plan.cycles and time.monotonic() - began < plan.budget
+            wire.send_more(more)
+        else:
+            more = wire.receive_more()
     return figures
 
 
@@ -183,8 +171,6 @@ class Arrivals:
 class TcpWire:
     """A connection with a point in time at which it is given up."""
 
-    largest = LARGEST
-
     def __init__(self, sock: socket.socket, peer: str, deadline: float, limit: float) -> None:
         self.sock = sock
         self.peer = peer
@@ -196,7 +182,7 @@ class TcpWire:
             sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT)
 
     @contextlib.contextmanager
-    def step(self, lost: str) -> Iterator[None]:
+    def _step(self, lost: str) -> Iterator[None]:
         """Limit a step, rather than each message: setting a timeout is a system call. Name what did not get through."""
         late = DeadLink(f"timed out after {self.limit:g} s: {lost}")
         left = self.deadline - time.monotonic()
@@ -222,43 +208,59 @@ class TcpWire:
             received += self._receive_some(self.view[received:count])
         return self.view[:count]
 
-    def trip(self) -> None:
-        """Send a small message and receive the answer."""
+    def _trip(self) -> None:
         self.sock.sendall(PING)
         self._receive(MESSAGE)
 
-    def send_flag(self, more: bool) -> None:
-        """Send a small message that says whether more follows."""
-        self.sock.sendall(PING if more else STOP)
-
-    def receive_flag(self) -> bool:
-        """Receive one; tell what it says."""
-        return self._receive(MESSAGE) != STOP
-
-    def send_piece(self, size: int) -> None:
-        """Send a piece of a stream; 0 bytes end it."""
+    def _send_piece(self, size: int) -> None:
         self.sock.sendall(SIZE.pack(size))
         self.sock.sendall(self.view[:size])
 
-    def receive_piece(self, arrivals: Arrivals) -> bool:
-        """Receive one; tell whether the stream goes on."""
-        (size,) = SIZE.unpack(self._receive(SIZE.size))
-        left = size
-        while left:
-            count = self._receive_some(self.view[: min(left, LARGEST)])
-            left -= count
-            arrivals.add(count)
-        return bool(size)
+    def ping(self, count: int, seconds: float) -> list[float]:
+        with self._step(SMALL_LOST):
+            trips = time_pings(self._trip, count, seconds)
+            self.sock.sendall(STOP)
+            return trips
+
+    def answer(self) -> None:
+        with self._step(SMALL_LOST):
+            while self._receive(MESSAGE) != STOP:
+                self.sock.sendall(PING)
+
+    def push(self, seconds: float) -> None:
+        with self._step(LARGE_LOST):
+            stream_pieces(self._send_piece, seconds, LARGEST)
+            self.sock.sendall(SIZE.pack(0))
+
+    def pull(self, warm: float) -> list[float]:
+        arrivals = Arrivals()
+        with self._step(LARGE_LOST):
+            while True:
+                (left,) = SIZE.unpack(self._receive(SIZE.size))
+                if not left:
+                    return arrivals.rate(warm)
+                while left:
+                    count = self._receive_some(self.view[: min(left, LARGEST)])
+                    left -= count
+                    arrivals.add(count)
+
+    def send_more(self, more: bool) -> None:
+        with self._step(SMALL_LOST):
+            self.sock.sendall(PING if more else STOP)
+
+    def receive_more(self) -> bool:
+        with self._step(SMALL_LOST):
+            return self._receive(MESSAGE) != STOP
 
     def greet(self, greeting: bytes) -> None:
         """Say who this is, on the side that connects, and wait until the other side has come to this round."""
-        with self.step(f"connected, but {self.peer} did not answer"):
+        with self._step(f"connected, but {self.peer} did not answer"):
             self.sock.sendall(greeting)
             self._receive(len(WELCOME))
 
     def welcome(self, greeting: bytes) -> bool:
         """Tell, on the side that listens, whether this is the expected peer."""
-        with self.step(SMALL_LOST):
+        with self._step(SMALL_LOST):
             expected = hmac.compare_digest(bytes(self._receive(len(greeting))), greeting)
             if expected:
                 self.sock.sendall(WELCOME)
@@ -280,11 +282,11 @@ class Listener:
         self.port: int = self.sock.getsockname()[1]
 
     def accept(
-        self, peer: str, greeting: bytes, deadline: float, limit: float, peer_failed: Callable[[], bool]
+        self, peer: str, greeting: bytes, deadline: float, limit: float, has_given_up: Callable[[], bool]
     ) -> TcpWire:
         """Give the expected peer's connection, close others' (a scanner's, a late one's).
 
-        `peer_failed` tells whether the peer has reported that it can't connect.
+        `has_given_up` tells whether the peer has reported that it can't connect.
         """
         while True:
             left = deadline - time.monotonic()
@@ -294,7 +296,7 @@ class Listener:
             try:
                 sock, _ = self.sock.accept()
             except TIMED_OUT:
-                if peer_failed():
+                if has_given_up():
                     raise DeadLink(f"{peer} could not connect") from None
                 continue
             # One that says nothing must not hold up the expected one.
@@ -307,13 +309,13 @@ class Listener:
 
 
 def connect(
-    source_address: str, address: str, port: int, peer: str, greeting: bytes, deadline: float, limit: float
+    own_address: str, address: str, port: int, peer: str, greeting: bytes, deadline: float, limit: float
 ) -> TcpWire:
     """Connect from this node's address to the peer's listener; raise DeadLink where that fails."""
     sock = socket.socket(_family(address), socket.SOCK_STREAM)
     try:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
-        sock.bind((source_address, 0))
+        sock.bind((own_address, 0))
         sock.connect((address, port))
         wire = TcpWire(sock, peer, deadline, limit)
         wire.greet(greeting)

@@ -7,14 +7,14 @@ Names: accelerate/commands/config/config_args.py (ClusterConfig), torch/distribu
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, differing, part, place
+from ..compare import Facts, Nodes, by_value, differing, parts, place
 from ..figures import MISSING, Ranks, absent, read_table, whole_number
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "accelerate_config"
 GROUP = "software"
@@ -29,7 +29,7 @@ _RANK = ("machine_rank", "node_rank")
 _LEAVE_OUT = "or leave it out: allranks passes it to every node"
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """The configuration that `accelerate launch` would read on this node; None where it reads none."""
     path = (host.request.get("launching") or {}).get("accelerate")
     if path is None:
@@ -45,10 +45,10 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return None
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """accelerate-config, world-size-mismatch and rank-missing-or-duplicate, each with the figure that it must be."""
     ranks = Ranks(request, facts_by_node)
-    configs = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    configs = parts(facts_by_node, ID)
     spoken = {n: {k: c[k] for k in _SPOKEN & set(c) if c[k]} for n, c in configs.items()}
     findings = absent(configs, str(next(iter(configs.values()))["file"])) if configs else []
     findings += _counts(configs, spoken, ranks)
@@ -103,7 +103,7 @@ def _owner(value: str, ranks: Ranks, facts_by_node: Nodes) -> Optional[str]:
     return "" if numeric and complete and facts_by_node else None
 
 
-def _addresses(facts: Mapping[str, Any], loopback: bool = False) -> List[str]:
+def _addresses(facts: Facts, loopback: bool = False) -> List[str]:
     items = facts.get("interfaces")
     addresses = []
     for item in items if isinstance(items, list) else []:
@@ -112,7 +112,7 @@ def _addresses(facts: Mapping[str, Any], loopback: bool = False) -> List[str]:
     return addresses
 
 
-def _port(request: Mapping[str, Any], configs: Nodes, spoken: Nodes) -> List[Finding]:
+def _port(request: Request, configs: Nodes, spoken: Nodes) -> List[Finding]:
     """The same port on every node, and the one that --master-port names."""
     ports = {n: str(c["main_process_port"]) for n, c in spoken.items() if c.get("main_process_port")}
     groups = by_value(ports)
@@ -155,10 +155,10 @@ def _machine_rank(configs: Nodes, spoken: Nodes, ranks: Ranks, virtual: bool) ->
     return findings
 
 
-def judge_options(request: Mapping[str, Any], ranks: Ranks, facts_by_node: Nodes) -> List[Finding]:
+def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> List[Finding]:
     """What the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
-    launching: Mapping[str, Any] = request.get("launching") or {}
-    options: Mapping[str, Any] = launching.get("options") or {}
+    launching: Record = request.get("launching") or {}
+    options: Record = launching.get("options") or {}
     findings = []
     for option, must, what in (
         *((name, ranks.nodes, "nodes of this run") for name in _NODES),
@@ -179,7 +179,7 @@ def judge_options(request: Mapping[str, Any], ranks: Ranks, facts_by_node: Nodes
     return findings + _same_rank(launching, options, ranks)
 
 
-def _same_rank(launching: Mapping[str, Any], options: Mapping[str, Any], ranks: Ranks) -> List[Finding]:
+def _same_rank(launching: Record, options: Record, ranks: Ranks) -> List[Finding]:
     """Only where the command is run as it stands (--launcher command)."""
     option = next((name for name in _RANK if whole_number(options.get(name)) is not None), None)
     if option is None or not launching.get("holds") or ranks.nodes < 2:

@@ -6,12 +6,13 @@ itself corrects times by the measured offset.
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from typing import List
 
 from allranks.findings import Finding
 from allranks.text import count_of, plural
 
 from ..compare import Nodes, part, place, remote
+from ..host import Record, Request
 
 ID = "clock"
 GROUP = "network"
@@ -21,7 +22,7 @@ BETWEEN_MACHINES = True
 LIMIT = 1.0  # seconds
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """clock-skew: a warning for each odd node; where most nodes are off together, the controller is."""
     clocks = {n: part(f, ID) for n, f in facts_by_node.items()}
     off = {n: float(c["offset"]) for n, c in clocks.items() if _is_off(c)}
@@ -41,7 +42,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _is_off(clock: Mapping[str, Any]) -> bool:
+def _is_off(clock: Record) -> bool:
     """Beyond the limit by more than the uncertainty of the measurement, half the round trip."""
     return bool(clock) and abs(float(clock["offset"])) > LIMIT + float(clock.get("delay") or 0) / 2
 

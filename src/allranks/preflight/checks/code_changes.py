@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, place, split, target
-from ..host import CouldNotLook, Host
+from ..compare import Nodes, by_value, part, parts, place, split, target
+from ..host import CouldNotLook, Host, Record, Request
 
 ID = "code_changes"
 GROUP = "code"
@@ -52,7 +52,7 @@ _OUTSIDE = re.compile(r"not a git repository|ambiguous argument 'HEAD'", re.IGNO
 _NEW = re.compile(r"^index [0-9a-f]+\.\.([0-9a-f]+)", re.MULTILINE)
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"files": {name: hash of what it is now}, "count", "head"}; None without git or a repository."""
     where = str(part(host.facts, "workdir").get("path") or host.request.get("workdir") or "")
     if not where or host.which("git") is None:
@@ -115,9 +115,9 @@ def _content(host: Host, path: str) -> str:
     return "unreadable" if text is None else hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning for each odd node. Where commits differ, `code_git` says it and files can't be compared."""
-    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    collected = parts(facts_by_node, ID)
     if len({v.get("head") for v in collected.values()}) > 1:
         return []
     values = {n: tuple(sorted(v["files"].items())) for n, v in collected.items()}
@@ -149,7 +149,7 @@ def _odd(values: Sequence[Tuple[Tuple[str, str], ...]]) -> List[str]:
 
 
 def _finding(
-    request: Mapping[str, Any],
+    request: Request,
     nodes: List[str],
     message: str,
     files: List[str],

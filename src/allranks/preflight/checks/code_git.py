@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, differences, others, part, place, target
-from ..host import CouldNotLook, Host
+from ..compare import Nodes, differences, others, part, parts, place, target
+from ..host import CouldNotLook, Host, Record, Request
 
 ID = "code_git"
 GROUP = "code"
@@ -24,7 +24,7 @@ PACKED = 8 << 20  # bytes of packed-refs: some hundred thousand refs
 _HASH = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\b")
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"top", "commit" (None: none yet), "branch" (None: detached)}; None outside a repository."""
     start = str(part(host.facts, "workdir").get("path") or host.request.get("workdir") or "")
     place_ = _find(host, _real(host, start)) if start.startswith("/") else None
@@ -104,9 +104,9 @@ def _packed(host: Host, base: str, ref: str) -> str:
     return ""
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings: a commit that differs, and a node without a repository among nodes with one."""
-    repositories = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    repositories = parts(facts_by_node, ID)
     commits = {n: v.get("commit") for n, v in repositories.items()}
     findings = []
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
@@ -120,19 +120,19 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings + _without(request, facts_by_node, repositories)
 
 
-def _remedy(request: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+def _remedy(request: Request, one: Record) -> str:
     pull = (
         f"allranks run {target(request)} --launcher command -- git -C {shlex.quote(str(one.get('top')))} pull --ff-only"
     )
     return f"{pull}; or copy this machine's code to all nodes with run --sync"
 
 
-def _without(request: Mapping[str, Any], facts_by_node: Nodes, repositories: Nodes) -> List[Finding]:
+def _without(request: Request, facts_by_node: Nodes, repositories: Nodes) -> List[Finding]:
     without = [n for n, f in facts_by_node.items() if ID in f and f[ID] is None and part(f, "workdir").get("exists")]
     if not without or len(repositories) < 2 or len(repositories) <= len(without):
         return []
     path = part(facts_by_node[without[0]], "workdir").get("path")
     message = f"{path} on {join_names(without)} {plural(len(without), 'is', 'are')} in no git repository"
-    message += others(without, list(repositories), "are in one", "is in one")
+    message += others(list(repositories), "are in one", "is in one")
     remedy = "clone it there too, or copy this machine's code to all nodes with run --sync"
     return [Finding(ID, "warn", message, remedy, place(without))]

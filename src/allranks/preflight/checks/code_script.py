@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
-from ..compare import Nodes, differences, part, place, split
-from ..host import Host
+from ..compare import Nodes, differences, part, parts, place, split
+from ..host import Host, Record, Request
 
 ID = "code_script"
 GROUP = "code"
@@ -19,7 +19,7 @@ SECONDS = 5.0
 LIMIT = 4 << 20
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"path", "size", "hash"} of a Python script; None for a module or a program."""
     script = part(host.facts, "script")
     if script.get("kind") != "python-script" or not script.get("exists"):
@@ -29,9 +29,9 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return {"path": str(script["path"]), "size": len(data), "hash": hashlib.sha256(data).hexdigest()[:16]}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A failure where nodes would run different programs; a wrapper may well show another file: a warning."""
-    scripts = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    scripts = parts(facts_by_node, ID)
     hashes = {n: str(v.get("hash")) for n, v in scripts.items()}
     parted = split(hashes)
     findings = []

@@ -5,13 +5,13 @@ Names, sizes and, up to 1 MB, contents are compared; what runs write (outputs, l
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, place, remote, split
-from ..host import Host, ask
+from ..compare import Nodes, by_value, part, parts, place, remote, split
+from ..host import Host, Record, Request, ask
 
 ID = "code_tree"
 GROUP = "code"
@@ -103,7 +103,7 @@ print("\nALLRANKS-ANSWER " + json.dumps(answer))
 """
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"count", "digest", "files" {name: hash} (None: too many), "folders", "cut", "git": whether .git is there}."""
     workdir = part(host.facts, "workdir")
     top = str(workdir.get("path") or "")
@@ -122,9 +122,9 @@ def _in_git(host: Host, path: str) -> bool:
     return False
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning for each odd node. Where all are git checkouts, code_git and code_changes judge."""
-    trees = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    trees = parts(facts_by_node, ID)
     if all(v.get("git") for v in trees.values()):
         return []
     late = [n for n, v in trees.items() if "were over" in str(v.get("cut"))]
@@ -164,7 +164,7 @@ def _finding(trees: Nodes, nodes: List[str], fine: List[str]) -> Finding:
     return Finding(ID, "warn", f"{message}: {shown}", remedy, place(nodes), tuple(evidence[:6] + [cut] * bool(cut)))
 
 
-def _odd(trees: Sequence[Mapping[str, Any]]) -> List[str]:
+def _odd(trees: Sequence[Record]) -> List[str]:
     """The files that are not the same in all, or (of very many) the folders."""
     key = "files" if all(t.get("files") is not None for t in trees) else "folders"
     items = [set((t.get(key) or {}).items()) for t in trees]

@@ -7,12 +7,12 @@ KUBERNETES_SERVICE_HOST, `container=` of process 1 (systemd.io/CONTAINER_INTERFA
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, differences, part, place, remote
-from ..host import Host
+from ..compare import Nodes, differences, parts, place, remote
+from ..host import Host, Request
 
 ID = "container"
 GROUP = "host"
@@ -58,9 +58,9 @@ def _kind(host: Host) -> str:
     return next((kind for mark, kind in CGROUPS if mark in cgroup), OUTSIDE)
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning where nodes are mixed; the namespaces only among nodes of one kind."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     kinds = {n: v["kind"] if v["kind"] == OUTSIDE else f"in {v['kind']}" for n, v in collected.items()}
     findings = []
     for d in differences("containers", kinds, one="runs", many="run"):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from typing import Any, Dict, List, Mapping, Optional, Set
+from typing import Any, Dict, List, Optional, Set
 
 from allranks.findings import Finding
 from allranks.text import count_of, join_names
 
-from ..compare import Difference, Nodes, differences, place, remote, size, split
-from ..host import Host, ask
+from ..compare import Difference, Nodes, differences, parts, place, remote, size, split
+from ..host import Host, Record, Request, ask
 
 ID = "data_listing"
 GROUP = "data"
@@ -86,7 +86,7 @@ print("\nALLRANKS-ANSWER " + json.dumps(answer))
 """
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{path: {"kind", "count", "bytes", "digest", "cut", "names"}}; None without a --data-path."""
     paths = [str(p) for p in host.request.get("data_paths") or ()][:PATHS]
     if not paths:
@@ -95,9 +95,9 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return answer
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings: each node may well have its own share of the data. `data_paths` speaks of absent ones."""
-    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    collected = parts(facts_by_node, ID)
     paths = dict.fromkeys(path for findings in collected.values() for path in findings)
     findings = []
     for path in paths:
@@ -157,7 +157,7 @@ def _copy(path: str, listings: Nodes, odd: str, fine: str) -> str:
     return f"{line}; fine if each node is meant to have its own share"
 
 
-def _amount(one: Mapping[str, Any]) -> str:
+def _amount(one: Record) -> str:
     if one.get("kind") == "file":
         return f"a file of {count_of(int(one['bytes']), 'byte')}"
     return f"{count_of(int(one['count']), 'file')} ({size(float(one['bytes']))})"

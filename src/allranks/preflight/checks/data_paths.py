@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Dict, List, Mapping, Tuple
 
 from allranks.findings import Finding, Status
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Nodes, others, place, remote
+from ..compare import Nodes, lack, place, remote
+from ..host import Request
 
 ID = "data_paths"
 GROUP = "data"
 LEVEL = "quick"
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """missing-file, permission-denied; `unknown` where the file system gave no answer."""
     status: Status = "warn" if request.get("wrap") else "fail"  # a container may have it mounted elsewhere
     findings = _silent(request, facts_by_node)
@@ -23,8 +24,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         closed = [n for n, (exists, readable) in by_node.items() if exists and not readable]
         fine = [n for n in by_node if n not in absent and n not in closed]
         if absent:
-            message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {path}"
-            message += others(absent, fine, "have it", "has it")
+            message = lack(absent, fine, path)
             remedy = f"mount or copy it there; look: {remote(absent[0], 'ls', '-ld', _parent(path))}"
             findings.append(Finding("missing-file", status, message, remedy, place(absent)))
         if closed:
@@ -44,7 +44,7 @@ def _by_path(facts_by_node: Nodes) -> Dict[str, Dict[str, Tuple[bool, bool]]]:
     return states
 
 
-def _silent(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def _silent(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A path on a mount whose server is gone blocks."""
     silent = {n: f["data"] for n, f in facts_by_node.items() if isinstance(f.get("data"), Mapping)}
     paths = ", ".join(str(p) for p in request.get("data_paths") or ())

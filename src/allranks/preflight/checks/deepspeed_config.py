@@ -14,7 +14,7 @@ from allranks.text import join_names
 
 from ..compare import Nodes, by_value, part, place
 from ..figures import MISSING, Ranks, absent, read_table, whole_number
-from ..host import CouldNotLook, Host
+from ..host import CouldNotLook, Host, Record, Request
 
 ID = "deepspeed_config"
 GROUP = "software"
@@ -25,7 +25,7 @@ _SHARING = ("tensor_parallel.autotp_size", "sequence_parallel_size")
 _KEYS = (_TRAIN, _MICRO, _STEPS, *_SHARING)
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """The figures of every configuration that the command names, by file; None where it names none."""
     launching = host.request.get("launching") or {}
     paths = list(launching.get("deepspeed") or ())
@@ -42,7 +42,7 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return tables or None
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """deepspeed-config: which figure must be what; and files that differ between nodes."""
     ranks = Ranks(request, facts_by_node)
     findings = []

@@ -6,13 +6,13 @@ draw the line; on file systems of many terabytes what is left may still be plent
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from ..compare import Nodes, by_value, part, place, remote, size
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "disk_space"
 GROUP = "storage"
@@ -26,7 +26,7 @@ MANY_INODES = 100_000
 NODEDIR_BYTES, NODEDIR_INODES = 64 << 20, 100  # below them the check nodedir speaks
 
 
-def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
+def collect(host: Host) -> Optional[List[Record]]:
     """[{"paths", "data", "total", "free", "inodes", "inodes_free"}, …], one for each file system."""
     file_systems: Dict[Tuple[int, int, int], Dict[str, Any]] = {}
     mounts = host.text("/proc/self/mounts", 1 << 20) or ""
@@ -84,7 +84,7 @@ def _is_read_only(mounts: str, path: str) -> bool:
     return "ro" in flags.split(",")
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """disk-full: a failure where nothing is left, a warning where little is, or where it is only read."""
     states: Dict[Tuple[str, str, bool], Dict[str, str]] = {}
     for node, facts in facts_by_node.items():
@@ -110,7 +110,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _state(one: Mapping[str, Any]) -> Optional[Tuple[str, bool, str]]:
+def _state(one: Record) -> Optional[Tuple[str, bool, str]]:
     """What to say, whether training fails, the figures."""
     total, free = int(one["total"]), int(one["free"])
     inodes, left = int(one.get("inodes") or 0), int(one.get("inodes_free") or 0)

@@ -7,12 +7,12 @@ coreutils and busybox. Nodes of one machine share its disk, so the best of them 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, part, place, remote
-from ..host import CouldNotLook, Host, Ran
+from ..compare import Nodes, best_of_machines, median, part, place, remote
+from ..host import CouldNotLook, Host, Ran, Record, Request
 
 ID = "disk_speed"
 GROUP = "storage"
@@ -34,7 +34,7 @@ exec dd if=/proc/self/fd/3 of=/dev/null bs=4M count=64 iflag=direct
 """
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"path", "mb_s", "direct"}; None where nothing can be read past the cache."""
     data = next((str(p) for p in host.request.get("data_paths") or ()), "")
     path = _a_file(host, data) if data else ""
@@ -61,7 +61,7 @@ def _a_file(host: Host, path: str) -> str:
     return ran.out.partition("\n")[0]
 
 
-def _result(ran: Ran, path: str, direct: bool) -> Optional[Dict[str, Any]]:
+def _result(ran: Ran, path: str, direct: bool) -> Optional[Record]:
     if ran.code is None:
         raise CouldNotLook(f"{path}: {ran.err}")
     match = COPIED.search(ran.err)
@@ -71,36 +71,18 @@ def _result(ran: Ran, path: str, direct: bool) -> Optional[Dict[str, Any]]:
     return {"path": path[:300], "mb_s": round(speed), "direct": direct}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning for a node that reads less than half as fast as the median."""
     findings = []
     for direct in (True, False):
         collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID).get("direct") is direct}
-        speeds = _of_machines(facts_by_node, {n: float(v["mb_s"]) for n, v in collected.items()})
-        usual = _median(list(speeds.values()))
+        speeds = best_of_machines(facts_by_node, {n: float(v["mb_s"]) for n, v in collected.items()})
+        usual = median(speeds.values())
         for node, speed in speeds.items():
             if speed < ODD * usual:
-                path = str(collected[node]["path"])
-                message = f"{node} reads {path} at {speed:.0f} MB/s; the median of {len(speeds)} nodes is "
-                message += f"{usual:.0f} MB/s"
+                message = f"{node} reads {collected[node]['path']} at {speed:.0f} MB/s"
+                message += f"; the median of {len(speeds)} nodes is {usual:.0f} MB/s"
                 look = remote(node, "iostat", "-x", "1", "3")
                 remedy = f"measure again, then look for a busy or failing disk: {look}"
                 findings.append(Finding(ID, "warn", message, remedy, place([node])))
     return findings
-
-
-def _of_machines(facts_by_node: Nodes, values: Mapping[str, float]) -> Dict[str, float]:
-    """The best node of each machine: those that share one measured side by side."""
-    best: Dict[str, str] = {}
-    for node, value in values.items():
-        machine = str(part(facts_by_node[node], "identity").get("boot_id") or node)
-        if machine not in best or value > values[best[machine]]:
-            best[machine] = node
-    return {node: values[node] for node in best.values()}
-
-
-def _median(values: List[float]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    if not ordered:
-        return 0.0
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -5,11 +5,12 @@ The same proof as before a run (see `allranks.plan.network`), with its findings 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List
 
 from allranks.findings import Finding
 
 from ..compare import Nodes
+from ..host import Request
 
 ID = "gate"
 GROUP = "network"
@@ -17,7 +18,7 @@ LEVEL = "quick"
 NEEDS = "probes"
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """What the gate of a run would say; nothing where it was not tried."""
     gate = request.get("gate") or {}
     if not gate:

@@ -6,13 +6,14 @@ A container does not see those of others, but their memory counts. Desktops and 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding, Status
+from allranks.text import plural
 
 from .. import smi
 from ..compare import Nodes, part, place, remote, target
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "gpu_busy"
 GROUP = "gpu"
@@ -25,7 +26,7 @@ APPS = "gpu_bus_id,pid,process_name,used_gpu_memory"
 UNIFIED = ("GH200", "GB200", "GB300")  # Linux keeps files in their memory too
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"processes": [{"gpu", "pci", "pid", "name", "mib", "user"}], "unseen": [{"gpu", "pci", "mib"}], "exclusive"}."""
     answer = smi.query(host, ["name", "memory.total", "memory.used", "compute_mode"])
     if answer is None:
@@ -56,7 +57,7 @@ def _is_taken(row: Mapping[str, str]) -> bool:
     return used > max(UNSEEN, SHARE * total) and not any(name in row.get("name", "") for name in UNIFIED)
 
 
-def _process(host: Host, pid: str, name: str) -> Dict[str, Any]:
+def _process(host: Host, pid: str, name: str) -> Record:
     """Only the program's name; the user where the process is visible here."""
     user = ""
     for line in (host.text(f"/proc/{pid}/status", 4096) or "").splitlines():
@@ -73,7 +74,7 @@ def _user(host: Host, uid: str) -> str:
     return f"uid {uid}"
 
 
-def _amd(host: Host) -> Optional[Dict[str, Any]]:
+def _amd(host: Host) -> Optional[Record]:
     """`process_info` is "N/A" or `No running processes detected` where there is none."""
     gpus = smi.amd_smi(host, "process")
     if gpus is None:
@@ -93,7 +94,7 @@ def _amd(host: Host) -> Optional[Dict[str, Any]]:
     return {"processes": processes[:SHOWN], "count": len(processes), "unseen": [], "exclusive": False}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning a node; a failure where a GPU takes one process only."""
     findings = []
     for node, facts in facts_by_node.items():
@@ -103,7 +104,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         if one.get("unseen"):
             gpus = one["unseen"]
             most = max(float(gpu["mib"] or 0) for gpu in gpus)
-            have = "has" if len(gpus) == 1 else "have"
+            have = plural(len(gpus), "has", "have")
             message = f"{smi.which_gpus(gpus)} of {node} {have} {_gib(most)} of memory taken"
             message += " by a process that can't be seen from here (another container or user, or a dead one)"
             remedy = f"see who holds it: ssh {node} 'sudo fuser -v /dev/nvidia*'"
@@ -111,8 +112,8 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _by_others(request: Mapping[str, Any], node: str, one: Mapping[str, Any]) -> Finding:
-    held: Dict[Tuple[int, str, str], List[Mapping[str, Any]]] = {}
+def _by_others(request: Request, node: str, one: Record) -> Finding:
+    held: Dict[Tuple[int, str, str], List[Record]] = {}
     for process in one["processes"]:
         held.setdefault((process["pid"], process["name"], process["user"]), []).append(process)
     shown = [_process_text(pid, name, user, gpus) for (pid, name, user), gpus in list(held.items())[:3]]
@@ -128,7 +129,7 @@ def _by_others(request: Mapping[str, Any], node: str, one: Mapping[str, Any]) ->
     return Finding(label, status, message, remedy, place([node], gpu=one["processes"][0].get("gpu")))
 
 
-def _process_text(pid: int, name: str, user: str, gpus: List[Mapping[str, Any]]) -> str:
+def _process_text(pid: int, name: str, user: str, gpus: List[Record]) -> str:
     """`python3 (pid 4711, alice) on GPUs 0 and 1 with 71.2 GiB`."""
     sizes = [float(gpu["mib"]) for gpu in gpus if gpu.get("mib")]
     where = smi.which_gpus([gpu if gpu.get("gpu") is None else {"gpu": gpu["gpu"]} for gpu in gpus])

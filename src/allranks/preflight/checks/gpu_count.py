@@ -14,8 +14,8 @@ from allranks.findings import Finding, Status
 from allranks.text import count_of, join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, part, place, remote, split
-from ..host import CouldNotLook, Host
+from ..compare import Nodes, by_value, parts, place, remote, split
+from ..host import CouldNotLook, Host, Record, Request
 
 ID = "gpu_count"
 GROUP = "gpu"
@@ -25,7 +25,7 @@ LOST = "gpu-fell-off-bus"
 BAD_VALUES = ("[GPU is lost]", "[Unknown Error]", "[GPU requires reset]")
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"answer": how many, "lost": [{"gpu", "pci", "why"}], "idle": PCI addresses without a driver, "failed"}."""
     idle = [pci for pci, driver in smi.on_bus(host).items() if not driver]
     if smi.has_nvidia(host):
@@ -39,7 +39,7 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return {"answer": 0, "idle": idle} if idle else None
 
 
-def _nvidia(host: Host, idle: List[str]) -> Dict[str, Any]:
+def _nvidia(host: Host, idle: List[str]) -> Record:
     if host.which("nvidia-smi") is None:
         raise CouldNotLook("nvidia-smi is not installed (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
     counts: Dict[str, Any] = {"answer": 0, "lost": [], "idle": idle}
@@ -57,21 +57,21 @@ def _nvidia(host: Host, idle: List[str]) -> Dict[str, Any]:
     return {**counts, "answer": len(answer.rows) - len(bad), "lost": lost}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Failures: GPUs that do not answer, fewer than asked for. A warning: fewer than most nodes have."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     there = {n: int(v["answer"]) + len(v.get("lost") or []) for n, v in collected.items() if not v.get("failed")}
     there.update({n: 0 for n, f in facts_by_node.items() if ID in f and f[ID] is None})
     findings = [finding for node, one in collected.items() for finding in _of_node(node, one)]
     return findings + _fewer(request, collected, there)
 
 
-def _of_node(node: str, one: Mapping[str, Any]) -> List[Finding]:
+def _of_node(node: str, one: Record) -> List[Finding]:
     if one.get("failed"):
         return [_failed(node, str(one["failed"]))]
     findings = []
     for why, lost in smi.group_by(one.get("lost") or [], "why").items():
-        message = f"{smi.which_gpus(lost)} of {node} {'does' if len(lost) == 1 else 'do'} not answer"
+        message = f"{smi.which_gpus(lost)} of {node} {plural(len(lost), 'does', 'do')} not answer"
         message += f" ({why})" if why else ""
         message += f"; {count_of(int(one['answer']), 'other GPU')} {'does' if one['answer'] == 1 else 'do'}"
         remedy = f"reboot {node}, or leave it out of the list; why: {_log(node)}"
@@ -79,8 +79,8 @@ def _of_node(node: str, one: Mapping[str, Any]) -> List[Finding]:
         findings.append(Finding(LOST, "fail", message, remedy, place([node], gpu=lost[0].get("gpu")), evidence))
     idle = one.get("idle") or []
     if idle and one.get("answer"):
-        message = f"{smi.which_gpus([{'pci': p} for p in idle])} of {node} {'is' if len(idle) == 1 else 'are'} on the"
-        message += " PCI bus, but no driver holds " + ("it" if len(idle) == 1 else "them")
+        message = f"{smi.which_gpus([{'pci': p} for p in idle])} of {node} {plural(len(idle), 'is', 'are')} on the"
+        message += " PCI bus, but no driver holds " + (plural(len(idle), "it", "them"))
         findings.append(Finding(ID, "warn", message, f"see why its probe failed: {_log(node)}", place([node])))
     return findings
 
@@ -96,7 +96,7 @@ def _failed(node: str, text: str) -> Finding:
     return Finding(label, "fail", f"no GPU of {node} answers: {text}", remedy, place([node]), (text,))
 
 
-def _fewer(request: Mapping[str, Any], collected: Nodes, there: Mapping[str, int]) -> List[Finding]:
+def _fewer(request: Request, collected: Nodes, there: Mapping[str, int]) -> List[Finding]:
     """Against --expect-gpus, which nodes without any must meet too, else --nproc, else what most nodes have."""
     expected, ranks = request.get("expect_gpus"), request.get("nproc")
     if expected is not None:

@@ -7,13 +7,13 @@ then chooses by what each driver can, and a program may find another libcuda on 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Optional
 
 from allranks.findings import Finding
 
 from .. import smi
-from ..compare import Nodes, differences, part, place, remote
-from ..host import Host
+from ..compare import Nodes, differences, part, parts, place, remote
+from ..host import Host, Request
 
 ID = "gpu_driver"
 GROUP = "gpu"
@@ -41,9 +41,9 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     return {"vendor": "amd", "driver": "" if version == "N/A" else version[:50], "cuda": ""}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning for each odd version; CUDA only where the driver does not explain it."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     findings: List[Finding] = []
     for key, what in (("driver", "driver"), ("cuda", "CUDA (of the driver)")):
         values = {n: str(v[key]) for n, v in collected.items() if v.get(key)}

@@ -7,14 +7,14 @@ those of SRAM are told, as Azure NHC does (azure_gpu_ecc.nhc). AMD: RAS counts o
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, differences, part, place, remote
-from ..host import Host
+from ..compare import Nodes, differences, part, parts, place, remote
+from ..host import Host, Record, Request
 
 ID = "gpu_ecc"
 GROUP = "gpu"
@@ -26,7 +26,7 @@ VOLATILE, SRAM = f"{ERRORS}.volatile.total", f"{ERRORS}.aggregate.sram"
 OVER = f"{SRAM}.thresholdExceeded"
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"mode": "Enabled", "bad": [{"gpu", "pci", "volatile", "sram", "over"}]}; None where no GPU has ECC."""
     answer = smi.query(host, ["ecc.mode.current", VOLATILE, SRAM, OVER])
     if answer is None:
@@ -42,7 +42,7 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return {"mode": " and ".join(modes), "bad": bad} if modes or bad else None
 
 
-def _amd(gpus: List[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+def _amd(gpus: List[Record]) -> Optional[Record]:
     """Deferred errors are detected, not yet used: not told."""
     counts = [(gpu, smi.integer(part(gpu, "ecc").get("total_uncorrectable_count"))) for gpu in gpus]
     if all(count is None for _, count in counts):
@@ -51,9 +51,9 @@ def _amd(gpus: List[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
     return {"mode": "", "bad": bad, "vendor": "amd"}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Failures: errors since the driver was loaded. Warnings: SRAM errors before that, ECC not on everywhere."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     findings = []
     for node, one in collected.items():
         amd = one.get("vendor") == "amd"
@@ -66,7 +66,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _finding(node: str, gpu: Mapping[str, Any], amd: bool) -> Finding:
+def _finding(node: str, gpu: Record, amd: bool) -> Finding:
     which, index, where = smi.which_gpus([gpu]), gpu.get("gpu"), place([node], gpu=gpu.get("gpu"))
     look = (
         remote(node, "amd-smi", "metric", "-k", "-g", str(index))

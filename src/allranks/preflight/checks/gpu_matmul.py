@@ -7,14 +7,14 @@ same product, tolerates 10 % below the best GPU; here it is the median. One whos
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 from allranks.findings import Finding, Status
-from allranks.text import count_of
+from allranks.text import count_of, plural
 
 from .. import smi
-from ..compare import Nodes, part, place, remote
-from ..host import Host, ask
+from ..compare import Nodes, median, part, place, remote
+from ..host import Host, Record, Request, ask
 
 ID = "gpu_matmul"
 GROUP = "gpu"
@@ -63,16 +63,17 @@ sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps(found))
 """
 
 
-def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
+def collect(host: Host) -> Optional[List[Record]]:
     """[{"gpu", "name", "tflops", "busy"} or {…, "error"}]; None without GPUs or a torch that can use them."""
     interpreter = part(host.facts, "interpreter")
     if not part(host.facts, "gpus").get("count") or not (interpreter.get("cuda") or interpreter.get("hip")):
         return None
     results = ask(host, PROGRAM, LIMIT)
-    return [one for one in results if isinstance(one, dict)][:64] or None
+    gpus: List[Record] = [one for one in results if isinstance(one, dict)]
+    return gpus[:64] or None
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings: a GPU well below the median of its model. A failure: one that can't multiply at all."""
     gpus = [(n, one) for n, f in facts_by_node.items() for one in f.get(ID) or [] if isinstance(one, Mapping)]
     speeds: Dict[str, List[float]] = {}
@@ -83,13 +84,13 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     for node in facts_by_node:
         for name, alike in speeds.items():
             measured = [one for owner, one in gpus if owner == node and one.get("name") == name and not one.get("busy")]
-            slow = [one for one in measured if one.get("tflops") and float(one["tflops"]) < ODD * _median(alike)]
+            slow = [one for one in measured if one.get("tflops") and float(one["tflops"]) < ODD * median(alike)]
             if slow:
                 findings.append(_slow(node, slow, alike))
     return findings
 
 
-def _failed(node: str, one: Mapping[str, Any]) -> Finding:
+def _failed(node: str, one: Record) -> Finding:
     """A warning where others hold its memory: they may be gone by then."""
     text = str(one["error"])
     label = "cuda-out-of-memory" if "out of memory" in text else "cuda-device-unavailable"
@@ -99,10 +100,10 @@ def _failed(node: str, one: Mapping[str, Any]) -> Finding:
     return Finding(label, status, message, remedy, place([node], gpu=one.get("gpu")), (text,))
 
 
-def _slow(node: str, slow: List[Mapping[str, Any]], alike: List[float]) -> Finding:
-    usual, worst = _median(alike), min(float(one["tflops"]) for one in slow)
+def _slow(node: str, slow: List[Record], alike: List[float]) -> Finding:
+    usual, worst = median(alike), min(float(one["tflops"]) for one in slow)
     less = round(100 - 100 * worst / usual)
-    does = "multiplies" if len(slow) == 1 else "multiply"
+    does = plural(len(slow), "multiplies", "multiply")
     message = f"{smi.which_gpus(slow)} of {node} {does} matrices at {worst:.0f} TFLOP/s"
     message += f", {less} % less than the median of {count_of(len(alike), 'GPU')} of the model ({usual:.0f})"
     indices = ",".join(str(one.get("gpu")) for one in slow)
@@ -110,8 +111,3 @@ def _slow(node: str, slow: List[Mapping[str, Any]], alike: List[float]) -> Findi
     remedy = f"look for heat, a power limit or low clocks: {look}"
     evidence = tuple(f"GPU {one.get('gpu')}, {one.get('name')}: {one['tflops']} TFLOP/s" for one in slow[:8])
     return Finding(ID, "warn", message, remedy, place([node], gpu=slow[0].get("gpu")), evidence)
-
-
-def _median(values: List[float]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

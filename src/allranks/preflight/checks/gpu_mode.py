@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
-from allranks.text import join_names
+from allranks.text import join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, differences, part, place, remote
-from ..host import Host
+from ..compare import Nodes, by_value, differences, parts, place, remote
+from ..host import Host, Record, Request
 
 ID = "gpu_mode"
 GROUP = "gpu"
@@ -29,7 +29,7 @@ WHAT = {
 PROHIBITED = "Prohibited"
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"persistence", "compute", "mig": {value: [GPU indices]}}."""
     answer = smi.query(host, list(FIELDS.values()))
     if answer is None:
@@ -44,15 +44,15 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return modes
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A failure: GPUs that take no process. Warnings: nodes or GPUs that differ."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     findings = []
     for node, one in collected.items():
         gpus = (one.get("compute") or {}).get(PROHIBITED)
         if gpus:
             message = f"{smi.which_gpus([{'gpu': g} for g in gpus])} of {node} "
-            message += f"{'takes' if len(gpus) == 1 else 'take'} no process (compute mode Prohibited)"
+            message += f"{plural(len(gpus), 'takes', 'take')} no process (compute mode Prohibited)"
             remedy = remote(node, "sudo", "nvidia-smi", "-c", "DEFAULT")
             findings.append(Finding("cuda-device-unavailable", "fail", message, remedy, place([node], gpu=gpus[0])))
     for key, (what, option, names_of) in WHAT.items():
@@ -60,7 +60,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _differ(what: str, option: str, words: Mapping[str, str], modes: Mapping[str, Mapping[str, Any]]) -> List[Finding]:
+def _differ(what: str, option: str, words: Mapping[str, str], modes: Mapping[str, Record]) -> List[Finding]:
     findings = []
     values = {n: " and ".join(sorted(v)) for n, v in modes.items() if PROHIBITED not in v}
     for d in differences(what, values):
@@ -77,5 +77,5 @@ def _differ(what: str, option: str, words: Mapping[str, str], modes: Mapping[str
     return findings
 
 
-def _modes_text(modes: Mapping[str, Any]) -> str:
+def _modes_text(modes: Record) -> str:
     return "; ".join(f"{mode} on {smi.which_gpus([{'gpu': g} for g in gpus])}" for mode, gpus in modes.items())

@@ -5,14 +5,14 @@ The slowest GPU sets the pace of all, and the smallest memory the batch.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, differences, part, place, remote
-from ..host import Host
+from ..compare import Nodes, by_value, differences, part, parts, place, remote
+from ..host import Host, Record, Request
 
 ID = "gpu_model"
 GROUP = "gpu"
@@ -21,7 +21,7 @@ SECONDS = 130.0
 TOLERANCE = 0.05  # firmware and ECC keep a little of the memory
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"vendor", "models": {name: [how many, MiB of the smallest]}}."""
     answer = smi.query(host, ["name", "memory.total"])
     if answer is not None:
@@ -43,12 +43,12 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return _counted("amd", [(_series(gpu), sizes[i] >> 20) for i, gpu in enumerate(gpus)])
 
 
-def _series(card: Mapping[str, Any]) -> str:
+def _series(card: Record) -> str:
     """`Card series` before ROCm 6.0."""
     return str(card.get("Card Series") or card.get("Card series") or "")
 
 
-def _counted(vendor: str, gpus: List[Tuple[str, Optional[float]]]) -> Optional[Dict[str, Any]]:
+def _counted(vendor: str, gpus: List[Tuple[str, Optional[float]]]) -> Optional[Record]:
     models: Dict[str, List[int]] = {}
     for name, memory in gpus:
         if name and name != "N/A":
@@ -57,9 +57,9 @@ def _counted(vendor: str, gpus: List[Tuple[str, Optional[float]]]) -> Optional[D
     return {"vendor": vendor, "models": models} if models else None
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings: nodes with different models or memory, nodes with several models."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     usual = _sizes(collected)
     kinds = {
         n: [_model_text(name, one[1], usual) for name, one in sorted(v["models"].items())] for n, v in collected.items()

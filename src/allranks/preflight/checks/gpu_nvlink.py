@@ -9,14 +9,14 @@ imbue's host-health-checks and Azure NHC look for `<inactive>`.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, differences, part, place, remote
-from ..host import Host
+from ..compare import Nodes, differences, parts, place, remote
+from ..host import Host, Record, Request
 
 ID = "gpu_nvlink"
 GROUP = "gpu"
@@ -29,7 +29,7 @@ MANAGER = "nv-fabricmanage"  # the kernel keeps 15 letters of a name
 STOPPED = ("inactive", "failed", "activating")
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"links": {"0": [model, active, [inactive…]]}, "fabric": [{"gpu", "pci", "said"}], "manager": state}."""
     answer = smi.query(host, ["fabric.state", "fabric.status"])
     if answer is None:
@@ -72,9 +72,9 @@ def _manager(host: Host) -> str:
     return state if state in STOPPED else ""
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A failure: the fabric is not ready. Warnings: links that are down, a fabric manager that does not run."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     findings = [finding for node, one in collected.items() for finding in _fabric(node, one)]
     reported = set()
     for node, one in collected.items():
@@ -89,7 +89,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _fabric(node: str, one: Mapping[str, Any]) -> List[Finding]:
+def _fabric(node: str, one: Record) -> List[Finding]:
     findings = []
     restart = remote(node, "sudo", "systemctl", "restart", "nvidia-fabricmanager")
     remedy = f"see that the fabric manager runs and has the driver's version: {restart}; "
@@ -112,7 +112,7 @@ def _fabric(node: str, one: Mapping[str, Any]) -> List[Finding]:
     return findings
 
 
-def _down(links: Mapping[str, Any]) -> List[str]:
+def _down(links: Record) -> List[str]:
     """GPUs with fewer links than most GPUs of their model on the node have."""
     indices = []
     for index, (model, active, _) in links.items():
@@ -123,7 +123,7 @@ def _down(links: Mapping[str, Any]) -> List[str]:
     return indices
 
 
-def _links(node: str, index: str, links: Mapping[str, Any]) -> Finding:
+def _links(node: str, index: str, links: Record) -> Finding:
     _, active, inactive = links[index]
     most = max(other[1] for other in links.values())
     message = f"GPU {index} of {node} has {count_of(active, 'active NVLink')}; most of its GPUs have {most}"
@@ -133,6 +133,6 @@ def _links(node: str, index: str, links: Mapping[str, Any]) -> Finding:
     return Finding(LABEL, "warn", message, remedy, place([node], gpu=int(index)))
 
 
-def _counts(links: Mapping[str, Any]) -> str:
+def _counts(links: Record) -> str:
     """`18`, or `12 and 0` where they differ."""
     return " and ".join(str(count) for count in sorted({one[1] for one in links.values()}, reverse=True))

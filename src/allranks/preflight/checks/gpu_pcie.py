@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
-from allranks.text import join_names
+from allranks.text import join_names, plural
 
 from .. import smi
 from ..compare import Nodes, place, remote
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "gpu_pcie"
 GROUP = "gpu"
@@ -24,9 +24,9 @@ CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display con
 FEW = 4  # times fewer than it can
 
 
-def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
+def collect(host: Host) -> Optional[List[Record]]:
     """[{"pci", "device": vendor and device, "width", "most"}] of GPUs that a driver holds."""
-    gpus = []
+    gpus: List[Record] = []
     for path in host.glob("/sys/bus/pci/devices/*"):
         if not (host.text(f"{path}/class", 16) or "").startswith(CLASSES):
             continue
@@ -42,7 +42,7 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     return gpus[: smi.MOST] or None
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning for GPUs with fewer lanes than most of their model, or than a quarter of their own."""
     gpus = [(n, gpu) for n, f in facts_by_node.items() for gpu in f.get(ID) or [] if isinstance(gpu, Mapping)]
     widths: Dict[str, List[int]] = {}
@@ -50,7 +50,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         widths.setdefault(str(gpu["device"]), []).append(int(gpu["width"]))
     findings = []
     for node in facts_by_node:
-        narrow: Dict[Any, List[Mapping[str, Any]]] = {}
+        narrow: Dict[Any, List[Record]] = {}
         for gpu in [gpu for owner, gpu in gpus if owner == node]:
             usual = _usual(widths[str(gpu["device"])])
             if gpu["width"] < gpu["most"] and (gpu["width"] < usual or FEW * gpu["width"] <= gpu["most"]):
@@ -66,10 +66,10 @@ def _usual(widths: List[int]) -> int:
     return best if 2 * widths.count(best) > len(widths) else 0
 
 
-def _finding(node: str, width: int, most: int, usual: int, gpus: List[Mapping[str, Any]]) -> Finding:
+def _finding(node: str, width: int, most: int, usual: int, gpus: List[Record]) -> Finding:
     pcis = [str(gpu["pci"]) for gpu in gpus]
     which = f"the GPU at {pcis[0]}" if len(pcis) == 1 else f"the GPUs at {join_names(pcis)}"
-    message = f"{which} of {node} {'uses' if len(pcis) == 1 else 'use'} {width} of {most} PCIe lanes"
+    message = f"{which} of {node} {plural(len(pcis), 'uses', 'use')} {width} of {most} PCIe lanes"
     message += f"; most GPUs of this model use {usual}" if usual > width else ""
     look = remote(node, "sudo", "lspci", "-vv", "-s", pcis[0])
     remedy = f"reboot {node}; if it stays, reseat the card or its riser: {look}"

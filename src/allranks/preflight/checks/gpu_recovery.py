@@ -7,13 +7,14 @@ nvmlDeviceGpuRecoveryAction_t); older ones do not know it. NVIDIA's resiliency e
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Optional
 
 from allranks.findings import Finding, Status
+from allranks.text import plural
 
 from .. import smi
 from ..compare import Nodes, part, place, remote
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "gpu_recovery"
 GROUP = "gpu"
@@ -25,7 +26,7 @@ NOTHING = ("", "None")
 DRAIN = "Drain P2P"
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"gpus": how many tell, "asking": [{"gpu", "pci", "action"}]}; None where the driver does not know of it."""
     answer = smi.query(host, [FIELD])
     if answer is None:
@@ -52,13 +53,13 @@ def _in_full(text: str) -> Dict[str, str]:
     return actions
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A failure; a warning for a GPU that may go on but should not talk to its peers."""
     findings = []
     for node, facts in facts_by_node.items():
         for action, gpus in smi.group_by(part(facts, ID).get("asking") or [], "action").items():
             status: Status = "warn" if action == DRAIN else "fail"
-            message = f"{smi.which_gpus(gpus)} of {node} {'needs' if len(gpus) == 1 else 'need'} recovery: {action}"
+            message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"
             findings.append(
                 Finding(
                     "cuda-device-unavailable",
@@ -72,7 +73,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _remedy(node: str, action: str, gpus: List[Mapping[str, Any]]) -> str:
+def _remedy(node: str, action: str, gpus: List[Record]) -> str:
     if "Reset" in action and "Bus" not in action:
         indices = ",".join(str(gpu.get("gpu")) for gpu in gpus)
         return f"end what uses it, then {remote(node, 'sudo', 'nvidia-smi', '-r', '-i', indices)}, or leave {node} out"

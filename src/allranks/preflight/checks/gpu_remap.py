@@ -8,14 +8,14 @@ three, so its test never fires. Here each value goes by its name.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
 from ..compare import Nodes, part, place, remote
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "gpu_remap"
 GROUP = "gpu"
@@ -31,7 +31,7 @@ COLUMNS = (
 NONE_LEFT = "remapped_rows.histogram.none"  # only newer drivers know it
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"gpus": how many can remap, "bad": [{"gpu", "pci", "rows", "pending", "failed", "full"}]}; None before
     Ampere."""
     answer = smi.query(host, [NONE_LEFT])
@@ -65,7 +65,7 @@ def _is_yes(value: str) -> bool:
     return value == "Yes" or (smi.number(value) or 0) > 0
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A failure: a remap that failed. Warnings: one that is pending, a bank without spare rows."""
     findings = []
     for node, facts in facts_by_node.items():
@@ -74,7 +74,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _finding(node: str, gpu: Mapping[str, Any]) -> Finding:
+def _finding(node: str, gpu: Record) -> Finding:
     which, index, where = smi.which_gpus([gpu]), str(gpu.get("gpu")), place([node], gpu=gpu.get("gpu"))
     evidence = (f"{gpu['pci']}: remapped {gpu['rows']}, pending {gpu['pending']}, failed {gpu['failed']}",)
     look = remote(node, "nvidia-smi", "-q", "-d", "ROW_REMAPPER", "-i", index)

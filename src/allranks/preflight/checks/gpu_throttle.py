@@ -7,13 +7,14 @@ and Azure NHC tell the same ones). AMD: amd-smi's violations; the power limit (P
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
+from allranks.text import plural
 
 from .. import smi
 from ..compare import Nodes, part, place, remote
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "gpu_throttle"
 GROUP = "gpu"
@@ -35,7 +36,7 @@ AMD = {
 }
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"gpus": how many tell, "slow": [{"gpu", "pci", "why", "bits", "heat": °C}]}."""
     answer = smi.query(host, [FIELD, "temperature.gpu"], {FIELD: OLDER})
     if answer is None:
@@ -62,7 +63,7 @@ def decode(bits: int) -> str:
     return ", ".join(reasons)
 
 
-def _amd(host: Host) -> Optional[Dict[str, Any]]:
+def _amd(host: Host) -> Optional[Record]:
     """MI300 and later tell violations (-T), those before it a throttle status with the power (-p)."""
     gpus = smi.amd_smi(host, "metric", "-p")
     if gpus is None:
@@ -79,14 +80,14 @@ def _amd(host: Host) -> Optional[Dict[str, Any]]:
     return {"gpus": len(gpus), "slow": slow, "vendor": "amd"}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning a node and reason: a slow GPU slows all ranks."""
     findings = []
     for node, facts in facts_by_node.items():
         one = part(facts, ID)
         for why, gpus in smi.group_by(one.get("slow") or [], "why").items():
             heat = [float(g["heat"]) for g in gpus if isinstance(g.get("heat"), (int, float))]
-            message = f"{smi.which_gpus(gpus)} of {node} {'is' if len(gpus) == 1 else 'are'} slowed down: {why}"
+            message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'is', 'are')} slowed down: {why}"
             message += f", at {'up to ' if len(heat) > 1 else ''}{max(heat):.0f} °C" if heat else ""
             amd = one.get("vendor") == "amd"
             look = ["amd-smi", "metric", "-t", "-p"] if amd else ["nvidia-smi", "-q", "-d", DETAILS]

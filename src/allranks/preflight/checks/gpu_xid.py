@@ -14,7 +14,7 @@ from allranks.findings import Finding, Status
 
 from .. import smi
 from ..compare import Nodes, place, remote
-from ..host import CouldNotLook, Host, kernel_text
+from ..host import CouldNotLook, Host, Record, Request, kernel_text
 
 ID = "gpu_xid"
 GROUP = "gpu"
@@ -69,7 +69,7 @@ PROBED = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)")
 GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus")
 
 
-def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
+def collect(host: Host) -> Optional[List[Record]]:
     """[{"code", "gpu", "pci", "mine", "count", "line", "ago": seconds}]: codes of KINDS, 0 for a switch; newest lines.
 
     A container reads the log of its host: `mine` is False for GPUs that it has not.
@@ -96,7 +96,7 @@ def _uptime(host: Host) -> Optional[float]:
     return float(words[0]) if words else None
 
 
-def read_log(text: str, up: Optional[float]) -> List[Dict[str, Any]]:
+def read_log(text: str, up: Optional[float]) -> List[Record]:
     """One entry a code and GPU, with the newest line."""
     events: Dict[Tuple[int, str], Dict[str, Any]] = {}
     probed = ""
@@ -134,7 +134,7 @@ def _read(words: str, probed: str) -> Tuple[Optional[int], str]:
     return None, ""
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A failure: a GPU off the bus. Warnings: the others; one a node and code."""
     findings = []
     for node, facts in facts_by_node.items():
@@ -145,7 +145,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _finding(node: str, code: int, gpus: List[Mapping[str, Any]]) -> Finding:
+def _finding(node: str, code: int, gpus: List[Record]) -> Finding:
     kind = KINDS.get(code, SWITCH)
     status: Status = "fail" if code == OFF_BUS and any(gpu.get("mine") for gpu in gpus) else "warn"
     if code == OFF_BUS and not any("Xid" in str(gpu["line"]) for gpu in gpus):
@@ -164,7 +164,7 @@ def _finding(node: str, code: int, gpus: List[Mapping[str, Any]]) -> Finding:
     )
 
 
-def _remedy(node: str, action: str, gpus: List[Mapping[str, Any]]) -> str:
+def _remedy(node: str, action: str, gpus: List[Record]) -> str:
     log = f"ssh {node} 'sudo dmesg -T | grep -i xid'"
     if action == "reboot":
         return f"reboot {node} or leave it out; if it comes back: cooling, power, the board; log: {log}"

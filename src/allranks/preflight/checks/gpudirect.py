@@ -8,13 +8,13 @@ from /boot/config-RELEASE (src/misc/rocmwrap.cc).
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, others, part, place, remote
-from ..host import CouldNotLook, Host
+from ..compare import Nodes, by_value, others, part, parts, place, remote
+from ..host import CouldNotLook, Host, Record, Request
 
 ID = "gpudirect"
 GROUP = "network"
@@ -32,7 +32,7 @@ DMABUF_SINCE = (5, 12)
 OPTIONS = ("CONFIG_PCI_P2PDMA=y", "CONFIG_DMABUF_MOVE_NOTIFY=y")
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"vendor", "way": path, "DMA-BUF" or "", "kernel", "why": what is missing}."""
     gpus = part(host.facts, "gpus")
     vendor = gpus.get("vendor")
@@ -73,9 +73,9 @@ def _amd(host: Host, release: str) -> Dict[str, str]:
     return {"why": f"the kernel lacks {' and '.join(missing)}"} if missing else {"way": "DMA-BUF"}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """nccl-p2p-error, a warning: it works, more slowly."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     fine = [n for n, v in collected.items() if v.get("way")]
     lacking = {n: str(v.get("why") or "") for n, v in collected.items() if not v.get("way")}
     findings = []
@@ -83,7 +83,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
         module = "nvidia_peermem" if collected[nodes[0]].get("vendor") == "nvidia" else "amdkfd peer memory"
         have = plural(len(nodes), "has", "have")
         message = f"{join_names(nodes)} {have} no GPUDirect RDMA: {module} is not loaded, and {why}"
-        message += others(nodes, fine, "have it", "has it")
+        message += others(fine, "have it", "has it")
         remedy = remote(nodes[0], "sudo", "modprobe", "nvidia-peermem")
         if module != "nvidia_peermem":
             remedy = "install amdgpu-dkms, or boot a kernel with " + " and ".join(OPTIONS)

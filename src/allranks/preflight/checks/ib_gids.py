@@ -7,13 +7,14 @@ Files: ports/N/gids/I and ports/N/gid_attrs/types/I, which cannot be read where 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, others, part, place, remote
-from ..host import Host
+from .. import rdma
+from ..compare import Nodes, by_value, gpu_count, others, parts, place, remote
+from ..host import Host, Record, Request
 
 ID = "ib_gids"
 GROUP = "network"
@@ -25,14 +26,14 @@ IPV4 = "0000:0000:0000:0000:0000:ffff:"
 V2 = "RoCE v2"
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"index": NCCL_IB_GID_INDEX or None, "family": …, "ports": {"mlx5_0/1": {index: [gid, type]}}}."""
     ports: Dict[str, Dict[str, List[str]]] = {}
-    for path in host.glob("/sys/class/infiniband/*/ports/*")[:64]:
-        words = path.split("/")
-        active = (host.text(f"{path}/state", 64) or "").endswith("ACTIVE")
-        if active and host.text(f"{path}/link_layer", 64) == "Ethernet" and _is_used(host, words[4], words[6]):
-            ports[f"{words[4]}/{words[6]}"] = _entries(host, path)
+    wanted = host.env.get("NCCL_IB_HCA", "")
+    for device, number, path in rdma.ports(host):
+        is_roce = rdma.is_active(host, path) and host.text(f"{path}/link_layer", 64) == "Ethernet"
+        if is_roce and (not wanted or rdma.matches(device, number, wanted)):
+            ports[f"{device}/{number}"] = _entries(host, path)
     if not ports:
         return None
     index = host.env.get("NCCL_IB_GID_INDEX", "").strip()
@@ -55,42 +56,23 @@ def _entries(host: Host, path: str) -> Dict[str, List[str]]:
     return entries
 
 
-def _is_used(host: Host, device: str, port: str) -> bool:
-    """As NCCL reads NCCL_IB_HCA: prefixes, = exact, ^ all but these."""
-    wanted = host.env.get("NCCL_IB_HCA", "")
-    if not wanted:
-        return True
-    without, exact = wanted.startswith("^"), wanted.lstrip("^").startswith("=")
-    for word in wanted.lstrip("^=").split(","):
-        name, _, number = word.partition(":")
-        same = device == name if exact else device.startswith(name)
-        if name and same and (not number or number == port):
-            return not without
-    return without
-
-
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """nccl-ib-error, warnings."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     findings = _wrong_index(collected)
     for port in dict.fromkeys(port for v in collected.values() for port in v["ports"]):
         ports = {n: v["ports"][port] for n, v in collected.items() if port in v["ports"]}
         fine = [n for n, entries in ports.items() if _has_v2(entries)]
         lacking = [n for n in ports if n not in fine]
         if lacking and fine and len(fine) >= len(lacking):
-            message = f"{port_name(port)} on {join_names(lacking)} has no RoCE v2 address for IPv4"
-            message += others(lacking, fine, "have one", "has one")
+            message = f"{rdma.port_name(port)} on {join_names(lacking)} has no RoCE v2 address for IPv4"
+            message += others(fine, "have one", "has one")
             findings.append(_finding(lacking, port, message))
     return findings + _none_at_all(collected, facts_by_node)
 
 
-def _has_v2(entries: Mapping[str, Any]) -> bool:
+def _has_v2(entries: Record) -> bool:
     return any(gid.startswith(IPV4) and kind == V2 for gid, kind in entries.values())
-
-
-def port_name(port: str) -> str:
-    device, _, number = port.partition("/")
-    return device if number == "1" else f"{device} port {number}"
 
 
 def _finding(nodes: List[str], port: str, message: str) -> Finding:
@@ -111,7 +93,7 @@ def _wrong_index(collected: Nodes) -> List[Finding]:
             if gid and (kind == V2 or not kind):
                 continue
             what = f"a RoCE v1 entry ({gid})" if gid else "an empty entry"
-            wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {what} of {port_name(port)}")
+            wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {what} of {rdma.port_name(port)}")
     findings = []
     for text, nodes in by_value(wrong).items():
         message = f"{text} on {join_names(nodes)}"
@@ -128,7 +110,7 @@ def _none_at_all(collected: Nodes, facts_by_node: Nodes) -> List[Finding]:
     for node, v in collected.items():
         entries = [entry for port in v["ports"].values() for entry in port.values()]
         routable = any(kind == V2 and not gid.startswith("fe80:") for gid, kind in entries)
-        if not routable and part(facts_by_node[node], "gpus").get("count"):
+        if not routable and gpu_count(facts_by_node[node]):
             nodes.append(node)
     if anywhere or not nodes:
         return []

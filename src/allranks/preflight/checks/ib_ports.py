@@ -7,13 +7,14 @@ check_ib, with the other nodes as the expectation. Ports that are down everywher
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, differences, others, part, place, remote
-from ..host import Host
+from .. import rdma
+from ..compare import Nodes, by_value, differences, others, part, parts, place, remote, warn
+from ..host import Host, Record, Request
 
 ID = "ib_ports"
 GROUP = "network"
@@ -27,45 +28,43 @@ HINTS = {
 }
 
 
-def collect(host: Host) -> Optional[Dict[str, Dict[str, str]]]:
+def collect(host: Host) -> Optional[Dict[str, Record]]:
     """{"mlx5_0/1": {"state": "ACTIVE", "phys": "LinkUp", "rate": "400 Gb/sec (4X NDR)", "layer": …}}."""
-    ports = {}
-    for path in host.glob("/sys/class/infiniband/*/ports/*")[:128]:
-        words = path.split("/")
-        state, phys = (host.text(f"{path}/{name}", 64) or "" for name in ("state", "phys_state"))
-        ports[f"{words[4]}/{words[6]}"] = {
-            "state": state.rpartition(":")[2].strip(),
-            "phys": phys.rpartition(":")[2].strip(),
+    ports: Dict[str, Record] = {}
+    for device, number, path in rdma.ports(host):
+        ports[f"{device}/{number}"] = {
+            "state": _word(host, f"{path}/state"),
+            "phys": _word(host, f"{path}/phys_state"),
             "rate": host.text(f"{path}/rate", 64) or "",
             "layer": host.text(f"{path}/link_layer", 64) or "",
         }
     return ports or None
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def _word(host: Host, path: str) -> str:
+    """Of `4: ACTIVE`."""
+    return (host.text(path, 64) or "").rpartition(":")[2].strip()
+
+
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """nccl-ib-error, warnings."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     findings = []
     for port in dict.fromkeys(port for v in collected.values() for port in v):
-        findings += _down(port, collected)
-        rates = {n: v[port]["rate"] for n, v in collected.items() if _is_up(v.get(port)) and v[port].get("rate")}
-        for d in differences(f"rate of {port_name(port)}", rates):
-            message = d.message
-            if d.norm is not None:
-                message = f"{port_name(port)} on {join_names(d.nodes)} runs at {d.value}"
-                message += others(d.nodes, [n for n in rates if rates[n] == d.norm], f"have {d.norm}", f"has {d.norm}")
-            remedy = f"reseat or replace the cable, see both ends: {_look(d.nodes[0], port)}"
-            findings.append(Finding(LABEL, "warn", message, remedy, place(d.nodes, interface=port.partition("/")[0])))
+        findings += _down(port, collected) + _rate(port, collected)
     return findings + _fewer(collected, facts_by_node)
 
 
-def _is_up(values: Optional[Mapping[str, str]]) -> bool:
-    return bool(values) and (values or {}).get("state") == "ACTIVE" and (values or {}).get("phys") in ("LinkUp", "")
+def _is_up(values: Optional[Record]) -> bool:
+    return values is not None and values.get("state") == "ACTIVE" and values.get("phys") in ("LinkUp", "")
 
 
-def port_name(port: str) -> str:
-    device, _, count_of = port.partition("/")
-    return device if count_of == "1" else f"{device} port {count_of}"
+def _rate(port: str, collected: Nodes) -> List[Finding]:
+    rates = {n: v[port]["rate"] for n, v in collected.items() if _is_up(v.get(port)) and v[port].get("rate")}
+    name = rdma.port_name(port)
+    odd = differences(f"rate of {name}", rates, one="runs at", many="run at", subject=name)
+    look = "reseat or replace the cable, see both ends"
+    return warn(LABEL, odd, lambda d: f"{look}: {_look(d.nodes[0], port)}", interface=port.partition("/")[0])
 
 
 def _down(port: str, collected: Nodes) -> List[Finding]:
@@ -74,23 +73,17 @@ def _down(port: str, collected: Nodes) -> List[Finding]:
     down = {n: v[port] for n, v in collected.items() if port in v and n not in up}
     if not up or len(up) < len(down):
         return []
+    where = port.partition("/")[0]
+    evidence = tuple(f"{n}: {port} state {v['state']}, phys_state {v['phys']}" for n, v in list(down.items())[:4])
     findings = []
     for state, nodes in by_value({n: f"{v['state']} ({v['phys']})" for n, v in down.items()}).items():
         one = down[nodes[0]]
-        hint = HINTS.get(one["phys"]) or HINTS.get(one["state"]) or ""
-        message = f"{port_name(port)} on {join_names(nodes)} is {state}{': ' + hint if hint else ''}"
-        message += others(nodes, up, "have it ACTIVE", "has it ACTIVE")
+        hint = HINTS.get(one["phys"]) or HINTS.get(one["state"])
+        message = f"{rdma.port_name(port)} on {join_names(nodes)} is {state}"
+        message += f": {hint}" if hint else ""
+        message += others(up, "have it ACTIVE", "has it ACTIVE")
         remedy = f"see cable, switch port and subnet manager: {_look(nodes[0], port)}"
-        findings.append(
-            Finding(
-                LABEL,
-                "warn",
-                message,
-                remedy,
-                place(nodes, interface=port.partition("/")[0]),
-                tuple(f"{n}: {port} state {v['state']}, phys_state {v['phys']}" for n, v in list(down.items())[:4]),
-            )
-        )
+        findings.append(Finding(LABEL, "warn", message, remedy, place(nodes, interface=where), evidence))
     return findings
 
 
@@ -113,7 +106,7 @@ def _fewer(collected: Nodes, facts_by_node: Nodes) -> List[Finding]:
         if d.norm is not None:
             message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} {count_of(d.value, 'active RDMA port')}"
             fine = [n for n in counts if counts[n] == d.norm]
-            message += others(nodes, fine, f"have {d.norm}", f"has {d.norm}")
+            message += others(fine, f"have {d.norm}", f"has {d.norm}")
         remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat', '-l')}; {remote(nodes[0], 'lspci')}"
         findings.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
     return findings

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
-
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, differing, others, part, place, remote
+from ..compare import Facts, Nodes, by_value, differing, lack, others, part, place, remote
+from ..host import Request
 
 ID = "interpreter"
 GROUP = "software"
@@ -16,7 +15,7 @@ OLDEST = (3, 8)
 _LABEL = "environment-mismatch"
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """remote-path-missing (absent), environment-mismatch (does not start, too old, differs), missing-module."""
     interpreters = {n: f.get("interpreter") or {} for n, f in facts_by_node.items()}
     interpreters = {n: i for n, i in interpreters.items() if i and not i.get("skipped")}
@@ -34,13 +33,12 @@ def _absent(interpreters: Nodes, fine: list[str]) -> list[Finding]:
     how = str(interpreters[absent[0]].get("how") or "python3 on PATH")
     rule, _, word = how.partition(": ")
     wanted = f"{word} (from {rule})" if word else how
-    message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {wanted}"
-    message += others(absent, fine, "have it", "has it")
+    message = lack(absent, fine, wanted)
     remedy = f"name a python that every node has with --python; look: ssh {absent[0]} 'ls /usr/bin/python3*'"
     return [Finding("remote-path-missing", "fail", message, remedy, place(absent))]
 
 
-def _broken(request: Mapping[str, Any], interpreters: Nodes) -> list[Finding]:
+def _broken(request: Request, interpreters: Nodes) -> list[Finding]:
     broken = {n: str(i["error"]) for n, i in interpreters.items() if "error" in i and not i.get("missing")}
     findings = []
     for error, nodes in by_value(broken).items():
@@ -57,7 +55,7 @@ def _broken(request: Mapping[str, Any], interpreters: Nodes) -> list[Finding]:
     return findings
 
 
-def _lacking(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
+def _lacking(request: Request, works: Nodes) -> list[Finding]:
     """Modules without which nothing starts: the launcher's own, the one that `-m` names."""
     lacking: dict[str, list[str]] = {}
     for node, one in works.items():
@@ -68,7 +66,7 @@ def _lacking(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
         path = str(works[nodes[0]].get("path"))
         fine = [node for node in works if node not in nodes]
         message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no module {module} in {path}, which "
-        message += f"{_needed_by(request, module)} needs{others(nodes, fine, 'have it', 'has it')}"
+        message += f"{_needed_by(request, module)} needs{others(fine, 'have it', 'has it')}"
         install = remote(nodes[0], path, "-m", "pip", "install", module)
         remedy = f"{install}, or choose another with --python"
         if _needed_by(request, module) == "the command":
@@ -77,14 +75,14 @@ def _lacking(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
     return findings
 
 
-def _needed_by(request: Mapping[str, Any], module: str) -> str:
+def _needed_by(request: Request, module: str) -> str:
     launcher = part(request, "launching").get("name")
     if launcher == module or (launcher, module) == ("torchrun", "torch"):
         return f"--launcher {launcher}"
     return "the command" if request.get("command") else "a test"
 
 
-def _too_old(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
+def _too_old(request: Request, works: Nodes) -> list[Finding]:
     """Not where the command is run as it is: else the runner (Python ≥ 3.8) stands before the script."""
     if request.get("launcher") == "command":
         return []
@@ -98,7 +96,7 @@ def _too_old(request: Mapping[str, Any], works: Nodes) -> list[Finding]:
     ]
 
 
-def _minor(interpreter: Mapping[str, Any]) -> tuple[int, ...]:
+def _minor(interpreter: Facts) -> tuple[int, ...]:
     words = str(interpreter.get("version") or "").split(".")[:2]
     return tuple(int(w) if w.isdigit() else 0 for w in words)
 
@@ -110,7 +108,7 @@ def _torch(works: Nodes) -> list[Finding]:
     if not without or not fine:
         return []
     path = works[without[0]].get("path")
-    message = f"{path} on {join_names(without)} has no torch{others(without, fine, 'have it', 'has it')}"
+    message = f"{path} on {join_names(without)} has no torch{others(fine, 'have it', 'has it')}"
     version = str(works[fine[0]].get("torch")).partition("+")[0]
     install = remote(without[0], str(path), "-m", "pip", "install", f"torch=={version}")
     remedy = f"{install}, or choose another with --python"

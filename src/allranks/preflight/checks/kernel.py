@@ -6,32 +6,32 @@ for one kernel. Sources: os-release(5), getconf(1) GNU_LIBC_VERSION.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Optional
 
-from allranks.findings import Finding
-
-from ..compare import Nodes, differences, part, place, remote
-from ..host import Host
+from ..compare import Differs
+from ..host import Host, Record
 
 ID = "kernel"
 GROUP = "host"
 LEVEL = "quick"
-SAID = {
-    "kernel": ("kernel", "boot the same kernel on all; look: {}", ("uname", "-r")),
-    "os": (
+COMPARES = (
+    Differs("kernel", "kernel", "boot the same kernel on all; look: {look}", ("uname", "-r")),
+    Differs(
+        "os",
         "operating system",
-        "use one image for all nodes, or one container image (--wrap); look: {}",
+        "use one image for all nodes, or one container image (--wrap); look: {look}",
         ("cat", "/etc/os-release"),
     ),
-    "libc": (
+    Differs(
+        "libc",
         "C library",
-        "compiled extensions may not load on the older one: use one image; look: {}",
+        "compiled extensions may not load on the older one: use one image; look: {look}",
         ("ldd", "--version"),
     ),
-}
+)
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"kernel": "6.8.0-45-generic", "os": "ubuntu 22.04", "libc": "glibc 2.35"}, what is known of it."""
     versions = {}
     release = host.text("/proc/sys/kernel/osrelease", 256)
@@ -54,14 +54,3 @@ def _os(text: str) -> str:
             values[key] = value.strip().strip("\"'")
     words = (values.get("ID", ""), values.get("VERSION_ID") or values.get("BUILD_ID") or "")
     return " ".join(w for w in words if w)[:100]
-
-
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
-    """Warnings under the check's own name."""
-    findings = []
-    for key, (what, remedy, look) in SAID.items():
-        values = {n: part(f, ID)[key] for n, f in facts_by_node.items() if part(f, ID).get(key)}
-        for d in differences(what, values):
-            line = remedy.format(remote(d.nodes[0], *look))
-            findings.append(Finding(ID, "warn", d.message, line, place(d.nodes)))
-    return findings

@@ -8,13 +8,13 @@ net/sunrpc/clnt.c, drivers/nvme/host/pci.c, drivers/pci/pcie/aer.c. NVIDIA's Xid
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
 from ..compare import Nodes, by_value, place, remote
-from ..host import Host, kernel_text
+from ..host import Host, Record, Request, ago, kernel_lines, kernel_text, uptime
 
 ID = "kernel_log"
 GROUP = "host"
@@ -22,7 +22,6 @@ LEVEL = "full"
 SECONDS = 30.0
 DAY = 86400.0
 DEVICE = re.compile(r"\b(nvme\d{1,4}|sd[a-z]{1,4})(?:n?\d{1,4})?(?:p\d{1,4})?\b")
-STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
 # An empty drive is no failing disk, nor one that refuses a request it does not support.
 NO_DISK = re.compile(r"\bdev (fd|sr|loop|nbd)\d+|\((DISCARD|WRITE_ZEROES|SECURE_ERASE)\)")
 
@@ -103,33 +102,30 @@ KINDS = {
 COMPILED = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}
 
 
-def collect(host: Host) -> Dict[str, Dict[str, Any]]:
+def collect(host: Host) -> Dict[str, Record]:
     """{kind: {"count", "line", "ago"}}: the newest line of each, seconds ago (None: the log has no times)."""
-    words = (host.text("/proc/uptime", 64) or "").split()
-    up = float(words[0]) if words else None
     by_kind: Dict[str, Dict[str, Any]] = {}
-    for stamp, text in _lines(kernel_text(host)):
-        ago = max(0.0, up - stamp) if up is not None and stamp is not None else None
-        for name, pattern in COMPILED.items():
-            if not pattern.search(text) or (name == "disk" and NO_DISK.search(text)):
-                continue
-            if KINDS[name].days and ago is not None and ago > KINDS[name].days * DAY:
-                continue
-            one = by_kind.setdefault(name, {"count": 0})
-            one.update(count=one["count"] + 1, line=text[:300], ago=None if ago is None else round(ago))
-            break
+    for age, text in kernel_lines(kernel_text(host), uptime(host)):
+        name = _kind(text)
+        if name is None:
+            continue
+        days = KINDS[name].days
+        if days and age is not None and age > days * DAY:
+            continue
+        count = by_kind.get(name, {}).get("count", 0) + 1
+        by_kind[name] = {"count": count, "line": text[:300], "ago": age}
     return {name: one for name, one in by_kind.items() if one["count"] >= KINDS[name].least}
 
 
-def _lines(text: str) -> List[Tuple[Optional[float], str]]:
-    lines: List[Tuple[Optional[float], str]] = []
-    for line in text.splitlines():
-        match = STAMP.match(line)
-        lines.append((float(match.group(1)), match.group(2)) if match else (None, line))
-    return lines
+def _kind(text: str) -> Optional[str]:
+    """The first kind that a line is of."""
+    for name, pattern in COMPILED.items():
+        if pattern.search(text) and not (name == "disk" and NO_DISK.search(text)):
+            return name
+    return None
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning for each kind; nodes with the same newest line (one kernel) are told together."""
     findings = []
     for name, kind in KINDS.items():
@@ -163,16 +159,10 @@ def _remedy(kind: Kind, node: str, line: str) -> str:
     )
 
 
-def _when(kind: Kind, one: Mapping[str, Any]) -> str:
-    ago = one.get("ago")
+def _when(kind: Kind, one: Record) -> str:
+    age = one.get("ago")
     if one["count"] == 1:
-        return " since boot" if ago is None else f" {_ago(ago)}"
-    period = "in the last day" if kind.days and ago is not None else "since boot"
-    return f": {one['count']} lines {period}" + ("" if ago is None else f", the newest {_ago(ago)}")
-
-
-def _ago(seconds: float) -> str:
-    for length, unit in ((DAY, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+        return " since boot" if age is None else f" {ago(age)}"
+    period = "in the last day" if kind.days and age is not None else "since boot"
+    newest = "" if age is None else f", the newest {ago(age)}"
+    return f": {one['count']} lines {period}{newest}"

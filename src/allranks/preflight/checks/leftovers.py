@@ -14,7 +14,7 @@ from allranks.findings import Finding
 from allranks.text import join_names
 
 from ..compare import Nodes, part, place, remote, target
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "leftovers"
 GROUP = "leftovers"
@@ -44,7 +44,7 @@ OWN_INITS = (
 BASES = ("/tmp", "/var/tmp", "/dev/shm")
 
 
-def collect(host: Host) -> Dict[str, Any]:
+def collect(host: Host) -> Record:
     """{"runs": {run: [[pid, program], …]}, "orphans": [[pid, program], …]} of this user."""
     uid = part(host.facts, "identity").get("uid")
     current = str(host.request.get("uid") or "")
@@ -120,11 +120,11 @@ def _orphans_can_be_told(host: Host) -> bool:
 # -- which runs live -------------------------------------------------------------------------------
 
 
-def _journals(host: Host, uid: object) -> Dict[str, Mapping[str, Any]]:
+def _journals(host: Host, uid: object) -> Dict[str, Record]:
     """{mark: the first entry of its guard's journal}, in every directory where runs may be."""
     disk = part(host.facts, "disk").get("node_dirs") or ()
     bases = [str(host.request.get("node_dir") or ""), *(str(d.get("path") or "") for d in disk), *BASES]
-    journals: Dict[str, Mapping[str, Any]] = {}
+    journals: Dict[str, Record] = {}
     for base in dict.fromkeys(path for path in bases if path):
         top = f"{base}/allranks-{uid}"
         for run in host.names(top):
@@ -136,7 +136,7 @@ def _journals(host: Host, uid: object) -> Dict[str, Mapping[str, Any]]:
     return journals
 
 
-def _entry(line: str) -> Mapping[str, Any]:
+def _entry(line: str) -> Record:
     try:
         entry = json.loads(line or "null")
     except ValueError:
@@ -144,7 +144,7 @@ def _entry(line: str) -> Mapping[str, Any]:
     return entry if isinstance(entry, Mapping) else {}
 
 
-def _lives(host: Host, journal: Optional[Mapping[str, Any]], age: Optional[float]) -> bool:
+def _lives(host: Host, journal: Optional[Record], age: Optional[float]) -> bool:
     """Its guard or watcher runs, or may: on another machine that sees this disk, or about to write its journal."""
     if journal is None:
         return age is not None and age < YOUNG
@@ -164,7 +164,7 @@ def _is_alive(host: Host, pid: int, start: int) -> bool:
 # -- the judgement ---------------------------------------------------------------------------------
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """orphan-process, a warning: they may hold GPUs, memory and ports."""
     findings = []
     collected = {n: part(f, ID) for n, f in facts_by_node.items()}

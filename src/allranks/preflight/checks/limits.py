@@ -17,9 +17,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 from allranks.findings import Finding, Status
 from allranks.text import count_of, join_names
 
-from ..compare import Nodes, by_value, differences, part, place, remote, size
+from ..compare import Facts, Nodes, by_value, differences, gpu_count, part, place, remote, size
 from ..figures import Ranks
-from ..host import Host
+from ..host import Host, Request
 
 ID = "limits"
 GROUP = "host"
@@ -225,7 +225,7 @@ def _cgroup(host: Host, limits: Dict[str, int], mount: str, path: str, files: Tu
             limits.setdefault(key, -1)
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Failures and warnings where a limit is too small for this run; warnings where none is, and they differ."""
     collected = {n: part(f, ID) for n, f in facts_by_node.items()}
     loads = _loads(request, facts_by_node)
@@ -243,12 +243,12 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _loads(request: Mapping[str, Any], facts_by_node: Nodes) -> Dict[str, Load]:
+def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, Load]:
     """Virtual nodes are one machine, which has all ranks."""
     ranks = Ranks(request, facts_by_node)
     loads = {}
     for node, facts in facts_by_node.items():
-        gpus = int(part(facts, "gpus").get("count") or 0)
+        gpus = gpu_count(facts)
         if request.get("virtual"):
             loads[node] = Load(ranks.world, ranks.world, gpus, True)
         else:
@@ -256,7 +256,7 @@ def _loads(request: Mapping[str, Any], facts_by_node: Nodes) -> Dict[str, Load]:
     return loads
 
 
-def _binds(key: str, facts: Mapping[str, Any], load: Load) -> bool:
+def _binds(key: str, facts: Facts, load: Load) -> bool:
     """Whether the limit holds for what runs there: getrlimit(2) has what root may do."""
     root = part(facts, "identity").get("uid") == 0
     if key == "nproc":

@@ -6,19 +6,18 @@ controller that comes back find nothing (logind.conf(5)).
 
 from __future__ import annotations
 
-from typing import Any, Mapping
-
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from ..compare import Nodes, part, place
+from ..host import Request
 
 ID = "logind"
 GROUP = "host"
 LEVEL = "quick"
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """A warning; the sessions of nodes without systemd, or out of a session scope, are not touched."""
     kills = []
     for node, facts in facts_by_node.items():

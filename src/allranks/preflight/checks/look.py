@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Dict, List, Sequence
 
 from allranks.findings import Finding
 from allranks.settings.secrets import redact_text
 from allranks.text import join_names
 
 from ..compare import Nodes, by_value, part, part_error, place
+from ..host import Request
 
 ID = "look"
 GROUP = "host"
@@ -16,7 +17,7 @@ LEVEL = "quick"
 NEEDS = "clock"
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """remote-path-missing, as where a module or an environment that the prelude names is absent."""
     errors = {n: error for n, f in facts_by_node.items() for error in [part_error(f, "look")] if error}
     findings = [failed_look(nodes, error) for error, nodes in by_value(errors).items()]

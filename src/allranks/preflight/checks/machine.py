@@ -6,12 +6,12 @@ should have (check_hw_cpuinfo, check_hw_physmem); here the other nodes are the n
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, differences, differing, part, place, remote, size
-from ..host import Host
+from ..compare import Nodes, differences, differing, part, parts, place, remote, size, warn
+from ..host import Host, Record, Request
 
 ID = "machine"
 GROUP = "host"
@@ -23,7 +23,7 @@ MODEL_KEYS = ("model name", "cpu model", "cpu")  # x86; MIPS, LoongArch; POWER
 ARM_KEYS = ("CPU implementer", "CPU part")
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"model": text, "swap": bytes in use}."""
     evidence: Dict[str, Any] = {}
     model = _model(host.text("/proc/cpuinfo", 16384) or "")
@@ -51,18 +51,17 @@ def _model(text: str) -> str:
     return " ".join(f"{key} {values[key]}" for key in ARM_KEYS if key in values)[:100]
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings under the check's own name."""
     counts = {n: f["cpu"] for n, f in facts_by_node.items() if isinstance(f.get("cpu"), int)}
-    models = {n: part(f, ID)["model"] for n, f in facts_by_node.items() if part(f, ID).get("model")}
+    models = {n: one["model"] for n, one in parts(facts_by_node, ID).items() if one.get("model")}
     findings = []
     for d in differences("CPUs", counts, lambda v: str(v), "may use", "may use"):
         message = d.message.replace(" CPUs ", " ", 1).replace("; ", " CPUs; ", 1) if d.norm is not None else d.message
         remedy = f"look: {remote(d.nodes[0], 'nproc')}; {remote(d.nodes[0], 'lscpu')} (offline CPUs, a cpuset, SMT)"
         findings.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
-    for d in differences("processor", models):
-        remedy = f"use equal machines, or expect the slowest to set the pace; {remote(d.nodes[0], 'lscpu')}"
-        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+    advice = "use equal machines, or expect the slowest to set the pace"
+    findings += warn(ID, differences("processor", models), lambda d: f"{advice}; {remote(d.nodes[0], 'lscpu')}")
     return findings + _memory(facts_by_node) + _swap(facts_by_node)
 
 
@@ -77,20 +76,21 @@ def _memory(facts_by_node: Nodes) -> List[Finding]:
     fine = [n for n in totals if n not in odd]
     if not odd:
         return []
-    remedy = "a lost memory module or a smaller machine: {}; {}"
     if len(fine) < 2 or 2 * len(fine) <= len(totals):
         shown = differing({n: _gigabytes(v) for n, v in totals.items()})
-        look = remedy.format(remote(list(odd)[0], "free", "-h"), remote(list(odd)[0], "sudo", "dmidecode", "-t", "17"))
-        return [Finding(ID, "warn", f"nodes differ in memory: {shown}", look, place(list(totals)))]
+        message = f"nodes differ in memory: {shown}"
+        return [Finding(ID, "warn", message, _look_at_memory(next(iter(odd))), place(list(totals)))]
+    rest = f"the other {len(fine)} have" if len(odd) == 1 else f"{len(fine)} of {len(totals)} nodes have"
     findings = []
     for node, value in odd.items():
-        message = f"{node} has {_gigabytes(value)} of memory; the other {len(fine)} have {_gigabytes(norm)}"
-        if len(odd) > 1:
-            message = f"{node} has {_gigabytes(value)} of memory; {len(fine)} of {len(totals)} nodes have "
-            message += _gigabytes(norm)
-        look = remedy.format(remote(node, "free", "-h"), remote(node, "sudo", "dmidecode", "-t", "17"))
-        findings.append(Finding(ID, "warn", message, look, place([node])))
+        message = f"{node} has {_gigabytes(value)} of memory; {rest} {_gigabytes(norm)}"
+        findings.append(Finding(ID, "warn", message, _look_at_memory(node), place([node])))
     return findings
+
+
+def _look_at_memory(node: str) -> str:
+    modules = remote(node, "sudo", "dmidecode", "-t", "17")
+    return f"a lost memory module or a smaller machine: {remote(node, 'free', '-h')}; {modules}"
 
 
 def _gigabytes(value: int) -> str:

@@ -6,12 +6,12 @@ throttled or misconfigured processor shows here. Nodes of one machine share it: 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import List
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, part, place, remote
-from ..host import Host, ask
+from ..compare import Facts, Nodes, best_of_machines, median, parts, place, remote
+from ..host import Host, Record, Request, ask
 
 ID = "memory_bandwidth"
 GROUP = "host"
@@ -35,23 +35,17 @@ sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps({"gb_s": round(n / best
 """
 
 
-def collect(host: Host) -> Dict[str, Any]:
+def collect(host: Host) -> Record:
     """{"gb_s": …}: bytes copied in a second (each is read and written)."""
     answer = ask(host, PROGRAM, 20.0, anywhere=True)
     return {"gb_s": float(answer["gb_s"])}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning for a node that is well below the median and not busy with other work."""
-    speeds: Dict[str, float] = {}
-    machines: Dict[str, str] = {}
-    for node, facts in facts_by_node.items():
-        value = part(facts, ID).get("gb_s")
-        machine = str(part(facts, "identity").get("boot_id") or node)
-        if isinstance(value, (int, float)) and (machine not in machines or value > speeds[machines[machine]]):
-            speeds.pop(machines.get(machine, ""), None)
-            machines[machine], speeds[node] = node, float(value)
-    usual = _median(list(speeds.values()))
+    measured = {n: float(v["gb_s"]) for n, v in parts(facts_by_node, ID).items() if "gb_s" in v}
+    speeds = best_of_machines(facts_by_node, measured)
+    usual = median(speeds.values())
     findings = []
     for node, speed in speeds.items():
         if speed < ODD * usual and not _is_busy(facts_by_node[node]):
@@ -62,14 +56,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _is_busy(facts: Mapping[str, Any]) -> bool:
+def _is_busy(facts: Facts) -> bool:
     """Other work on half of the processors may well take half of the bandwidth."""
     load, cpus = facts.get("load"), facts.get("cpu")
     return isinstance(load, (list, tuple)) and isinstance(cpus, int) and float(load[0]) > cpus / 2
-
-
-def _median(values: List[float]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    if not ordered:
-        return 0.0
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

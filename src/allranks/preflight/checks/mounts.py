@@ -6,13 +6,13 @@ errors=remount-ro, systemd.mount(5) (x-systemd.automount, nofail).
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, differences, others, part, place, remote, split
-from ..host import Host
+from ..compare import Nodes, by_value, differences, others, parts, place, remote, split
+from ..host import Host, Record, Request
 
 ID = "mounts"
 GROUP = "storage"
@@ -56,7 +56,7 @@ class Line(NamedTuple):
     options: Tuple[str, ...]
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"absent": [point], "read_only": [point], "network": {point: path at the server}, "exports": [path]}."""
     mounted = _read(host.text("/proc/self/mounts", 1 << 20) or "")
     if not mounted:
@@ -115,9 +115,9 @@ def _export(line: Line) -> str:
     return (line.source.rpartition(":")[2] if ":/" in line.source else line.source)[:200]
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings: absent, read-only, different."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     absent = {n: tuple(v.get("absent") or ()) for n, v in collected.items()}
     findings = []
     for points, nodes in by_value({n: p for n, p in absent.items() if p}).items():
@@ -154,7 +154,7 @@ def _different(collected: Nodes, reported: Set[Tuple[str, str]]) -> List[Finding
     return findings[:MOST]
 
 
-def _sentences(point: str, values: Mapping[str, Any]) -> List[Tuple[List[str], str]]:
+def _sentences(point: str, values: Record) -> List[Tuple[List[str], str]]:
     parted = split(values)
     if parted is None:
         return []
@@ -164,12 +164,12 @@ def _sentences(point: str, values: Mapping[str, Any]) -> List[Tuple[List[str], s
     for value, nodes in parted.odd.items():
         if value is None:
             message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no mount {point}"
-            message += others(nodes, parted.fine, "have it", "has it")
+            message += others(parted.fine, "have it", "has it")
         elif parted.norm is None:
             message = f"{join_names(nodes)} {plural(len(nodes), 'mounts', 'mount')} {value} at {point}"
-            message += others(nodes, parted.fine, "do not", "does not")
+            message += others(parted.fine, "do not", "does not")
         else:
             message = f"{join_names(nodes)} {plural(len(nodes), 'mounts', 'mount')} {value} at {point}"
-            message += others(nodes, parted.fine, f"mount {parted.norm}", f"mounts {parted.norm}")
+            message += others(parted.fine, f"mount {parted.norm}", f"mounts {parted.norm}")
         sentences.append((nodes, message))
     return sentences

@@ -7,11 +7,12 @@ fragmentation shows the size that passes (ip(7), IP_PMTUDISC_PROBE).
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from typing import List
 
 from allranks.findings import Finding
 
 from ..compare import Nodes, remote
+from ..host import Record, Request
 from ..pairs import Blame, Tried, blame, is_lossy, tried
 
 ID = "mtu"
@@ -21,7 +22,7 @@ NEEDS = "pairs"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """mtu-or-packet-loss: a failure where large messages hang, a warning where TCP can adapt."""
     pairs = tried(facts_by_node)
     hangs = blame(pairs, lambda pair, r: r.get("bulk") is False and not is_lossy(pairs, pair))
@@ -31,7 +32,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings + [_smaller(item, pairs, facts_by_node) for item in smaller]
 
 
-def _is_smaller(result: Mapping[str, Any]) -> bool:
+def _is_smaller(result: Record) -> bool:
     """Both ends speak UDP, nothing was lost, and yet the full size did not arrive."""
     arrived, local = int(result.get("mtu_arrived") or 0), int(result.get("mtu_local") or 0)
     return bool(arrived) and result.get("arrived") == result.get("sent") and arrived < min(local, 65535)

@@ -9,13 +9,13 @@ rails 128 nodes are the most. Network namespaces and containers do not show it.
 from __future__ import annotations
 
 import ipaddress
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, part, place, remote
-from ..host import Host
+from ..compare import Facts, Nodes, part, place, remote
+from ..host import Host, Request
 
 Address = ipaddress.IPv4Address
 Network = ipaddress.IPv4Network
@@ -46,7 +46,7 @@ def _statistics(text: str) -> Dict[str, int]:
     return {"entries": int(cells[0]["entries"], 16), "full": sum(int(c["table_fulls"], 16) for c in cells)}
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """mtu-or-packet-loss: a failure where the nodes alone are too many, a warning where it has overflowed."""
     tables = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID).get("limit")}
     needs = _shared(facts_by_node)
@@ -82,7 +82,7 @@ def _remedy(node: str, need: int) -> str:
     return f"on all nodes: {remote(node, 'sudo', 'sysctl', '-w', *settings)} (and in /etc/sysctl.d, for the next boot)"
 
 
-def _addresses(facts: Mapping[str, Any]) -> Dict[Address, Network]:
+def _addresses(facts: Facts) -> Dict[Address, Network]:
     """IPv4 addresses of a node with their networks."""
     items = facts.get("interfaces")
     networks = {}

@@ -6,13 +6,13 @@ machines show no speed; interfaces that containers and tunnels bring along are l
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, differences, others, part, place, remote
-from ..host import Host
+from ..compare import Difference, Nodes, differences, parts, place, remote, warn
+from ..host import Host, Record, Request
 
 ID = "nic"
 GROUP = "network"
@@ -23,7 +23,7 @@ VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ci
 # fmt: on
 
 
-def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
+def collect(host: Host) -> Optional[Dict[str, Record]]:
     """{"eth0": {"mtu": 9000, "speed": Mb/s, "duplex": "full", "state": "up", "device": true}}."""
     interfaces = {}
     for path in host.glob("/sys/class/net/*")[:256]:
@@ -41,9 +41,9 @@ def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
     return dict(list(interfaces.items())[:64]) or None
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     findings = []
     for name in dict.fromkeys(name for v in collected.values() for name in v):
         by_node = {n: v[name] for n, v in collected.items() if name in v}
@@ -54,16 +54,9 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
 
 def _speed(name: str, up: Nodes) -> List[Finding]:
     speeds = {n: v["speed"] for n, v in up.items() if v.get("speed") and v.get("device")}
-    findings = []
-    for d in differences(f"speed of {name}", speeds, _rate):
-        message = d.message
-        if d.norm is not None:
-            message = f"{name} on {join_names(d.nodes)} runs at {_rate(d.value)}"
-            fine = [n for n in speeds if speeds[n] == d.norm]
-            message += others(d.nodes, fine, f"run at {_rate(d.norm)}", f"runs at {_rate(d.norm)}")
-        remedy = f"see cable, transceiver and switch port: {remote(d.nodes[0], 'ethtool', name)}"
-        findings.append(Finding(ID, "warn", message, remedy, place(d.nodes, interface=name)))
-    return findings
+    odd = differences(f"speed of {name}", speeds, _rate, "runs at", "run at", subject=name)
+    look = "see cable, transceiver and switch port"
+    return warn(ID, odd, lambda d: f"{look}: {remote(d.nodes[0], 'ethtool', name)}", interface=name)
 
 
 def _rate(megabits: Any) -> str:
@@ -72,18 +65,16 @@ def _rate(megabits: Any) -> str:
 
 def _mtu(name: str, up: Nodes) -> List[Finding]:
     mtus = {n: v["mtu"] for n, v in up.items()}
-    findings = []
-    for d in differences(f"MTU of {name}", mtus):
-        message = d.message
-        if d.norm is not None:
-            message = f"the MTU of {name} on {join_names(d.nodes)} is {d.value}"
-            message += others(d.nodes, [n for n in mtus if mtus[n] == d.norm], f"have {d.norm}", f"has {d.norm}")
-        wanted = d.norm or min(mtus.values())
-        node = next(n for n in d.nodes if mtus[n] != wanted)
+
+    def remedy(odd: Difference) -> str:
+        wanted = odd.norm or min(mtus.values())
+        node = next(n for n in odd.nodes if mtus[n] != wanted)
         line = remote(node, "sudo", "ip", "link", "set", "dev", name, "mtu", str(wanted))
-        remedy = f"use one MTU everywhere: {line}"
-        findings.append(Finding("mtu-or-packet-loss", "warn", message, remedy, place(d.nodes, interface=name)))
-    return findings
+        return f"use one MTU everywhere: {line}"
+
+    what = f"MTU of {name}"
+    odd = differences(what, mtus, one="is", subject=f"the {what}")
+    return warn("mtu-or-packet-loss", odd, remedy, interface=name)
 
 
 def _half(name: str, up: Nodes) -> List[Finding]:
@@ -98,11 +89,8 @@ def _half(name: str, up: Nodes) -> List[Finding]:
 def _down(name: str, by_node: Nodes) -> List[Finding]:
     """A device that is down here and up on most nodes."""
     states = {n: v["state"] for n, v in by_node.items() if v.get("device") and v.get("state") in ("up", "down")}
-    findings = []
-    for d in differences(f"state of {name}", states):
-        if d.norm == "up":
-            message = f"{name} on {join_names(d.nodes)} is down"
-            message += others(d.nodes, [n for n in states if states[n] == "up"], "have it up", "has it up")
-            remedy = f"see its cable and configuration: {remote(d.nodes[0], 'ip', 'link', 'show', name)}"
-            findings.append(Finding("node-network-down", "warn", message, remedy, place(d.nodes, interface=name)))
-    return findings
+    odd = differences(f"state of {name}", states, one="is", many="have it", subject=name)
+    down = [d for d in odd if d.norm == "up"]
+    look = "see its cable and configuration"
+    remedy = lambda d: f"{look}: {remote(d.nodes[0], 'ip', 'link', 'show', name)}"  # noqa: E731
+    return warn("node-network-down", down, remedy, interface=name)

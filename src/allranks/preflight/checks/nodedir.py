@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
-
 from allranks.findings import Finding, Where
 
 from ..compare import Nodes, part, remote, size
+from ..host import Record, Request
 
 ID = "nodedir"
 GROUP = "storage"
@@ -15,7 +14,7 @@ SMALL = 64 << 20
 FEW_INODES = 100
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """permission-denied where no place can be written, disk-full where the first that can has no room."""
     findings = []
     for node, facts in facts_by_node.items():
@@ -25,7 +24,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     return findings
 
 
-def _judge_node(node: str, disk: Mapping[str, Any]) -> list[Finding]:
+def _judge_node(node: str, disk: Record) -> list[Finding]:
     place = disk.get("node_dir")
     tried = ", ".join(str(p.get("path")) for p in disk.get("node_dirs") or ())
     if not place:

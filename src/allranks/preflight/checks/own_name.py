@@ -7,12 +7,13 @@ else asks for the own name (RPC, a script's own socket.gethostbyname) does.
 from __future__ import annotations
 
 import ipaddress
-from typing import Any, Mapping, Sequence
+from typing import Sequence
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, place
+from ..compare import Facts, Nodes, place
+from ..host import Request
 
 ID = "own_name"
 GROUP = "network"
@@ -20,7 +21,7 @@ LEVEL = "quick"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """name-resolution and hostname-resolves-to-loopback, as warnings."""
     if len(facts_by_node) < 2:
         return []
@@ -52,7 +53,7 @@ def _finding(cause: str, message: str, nodes: list[str], facts: Nodes, evidence:
     return Finding(cause, "warn", message, remedy, place(nodes), evidence)
 
 
-def _address(facts: Mapping[str, Any]) -> str:
+def _address(facts: Facts) -> str:
     items = facts.get("interfaces")
     for item in items if isinstance(items, list) else ():
         for address in item.get("addresses") or ():

@@ -7,13 +7,13 @@ torch, `torch_build` NCCL.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from ..compare import Difference, Nodes, differences, part, place, remote
-from ..host import Host, versions
+from ..host import Host, Request, versions
 
 ID = "packages"
 GROUP = "software"
@@ -66,7 +66,7 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     return installed
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings, one for each set of odd nodes. A launcher that is needed and absent is the affair of `interpreter`."""
     collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
     findings: List[Finding] = []

@@ -6,11 +6,12 @@ with 10 % collectives time out.
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from typing import List
 
 from allranks.findings import Finding, Status
 
 from ..compare import Nodes, place
+from ..host import Record, Request
 from ..pairs import FEWEST, LOSSY, Blame, Tried, blame, loss, tried
 
 ID = "packet_loss"
@@ -21,7 +22,7 @@ BETWEEN_MACHINES = True
 MUCH = 0.1
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """mtu-or-packet-loss; `unknown` where UDP does not pass at all while TCP does."""
     pairs = tried(facts_by_node)
     findings = [_lossy(item, pairs) for item in blame(pairs, lambda pair, r: _loses(r))]
@@ -34,7 +35,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _loses(result: Mapping[str, Any]) -> bool:
+def _loses(result: Record) -> bool:
     lost = int(result.get("sent") or 0) - int(result.get("arrived") or 0)
     return loss(result) >= LOSSY and lost >= FEWEST
 

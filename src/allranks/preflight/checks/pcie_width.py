@@ -7,13 +7,13 @@ by design matters only where the port is faster than the slot. imbue's host-heal
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, differences, others, part, place, remote
-from ..host import Host
+from ..compare import Nodes, by_value, differences, nodes_of, parts, place, remote
+from ..host import Host, Record, Request
 
 ID = "pcie_width"
 GROUP = "network"
@@ -35,9 +35,9 @@ LANE = {
 }
 
 
-def collect(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
+def collect(host: Host) -> Optional[Dict[str, Record]]:
     """{"mlx5_0": {"pci", "width", "most", "speed": "16.0 GT/s PCIe", "rate": Gb/s of its fastest port}}."""
-    adapters: Dict[str, Dict[str, Any]] = {}
+    adapters: Dict[str, Record] = {}
     addresses = set()
     for path in [*host.glob("/sys/class/infiniband/*")[:64], *host.glob("/sys/class/net/*")[:256]]:
         pci = (host.link(f"{path}/device") or "").rpartition("/")[2]
@@ -69,38 +69,33 @@ def _rate(host: Host, path: str) -> float:
     return max(numbers, default=0.0)
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings: other than most nodes; narrower than the adapter and too slow for its port."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID)}
+    collected = parts(facts_by_node, ID)
     findings = []
     for name in dict.fromkeys(name for v in collected.values() for name in v):
         by_node = {n: v[name] for n, v in collected.items() if name in v}
         links = {n: _link(v) for n, v in by_node.items()}
-        for d in differences(f"PCIe link of {name}", links):
+        for d in differences(f"PCIe link of {name}", links, one="has a PCIe link of", subject=name):
             worse = [n for n in d.nodes if _is_degraded(by_node[n])]
             if not worse or (d.norm is not None and _capacity(by_node[worse[0]]) >= _usual(by_node, links)):
                 continue
-            message = d.message
-            if d.norm is not None:
-                fine = [n for n in links if links[n] == d.norm]
-                message = f"{name} on {join_names(d.nodes)} has a PCIe link of {d.value}"
-                message += others(d.nodes, fine, f"have {d.norm}", f"has {d.norm}")
-            findings.append(_finding(name, d.nodes, message, by_node, worse[0]))
-        reported = {node for f in findings if f.where.interface == name for node in (f.where.nodes or (f.where.node,))}
+            findings.append(_finding(name, d.nodes, d.message, by_node, worse[0]))
+        reported = {node for f in findings if f.where.interface == name for node in nodes_of(f.where)}
         findings += _narrow(name, {n: v for n, v in by_node.items() if n not in reported})
     return findings
 
 
-def _link(one: Mapping[str, Any]) -> str:
+def _link(one: Record) -> str:
     speed = str(one.get("speed") or "").replace(" PCIe", "")
     return f"x{one['width']}" + (f" at {speed}" if speed else "")
 
 
-def _capacity(one: Mapping[str, Any]) -> float:
+def _capacity(one: Record) -> float:
     return int(one["width"]) * LANE.get(str(one.get("speed") or "").partition(" ")[0], 0.0)
 
 
-def _is_degraded(one: Mapping[str, Any]) -> bool:
+def _is_degraded(one: Record) -> bool:
     """Less than the adapter can, and not far more than its port needs."""
     less = one["width"] < one["most"] or (one.get("max_speed") and one.get("speed") != one["max_speed"])
     return bool(less) and not 0 < AMPLE * float(one.get("rate") or 0) <= _capacity(one)

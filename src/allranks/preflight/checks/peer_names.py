@@ -6,12 +6,13 @@ socket.gethostbyname. A node's own name is the business of `own_name` (127.0.1.1
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from ..compare import Nodes, place
+from ..host import Record, Request
 
 ID = "peer_names"
 GROUP = "network"
@@ -20,7 +21,7 @@ NEEDS = "peer_names"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """name-resolution, as warnings, for names that some nodes resolve otherwise than most."""
     views: Dict[str, Dict[str, Any]] = {}
     for node, facts in facts_by_node.items():
@@ -33,7 +34,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _judge_name(name: str, by_node: Mapping[str, Any]) -> List[Finding]:
+def _judge_name(name: str, by_node: Record) -> List[Finding]:
     groups: Dict[Tuple[str, ...], List[str]] = {}
     for node, answer in by_node.items():
         groups.setdefault(tuple(answer) if isinstance(answer, list) else (), []).append(node)

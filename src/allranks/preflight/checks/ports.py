@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any, List, Mapping, Tuple
+from typing import List, Tuple
 
 from allranks.findings import Finding, Where
 
-from ..compare import Nodes
+from ..compare import Facts, Nodes
+from ..host import Record, Request
 from ..pairs import Blame, Tried, blame, is_lossy, tried
 
 ID = "ports"
@@ -17,7 +18,7 @@ NEEDS = "pairs"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """port-blocked where the host answers otherwise; else the check's own ID: no way to it at all.
 
     Where the connection stood and no word came, the network is not at fault: the peer was too busy to say.
@@ -35,11 +36,11 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _is_mute(result: Mapping[str, Any]) -> bool:
+def _is_mute(result: Record) -> bool:
     return not result.get("ok") and result.get("error") == "timeout" and "connect_s" in result
 
 
-def _mute(pair: Tuple[str, str], result: Mapping[str, Any]) -> Finding:
+def _mute(pair: Tuple[str, str], result: Record) -> Finding:
     """The kernel of the peer took the connection, its program did not answer."""
     message = f"{pair[0]} connected to {pair[1]}, which gave no answer within {result.get('seconds')} s"
     return Finding(
@@ -52,7 +53,7 @@ def _mute(pair: Tuple[str, str], result: Mapping[str, Any]) -> Finding:
     )
 
 
-def _cause(item: Blame, result: Mapping[str, Any], pairs: Tried, facts: Nodes) -> Tuple[bool, str]:
+def _cause(item: Blame, result: Record, pairs: Tried, facts: Nodes) -> Tuple[bool, str]:
     """Whether a port is blocked (else nothing gets there), and the words for it."""
     a, b = item.pairs[0]
     error = str(result.get("error"))
@@ -73,7 +74,7 @@ def _cause(item: Blame, result: Mapping[str, Any], pairs: Tried, facts: Nodes) -
     return False, f": {result.get('text') or error}"
 
 
-def _evidence(pair: Tuple[str, str], result: Mapping[str, Any]) -> str:
+def _evidence(pair: Tuple[str, str], result: Record) -> str:
     return f"{pair[0]} -> {pair[1]} {result.get('address')}: {result.get('error')} after {result.get('seconds')} s"
 
 
@@ -88,7 +89,7 @@ def _remedy(item: Blame, facts: Nodes, pairs: Tried) -> str:
     return f"{line}; NCCL and Gloo take any high port, so the master port alone is not enough"
 
 
-def _source(facts: Mapping[str, Any], pairs: Tried, node: str) -> str:
+def _source(facts: Facts, pairs: Tried, node: str) -> str:
     """The subnet of the node that wants in, else its address as its peers know it."""
     address_of_node = next((r.get("address") for (_, to), r in pairs.items() if to == node), None)
     for interface in facts.get("interfaces") or ():

@@ -5,13 +5,13 @@ gRPC, HTTP stores and download tools follow them; torch's TCPStore, NCCL and Glo
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
 from ..compare import Nodes, by_value, place
-from ..host import Host
+from ..host import Host, Request
 
 ID = "proxy"
 GROUP = "network"
@@ -25,7 +25,7 @@ def collect(host: Host) -> Optional[List[str]]:
     return sorted({name for name in NAMES if host.env.get(name)})
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning, also where only some nodes have them."""
     variables_of = {n: ", ".join(f.get(ID) or ()) for n, f in facts_by_node.items() if f.get(ID)}
     findings = []

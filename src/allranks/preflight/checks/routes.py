@@ -6,12 +6,12 @@ interface with a worse metric is an ordinary backup.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
 
 from ..compare import Nodes, place, remote
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "routes"
 GROUP = "network"
@@ -21,12 +21,12 @@ BETWEEN_MACHINES = True
 RTF_UP, RTF_REJECT = 0x1, 0x200
 
 
-def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
+def collect(host: Host) -> Optional[List[Record]]:
     """The default routes: interface, gateway, metric, version."""
     text = host.text("/proc/net/route")
     if text is None:
         return None
-    routes: List[Dict[str, Any]] = []
+    routes: List[Record] = []
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == words[7] == "00000000" and int(words[3], 16) & RTF_UP:
@@ -35,8 +35,8 @@ def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
     return (routes + _version_6(host.text("/proc/net/ipv6_route", 1 << 20) or ""))[:32]
 
 
-def _version_6(text: str) -> List[Dict[str, Any]]:
-    routes = []
+def _version_6(text: str) -> List[Record]:
+    routes: List[Record] = []
     for line in text.splitlines():
         words = line.split()
         flags = int(words[8], 16) if len(words) > 9 else RTF_REJECT
@@ -50,7 +50,7 @@ def _address(word: str) -> str:
     return ".".join(str(int(word[i : i + 2], 16)) for i in (6, 4, 2, 0))
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """wrong-interface, a warning, where the best metric is shared by several interfaces."""
     findings = []
     for node, facts in facts_by_node.items():
@@ -62,7 +62,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _ambiguous(node: str, version: int, routes: List[Dict[str, Any]]) -> Finding:
+def _ambiguous(node: str, version: int, routes: List[Record]) -> Finding:
     ways = " and ".join(f"{r['interface']} ({r['gateway']})" if r["gateway"] else r["interface"] for r in routes)
     message = f"{node} has {len(routes)} IPv{version} default routes with the same metric: {ways}"
     last = routes[-1]["interface"]

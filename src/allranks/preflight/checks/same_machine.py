@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any
 
 from allranks.findings import Finding, Where
 from allranks.text import count_of
 
-from ..compare import Nodes, part
+from ..compare import Nodes, gpu_count, part
+from ..host import Request
 
 ID = "same_machine"
 GROUP = "host"
@@ -15,7 +16,7 @@ LEVEL = "quick"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """duplicate-gpu where the machine has GPUs; a warning where ranks only share its cores."""
     first: dict[tuple[Any, ...], str] = {}
     findings = []
@@ -27,7 +28,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
         if key not in first:
             first[key] = node
             continue
-        gpus = int(part(facts, "gpus").get("count") or 0)
+        gpus = gpu_count(facts)
         message = f"{first[key]} and {node} are the same machine"
         if gpus:
             message += f": two nodes would use its {count_of(gpus, 'GPU')}"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, Mapping
 
 from allranks.findings import Finding, Status
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, others, part, place, remote
+from ..compare import Facts, Nodes, others, part, place, remote
+from ..host import Record, Request
 
 ID = "script"
 GROUP = "code"
 LEVEL = "quick"
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """remote-path-missing for a script or program that is absent, permission-denied for an unreadable one."""
     scripts = {n: part(f, "script") for n, f in facts_by_node.items() if _can_judge(f)}
     absent = [n for n, s in scripts.items() if s.get("exists") is False]
@@ -29,7 +29,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
         message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {what}"
         if script.get("kind") == "program" and "/" not in str(script.get("name")):
             message += " on PATH"
-        message += others(absent, fine, "have it", "has it")
+        message += others(fine, "have it", "has it")
         remedy = _remedy(script, absent, fine)
         findings.append(Finding("remote-path-missing", status, message, remedy, place(absent)))
     closed = [n for n in fine if scripts[n].get("readable") is False]
@@ -41,13 +41,13 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     return findings
 
 
-def _can_judge(facts: Mapping[str, Any]) -> bool:
+def _can_judge(facts: Facts) -> bool:
     """Where the working directory is missing, that is the finding."""
     workdir = part(facts, "workdir")
     return bool(part(facts, "script")) and (not workdir or bool(workdir.get("exists")))
 
 
-def _remedy(script: Mapping[str, Any], absent: list[str], fine: list[str]) -> str:
+def _remedy(script: Record, absent: list[str], fine: list[str]) -> str:
     path = str(script.get("path") or "")
     if script.get("kind") == "program":
         return (

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from ..compare import Difference, Nodes, differences, part, place, remote
-from ..host import Host
+from ..host import Host, Record, Request
 
 ID = "settings"
 GROUP = "software"
@@ -56,7 +56,7 @@ def _assignments(text: str) -> List[Tuple[str, str]]:
     return assignments
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings: one for each set of odd nodes, and one for unequal numbers of visible GPUs."""
     failed = [n for n, f in facts_by_node.items() if "error" in (f.get(ID) or {}) or ID not in f]
     settings_of: Dict[str, Any] = {n: f[ID] or {} for n, f in facts_by_node.items() if n not in failed}
@@ -69,7 +69,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings + [f for name in VISIBLE for f in _visible(settings_of, name)]
 
 
-def _value(settings: Mapping[str, Any], name: str) -> Optional[str]:
+def _value(settings: Record, name: str) -> Optional[str]:
     return str(settings[name][0]) if name in settings else None
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
-
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, place, size
+from ..compare import Nodes, by_value, gpu_count, part, place, size
+from ..host import Request
 
 ID = "shm"
 GROUP = "host"
@@ -16,12 +15,12 @@ SMALL = 32 << 20  # without GPUs only data-loader workers use it; docker's defau
 SMALL_WITH_GPUS = 1 << 30
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """shm-too-small, a warning."""
     small = {}
     for node, facts in facts_by_node.items():
         shm = part(facts, "shm")
-        needed = SMALL_WITH_GPUS if part(facts, "gpus").get("count") else SMALL
+        needed = SMALL_WITH_GPUS if gpu_count(facts) else SMALL
         if shm and int(shm.get("bytes") or 0) <= needed and int(shm.get("bytes") or 0) >= 0:
             small[node] = int(shm.get("bytes") or 0)
     findings = []

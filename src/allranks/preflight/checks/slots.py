@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Mapping
 
 from allranks.findings import Finding, Status
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, differing, part, place
+from ..compare import Facts, Nodes, by_value, differing, part, place
+from ..host import Request
 
 ID = "slots"
 GROUP = "gpu"
 LEVEL = "quick"
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """invalid-device-ordinal where ranks would find no device; a warning where it may be a CPU program."""
     gpus = {n: part(f, "gpus") for n, f in facts_by_node.items()}
     counts = {n: int(g.get("count") or 0) for n, g in gpus.items()}
@@ -30,13 +31,13 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     return findings
 
 
-def _is_cpu_only(facts: Mapping[str, Any]) -> bool:
+def _is_cpu_only(facts: Facts) -> bool:
     """A torch without CUDA and HIP (torch/version.py) uses no GPU."""
     interpreter = part(facts, "interpreter")
     return bool(interpreter.get("torch")) and not interpreter.get("cuda") and not interpreter.get("hip")
 
 
-def _wanted(request: Mapping[str, Any], node: str, nodes: int) -> int:
+def _wanted(request: Request, node: str, nodes: int) -> int:
     """GPUs the ranks of a node ask for; 0 where the number of ranks follows the GPUs. Virtual nodes
     share one machine's."""
     slots = (request.get("slots") or {}).get(node)
@@ -44,7 +45,7 @@ def _wanted(request: Mapping[str, Any], node: str, nodes: int) -> int:
     return int(count_of) * (nodes if request.get("virtual") else 1)
 
 
-def _mig(request: Mapping[str, Any], mig: list[str]) -> Finding:
+def _mig(request: Request, mig: list[str]) -> Finding:
     """NCCL takes one MIG instance of a GPU only, and CUDA shows a process one."""
     auto = request.get("nproc") is None and not any((request.get("slots") or {}).values())
     message = f"{join_names(mig)} {plural(len(mig), 'has its GPUs', 'have their GPUs')} split by MIG"
@@ -53,7 +54,7 @@ def _mig(request: Mapping[str, Any], mig: list[str]) -> Finding:
     return Finding("invalid-device-ordinal", "fail" if auto else "warn", message, remedy, place(mig))
 
 
-def _too_few(request: Mapping[str, Any], counts: Mapping[str, int], wanted: Mapping[str, int]) -> list[Finding]:
+def _too_few(request: Request, counts: Mapping[str, int], wanted: Mapping[str, int]) -> list[Finding]:
     """A failure where other nodes have enough; else the program may not use them at all."""
     few = [n for n in counts if counts[n] < wanted[n]]
     if not few:
@@ -83,7 +84,7 @@ def _too_few(request: Mapping[str, Any], counts: Mapping[str, int], wanted: Mapp
     return [Finding("invalid-device-ordinal", status, message, remedy, place(few, gpu=counts[few[0]]))]
 
 
-def _unequal(request: Mapping[str, Any], counts: Mapping[str, int]) -> list[Finding]:
+def _unequal(request: Request, counts: Mapping[str, int]) -> list[Finding]:
     """--nproc auto with different numbers of GPUs: allowed, and yet often a GPU that is gone."""
     counts = {n: c for n, c in counts.items() if not (request.get("slots") or {}).get(n)}
     groups = by_value(counts)

@@ -5,13 +5,13 @@ A small file is written where the program will write; fsync(2) waits for the dis
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from allranks.findings import Finding, Status
 from allranks.text import join_names, plural
 
 from ..compare import Nodes, by_value, part, place, remote
-from ..host import CouldNotLook, Host
+from ..host import CouldNotLook, Host, Record, Request
 
 ID = "storage_write"
 GROUP = "storage"
@@ -42,9 +42,9 @@ REASONS = (
 )
 
 
-def collect(host: Host) -> Optional[List[Dict[str, Any]]]:
+def collect(host: Host) -> Optional[List[Record]]:
     """For each directory {"what", "path", "seconds"} or {"what", "path", "why"}."""
-    results = []
+    results: List[Record] = []
     for what, path in _wanted(host):
         ran = host.run(["sh", "-c", SCRIPT, "sh", path], LIMIT)
         one: Dict[str, Any] = {"what": what, "path": path}
@@ -77,7 +77,7 @@ def _first(text: str) -> str:
     return next((line for line in lines for reason, _, _ in REASONS if reason in line), lines[0])[:300]
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A failure for the output directory, a warning for the working directory (the program may not write there)."""
     collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), list)}
     findings = []
@@ -87,7 +87,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
     return findings
 
 
-def _refused(request: Mapping[str, Any], key: Tuple[str, str], results: Nodes) -> List[Finding]:
+def _refused(request: Request, key: Tuple[str, str], results: Nodes) -> List[Finding]:
     what, path = key
     reasons = {n: _reason(str(v["why"])) for n, v in results.items() if "why" in v}
     findings = []

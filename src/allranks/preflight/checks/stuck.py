@@ -7,13 +7,13 @@ in D for good. Sources: proc_pid_stat(5), Documentation/filesystems/proc.rst (wc
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from allranks.findings import Finding
-from allranks.text import count_of, join_names
+from allranks.text import count_of, join_names, plural
 
 from ..compare import Nodes, by_value, place, remote
-from ..host import CouldNotLook, Host
+from ..host import CouldNotLook, Host, Record, Request
 
 ID = "stuck"
 GROUP = "host"
@@ -51,7 +51,7 @@ WAITS = (
 )
 
 
-def collect(host: Host) -> List[Dict[str, Any]]:
+def collect(host: Host) -> List[Record]:
     """[{"pid", "name", "waits"}, …] of the processes that are stuck."""
     first = _asleep(host)
     if first is None:
@@ -59,7 +59,7 @@ def collect(host: Host) -> List[Dict[str, Any]]:
     if not first or not host.run(["sleep", "1"], 5.0).ok:
         return []
     again = _asleep(host) or {}
-    stuck = []
+    stuck: List[Record] = []
     for pid, before in first.items():
         if again.get(pid) != before:
             continue
@@ -97,7 +97,7 @@ def _switches(host: Host, pid: str) -> str:
     return " ".join(line.split()[-1] for line in status if "ctxt_switches" in line)
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """A warning for each node and what its processes wait for."""
     findings = []
     for node, facts in facts_by_node.items():
@@ -109,7 +109,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
             message = (
                 f"{count_of(len(hanging), 'process') if len(hanging) == 1 else f'{len(hanging)} processes'} on {node}"
             )
-            message += f" {'hangs' if len(hanging) == 1 else 'hang'} in the kernel{what}: {some}"
+            message += f" {plural(len(hanging), 'hangs', 'hang')} in the kernel{what}: {some}"
             remedy = f"{remote(node, 'sudo', 'cat', '/proc/' + pids[0] + '/stack')} shows where; "
             remedy += "kill does not end it: bring back what it waits for, or reboot the node"
             evidence = tuple(f"{p['name']} {p['pid']} D {p.get('waits') or '?'}" for p in hanging[:8])

@@ -7,13 +7,13 @@ which torch's wheels load; an NCCL that is linked into torch is not known withou
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Mapping, Optional
 
 from allranks.findings import Finding, Status
 from allranks.text import count_of, join_names
 
-from ..compare import Nodes, differences, part, place, remote
-from ..host import Host, versions
+from ..compare import Facts, Nodes, differences, gpu_count, part, parts, place, remote
+from ..host import Host, Record, Request, versions
 
 ID = "torch_build"
 GROUP = "software"
@@ -24,7 +24,7 @@ CPU = "CPU only"
 _LABEL = "environment-mismatch"
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """{"platform": "CUDA 12.8", "nccl": version or None}; None without torch."""
     interpreter = part(host.facts, "interpreter")
     if not interpreter.get("torch"):
@@ -38,16 +38,16 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return {"platform": platform, "nccl": wheels.get(cuda) or next(iter(wheels.values()), None)}
 
 
-def _platform(interpreter: Mapping[str, Any]) -> str:
+def _platform(interpreter: Facts) -> str:
     for key, name in (("hip", "ROCm"), ("cuda", "CUDA")):
         if interpreter.get(key):
             return f"{name} {interpreter[key]}"
     return CPU
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """nccl-version-mismatch, and a build that differs or can't use the node's GPUs."""
-    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    collected = parts(facts_by_node, ID)
     platforms = {n: str(v.get("platform")) for n, v in collected.items()}
     return _platforms(facts_by_node, platforms) + _blind(facts_by_node, platforms) + _nccl(facts_by_node, collected)
 
@@ -93,8 +93,8 @@ def _nccl(facts_by_node: Nodes, collected: Nodes) -> List[Finding]:
     return findings
 
 
-def _gpus(facts: Mapping[str, Any]) -> int:
-    return int(part(facts, "gpus").get("count") or 0)
+def _gpus(facts: Facts) -> int:
+    return gpu_count(facts)
 
 
 def _versions(facts_by_node: Nodes, nodes: List[str]) -> "tuple[str, ...]":

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Optional
 
 from allranks.findings import Finding, Status
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, others, part, place, remote
-from ..host import ANSWER, CouldNotLook, Host
+from ..compare import Facts, Nodes, by_value, gpu_count, others, part, parts, place, remote
+from ..host import ANSWER, CouldNotLook, Host, Record, Request
 
 ID = "torch_import"
 GROUP = "software"
@@ -48,7 +48,7 @@ print("\nALLRANKS-ANSWER " + json.dumps(found))
 """
 
 
-def collect(host: Host) -> Optional[Dict[str, Any]]:
+def collect(host: Host) -> Optional[Record]:
     """What torch says of itself, or {"failed": the last line, "lines": the last few}, {"late": seconds}."""
     if not part(host.facts, "interpreter").get("torch"):
         return None
@@ -66,7 +66,7 @@ def collect(host: Host) -> Optional[Dict[str, Any]]:
     return {"failed": failed, "lines": [line[:200] for line in lines]}
 
 
-def _first(facts: Mapping[str, Any]) -> List[str]:
+def _first(facts: Facts) -> List[str]:
     """What the program has first on sys.path: the script's directory; python -m has the working directory."""
     script = part(facts, "script")
     if script.get("kind") == "python-module":
@@ -75,9 +75,9 @@ def _first(facts: Mapping[str, Any]) -> List[str]:
     return [path.rpartition("/")[0] or "/"] if path else []
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Failures: no import, no torch.distributed, no CUDA where there is a GPU. A warning: slow."""
-    collected = {n: f[ID] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping)}
+    collected = parts(facts_by_node, ID)
     works = {n: v for n, v in collected.items() if "seconds" in v}
     findings = _failed(facts_by_node, collected, list(works)) + _late(facts_by_node, collected)
     return findings + _distributed(works) + _backends(works) + _gpus(facts_by_node, works) + _slow(works)
@@ -123,7 +123,7 @@ def _backends(works: Nodes) -> List[Finding]:
         fine = [n for n in has_it if n not in without]
         if without and fine:
             status: Status = "fail" if len(fine) > len(without) else "warn"
-            message = f"torch on {join_names(without)} has no {backend}{others(without, fine, 'have it', 'has it')}"
+            message = f"torch on {join_names(without)} has no {backend}{others(fine, 'have it', 'has it')}"
             remedy = "install the same torch on every node, or name another interpreter with --python"
             findings.append(Finding(_LABEL, status, message, remedy, place(without), _where(works, without)))
     return findings
@@ -131,7 +131,7 @@ def _backends(works: Nodes) -> List[Finding]:
 
 def _gpus(facts_by_node: Nodes, works: Nodes) -> List[Finding]:
     findings = []
-    counts = {n: int(part(facts_by_node[n], "gpus").get("count") or 0) for n in works}
+    counts = {n: gpu_count(facts_by_node[n]) for n in works}
     blind = {n: str(v.get("warning") or "") for n, v in works.items() if v.get("cuda") is False and counts[n]}
     for warning, nodes in by_value(blind).items():
         label = "driver-version-mismatch" if _OLD_DRIVER.search(warning) else "cuda-device-unavailable"

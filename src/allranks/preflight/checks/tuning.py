@@ -7,13 +7,13 @@ amd-pstate-epp in active mode only), Documentation/timers/timekeeping.rst, and A
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, differences, part, place, remote
-from ..host import Host
+from ..compare import Differs, Nodes, by_value, nodes_of, parts, place, remote
+from ..host import Host, Request
 
 ID = "tuning"
 GROUP = "host"
@@ -36,13 +36,15 @@ FAST_CLOCKS = (
     "stable_counter",
 )
 OWN_GOVERNOR = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
-SAID = {
-    "governor": ("CPU governor", "ssh {node} 'sudo cpupower frequency-set -g {norm}'", "performance"),
-    "clock": ("clock source", "see why: ssh {node} 'sudo dmesg | grep -i clocksource'", ""),
-    "numa": ("kernel.numa_balancing", "ssh {node} 'sudo sysctl -w kernel.numa_balancing={norm}'", "0"),
-    "iommu": ("IOMMU mode", "boot all with one kernel command line: ssh {node} 'cat /proc/cmdline'", ""),
-    "pages": ("transparent huge pages", f"ssh {{node}} 'echo {{norm}} | sudo tee {PAGES}'", "madvise"),
-}
+GOVERNOR = Differs("governor", "CPU governor", "ssh {node} 'sudo cpupower frequency-set -g {norm}'", (), "performance")
+CLOCKSOURCE = Differs("clock", "clock source", "see why: ssh {node} 'sudo dmesg | grep -i clocksource'")
+DIFFER = (
+    GOVERNOR,
+    CLOCKSOURCE,
+    Differs("numa", "kernel.numa_balancing", "ssh {node} 'sudo sysctl -w kernel.numa_balancing={norm}'", (), "0"),
+    Differs("iommu", "IOMMU mode", "boot all with one kernel command line: ssh {node} 'cat /proc/cmdline'"),
+    Differs("pages", "transparent huge pages", f"ssh {{node}} 'echo {{norm}} | sudo tee {PAGES}'", (), "madvise"),
+)
 
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
@@ -67,19 +69,15 @@ def _governors(host: Host) -> str:
     return " and ".join(sorted(v for v in values if v))[:100]
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
     """Warnings: slow where all agree, and what differs."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items()}
+    collected = parts(facts_by_node, ID)
     findings = _slow_clock(collected) + _powersave(collected)
-    reported = {node for f in findings for node in (f.where.nodes or (f.where.node,))}
-    for key, (what, remedy, wanted) in SAID.items():
-        values = {n: v[key] for n, v in collected.items() if v.get(key)}
-        for d in differences(what, values):
-            if key in ("governor", "clock") and set(d.nodes) <= reported:
-                continue
-            norm = wanted if d.norm is None or " and " in d.norm else d.norm
-            line = remedy.format(node=d.nodes[0], norm=norm)
-            findings.append(Finding(ID, "warn", d.message, line, place(d.nodes)))
+    reported = {node for finding in findings for node in nodes_of(finding.where)}
+    for compared in DIFFER:
+        for finding in compared.judge(ID, facts_by_node):
+            if compared not in (GOVERNOR, CLOCKSOURCE) or not reported.issuperset(nodes_of(finding.where)):
+                findings.append(finding)
     return findings
 
 

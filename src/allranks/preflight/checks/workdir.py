@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, Mapping
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, others, part, place, remote
+from ..compare import Nodes, others, parts, place, remote
+from ..host import Request
 
 ID = "workdir"
 GROUP = "code"
 LEVEL = "quick"
 
 
-def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     """remote-path-missing where it is absent, permission-denied where it can't be entered."""
-    workdirs = {n: part(f, "workdir") for n, f in facts_by_node.items() if part(f, "workdir")}
+    workdirs = parts(facts_by_node, "workdir")
     absent = [n for n, w in workdirs.items() if not w.get("exists")]
     closed = [n for n, w in workdirs.items() if w.get("exists") and not w.get("cwd_ok")]
     fine = [n for n in workdirs if n not in absent and n not in closed]
@@ -25,7 +25,7 @@ def judge(request: Mapping[str, Any], facts_by_node: Nodes) -> list[Finding]:
     if absent:
         path = str(workdirs[absent[0]].get("path"))
         message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no directory {path}"
-        message += others(absent, fine, "have it", "has it")
+        message += others(fine, "have it", "has it")
         findings.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine), place(absent)))
     if closed:
         path = str(workdirs[closed[0]].get("path"))
