@@ -335,3 +335,15 @@ def test_any_input_resolves_or_is_refused(
     except UsageError:
         return
     assert isinstance(resolved.spec, RunSpec)
+
+
+def test_the_users_own_file_is_below_all_but_the_defaults() -> None:
+    mine = {"lease": "90s", "retries": 3, "debug": True, "env": {"A": "1"}}
+    resolved = resolve(
+        {"retries": 1}, {}, {"lease": "70s"}, config_source="allranks.toml", user_config=mine, user_source="config.toml"
+    )
+    spec = resolved.spec
+    assert (spec.lease, spec.retries, spec.debug, spec.env) == (70.0, 1, True, {"A": "1"})
+    assert "--retries 1 overrides retries = 3 in config.toml" in resolved.notes
+    with pytest.raises(ConfigError, match="^config.toml: 'leese' is not a setting; did you mean lease"):
+        resolve({}, {}, {}, config_source="", user_config={"leese": 1}, user_source="config.toml")

@@ -8,7 +8,8 @@ import pytest
 # Modules that a verb must not load at its start, by prefix.
 HEAVY = {
     "logs": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
-    "status": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
+    "status": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2",
+               "numpy"),
     "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
     "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
     "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.backends.kubernetes",

@@ -20,7 +20,6 @@ from allranks.settings.parsers import FLAG, path
 from allranks.settings.table import BEHAVIOUR, PLACES, SETTINGS, SettingRow, suggestion
 from allranks.text import join_words
 
-from .complete import offers
 from .grammar import refuse_empty_values, split
 from .look import rich_help
 
@@ -105,6 +104,8 @@ class RowOption(click.Option):
         )
 
     def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from .complete import offers  # imported late: only a shell asks
+
         return offers(self.row.complete, self.row.parser, incomplete, ctx.params)
 
 
@@ -124,6 +125,8 @@ class WordArgument(click.Argument):
         )
 
     def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from .complete import offers  # imported late: only a shell asks
+
         return offers(self.argument.complete, PATH, incomplete, ctx.params)
 
 

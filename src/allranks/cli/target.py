@@ -16,7 +16,6 @@ from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step, require_nodes
 from allranks.errors import ConfigError, HostfileError, UsageError
-from allranks.plan.pasted import pasted_figures
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
 from allranks.settings.scripts import is_shell_script, launcher_in, script_of
@@ -119,6 +118,8 @@ def refuse_launching_script(spec: RunSpec) -> None:
 def refuse_contradictions(spec: RunSpec, cluster: Cluster) -> None:
     """UsageError where the pasted command of a launcher says other figures than the settings: `run` refuses them in
     its checks before ranks start."""
+    from allranks.plan.pasted import pasted_figures  # imported late: `status` needs no launchers
+
     if not spec.check:
         return
     for finding in pasted_figures(spec, cluster):

@@ -1,0 +1,73 @@
+"""One table: the page docs/settings.md, the options of the commands, and what a command's function takes, agree."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from pathlib import Path
+
+import pytest
+
+from allranks.cli.declare import Declared, DeclaredCommand, DeclaredGroup
+from allranks.cli.main import VERBS, load
+from allranks.settings import RunSpec
+from allranks.settings.parsers import FLAG
+from allranks.settings.reference import reference_page
+from allranks.settings.table import PANELS, RENDERERS, SETTINGS
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def declarations() -> list[Declared]:
+    """Of all commands, with those below a name."""
+    found: list[Declared] = []
+    for verb in VERBS:
+        command = load(verb)
+        commands = list(command.commands.values()) if isinstance(command, DeclaredGroup) else [command]
+        found += [one.declared for one in commands if isinstance(one, DeclaredCommand)]
+    return found
+
+
+COMMANDS = declarations()
+
+
+def test_the_page_is_the_tables() -> None:
+    """ALLRANKS_GOLDEN=1 writes it."""
+    if os.environ.get("ALLRANKS_GOLDEN"):
+        PAGE.write_text(reference_page(), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == reference_page()
+    assert all(f"`{row.option}`" in reference_page() for row in SETTINGS.values() if row.commands)
+
+
+@pytest.mark.parametrize("declared", COMMANDS, ids=lambda declared: declared.name)
+def test_a_command_takes_what_it_declares(declared: Declared) -> None:
+    """Click calls it by keyword: a missing or further name would be found only by a user."""
+    wanted = {row.name for row in declared.options} | {argument.name for argument in declared.arguments}
+    wanted |= {"given"} if declared.settings else set()
+    assert set(inspect.signature(declared.call).parameters) == wanted
+
+
+@pytest.mark.parametrize("declared", COMMANDS, ids=lambda declared: declared.name)
+def test_no_two_options_of_a_command_have_one_name(declared: Declared) -> None:
+    names = [name for row in declared.rows for name in row.names]
+    assert len(names) == len(set(names)) > 0
+    assert {row.panel for row in declared.rows} <= set(PANELS)
+
+
+@pytest.mark.parametrize("row", SETTINGS.values(), ids=lambda row: row.name)
+def test_a_row_is_whole(row: object) -> None:
+    setting = SETTINGS[getattr(row, "name", "")]
+    defaults = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+    assert setting.default == defaults[setting.name] or defaults[setting.name] is dataclasses.MISSING
+    assert set(setting.engines) <= set(RENDERERS)
+    assert len(setting.help) <= 90 and not setting.help.endswith(".")
+    assert setting.parser is not FLAG or isinstance(setting.default, bool)
+    if setting.default not in (None, "") and not setting.parser.repeats and setting.name != "env":
+        assert setting.parser.read(setting.default) == setting.default
+        assert setting.parser.is_flag or setting.parser.read(setting.shown_default) == setting.default
+
+
+def test_every_row_is_an_option_or_a_key() -> None:
+    taken = {row.name for declared in COMMANDS for row in declared.rows}
+    assert {name for name in SETTINGS if name not in taken} == {"command"}
