@@ -6,14 +6,16 @@ may carry; `where` says which node, peer, rank, interface or port it is about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from allranks.protocol.codec import decode, encode, omit_empty
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
 SURE = 0.5  # a verdict of at least this confidence stands, whatever the logs say
 
 
+@omit_empty()
 @dataclass(frozen=True)
 class Where:
     """The place a finding is about; every part may be absent. `nodes` are all nodes, where they are several.
@@ -30,17 +32,16 @@ class Where:
     nodes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Only the parts that are set."""
-        found = {k: v for k, v in vars(self).items() if v is not None and k != "nodes"}
-        return {**found, "nodes": list(self.nodes)} if self.nodes else found
+        """Write only the parts that are set."""
+        return dict(encode(self))
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Where:
-        """From its JSON form; names that this version does not know are left out."""
-        given = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
-        return cls(**{**given, "nodes": tuple(given.get("nodes") or ())})
+    def from_json(cls, data: object) -> Where:
+        """Read its JSON form; names that this version does not know are left out. Raise DecodeError."""
+        return decode(cls, data)
 
 
+@omit_empty("check")
 @dataclass(frozen=True)
 class Finding:
     """One sentence about one place, with what to do about it.
@@ -58,26 +59,16 @@ class Finding:
     check: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form fixed by the design."""
-        found = {
-            "id": self.id,
-            "status": self.status,
-            "where": self.where.to_json(),
-            "message": self.message,
-            "remedy": self.remedy,
-            "evidence": list(self.evidence),
-        }
-        return {**found, "check": self.check} if self.check else found
+        """Write the JSON form fixed by the design."""
+        return dict(encode(self))
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        """From its JSON form."""
-        return cls(
-            str(data["id"]), data["status"], str(data["message"]), str(data.get("remedy") or ""),
-            Where.from_json(data.get("where") or {}), tuple(data.get("evidence") or ()), str(data.get("check") or ""),
-        )  # fmt: skip
+    def from_json(cls, data: object) -> Finding:
+        """Read its JSON form. Raise DecodeError."""
+        return decode(cls, data)
 
 
+@omit_empty("decision")
 @dataclass(frozen=True)
 class Verdict:
     """The finding that explains the rest: one cause, one culprit, the victims.
@@ -97,25 +88,12 @@ class Verdict:
     decision: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form fixed by the design: a Finding plus the verdict's own fields."""
-        decided = {"decision": self.decision} if self.decision else {}
-        return {
-            "schema": 1,
-            **self.finding.to_json(),
-            "cause": self.cause,
-            "confidence": self.confidence,
-            "victims": list(self.victims),
-            "attempt": self.attempt,
-            "detected_after_s": self.detected_after_s,
-            "runners_up": [f.to_json() for f in self.runners_up],
-            **decided,
-        }
+        """Write the JSON form fixed by the design: a Finding plus the verdict's own fields."""
+        document = dict(encode(self))
+        return {"schema": 1, **document.pop("finding"), **document}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
-        """From its JSON form, as verdict.json has it."""
-        return cls(
-            Finding.from_json(data), str(data["cause"]), float(data["confidence"]), tuple(data.get("victims") or ()),
-            int(data.get("attempt") or 0), data.get("detected_after_s"),
-            tuple(Finding.from_json(f) for f in data.get("runners_up") or ()), str(data.get("decision") or ""),
-        )  # fmt: skip
+    def from_json(cls, data: object) -> Verdict:
+        """Read its JSON form, as verdict.json has it. Raise DecodeError."""
+        fields = decode(dict[str, object], data)
+        return decode(cls, {**fields, "finding": fields})

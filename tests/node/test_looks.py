@@ -19,7 +19,7 @@ import pytest
 from tests.hosts.waiting import wait_until
 from tests.node.test_runner import RUNNER
 
-from allranks.diagnose.hangs.doing import Kind, doing, read_look
+from allranks.diagnose.hangs.doing import Kind, doing, read_sample
 from allranks.node.asking import ask_path
 from allranks.node.dumping import dump, helper_thread, stacks_file
 from allranks.node.look import looks
@@ -135,7 +135,7 @@ def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judged(rank: Rank, first: dict[str, Any], second: dict[str, Any]) -> Any:
-    return doing(read_look(0, first), read_look(0, second), 4.0)
+    return doing(read_sample(0, first), read_sample(0, second), 4.0)
 
 
 def test_native_code_that_sleeps_is_named_and_sleeps_on(start: Any) -> None:
@@ -178,7 +178,7 @@ def test_the_process_itself_is_signalled_last_and_once_and_told_of(start: Any, n
     assert "text" not in rank.look("dump", frozenset({0})) and rank.is_undisturbed(), "it had its signal"
     found = rank.look("dump")
     assert (found["sent"], found["moved"]) == ([0], "clock_nanosleep")
-    assert read_look(0, found).moved == "clock_nanosleep" and "in step" in found["text"]
+    assert read_sample(0, found).moved == "clock_nanosleep" and "in step" in found["text"]
     assert rank.popen.stdout is not None and rank.popen.stdout.readline().startswith("left ")
 
 

@@ -17,6 +17,7 @@ from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.rules import RULES, SOURCES
 from allranks.diagnose.verdict import judge
+from allranks.protocol.codec import decode
 
 HERE = Path(__file__).parent
 FIXTURES = sorted(HERE.glob("*/*.json"))
@@ -26,7 +27,7 @@ FIXTURES = sorted(HERE.glob("*/*.json"))
 def test_fixture(path: Path) -> None:
     fixture: dict[str, Any] = json.loads(path.read_text())
     expect = fixture["expect"]
-    verdict = judge(Incident.from_json(fixture["incident"]))
+    verdict = judge(decode(Incident, fixture["incident"]))
     if expect is None:
         assert verdict is None
         return

@@ -11,8 +11,6 @@ import pytest
 from allranks.cli import main
 from allranks.cli.declare import Declared, DeclaredCommand
 
-step_4 = pytest.mark.xfail(strict=True, reason="issue 13 step 4: engines")
-
 
 class Answer(NamedTuple):
     """What a command line came to."""

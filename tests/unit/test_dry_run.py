@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.shell import Shell, step_4
+from tests.unit.shell import Shell
 
 # Writes what it was given beside itself, once a process.
 TELL = """
@@ -102,14 +102,12 @@ def test_variables_are_shown_as_they_are(told: Callable[[str], Told], name: str)
         assert {k: v for k, v in wrong.items() if k not in ("MASTER_PORT", *shown["weak"])} == {}
 
 
-@step_4
 @pytest.mark.parametrize("name", ["a script", "a command"])
 def test_a_port_that_is_chosen_later_is_no_zero(told: Callable[[str], Told], name: str) -> None:
     for shown, real in told(name).pairs:
         assert fits(shown["env"]["MASTER_PORT"], real["env"]["MASTER_PORT"])
 
 
-@step_4
 def test_a_variable_that_yields_to_the_shells_is_shown_as_the_shells(told: Callable[[str], Told]) -> None:
     """Local ranks have the caller's environment: what is set there is known here."""
     for shown, real in told("a script").pairs:
@@ -119,7 +117,6 @@ def test_a_variable_that_yields_to_the_shells_is_shown_as_the_shells(told: Calla
             "NCCL_DEBUG": "TRACE", "OMP_NUM_THREADS": "3"}  # fmt: skip
 
 
-@step_4
 def test_a_variable_that_is_forwarded_is_shown(told: Callable[[str], Told]) -> None:
     """It holds over what a prelude sets, for local nodes too: ranks get it by name."""
     for shown, real in told("a script").pairs:
@@ -127,7 +124,6 @@ def test_a_variable_that_is_forwarded_is_shown(told: Callable[[str], Told]) -> N
         assert shown["env"]["FROM_HERE"] == "a b"
 
 
-@step_4
 @pytest.mark.parametrize("name", LINES)
 def test_no_variable_is_missing(told: Callable[[str], Told], name: str) -> None:
     """The interface that is chosen later, for one."""
@@ -152,7 +148,7 @@ def test_the_words_of_a_program(told: Callable[[str], Told], name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("a script", marks=step_4), pytest.param("a module", marks=step_4), "python"]
+    "name", ["a script", "a module", "python"]
 )
 def test_the_words_of_a_python_program(told: Callable[[str], Told], name: str) -> None:
     """Of a local node the interpreter is known here: it is shown as it will be called."""
@@ -161,7 +157,6 @@ def test_the_words_of_a_python_program(told: Callable[[str], Told], name: str) -
         assert [(a, b) for a, b in zip(shown["argv"], real["argv"], strict=True) if not fits(a, b)] == []
 
 
-@step_4
 def test_tests_in_front_of_the_program_do_not_hide_it(shell: Shell) -> None:
     """`--test quick` runs both; both are shown, each with its processes."""
     answer = shell("run", "--local", "1", "--nproc", "2", "--test", "quick", "--dry-run", "--json", "--", *SCRIPT)

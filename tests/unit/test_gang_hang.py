@@ -140,7 +140,7 @@ def test_a_node_that_does_not_answer_does_not_stop_the_looks() -> None:
     drive.answer(h0=WAITS, h2=WAITS)
     actions = drive.quiet(PATIENCE) + drive.quiet(0.2)
     assert "hang" in actions and drive.hang is not None
-    assert drive.hang.culprits == (1,) and "could not be looked at" in drive.hang.message
+    assert drive.hang.culprits == (1,) and "could not be sampled" in drive.hang.message
 
 
 def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:

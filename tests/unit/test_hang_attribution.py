@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, UNEVEN, Hang, attribute
-from allranks.diagnose.hangs.doing import Doing, Kind, Look, doing
+from allranks.diagnose.hangs.doing import Doing, Kind, StackSample, doing
 from allranks.diagnose.hangs.stacks import Frame, main_stack, native_call
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -36,7 +36,7 @@ def at(line: int, function: str = "load", *above: tuple[str, int, str]) -> str:
 
 
 def seen(text: str = "", state: str = "S", cpu: float = 0.0, **more: Any) -> Doing:
-    before, after = Look(0, text, state=state), Look(0, text, state=state, cpu=cpu, **more)
+    before, after = StackSample(0, text, state=state), StackSample(0, text, state=state, cpu=cpu, **more)
     return doing(before, after, 5.0)
 
 
@@ -232,7 +232,7 @@ def test_all_at_one_place_is_not_explained() -> None:
 
 def test_a_rank_that_could_not_be_looked_at_is_said_to_be() -> None:
     found = hang(WAITS, WAITS, seen("", error="could not look"), WAITS)
-    assert (found.cause, found.culprits) == ("unknown", (2,)) and "could not be looked at" in found.message
+    assert (found.cause, found.culprits) == ("unknown", (2,)) and "could not be sampled" in found.message
 
 
 def test_nobody_waits() -> None:
@@ -242,7 +242,7 @@ def test_nobody_waits() -> None:
 def test_a_rank_that_moves_bytes_is_slow_whatever_it_waits_for_at_the_moment() -> None:
     text = at(9, "save")
     for state in ("S", "D"):
-        before, after = Look(0, text, state=state, io=5 << 20), Look(0, text, state=state, io=9 << 20)
+        before, after = StackSample(0, text, state=state, io=5 << 20), StackSample(0, text, state=state, io=9 << 20)
         item = doing(before, after, 5.0)
         assert (item.kind, item.why) == (Kind.BUSY, "it reads or writes")
         assert doing(before, before, 5.0).kind in (Kind.ELSEWHERE, Kind.BLOCKED)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.protocol.codec import decode, encode, omit_empty
+from allranks.protocol.codec import decode, decode_each, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import DecodeError, read_json, write_json
 
 
@@ -131,3 +131,11 @@ def test_json_is_read_as_it_was_written(value):
         assert read_json(write_json(value), 1 << 20) == value
     except DecodeError as error:
         assert "digits" in str(error)
+
+
+def test_what_does_not_fit_is_left_out_where_that_is_asked_for():
+    assert decode_each(Rank, [{"rank": 1}, {"rank": "x"}, 3, {"rank": 2, "pid": 4}]) == [Rank(1), Rank(2, 4)]
+    assert decode_each(Rank, None) == [] and decode_each(Rank, {"rank": 1}) == []
+    parts = {"first": 3, "second": [{"node": "h1"}], "third": [], "other": 1}
+    assert decode_parts(Document, parts) == Document(second=(Message("h1"),))
+    assert decode_parts(Document, None) == Document()

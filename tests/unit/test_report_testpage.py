@@ -10,23 +10,31 @@ from xml.etree import ElementTree
 import pytest
 
 from allranks.fabric.analysis.norms import BANDWIDTH, LATENCY
-from allranks.fabric.records import LinkRow, Way
+from allranks.fabric.records import (
+    BandwidthRow,
+    CollectiveRow,
+    Difference,
+    Hang,
+    LateRank,
+    LinkRow,
+    RankError,
+    Way,
+)
 from allranks.findings import Finding, Where
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import decode_each, encode
 from allranks.report import linkmaps, plot, testpage
+from allranks.report.page import render
 
 EVIL = "<script>alert(1)</script>"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
-TESTS = [
-    {"test": "all_reduce", "status": "pass", "seconds": 0.0123, "ranks": 4, "detail": "float32 int64", "reason": "",
-     "failures": [], "late": {"rank": 3, "seconds": 1.4}, "hang": None},
-    {"test": "broadcast", "status": "fail", "seconds": 0.2, "ranks": 4, "detail": "", "reason": "on rank 2: wrong",
-     "failures": [{"rank": 2, "round": 1, "kind": "float32", "index": 7, "expected": 5, "found": 0, "source": 1},
-                  {"rank": 3, "status": "error", "reason": "RuntimeError: no"}], "late": None, "hang": None},
-    {"test": "barrier", "status": "hang", "seconds": 60, "ranks": 4, "reason": "rank 3 had not arrived",
-     "hang": {"arrived": [0, 1, 2], "missing": [3], "silent": [], "stacks": {"3": ["train.py:7 step"]}}},
-    {"test": "gpu_direct", "status": "skip", "reason": "no GPU"},
-]  # fmt: skip
+TESTS = encode([
+    CollectiveRow("all_reduce", "pass", "float32 int64", 0.0123, late=LateRank(3, 1.4), ranks=4),
+    CollectiveRow("broadcast", "fail", "", 0.2, "on rank 2: wrong",
+                  (Difference(2, 1, "float32", 7, "5", "0", 1), RankError(3, "RuntimeError: no")), ranks=4),
+    CollectiveRow("barrier", "hang", "", 60.0, "rank 3 had not arrived", ranks=4,
+                  hang=Hang("barrier", "", (0, 1, 2), (3,), (), {}, {3: ("train.py:7 step",)})),
+    CollectiveRow("gpu_direct", "skip", reason="no GPU"),
+])  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -86,6 +94,12 @@ def bandwidth_rows(collectives: tuple[str, ...] = ("all_reduce", "all_gather")) 
          "algbw": size / 1e-3, "busbw": 1.5 * size / 1e-3, "rounds": 20}
         for name in collectives for size in (1 << 10, 1 << 20, 1 << 28)
     ]  # fmt: skip
+
+
+def drawn(rows: list[dict[str, Any]]) -> str:
+    """The plot of these rows as SVG text; "" where there is nothing to draw."""
+    laid_out = plot.busbw_plot(decode_each(BandwidthRow, rows))
+    return render("busbw.html", plot=laid_out) if laid_out else ""
 
 
 def link(a: str, b: str, rate: float = 1e9, trip: float = 1e-4, dead: str = "") -> dict[str, Any]:
@@ -156,7 +170,7 @@ def test_rates_have_a_plot_and_a_table() -> None:
 
 
 def test_the_plot_is_sound_and_within_its_frame() -> None:
-    svg = ElementTree.fromstring(plot.busbw_plot(bandwidth_rows()))
+    svg = ElementTree.fromstring(drawn(bandwidth_rows()))
     width, height = (float(svg.attrib[name]) for name in ("width", "height"))
     titles = [t.text for t in svg.iter("title")]
     assert "all_reduce, 1MB: 1.57 GB/s (786 MB/s to 1.97 GB/s)" in titles
@@ -170,7 +184,7 @@ def test_the_plot_is_sound_and_within_its_frame() -> None:
 
 
 def test_the_band_lies_around_the_line() -> None:
-    point = plot.series(bandwidth_rows())["all_reduce"][0]
+    point = plot.series(decode_each(BandwidthRow, bandwidth_rows()))["all_reduce"][0]
     assert point.low == pytest.approx(point.median / 2) and point.high == pytest.approx(point.median / 0.8)
     axis = plot.rates_axis([point.low, point.high])
     assert axis.at(point.high) < axis.at(point.median) < axis.at(point.low)
@@ -184,12 +198,12 @@ def test_equal_ratios_are_equally_far_on_both_axes() -> None:
 
 def test_lines_differ_without_their_colours() -> None:
     names = tuple(f"c{i}" for i in range(plot.MOST))
-    svg = ElementTree.fromstring(plot.busbw_plot(bandwidth_rows(names)))
+    svg = ElementTree.fromstring(drawn(bandwidth_rows(names)))
     looks = set()
     for at, line in enumerate(p for p in svg.iter("path") if p.attrib.get("class") == "line"):
         looks.add((line.attrib["stroke"], line.attrib.get("stroke-dasharray"), at % 4))
     assert len(looks) == plot.MOST
-    more = plot.busbw_plot(bandwidth_rows((*names, "c98", "c99")))
+    more = drawn(bandwidth_rows((*names, "c98", "c99")))
     assert "and 2 more, in the table" in more and "c99" not in more
 
 
@@ -198,25 +212,28 @@ def test_lines_differ_without_their_colours() -> None:
     {"size": "10", "busbw": 1.0}, {"size": 10, "busbw": float("inf")}, {"size": 10**400, "busbw": 1.0},
 ])  # fmt: skip
 def test_rows_that_are_no_measurement_are_not_drawn(row: dict[str, Any]) -> None:
-    assert plot.busbw_plot([row]) == ""
+    row = {**bandwidth_rows()[0], **row} if row else row
+    assert drawn([row]) == ""
     page(bandwidth=[row])
 
 
 @pytest.mark.parametrize("rows", [
     [{"size": 1024, "busbw": 1e9}],
-    [{"size": 1, "busbw": 1e-8}, {"size": 1e23, "busbw": 1e23}],
+    [{"size": 1, "busbw": 1e-8}, {"size": 1 << 62, "busbw": 1e23}],
     [{"size": 3, "busbw": 999.9, "median": 1.0, "q1": 1e-8, "q3": 1e20}],
     [{"size": 3, "busbw": 1.0, "median": 1.0, "q1": 2.0, "q3": 0.5}],
 ])  # fmt: skip
 def test_odd_rows_are_drawn(rows: list[dict[str, Any]]) -> None:
-    svg = ElementTree.fromstring(plot.busbw_plot(rows))
-    assert "nan" not in plot.busbw_plot(rows) and len(list(svg.iter("text"))) < 60
+    rows = [{**bandwidth_rows()[0], **row} for row in rows]
+    svg = ElementTree.fromstring(drawn(rows))
+    assert "nan" not in drawn(rows) and len(list(svg.iter("text"))) < 60
     page(bandwidth=rows)
 
 
 def test_numbers_of_ranks_are_told_apart() -> None:
     rows = bandwidth_rows(("all_reduce",))
-    assert list(plot.series([*rows, {**rows[0], "ranks": 8}])) == ["all_reduce, 4 ranks", "all_reduce, 8 ranks"]
+    records = decode_each(BandwidthRow, [*rows, {**rows[0], "ranks": 8}])
+    assert list(plot.series(records)) == ["all_reduce, 4 ranks", "all_reduce, 8 ranks"]
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -304,15 +321,15 @@ def test_stages_statement_environment() -> None:
 def hostile(text: str) -> dict[str, Any]:
     """A document with this text wherever a text may stand."""
     where = {"node": text}
+    failures = (Difference(1, 0, text, 3, text, text), RankError(2, text))
+    hang = Hang(text, text, (), (3,), (), {}, {3: (text,)})
     return {
-        "run": text, "suite": text, "ok": False, "exit": text, "nodes": [text, "h2"], "ranks": text, "started": text,
+        "run": text, "suite": text, "ok": False, "exit": 3, "nodes": [text, "h2"], "ranks": 4, "started": 1e9,
         "findings": [{"id": text, "status": text, "where": where, "message": text, "remedy": text, "evidence": [text]}],
-        "collectives": [{"test": text, "status": text, "seconds": text, "ranks": text, "reason": text, "detail": text,
-                         "failures": [{"rank": text, "kind": text, "expected": text, "found": text}],
-                         "late": {"rank": text, "seconds": 2}, "hang": {"missing": [3], "stacks": {text: [text]}}}],
-        "bandwidth": [{**row, "ranks": text, "rounds": text} for row in bandwidth_rows((text,))],
+        "collectives": encode([CollectiveRow(text, text, text, 1.0, text, failures, LateRank(2, 2.0), hang)]),
+        "bandwidth": bandwidth_rows((text,)),
         "links": [link(text, "h2"), link(text, "h3", dead=text)],
-        "stages": [{"name": text, "groups": [{"nodes": [text], "ok": False, "seconds": text}], "meaning": text}],
+        "stages": [{"name": text, "groups": [{"nodes": [text], "ok": False, "seconds": 2.0}], "meaning": text}],
         "statement": [text], "environment": {text: text},
     }  # fmt: skip
 
@@ -349,7 +366,7 @@ def test_the_text_has_an_end() -> None:
         given[key] = given[key] * 3000
     given["nodes"] = [f"node-{i}" for i in range(3000)]
     given["findings"][0]["evidence"] = [long] * 1000
-    given["collectives"][0]["failures"] = [{"rank": 1, "reason": long}] * 1000
+    given["collectives"][0]["failures"] = encode([RankError(1, long)] * 1000)
     rest = {key: value for key, value in given.items() if key not in ("findings", "collectives")}
     assert len(testpage.test_page(rest)) < 5_000_000
     text = testpage.test_page({"findings": given["findings"][:2], "collectives": given["collectives"][:2]})

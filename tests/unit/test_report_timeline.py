@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.run_directories import T, events
 
-from allranks.report.page import drawing
+from allranks.report.page import render
 from allranks.report.timeline import Timeline, choose_rows, timeline
 from allranks.report.timeplot import LEFT, WIDTH, Scale, TimelinePlot, duration, timeline_plot
 
@@ -67,7 +67,7 @@ def test_silent_and_lost_nodes_attempts_and_a_rank_that_never_started() -> None:
     assert states(line, 1) == []
     assert [m.text for m in line.moments] == ["attempt 0 failed", "attempt 1"]
     plot = plot_of(line, [1])
-    drawn = ElementTree.fromstring(drawing("timeline.html", plot))
+    drawn = ElementTree.fromstring(render("timeline.html", plot=plot))
     titles = [t.text for t in drawn.iter("title")]
     assert "rank 1 never started" in titles and plot.rows_left_out == 0
     assert "rank 0 ended with code 0, +12.0 s" in titles
@@ -80,7 +80,7 @@ def test_many_rows_are_chosen_from() -> None:
     assert len(rows) == 100 and left_out == 500
     assert 301 in [r.rank for r in rows]
     plot = plot_of(line, [301])
-    assert plot.rows_left_out == 600 - 160 and "rank 301" in drawing("timeline.html", plot)
+    assert plot.rows_left_out == 600 - 160 and "rank 301" in render("timeline.html", plot=plot)
 
 
 def test_the_axis_is_linear_for_short_runs_and_gives_long_gaps_less_room() -> None:
@@ -113,14 +113,14 @@ NAMES = sorted({e["event"] for e in events(NODES)} | MORE)
                  ("node", "rank", "attempt", "code", "signal", "left", "seconds", "reason", "outcome", "expected")}),
        max_size=12))  # fmt: skip
 def test_whatever_the_events_say_a_plot_is_well_formed(told: list[dict[str, Any]]) -> None:
-    svg = drawing("timeline.html", plot_of(timeline(told, {"h1": [0]}, {})))
+    svg = render("timeline.html", plot=plot_of(timeline(told, {"h1": [0]}, {})))
     text = "".join(c if c.isprintable() else "?" for c in svg.replace("\n", " "))
     assert ElementTree.fromstring(text).tag == "svg"
 
 
 def test_names_are_escaped_and_cut() -> None:
     evil = '<script>alert(1)</script>"' + "x" * 300
-    svg = drawing("timeline.html", plot_of(timeline(events({evil: [0, 1]}), {evil: [0, 1]}, {})))
+    svg = render("timeline.html", plot=plot_of(timeline(events({evil: [0, 1]}), {evil: [0, 1]}, {})))
     ElementTree.fromstring(svg)
     assert "<script" not in svg and len(svg) < 20_000
 

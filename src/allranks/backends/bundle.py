@@ -118,6 +118,8 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
         found[f"allranks.protocol.{stem}"] = HOME / "protocol" / f"{stem}.py"
     found["allranks.findings"] = HOME / "findings.py"
     found["allranks.text"] = HOME / "text.py"
+    for stem in ("__init__", "codec"):
+        found[f"allranks.protocol.{stem}"] = HOME / "protocol" / f"{stem}.py"
     for stem in ("__init__", "host", "check", "compare", "figures", "rdma", "smi", "checks/__init__"):
         found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
@@ -11,10 +12,12 @@ from typing import Any
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.gang.members import NodeState
-from allranks.gang.places import Setting, place_for
-from allranks.plan.environment import forwarded
+from allranks.gang.places import Setting, place_for, setup_message
+from allranks.gang.session import RunNames, make_setting
+from allranks.node.facts import choose_interpreter, read_program
+from allranks.node.ranks import environment_of
 from allranks.plan.plan import make_plan, orders
-from allranks.plan.ranks import Attempt, SuiteNodes
+from allranks.plan.ranks import Attempt, Plan, SuiteNodes
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.settings import RunSpec
@@ -28,38 +31,77 @@ SYNCED = "<node dir>/tree"
 
 def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     """What `run` would do. Words in <> are known only once a node has answered."""
-    everyone = (*cluster.nodes, *cluster.spares)
-    inherit = all(n.is_local for n in everyone)
+    run = f"{spec.name}-<time>"
+    names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.runs_dir), run, "outputs"))
     tree = _listed(spec) if spec.sync else None
-    setting = Setting(
-        run=f"{spec.name}-<time>",
-        uid="<uid>",
-        token="",
-        workdir=os.getcwd(),
-        run_outputs=os.path.join(os.path.abspath(spec.runs_dir), f"{spec.name}-<time>", "outputs"),
-        local_nodes=frozenset(n.index for n in everyone if n.is_local),
-        forwarded={} if inherit else forwarded(dict(os.environ), spec.forward),
-        tree=tree,
-    )
+    setting = dataclasses.replace(make_setting(spec, cluster, os.environ, os.getcwd(), names, ()), tree=tree)
     plan = make_plan(spec, cluster, {})
     reach = reaching(spec, cluster)
-    tests = SuiteNodes(tuple(n.name for n in cluster.nodes)) if spec.test else None
-    attempt = Attempt(0, spec.master_addr or "<proved address>", spec.master_port, tests=tests)
-    nodes = []
-    for planned in plan.nodes:
-        state = NodeState(planned.node.name, planned.node.index, node_dir="<node dir>")
-        place = place_for(spec, setting, state, {})
-        message = orders(spec, plan, planned, place, attempt, {})
-        nodes.append({"name": planned.node.name, "reached_by": reach(planned.node), "nproc": planned.nproc,
-                      **message})  # fmt: skip
+    suite = SuiteNodes(tuple(node.name for node in cluster.nodes))
+    tests = _nodes(spec, cluster, setting, plan, 0, suite) if spec.test else []
+    tests_first = tests if spec.command else []
+    nodes = tests
+    if spec.command or not tests:
+        number = 1 if tests_first else 0
+        nodes = _nodes(spec, cluster, setting, plan, number, None)
     spares = [{"name": n.name, "reached_by": reach(n)} for n in cluster.spares]
     if json_:
         sync = {"sync": {**vars(tree), "to": SYNCED}} if tree is not None else {}
-        document = {"schema": 1, "world_size": plan.world_size, **sync, "nodes": [_redacted(n) for n in nodes]}
+        document = {"schema": 1, "world_size": plan.world_size, **sync, "nodes": nodes}
+        document |= {"tests": tests_first} if tests_first else {}
         return json.dumps({**document, "spares": spares} if spares else document)
-    lines = _lines(spec, plan.world_size, [_redacted(n) for n in nodes])
+    lines = []
+    if tests_first:
+        lines += [*_lines(spec, plan.world_size, tests_first, "collective tests first: "), ""]
+    lines += _lines(spec, plan.world_size, nodes)
     lines += [f"spare {n['name']}: {shlex.join(n['reached_by'])}   (no ranks: stands by)" for n in spares]
     return "\n".join([*lines, *_sync_lines(tree, len(nodes) + len(spares))])
+
+
+def _nodes(
+    spec: RunSpec, cluster: Cluster, setting: Setting, plan: Plan, number: int, tests: SuiteNodes | None
+) -> list[dict[str, Any]]:
+    """What each node would be ordered to start in an attempt, made as `run` makes it, without secrets."""
+    reach = reaching(spec, cluster)
+    port: int | str = spec.master_port or "<free port>"
+    attempt = Attempt(number, spec.master_addr or "<checked address>", port, repeats=number, tests=tests)
+    nodes = []
+    for planned in plan.nodes:
+        node = planned.node
+        is_known = node.is_local and spec.prelude is None  # its environment is this process's
+        facts = known_facts(spec, setting) if is_known else {}
+        state = NodeState(node.name, node.index, node_dir="<node dir>")
+        place = place_for(spec, setting, state, _chosen_later(spec, setting, is_known))
+        message = orders(spec, plan, planned, place, attempt, facts)
+        if is_known:
+            message["ranks"] = [_as_started(rank) for rank in message["ranks"]]
+        nodes.append({"name": node.name, "reached_by": reach(node), "nproc": planned.nproc, **message})
+    return [_redacted(node) for node in nodes]
+
+
+def known_facts(spec: RunSpec, setting: Setting) -> dict[str, Any]:
+    """What the agent of a local node would find of the training interpreter, by its own rules."""
+    request = setup_message(spec, setting)
+    program = read_program(list(request["command"]), request["kind"])
+    path, how = choose_interpreter(request, program, str(request["workdir"]), os.environ)
+    return {"interpreter": {"kind": program.kind, "how": how, "path": path}} if path is not None else {}
+
+
+def _chosen_later(spec: RunSpec, setting: Setting, is_known: bool) -> dict[str, str]:
+    """Variables of the network whose values the rendezvous check chooses."""
+    name = "GLOO_SOCKET_IFNAME"
+    is_set = name in spec.env or name in setting.forwarded or (is_known and name in os.environ)
+    return {} if is_set else {name: "<interface>"}
+
+
+def _as_started(rank: dict[str, Any]) -> dict[str, Any]:
+    """A rank with the variables that it would get from this process's environment below the order."""
+    base = dict(os.environ)
+    environment = environment_of(rank, base)
+    shown = {name: environment[name] for name in rank["env"]}
+    if environment["PATH"] != base.get("PATH"):
+        shown["PATH"] = environment["PATH"]
+    return {**rank, "env": shown}
 
 
 def _listed(spec: RunSpec) -> Tree:
@@ -103,8 +145,8 @@ def _redacted(node: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in {**node, "ranks": ranks}.items() if k not in ("type", "follow", "make", "attempt")}
 
 
-def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]]) -> list[str]:
-    what = f"{count_of(world_size, 'rank')} on {count_of(len(nodes), 'node')}"
+def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]], head: str = "") -> list[str]:
+    what = head + f"{count_of(world_size, 'rank')} on {count_of(len(nodes), 'node')}"
     lines = [f"would start {what} (launcher {spec.launcher}); nothing was done"]
     for node in nodes:
         lines.append(f"\n{node['name']}: {shlex.join(node['reached_by'])}")
@@ -119,5 +161,5 @@ def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]]) -> list[
                 lines.append(f"  rank {rank['rank']}: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in own.items()))
     if "PATH" not in spec.env and spec.launcher == "direct":
         lines.append("\nPATH begins with the directory of the training interpreter, as after `activate`")
-    lines.append("\nnproc auto counts GPUs only on the nodes themselves; addresses and ports are proved at the gate")
+    lines.append("\nnproc auto counts GPUs only on the nodes; addresses and ports are checked before ranks start")
     return lines

@@ -1,10 +1,25 @@
-"""Exit codes, the same for every verb."""
+"""Exit codes of the commands: those of `allranks.exitcodes`."""
 
-DONE = 0
-PROGRAM_FAILED = 1
-USAGE = 2
-CHECK_FAILED = 3
-NODE_FAILED = 4
-HANG = 5
-CTRL_C = 130
-TERMINATED = 143
+from allranks.exitcodes import (
+    CHECK_FAILED,
+    CTRL_C,
+    DONE,
+    HANG,
+    INTERNAL,
+    NODE_FAILED,
+    PROGRAM_FAILED,
+    TERMINATED,
+    USAGE,
+)
+
+__all__ = [
+    "CHECK_FAILED",
+    "CTRL_C",
+    "DONE",
+    "HANG",
+    "INTERNAL",
+    "NODE_FAILED",
+    "PROGRAM_FAILED",
+    "TERMINATED",
+    "USAGE",
+]

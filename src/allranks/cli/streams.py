@@ -14,8 +14,8 @@ from typing import Any, TextIO
 from . import exits
 
 
-class OutputLost(Exception):
-    """Standard output takes no more of a command that has nothing else to do."""
+class OutputLost(BaseException):
+    """Standard output takes no more of a command that has nothing else to do. Like SystemExit it is no error."""
 
 
 class Guarded:

@@ -83,7 +83,9 @@ _OF_GPU = (
     "segfault-native driver-version-mismatch fabric-manager gpu-hardware-error "
 )
 _DEBUG = "--debug (TORCH_DISTRIBUTED_DEBUG=DETAIL) names the calls"
-S, P, N = Charge.SETTINGS, Charge.PROGRAM, Charge.NODE
+S = Charge.SETTINGS
+P = Charge.PROGRAM
+N = Charge.NODE
 
 _TABLE = (
     # -- reaching the master -------------------------------------------------------------------------------

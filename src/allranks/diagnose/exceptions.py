@@ -70,35 +70,42 @@ class Raised:
     @classmethod
     def from_error_file(cls, error: Mapping[str, Any]) -> Raised | None:
         """Read allranks' own part, else torchelastic's; None where neither is there."""
-        own = error.get("allranks")
-        if isinstance(own, Mapping) and own.get("type"):
+        detail = error.get("allranks")
+        if isinstance(detail, Mapping) and detail.get("type"):
             return cls(
-                str(own["type"]), str(own.get("text") or ""), str(own.get("file") or ""), _int(own.get("line")),
-                str(own.get("function") or ""), str(own.get("traceback") or ""), _chain(own.get("chain")),
-                _int(own.get("pid")),
-            )  # fmt: skip
+                str(detail["type"]),
+                str(detail.get("text") or ""),
+                str(detail.get("file") or ""),
+                _int(detail.get("line")),
+                str(detail.get("function") or ""),
+                str(detail.get("traceback") or ""),
+                _chain(detail.get("chain")),
+                _int(detail.get("pid")),
+            )
         message = error.get("message")
         extra: Any = {}
         if isinstance(message, Mapping):
-            extra, message = message.get("extraInfo"), message.get("message")
+            extra = message.get("extraInfo")
+            message = message.get("message")
         if not isinstance(message, str) or not message:
             return None
         kind, _, text = message.partition(": ")
         trace = str(extra.get("py_callstack") or "") if isinstance(extra, Mapping) else ""
         if not kind.isidentifier():
-            kind, text = "Exception", message
-        found = read_traceback(trace)
-        first = found[0] if found else Link(kind)
-        return cls(kind, text, first.file, first.line, first.function, trace, tuple(found[1:]))
+            kind = "Exception"
+            text = message
+        links = read_traceback(trace)
+        first = links[0] if links else Link(kind)
+        return cls(kind, text, first.file, first.line, first.function, trace, tuple(links[1:]))
 
     @property
     def links(self) -> tuple[Link, ...]:
         """This exception and all that it came from, the innermost last; a worker's stands after its carrier."""
         first = Link(self.type, self.text, self.file, self.line, self.function)
-        found = [*_opened(first)]
+        links = [*_opened(first)]
         for link in self.chain:
-            found += _opened(link if link.file else self._placed(link))
-        return tuple(found[:LINKS])
+            links += _opened(link if link.file else self._placed(link))
+        return tuple(links[:LINKS])
 
     def _placed(self, link: Link) -> Link:
         """With its place, from the traceback: older error files name no place in their chain."""
@@ -120,15 +127,15 @@ def read_traceback(text: str) -> list[Link]:
     if start < 0:
         return []
     parts = _JOINT.split(text[start:])
-    found: list[Link] = []
+    links: list[Link] = []
     for at in range(0, len(parts), 2):  # innermost first, between two of them what joins them
         link = _read_block(parts[at])
         if link is None:
             continue
         joint = parts[at + 1] if at + 1 < len(parts) else ""
         how = dict(JOINTS).get(joint, "")
-        found.append(replace(link, how=how))
-    return found[::-1][:LINKS]
+        links.append(replace(link, how=how))
+    return links[::-1][:LINKS]
 
 
 def _read_block(block: str) -> Link | None:
@@ -159,9 +166,9 @@ def _opened(link: Link) -> Iterator[Link]:
 
 def _worker(head: str) -> str:
     for pattern, words in _WORKERS:
-        found = pattern.search(head)
-        if found:
-            return words.format(found[1])
+        match = pattern.search(head)
+        if match:
+            return words.format(match[1])
     return "a worker process"
 
 
@@ -170,8 +177,8 @@ def innermost_frame(trace: str) -> tuple[str, int | None, str]:
     frames: list[tuple[str, str, str]] = _FRAME.findall(trace)
     if not frames:
         return "", None, ""
-    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
-    file, number, function = (own or frames)[-1]
+    of_user = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    file, number, function = (of_user or frames)[-1]
     return file, int(number), function
 
 
@@ -187,18 +194,18 @@ def raised_in_log(tail: str) -> Raised | None:
     last = text.rfind(HEADER)
     if last < 0:
         return None
-    found = _to_end(text, last)
-    if found is None:
+    innermost = _to_end(text, last)
+    if innermost is None:
         return None
     start = _chain_start(text, last)
     earlier = read_traceback(text[start:last] + HEADER) if start < last else []
     heads = [head for head in _THREAD.finditer(text, max(0, start - 300)) if head.end() == start]
     return Raised(
-        found.type,
-        found.text,
-        found.file,
-        found.line,
-        found.function,
+        innermost.type,
+        innermost.text,
+        innermost.file,
+        innermost.line,
+        innermost.function,
         text[start:].rstrip(),
         tuple(earlier),
         thread=heads[0][1] if heads else "",
@@ -275,9 +282,13 @@ def _chain(links: object) -> tuple[Link, ...]:
         return ()
     return tuple(
         Link(
-            str(k.get("type") or ""), str(k.get("text") or ""), str(k.get("file") or ""), _int(k.get("line")),
-            str(k.get("function") or ""), str(k.get("link") or "context"),
+            str(k.get("type") or ""),
+            str(k.get("text") or ""),
+            str(k.get("file") or ""),
+            _int(k.get("line")),
+            str(k.get("function") or ""),
+            str(k.get("link") or "context"),
         )
         for k in links
         if isinstance(k, Mapping)
-    )  # fmt: skip
+    )

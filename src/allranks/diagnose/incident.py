@@ -1,22 +1,18 @@
-"""The frozen evidence of one attempt, and its JSON form (pure).
+"""What was observed of one attempt: exits, faults, lost nodes, findings, a hang (pure).
 
-All times are unix seconds on the controller's clock. `Incident.from_json` reads a saved incident, so
-that a verdict can be given again without the run; absent parts take their defaults.
+All times are unix seconds on the controller's clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.findings import Finding, Where
 
 from .exceptions import Raised
 from .hangs.attribute import Hang
-
-if TYPE_CHECKING:  # the signatures are not loaded where a run starts
-    from .logs.evidence import Evidence
 
 CHANNEL = "channel"  # `check` of a finding that says why this machine could not open a channel again
 
@@ -100,13 +96,12 @@ class Incident:
     `addresses`: the node of an address that only one node has; `departed`: ranks that have called
     destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
     has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
-    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known;
-    `logs` is what its logs tell, where they were read.
+    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known.
     """
 
-    attempt: int
-    world_size: int
-    ranks_by_node: Mapping[str, tuple[int, ...]]
+    attempt: int = 0
+    world_size: int = 0
+    ranks_by_node: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     exits: tuple[ExitRecord, ...] = ()
     faults: tuple[Fault, ...] = ()
     lost: tuple[LostNode, ...] = ()
@@ -129,7 +124,6 @@ class Incident:
     became: Mapping[int, str] = field(default_factory=dict)
     pauses: tuple[Pause, ...] = ()
     lease: float = 0.0
-    logs: Evidence | None = None
 
     def node_of(self, rank: int) -> str:
         """The node a rank lies on; empty where it is not known."""
@@ -143,7 +137,8 @@ class Incident:
         if where.rank is None:
             return where
         ended = next((e.pid for e in self.exits if e.rank == where.rank), None)
-        pid, gpu = self.pids.get(where.rank, ended), self.gpus.get(where.rank)
+        pid = self.pids.get(where.rank, ended)
+        gpu = self.gpus.get(where.rank)
         return replace(where, pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
 
     @property
@@ -155,27 +150,3 @@ class Incident:
     def oom_kills(self, node: str) -> int:
         """The kernel's out-of-memory kills on a node, as far as its exits tell."""
         return max((e.oom_kills for e in self.exits if e.node == node), default=0)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Incident:
-        """A saved incident; unknown names are an error, absent ones take their defaults."""
-        given = dict(data)
-        given["ranks_by_node"] = {n: tuple(r) for n, r in given.get("ranks_by_node", {}).items()}
-        given["exits"] = tuple(ExitRecord(**e) for e in given.get("exits", ()))
-        given["faults"] = tuple(Fault(**f) for f in given.get("faults", ()))
-        given["lost"] = tuple(LostNode(**n) for n in given.get("lost", ()))
-        given["findings"] = tuple(Finding.from_json(f) for f in given.get("findings", ()))
-        given["departed"] = {int(rank): t for rank, t in given.get("departed", {}).items()}
-        if given.get("hang"):
-            given["hang"] = Hang.from_json(given["hang"])
-        for name in ("pids", "gpus"):
-            given[name] = {int(rank): int(number) for rank, number in (given.get(name) or {}).items()}
-        given["left"] = {
-            int(rank): Left(e["t"], e["code"], tuple(e["threads"])) for rank, e in given.get("left", {}).items()
-        }
-        given["became"] = {int(rank): name for rank, name in given.get("became", {}).items()}
-        given["pauses"] = tuple(Pause(**p) for p in given.get("pauses", ()))
-        given["command"] = tuple(given.get("command", ()))
-        for name in ("initialised", "init_entered"):
-            given[name] = frozenset(given.get(name, ()))
-        return cls(**{"attempt": 0, **given})

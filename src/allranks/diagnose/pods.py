@@ -56,13 +56,16 @@ def read_pods(items: Sequence[Mapping[str, Any]], container: str) -> list[Pod]:
 
 
 def _read(item: Mapping[str, Any], container: str) -> Pod | None:
-    metadata, spec, status = item.get("metadata") or {}, item.get("spec") or {}, item.get("status") or {}
+    metadata = item.get("metadata") or {}
+    spec = item.get("spec") or {}
+    status = item.get("status") or {}
     notes = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
     text = str(notes.get(INDEX) or str(spec.get("hostname") or "").rpartition("-")[2])
     if not text.isdigit():
         return None
     state = _state(status, container)
-    terminated, waiting = state.get("terminated") or {}, state.get("waiting") or {}
+    terminated = state.get("terminated") or {}
+    waiting = state.get("waiting") or {}
     disrupted = [c for c in status.get("conditions") or [] if c.get("type") == "DisruptionTarget"]
     reason = str(status.get("reason") or (disrupted[0].get("reason") if disrupted else "") or "")
     gates = ", ".join(str(gate.get("name")) for gate in spec.get("schedulingGates") or [])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allranks.findings import Finding
+from allranks.protocol.codec import decode
 
 from .hangs.attribute import Hang
 from .incident import ExitRecord, Fault, Incident, Left, LostNode, Pause
@@ -27,39 +28,42 @@ def last_attempt(events: Iterable[Event]) -> int:
 def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
     """`nodes` are those of the attempt by node rank, the master first; exits are without error files and logs."""
     events = [e for e in events if int(e.get("attempt") or 0) <= attempt]
-    mine = [e for e in events if e.get("attempt") == attempt]
+    of_attempt = [e for e in events if e.get("attempt") == attempt]
     plan = _last(events, "plan")
-    pids = {int(e["rank"]): int(e["pid"]) for e in _all(mine, "rank-started")}
-    facts, ranks = {e["node"]: e for e in _all(events, "facts")}, _ranks(mine, nodes, launcher)
-    hang, failed, stop = _last(mine, "hang"), _last(mine, "failed"), _all(events, "stop-asked")
+    pids = {int(e["rank"]): int(e["pid"]) for e in _all(of_attempt, "rank-started")}
+    facts = {e["node"]: e for e in _all(events, "facts")}
+    ranks = _ranks(of_attempt, nodes, launcher)
+    hang = _last(of_attempt, "hang")
+    failed = _last(of_attempt, "failed")
+    stop = _all(events, "stop-asked")
     return Incident(
         attempt=attempt,
         world_size=int(plan["world_size"]) if plan else 0,
         ranks_by_node=ranks,
-        exits=tuple(_exit(e, pids) for e in _all(mine, "rank-exit")),
-        faults=tuple(Fault(e["node"], e["id"], e["message"], e["t"]) for e in _all(mine, "fault")),
-        lost=tuple(LostNode(e["node"], e["t"], e["last_heard"], LOST_REASON) for e in _all(mine, "node-lost")),
-        findings=tuple(Finding.from_json(e) for e in _all(mine, "finding") if e.get("status") in COUNTED),
-        initialised=_which(mine, "rank-initialised"),
-        init_entered=_which(mine, "rank-entered") | _which(mine, "rank-departed"),
-        departed=_departed(mine),
-        init_timeout_hit=_last(mine, "init-timeout") is not None,
-        hang=Hang.from_json(hang) if hang else None,
+        exits=tuple(_exit(e, pids) for e in _all(of_attempt, "rank-exit")),
+        faults=tuple(Fault(e["node"], e["id"], e["message"], e["t"]) for e in _all(of_attempt, "fault")),
+        lost=tuple(LostNode(e["node"], e["t"], e["last_heard"], LOST_REASON) for e in _all(of_attempt, "node-lost")),
+        findings=tuple(Finding.from_json(e) for e in _all(of_attempt, "finding") if e.get("status") in COUNTED),
+        initialised=_which(of_attempt, "rank-initialised"),
+        init_entered=_which(of_attempt, "rank-entered") | _which(of_attempt, "rank-departed"),
+        departed=_departed(of_attempt),
+        init_timeout_hit=_last(of_attempt, "init-timeout") is not None,
+        hang=decode(Hang, hang) if hang else None,
         stop_reason=stop[0]["reason"] if stop else None,
-        started_t=float((_last(mine, "attempt-start") or {}).get("t") or 0.0),
+        started_t=float((_last(of_attempt, "attempt-start") or {}).get("t") or 0.0),
         detected_t=failed["t"] if failed else None,
         master=nodes[0] if nodes else "",
         addresses=own_addresses({node: e.get("addresses") or () for node, e in facts.items()}),
         pids=pids,
         gpus={
             rank: at
-            for node, found in ranks.items()
-            for at, rank in enumerate(found)
-            if len(found) <= int(facts.get(node, {}).get("gpus") or 0)
+            for node, of_node in ranks.items()
+            for at, rank in enumerate(of_node)
+            if len(of_node) <= int(facts.get(node, {}).get("gpus") or 0)
         },
-        left=_left(mine),
-        pauses=tuple(Pause(e["t"], e["seconds"], bool(e["slept"])) for e in _all(mine, "launcher-paused")),
-        became={int(e["rank"]): str(e["program"]) for e in _all(mine, "rank-became")},
+        left=_left(of_attempt),
+        pauses=tuple(Pause(e["t"], e["seconds"], bool(e["slept"])) for e in _all(of_attempt, "launcher-paused")),
+        became={int(e["rank"]): str(e["program"]) for e in _all(of_attempt, "rank-became")},
         memory={node: e["memory"] for node, e in facts.items() if e.get("memory")},
     )
 
@@ -67,8 +71,8 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
 def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Address → node; without those that several nodes have (bridges of containers, virtual nodes)."""
     owners: dict[str, set[str]] = {}
-    for node, found in by_node.items():
-        for address in found:
+    for node, addresses in by_node.items():
+        for address in addresses:
             owners.setdefault(address, set()).add(node)
     return {address: next(iter(nodes)) for address, nodes in owners.items() if len(nodes) == 1}
 
@@ -91,19 +95,20 @@ def _departed(events: Iterable[Event]) -> dict[int, float]:
     return {rank: e["t"] for rank, e in last.items() if e["event"] == "rank-departed"}
 
 
-def _left(mine: Sequence[Event]) -> dict[int, Left]:
+def _left(of_attempt: Sequence[Event]) -> dict[int, Left]:
     """Ranks whose last word is that their program has ended and their process waits."""
-    last = {int(e["rank"]): e for e in _all(mine, "rank-leaving")}
+    last = {int(e["rank"]): e for e in _all(of_attempt, "rank-leaving")}
     return {rank: Left(e["t"], int(e["code"]), tuple(e["threads"])) for rank, e in last.items() if e["waits"]}
 
 
-def _ranks(mine: Sequence[Event], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
+def _ranks(of_attempt: Sequence[Event], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
     """The plan's ranks by node; of a `command` launcher one a node stands for all, once it is started."""
-    plan = _last(mine, "plan")
+    plan = _last(of_attempt, "plan")
     if plan is None:
         return dict.fromkeys(nodes, ())
-    one = launcher == "command" and _last(mine, "gate-proved") is not None
-    found, first = {}, 0
+    one = launcher == "command" and _last(of_attempt, "gate-proved") is not None
+    found = {}
+    first = 0
     for node, count in plan["ranks"].items():
         ranks = tuple(range(first, first + count))
         found[node] = ranks[:1] if one else ranks
@@ -114,6 +119,13 @@ def _ranks(mine: Sequence[Event], nodes: Sequence[str], launcher: str) -> dict[s
 def _exit(event: Event, pids: Mapping[int, int]) -> ExitRecord:
     rank = int(event["rank"])
     return ExitRecord(
-        rank, event["node"], event.get("code"), event.get("signal"), event["t"], bool(event.get("expected")),
-        int(event.get("attempt") or 0), int(event.get("oom_kills") or 0), pid=event.get("pid") or pids.get(rank),
-    )  # fmt: skip
+        rank,
+        event["node"],
+        event.get("code"),
+        event.get("signal"),
+        event["t"],
+        bool(event.get("expected")),
+        int(event.get("attempt") or 0),
+        int(event.get("oom_kills") or 0),
+        pid=event.get("pid") or pids.get(rank),
+    )

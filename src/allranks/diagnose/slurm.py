@@ -120,13 +120,23 @@ def read_scontrol(text: str) -> Job | None:
     code, sign = _exit(fields.get("ExitCode", ""))
     restarts = fields.get("Restarts", "0")
     return Job(
-        fields["JobId"], fields["JobState"], _known(fields.get("Reason")), _known(fields.get("NodeList")),
-        exit_code=code, exit_signal=sign, start=_known(fields.get("StartTime")), end=_known(fields.get("EndTime")),
-        limit=_known(fields.get("TimeLimit")), restarts=int(restarts) if restarts.isdigit() else 0,
-        preempted=bool(_known(fields.get("PreemptTime"))), failed_node=_known(fields.get("FailedNode")),
-        requeues=fields.get("Requeue") == "1", partition=_known(fields.get("Partition")),
-        comment=_known(fields.get("Comment")), stdout=_known(fields.get("StdOut")),
-    )  # fmt: skip
+        fields["JobId"],
+        fields["JobState"],
+        _known(fields.get("Reason")),
+        _known(fields.get("NodeList")),
+        exit_code=code,
+        exit_signal=sign,
+        start=_known(fields.get("StartTime")),
+        end=_known(fields.get("EndTime")),
+        limit=_known(fields.get("TimeLimit")),
+        restarts=int(restarts) if restarts.isdigit() else 0,
+        preempted=bool(_known(fields.get("PreemptTime"))),
+        failed_node=_known(fields.get("FailedNode")),
+        requeues=fields.get("Requeue") == "1",
+        partition=_known(fields.get("Partition")),
+        comment=_known(fields.get("Comment")),
+        stdout=_known(fields.get("StdOut")),
+    )
 
 
 SACCT_FORMAT = "JobIDRaw,State,ExitCode,NodeList,Start,End,Timelimit,Reason"
@@ -140,15 +150,24 @@ def read_sacct(text: str, job: str) -> Job | None:
             state, _, by = parts[1].partition(" by ")
             code, sign = _exit(parts[2])
             return Job(
-                job, state.strip(), _known(parts[7]), _known(parts[3]), exit_code=code, exit_signal=sign,
-                start=parts[4], end=parts[5], limit=parts[6], preempted=state == "PREEMPTED", by=by.strip(),
-            )  # fmt: skip
+                job,
+                state.strip(),
+                _known(parts[7]),
+                _known(parts[3]),
+                exit_code=code,
+                exit_signal=sign,
+                start=parts[4],
+                end=parts[5],
+                limit=parts[6],
+                preempted=state == "PREEMPTED",
+                by=by.strip(),
+            )
     return None
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:
-    found = re.fullmatch(r"(\d+):(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (None, None)
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (None, None)
 
 
 def _known(text: str | None) -> str:
@@ -267,12 +286,12 @@ class Advice:
 
 def ended(job: Job, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
     """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
-    given = f" ({job.limit})" if job.limit else ""
+    limit = f" ({job.limit})" if job.limit else ""
     saved = "" if kill_wait is None else f"; ranks had {kill_wait} s (KillWait)"
     evidence = _evidence(job, line)
     if job.state in ("TIMEOUT", "DEADLINE"):
         what = "its time limit" if job.state == "TIMEOUT" else "its deadline"
-        message = f"Slurm ended job {job.id}: {what}{given} was up{saved}"
+        message = f"Slurm ended job {job.id}: {what}{limit} was up{saved}"
         return _fail(LIMIT, message, advice.longer, evidence)
     if job.state == "PREEMPTED" or (job.preempted and job.state in ("REQUEUED", "CANCELLED", "COMPLETING", "PENDING")):
         message = f"Slurm preempted job {job.id}: a job of a higher priority took its nodes"
@@ -299,7 +318,8 @@ def script_ended(job: Job, line: str = "") -> Finding | None:
 
     While the job completes, only the script's exit code tells it from a cancelled job, whose script ends by SIGTERM.
     """
-    code, number = job.exit_code or 0, job.exit_signal or 0
+    code = job.exit_code or 0
+    number = job.exit_signal or 0
     if number in ENDS_OF_SLURM or code in (128 + end for end in ENDS_OF_SLURM):
         return None
     evidence = _evidence(job, line)
@@ -329,11 +349,11 @@ def _node_failed(job: Job, evidence: tuple[str, ...], advice: Advice) -> Finding
 def warned(job: Job, at: float, now: float, advice: Advice = Advice()) -> Finding:
     """Slurm announced the end at `at` (unix seconds): the time limit where that is near, else a preemption."""
     left = _seconds_until(job.end, now)
-    given = f" ({job.limit})" if job.limit else ""
+    limit = f" ({job.limit})" if job.limit else ""
     if job.preempted or left is None or left > LIMIT_NEAR:
         message = f"Slurm preempted job {job.id} for one of a higher priority: ranks were ended in order before it"
         return _fail(LIMIT, message, advice.preempted, _evidence(job, ""))
-    message = f"job {job.id}'s time limit{given} was nearly up: Slurm said so, and ranks were ended in order before it"
+    message = f"job {job.id}'s time limit{limit} was nearly up: Slurm said so, and ranks were ended in order before it"
     return _fail(LIMIT, message, advice.longer, _evidence(job, ""))
 
 
@@ -365,8 +385,8 @@ def _user(by: str) -> str:
 
 def _evidence(job: Job, line: str) -> tuple[str, ...]:
     parts = {"JobState": job.state, "Reason": job.reason, "EndTime": job.end}
-    told = " ".join(f"{name}={value}" for name, value in parts.items() if value)
-    return (*((f"slurmstepd: {line}",) if line else ()), f"scontrol show job {job.id}: {told}")
+    fields = " ".join(f"{name}={value}" for name, value in parts.items() if value)
+    return (*((f"slurmstepd: {line}",) if line else ()), f"scontrol show job {job.id}: {fields}")
 
 
 def _fail(cause: str, message: str, remedy: str, evidence: tuple[str, ...], node: str = "") -> Finding:
@@ -381,13 +401,13 @@ _DUE_STATES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "JOB REQUEUE"
 
 def cancelled(text: str) -> tuple[str, str] | None:
     """(state, line) of slurmstepd's last word: TIMEOUT, PREEMPTED, NODE_FAIL, REQUEUED, else CANCELLED."""
-    found = None
+    newest = None
     for match in _DUE.finditer(text):
         due = (match[4] or "").strip()
         state = "NODE_FAIL" if due.startswith("NODE FAIL") else _DUE_STATES.get(due, "CANCELLED")
-        if found is None or found[0] == "CANCELLED":
-            found = (state, match[0])
-    return found
+        if newest is None or newest[0] == "CANCELLED":
+            newest = (state, match[0])
+    return newest
 
 
 def error_lines(stderr: str) -> tuple[str, ...]:
@@ -419,7 +439,7 @@ def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[
 
     Of tasks that were killed those count whose end made srun end the step: they are named before it says so.
     """
-    found: dict[str, str] = {}
+    failed: dict[str, str] = {}
     ended: dict[str, str] = {}
     killed_first: dict[str, str] = {}
     step_ends = False
@@ -430,8 +450,8 @@ def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[
         for pattern in (*_ON_NODE, _TASK):
             match = pattern.search(line)
             if match and (nodes is None or match["node"] in nodes):
-                (ended if pattern is _TASK else found).setdefault(match["node"], (match["why"] or line).strip())
-    return found or killed_first or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}
+                (ended if pattern is _TASK else failed).setdefault(match["node"], (match["why"] or line).strip())
+    return failed or killed_first or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}
 
 
 def failed_node(stderr: str, nodes: Mapping[str, int]) -> tuple[str, str]:
@@ -455,7 +475,9 @@ def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], a
     what = "srun ended the step because of its task there" if started else "Slurm could not start its task"
     without = advice.option(f"--exclude={node}")
     remedy = f"sinfo -n {node} -R; scontrol show node {node} says more. Leave it out: {without}"
-    cause = "node-network-down" if _DEAD.search(why) else "unknown" if started else "slurm-config"
+    cause = "unknown" if started else "slurm-config"
+    if _DEAD.search(why):
+        cause = "node-network-down"
     return _fail(cause, f"{node}: {what}: {why}", remedy, evidence, node)
 
 

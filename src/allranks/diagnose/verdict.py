@@ -35,18 +35,18 @@ RUNNERS_UP = 3
 NEVER = float("inf")
 
 
-def judge(incident: Incident, concluded: Verdict | None = None) -> Verdict | None:
+def judge(incident: Incident, logs: Evidence | None = None, concluded: Verdict | None = None) -> Verdict | None:
     """Give the one verdict on an attempt; None where nothing failed, or the user stopped it before anything did.
 
-    `concluded`: what the run itself said at its end.
+    `logs` is what its logs tell, where they were read; `concluded` what the run itself said at its end.
     """
     verdict = _on_run(incident)
     if concluded is not None:
         unsure = verdict is None or verdict.confidence < SURE <= concluded.confidence
         verdict = concluded if verdict is None or unsure else replace(verdict, decision=concluded.decision)
-    if verdict is None or incident.logs is None:
+    if verdict is None or logs is None:
         return verdict
-    return _complete(verdict, judge_logs(incident.logs))
+    return _complete(verdict, judge_logs(logs))
 
 
 def judge_logs(logs: Evidence) -> Verdict:

@@ -58,11 +58,10 @@ def summary(text: str, limit: int = LINE) -> str:
         return f"Detected mismatch between collectives: {one_line(' '.join(differ[1].split()), limit)}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = list(itertools.takewhile(lambda line: not _BOILERPLATE.match(line), lines[:JOINED])) or lines[:1]
-    said = ""
-    for line in telling:
-        joint = "" if not said else " " if said[-1] in ":,;.([{=" else "; "
-        said += joint + line
-    return one_line(said, limit)
+    sentence = "".join(telling[:1])
+    for line in telling[1:]:
+        sentence += (" " if sentence[-1] in ":,;.([{=" else "; ") + line
+    return one_line(sentence, limit)
 
 
 def last_lines(text: str, count: int = 3) -> tuple[str, ...]:
@@ -80,9 +79,9 @@ def name_ranks(incident: Incident, ranks: Iterable[int]) -> str:
     if len(groups) > 4:
         return f"ranks {numbers(r for g in groups.values() for r in g)} (on {len(groups)} nodes)"
     parts = []
-    for node, found in groups.items():
+    for node, of_node in groups.items():
         on = f" on {node}" if node else ""
-        parts.append(f"rank{'s' if len(found) > 1 else ''} {numbers(found)}{on}")
+        parts.append(f"rank{'s' if len(of_node) > 1 else ''} {numbers(of_node)}{on}")
     return join_words(parts)
 
 
@@ -135,23 +134,24 @@ def thread_words(tail: str, known: str = "") -> str:
 def further_words(incident: Incident, rank: int) -> str:
     """What else is to be known of a rank's process, as the rest of a sentence: it outlived its program, or it has
     become another program by exec."""
-    left, became = incident.left.get(rank), incident.became.get(rank)
-    said = f"; it had become another program by exec: {became}" if became else ""
+    left = incident.left.get(rank)
+    became = incident.became.get(rank)
+    words = f"; it had become another program by exec: {became}" if became else ""
     if left is None:
-        return said
+        return words
     threads = f": {join_words(left.threads)}" if left.threads else ""
-    return said + f"; its process went on, waiting for threads that still ran{threads}"
+    return words + f"; its process went on, waiting for threads that still ran{threads}"
 
 
 def trace_lines(link: Link, traceback: str) -> tuple[str, ...]:
     """Where it was raised (whole path), the source line there, and the exception."""
-    found = []
+    lines_of_link = []
     if link.file and link.line is not None:
-        found.append(_place(link.file, link.line, link.function))
+        lines_of_link.append(_place(link.file, link.line, link.function))
         head = f'File "{link.file}", line {link.line}, in '
         lines = traceback.splitlines()
         source = [after for line, after in itertools.pairwise(lines) if head in line and after.startswith(" ")]
-        found += [one_line(line) for line in source[-1:]]
+        lines_of_link += [one_line(line) for line in source[-1:]]
     elif traceback:
-        found += last_lines(traceback, 3)[:-1]
-    return (*found, exception(link))
+        lines_of_link += last_lines(traceback, 3)[:-1]
+    return (*lines_of_link, exception(link))

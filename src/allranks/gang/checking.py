@@ -20,7 +20,7 @@ from allranks.settings import RunSpec
 
 from .inspection import Inspection
 from .places import judge_request
-from .session import make_setting
+from .session import make_setting, names_of
 
 
 def look(
@@ -28,7 +28,7 @@ def look(
     transport: Transport | None = None,
 ) -> Document:  # fmt: skip
     """Looks at the cluster and saves evidence/preflight.json in the run directory."""
-    setting = make_setting(spec, cluster, os.environ, os.getcwd(), run, tuple(checks))
+    setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.local and any(c.needs in ("pairs", "peer_names") for c in checks)
     found = asyncio.run(Inspection(spec, cluster, setting, told, pairs, transport).run())
     request = {**judge_request(spec, setting, cluster), "gate": found.gate}

@@ -12,7 +12,7 @@ from typing import Any
 
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import Hang, attribute
-from allranks.diagnose.hangs.doing import Look, doing, read_look
+from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.findings import Finding, Where
 
@@ -34,7 +34,7 @@ class Suspicion:
     since: float  # the last sign of life
     asked_at: float
     waiting: set[str]  # nodes whose answer has not come
-    samples: list[dict[int, Look]] = field(default_factory=lambda: [{}])
+    samples: list[dict[int, StackSample]] = field(default_factory=lambda: [{}])
     sampled_at: list[float] = field(default_factory=list)
     ras: list[str] = field(default_factory=list)
 
@@ -104,7 +104,7 @@ class HangWatch:
 
     def on_stacks(self, event: Stacks, now: float) -> list[Action]:
         """One node's answer; an answer that was not waited for is of a late start, or came too late."""
-        looks = {rank: read_look(rank, answer) for rank, answer in event.ranks.items()}
+        looks = {rank: read_sample(rank, answer) for rank, answer in event.ranks.items()}
         suspicion = self._suspicion
         if suspicion is not None and event.node in suspicion.waiting:
             suspicion.waiting.discard(event.node)
@@ -168,7 +168,7 @@ class HangWatch:
         suspicion.waiting.clear()
         suspicion.sampled_at.append(now)
 
-    def _moved_by_sampling(self, looks: list[Look], now: float) -> list[Action]:
+    def _moved_by_sampling(self, looks: list[StackSample], now: float) -> list[Action]:
         """Programs that a signal for their stacks has set going: a sign of life, for a reason of ours."""
         if not looks:
             return []
@@ -211,7 +211,7 @@ class HangWatch:
         first, second = suspicion.samples
         seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
         running = [r.rank for r in roster.processes() if r.exit is None]
-        blind = Look(-1, error="its node gave no answer")
+        blind = StackSample(-1, error="its node gave no answer")
         doings = {r: doing(first.get(r, blind), second.get(r, blind), seconds) for r in running}
         recordings = [read_recording(rank, look.recorder) for rank, look in sorted(second.items()) if look.recorder]
         hang = attribute(doings, [e.rank for e in roster.exits if e.code == 0], names, recordings)

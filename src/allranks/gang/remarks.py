@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from allranks.diagnose.hangs.doing import Look
+from allranks.diagnose.hangs.doing import StackSample
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
 from allranks.preflight.checks.look import failed_look
@@ -63,7 +63,7 @@ def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
                    Where(node=node))  # fmt: skip
 
 
-def moved_by_look(looks: Sequence[Look], nodes: Mapping[int, str]) -> Finding:
+def moved_by_look(looks: Sequence[StackSample], nodes: Mapping[int, str]) -> Finding:
     """The signal for a rank's stack has ended a call of native code early, and the program went on."""
     first = looks[0]
     node = nodes.get(first.rank, "")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import allranks
 from allranks.backends.plugins import all_checks
@@ -411,7 +411,7 @@ def create(
         raise UsageError(f"no run directory can be made: {reason}; name another place with --runs-dir") from None
     with over_when_interrupted(run):
         checks = tuple(of_level(all_checks().values(), "quick")) if spec.check else ()
-        setting = make_setting(spec, cluster, environ, cwd, run, checks)
+        setting = make_setting(spec, cluster, environ, cwd, names_of(run), checks)
         tree = archive.tree if archive is not None else None
         setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
         run.write_document("run.json", {**run_document(spec, cluster, setting), **(engine.document if engine else {})})
@@ -440,17 +440,32 @@ def _pack(spec: RunSpec, cwd: str) -> Archive:
     return pack_tree(spec, cwd)
 
 
+class RunNames(NamedTuple):
+    """What only a run that starts has: its name, its identity, a secret, the directory of its outputs."""
+
+    run: str
+    uid: str
+    token: str
+    outputs: str
+
+
+def names_of(run: RunDirectory) -> RunNames:
+    """The names of a run that starts now."""
+    uid = f"{run.name}-{secrets.token_hex(3)}"
+    return RunNames(run.name, uid, secrets.token_hex(16), str(run.path.absolute() / "outputs"))
+
+
 def make_setting(
-    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, run: RunDirectory, checks: tuple[Check, ...]
+    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, names: RunNames, checks: tuple[Check, ...]
 ) -> Setting:
     """What this machine and this moment add to a spec: names, secrets of the run, the caller's environment."""
     inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
     return Setting(
-        run=run.name,
-        uid=f"{run.name}-{secrets.token_hex(3)}",
-        token=secrets.token_hex(16),
+        run=names.run,
+        uid=names.uid,
+        token=names.token,
         workdir=cwd,
-        run_outputs=str(run.path.absolute() / "outputs"),
+        run_outputs=names.outputs,
         local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
         forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),

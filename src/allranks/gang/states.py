@@ -211,7 +211,7 @@ class Quiet(Event):
 
 @dataclass(frozen=True)
 class Stacks(Event):
-    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_look`; `ras`: NCCL's word."""
+    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_sample`; `ras`: NCCL's word."""
 
     ranks: Mapping[int, Mapping[str, Any]]
     ras: str = ""

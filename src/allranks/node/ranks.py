@@ -33,8 +33,8 @@ class StartError(Exception):
     """A rank could not be started; the text says which call failed on what."""
 
 
-def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> Rank:
-    """Forks and execs one rank as the controller ordered; raises StartError."""
+def environment_of(order: Dict[str, Any], base: Dict[str, str]) -> Dict[str, str]:
+    """The environment of a rank: the node's own below what was ordered, but for what yields to it."""
     environment = dict(base)
     for name in order.get("unset", []):
         environment.pop(name, None)
@@ -42,6 +42,12 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> R
     environment.update({k: v for k, v in order["env"].items() if k not in kept})
     environment["PATH"] = _path(environment.get("PATH", os.defpath), order.get("path_first"))
     environment["PWD"] = order["workdir"]  # as after cd: the session's own is the home directory
+    return environment
+
+
+def start_rank(order: Dict[str, Any], base: Dict[str, str], guard_pid: int) -> Rank:
+    """Forks and execs one rank as the controller ordered; raises StartError."""
+    environment = environment_of(order, base)
     _write_files(order)
     read_end, write_end = os.pipe()
     _grow(read_end)

@@ -59,6 +59,6 @@ class Attempt:
 
     number: int
     master_addr: str
-    master_port: int
+    master_port: int | str  # a text in <> where it is chosen later
     repeats: int = 0
     tests: SuiteNodes | None = None

@@ -40,6 +40,30 @@ def decode(kind: Type[Record], value: object, path: str = "$") -> Record:
     return decoder(value, path)
 
 
+def decode_each(kind: Type[Record], values: object) -> List[Record]:
+    """Make records of the elements of an array that fit; leave out the others, and all of what is no array."""
+    records = []
+    for value in values if isinstance(values, (list, tuple)) else ():
+        try:
+            records.append(decode(kind, value))
+        except DecodeError:
+            continue
+    return records
+
+
+def decode_parts(kind: Type[Record], value: object) -> Record:
+    """Make a record of which every field has a default: a field that does not fit takes it, as one that is absent."""
+    values = {}
+    for name, annotation in _annotations(kind).items():
+        key = json_name(name)
+        if isinstance(value, Mapping) and key in value:
+            try:
+                values[name] = _decoder(annotation)(value[key], key)
+            except DecodeError:
+                continue
+    return kind(**values)
+
+
 def _decoder(kind: object) -> Decoder:
     made = _decoders.get(kind)
     if made is None:

@@ -2,135 +2,275 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from allranks.text import join_names
+from allranks.protocol.codec import decode_each, decode_parts
+from allranks.text import count_of, format_size, join_names
 
-Facts = Mapping[str, Any]
 Rows = list[tuple[str, str]]
+Text = str | int | float | None
 
 LONGEST = 300
 SHOWN = 12  # interfaces, devices
+SCHEDULERS = {"Slurm": "SLURM_", "Kubernetes": "KUBERNETES_", "SkyPilot": "SKYPILOT_", "LSF": "LSB_"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The operating system."""
+
+    os: Text = None
+    kernel: Text = None
+    libc: Text = None
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The training interpreter."""
+
+    version: Text = None
+    path: Text = None
+    torch: Text = None
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """What torch was built for."""
+
+    platform: Text = None
+    nccl: Text = None
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The GPUs' driver."""
+
+    vendor: Text = None
+    driver: Text = None
+    cuda: Text = None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """How many GPUs there are, and who says so."""
+
+    count: int | None = None
+    source: Text = None
+
+
+@dataclass(frozen=True)
+class GpuModels:
+    """The GPUs by model."""
+
+    models: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The machine."""
+
+    model: Text = None
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the node runs in."""
+
+    kind: Text = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of memory, or of a file system in memory."""
+
+    total: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address of an interface."""
+
+    address: str
+    scope: str = ""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface."""
+
+    name: str
+    kind: str | None = None
+    up: bool = False
+    loopback: bool = False
+    mtu: int | None = None
+    addresses: object = ()
+
+
+@dataclass(frozen=True)
+class Nic:
+    """What the kernel knows of an interface; `speed` in Mbit/s."""
+
+    speed: int | None = None
+    mtu: int | None = None
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """A port of an RDMA device."""
+
+    state: Text = None
+    rate: Text = None
+    layer: Text = None
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    """An RDMA device without a look at its ports."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """NCCL's settings, and the devices that it sees."""
+
+    environ_: Mapping[str, object] = field(default_factory=dict)
+    conf: Mapping[str, object] = field(default_factory=dict)
+    rdma: tuple[str | RdmaDevice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a node said of itself, as far as it is shown."""
+
+    kernel: Kernel = Kernel()
+    interpreter: Interpreter = Interpreter()
+    torch_build: TorchBuild = TorchBuild()
+    gpu_driver: Driver = Driver()
+    gpus: Gpus = Gpus()
+    gpu_model: GpuModels = GpuModels()
+    machine: Hardware = Hardware()
+    cpu: int | None = None
+    mem: Memory = Memory()
+    shm: Memory = Memory()
+    container: Container = Container()
+    interfaces: object = ()
+    nic: Mapping[str, object] = field(default_factory=dict)
+    ib_ports: Mapping[str, object] = field(default_factory=dict)
+    nccl: Nccl = Nccl()
+    hostname: str = ""
+
+    @property
+    def interfaces_up(self) -> list[Interface]:
+        """List the interfaces that are up, without loopback."""
+        return [one for one in decode_each(Interface, self.interfaces) if one.up and not one.loopback]
+
+
+def facts_of(preflight: Mapping[str, object]) -> dict[str, Facts]:
+    """Read the facts of all nodes in evidence/preflight.json."""
+    nodes = preflight.get("nodes")
+    if not isinstance(nodes, Mapping):
+        return {}
+    return {str(node): decode_parts(Facts, facts) for node, facts in nodes.items()}
 
 
 def machine_groups(nodes: Mapping[str, Facts]) -> list[tuple[str, Rows]]:
-    """(node names, rows) for nodes that are alike; what is each node's own (addresses) is not in the rows."""
+    """Give (node names, rows) for nodes that are alike; what only one node has (addresses) is not in the rows."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for node, facts in nodes.items():
-        if isinstance(facts, Mapping):
-            groups.setdefault(tuple(machine(facts)), []).append(str(node))
-    return [(join_names(found) if len(found) > 1 else found[0], list(rows)) for rows, found in groups.items()]
+        groups.setdefault(tuple(machine(facts)), []).append(node)
+    return [(join_names(names) if len(names) > 1 else names[0], list(rows)) for rows, names in groups.items()]
 
 
 def machine(facts: Facts) -> Rows:
-    """One node; what is not known is left out."""
-    kernel, python, nccl = (_part(facts, name) for name in ("kernel", "interpreter", "nccl"))
-    build, driver = _part(facts, "torch_build"), _part(facts, "gpu_driver")
+    """Describe one node; what is unknown is left out."""
+    interpreter = facts.interpreter
+    build = facts.torch_build
+    driver = facts.gpu_driver
+    cpus = "" if facts.cpu is None else count_of(facts.cpu, "CPU")
+    memory = _bytes(facts.mem.total)
     rows = [
-        ("system", _said(kernel.get("os"), kernel.get("kernel"), kernel.get("libc"))),
-        ("machine", _said(_part(facts, "machine").get("model"), _count(facts.get("cpu"), "CPU"), _memory(facts))),
-        ("container", _said(_part(facts, "container").get("kind"))),
-        ("Python", _said(python.get("version"), python.get("path"))),
-        ("torch", _said(python.get("torch"), build.get("platform"), build.get("nccl") and f"NCCL {build['nccl']}")),
+        ("system", _joined(facts.kernel.os, facts.kernel.kernel, facts.kernel.libc)),
+        ("machine", _joined(facts.machine.model, cpus, memory and f"{memory} memory")),
+        ("container", _joined(facts.container.kind)),
+        ("Python", _joined(interpreter.version, interpreter.path)),
+        ("torch", _joined(interpreter.torch, build.platform, build.nccl and f"NCCL {build.nccl}")),
         ("GPUs", _gpus(facts)),
-        ("driver", _said(driver.get("vendor"), driver.get("driver"), driver.get("cuda") and f"CUDA {driver['cuda']}")),
-        ("/dev/shm", _bytes(_part(facts, "shm").get("bytes"))),
-        ("network", network(facts)),
-        ("RDMA ports", _ports(facts)),
-        ("NCCL settings", _settings(nccl)),
+        ("driver", _joined(driver.vendor, driver.driver, driver.cuda and f"CUDA {driver.cuda}")),
+        ("/dev/shm", _bytes(facts.shm.bytes)),
+        ("network", _listed(_interface(one, facts) for one in facts.interfaces_up)),
+        ("RDMA ports", _rdma(facts)),
+        ("NCCL settings", _settings(facts.nccl)),
     ]
     return [(name, text[:LONGEST]) for name, text in rows if text]
 
 
-def network(facts: Facts) -> str:
-    """Interfaces that are up, with the rate where it is known: `eth0 10 Gbit/s mtu 1500`."""
-    nics = _part(facts, "nic")
-    found = []
-    for item in _maps(facts.get("interfaces")):
-        if item.get("loopback") or not item.get("up"):
-            continue
-        name = str(item.get("name"))
-        nic = _part(nics, name)
-        speed, mtu = nic.get("speed"), nic.get("mtu") or item.get("mtu")
-        rate = f" {speed / 1000:g} Gbit/s" if isinstance(speed, (int, float)) and speed > 0 else ""
-        kind = f" {item['kind']}" if isinstance(item.get("kind"), str) else ""
-        found.append(f"{name}{kind}{rate}" + (f" mtu {mtu}" if isinstance(mtu, int) else ""))
-    return _listed(found)
-
-
-def scheduler(run: Mapping[str, Any], preflight: Mapping[str, Any]) -> str:
-    """Where the nodes came from, as far as the run says."""
-    source = str(run.get("source") or "")
-    environ = _part(_part(preflight, "request"), "environ")
-    spec = _part(run, "spec")
-    for kind, sign in (("Slurm", "SLURM_"), ("Kubernetes", "KUBERNETES_"), ("SkyPilot", "SKYPILOT_"), ("LSF", "LSB_")):
-        if any(str(name).startswith(sign) for name in environ) or spec.get(kind.lower()):
+def scheduler(source: str, spec: Mapping[str, object], preflight: Mapping[str, object]) -> str:
+    """Say where the nodes came from, as far as the run says."""
+    request = preflight.get("request")
+    environ = request.get("environ") if isinstance(request, Mapping) else None
+    names = [str(name) for name in environ] if isinstance(environ, Mapping) else []
+    for kind, prefix in SCHEDULERS.items():
+        if spec.get(kind.lower()) or any(name.startswith(prefix) for name in names):
             return f"{kind} ({source})" if source else kind
     return f"none ({source})" if source else "not known"
 
 
 def addresses(nodes: Mapping[str, Facts]) -> list[tuple[str, str, str]]:
-    """(node, the host's own name, its global addresses)."""
-    found = []
-    for node in nodes:
-        facts = _part(nodes, node)
-        up = [i for i in _maps(facts.get("interfaces")) if i.get("up") and not i.get("loopback")]
-        listed = [str(a.get("address")) for i in up for a in _maps(i.get("addresses")) if a.get("scope") != "link"]
-        found.append((str(node), str(facts.get("hostname") or ""), _listed(listed)))
-    return found
+    """Give (node, the host's own name, its global addresses)."""
+    rows = []
+    for node, facts in nodes.items():
+        listed = [one for interface in facts.interfaces_up for one in decode_each(Address, interface.addresses)]
+        rows.append((node, facts.hostname, _listed(one.address for one in listed if one.scope != "link")))
+    return rows
 
 
-def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, Mapping) else {}
+def _joined(*values: Text) -> str:
+    return ", ".join(str(value) for value in values if value)
 
 
-def _maps(value: object) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
-
-
-def _said(*values: object) -> str:
-    return ", ".join(str(v) for v in values if v not in (None, "", 0))
-
-
-def _count(value: object, one: str) -> str:
-    return f"{value} {one}{'' if value == 1 else 's'}" if isinstance(value, int) else ""
-
-
-def _bytes(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        return ""
-    return f"{value / (1 << 30):.1f} GiB" if value >= 1 << 30 else f"{value / (1 << 20):.0f} MiB"
-
-
-def _memory(facts: Facts) -> str:
-    total = _bytes(_part(facts, "mem").get("total"))
-    return f"{total} memory" if total else ""
+def _bytes(size: int | None) -> str:
+    return "" if size is None or size < 0 else format_size(size)
 
 
 def _gpus(facts: Facts) -> str:
-    gpus, models = _part(facts, "gpus"), _part(_part(facts, "gpu_model"), "models")
-    count = gpus.get("count")
-    if not isinstance(count, int):
+    count = facts.gpus.count
+    if count is None:
         return ""
-    return _said(str(count), *map(str, models), None if count else gpus.get("source"))
+    return _joined(str(count), *facts.gpu_model.models, None if count else facts.gpus.source)
 
 
-def _ports(facts: Facts) -> str:
-    """`mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR) InfiniBand`, else the devices alone."""
-    ports = _part(facts, "ib_ports")
-    said = [" ".join(str(_part(ports, name).get(k) or "") for k in ("state", "rate", "layer")) for name in ports]
-    return _listed([f"{name} {text}" for name, text in zip(ports, said, strict=True)]) or _listed(
-        _part(facts, "nccl").get("rdma")) or "none"  # fmt: skip
+def _interface(interface: Interface, facts: Facts) -> str:
+    """Write an interface with its rate where that is known: `eth0 10 Gbit/s mtu 1500`."""
+    nic = decode_parts(Nic, facts.nic.get(interface.name))
+    words = [interface.name, interface.kind or ""]
+    if nic.speed is not None and nic.speed > 0:
+        words.append(f"{nic.speed / 1000:g} Gbit/s")
+    mtu = nic.mtu or interface.mtu
+    if mtu is not None:
+        words.append(f"mtu {mtu}")
+    return " ".join(word for word in words if word)
 
 
-def _settings(nccl: Mapping[str, Any]) -> str:
-    parts = [f"{k}={v}" for key in ("environ", "conf") for k, v in sorted(_part(nccl, key).items())]
-    return " ".join(parts)
+def _rdma(facts: Facts) -> str:
+    """Write `mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR) InfiniBand`, else the devices alone."""
+    if not facts.ib_ports:
+        return _listed(one if isinstance(one, str) else one.name for one in facts.nccl.rdma) or "none"
+    texts = []
+    for name, value in facts.ib_ports.items():
+        port = decode_parts(RdmaPort, value)
+        texts.append(f"{name} " + " ".join(str(part or "") for part in (port.state, port.rate, port.layer)))
+    return _listed(texts)
 
 
-def _listed(values: object) -> str:
-    found = [str(v.get("name") if isinstance(v, Mapping) else v) for v in values] if isinstance(values, list) else []
-    more = f", … {len(found)} in all" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more
+def _settings(nccl: Nccl) -> str:
+    settings = [*sorted(nccl.environ_.items()), *sorted(nccl.conf.items())]
+    return " ".join(f"{name}={value}" for name, value in settings)
+
+
+def _listed(values: Iterable[str]) -> str:
+    listed = list(values)
+    more = f", … {len(listed)} in all" if len(listed) > SHOWN else ""
+    return ", ".join(listed[:SHOWN]) + more

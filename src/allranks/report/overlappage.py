@@ -9,8 +9,7 @@ from allranks.overlap.document import COLLECTIVE_COLUMNS, SPLIT_COLUMNS, Overlap
 from allranks.overlap.measure import RankOverlap, Split
 from allranks.text import count_of, cut, format_percent, format_time
 
-from .page import environment
-from .testpage import NOT_TEXT
+from .page import render
 
 BARS = 64  # ranks in the plot
 STEPS = 500  # rows of the table
@@ -66,25 +65,21 @@ def overlap_page(document: OverlapDocument) -> str:
     notes = [f"{rank.name}: {note}" for rank in ranks for note in rank.notes]
     traced = [rank for rank in ranks if rank.mean.seconds > 0]
     longest = max((rank.mean.seconds for rank in traced), default=0.0)
-    page = (
-        environment()
-        .get_template("overlap.html")
-        .render(
-            document=document,
-            summary=_summary(document),
-            parts=PARTS,
-            bars=[_bar(rank, longest) for rank in traced[:BARS]],
-            bars_left_out=max(0, len(traced) - BARS),
-            ticks=[(WIDTH * tick / TICKS, format_time(longest * tick / TICKS)) for tick in range(TICKS + 1)],
-            collective_columns=COLLECTIVE_COLUMNS,
-            collectives=[collective_cells(summary, document.steps) for summary in document.collectives],
-            step_columns=("rank", "step", "length", *SPLIT_COLUMNS[1:]),
-            steps=rows[:STEPS],
-            steps_left_out=max(0, len(rows) - STEPS),
-            notes=[*notes, *document.notes][:NOTES],
-        )
+    return render(
+        "overlap.html",
+        document=document,
+        summary=_summary(document),
+        parts=PARTS,
+        bars=[_bar(rank, longest) for rank in traced[:BARS]],
+        bars_left_out=max(0, len(traced) - BARS),
+        ticks=[(WIDTH * tick / TICKS, format_time(longest * tick / TICKS)) for tick in range(TICKS + 1)],
+        collective_columns=COLLECTIVE_COLUMNS,
+        collectives=[collective_cells(summary, document.steps) for summary in document.collectives],
+        step_columns=("rank", "step", "length", *SPLIT_COLUMNS[1:]),
+        steps=rows[:STEPS],
+        steps_left_out=max(0, len(rows) - STEPS),
+        notes=[*notes, *document.notes][:NOTES],
     )
-    return NOT_TEXT.sub("\ufffd", page)
 
 
 def _summary(document: OverlapDocument) -> str:

@@ -1,39 +1,108 @@
-"""Pages that are saved: one file each, nothing fetched from elsewhere, everything escaped (reads its templates)."""
+"""Pages that are saved: one file each, nothing fetched from elsewhere, everything escaped (reads its templates).
+
+Texts come from programs and other machines: each is cut as it is written, and what no page may hold is replaced.
+"""
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from allranks.findings import Finding
+from allranks.protocol.codec import decode_each
+from allranks.text import cut
 
 from .table import WORDS, Rows, counts
+
+LONGEST = 2000  # characters of a text; what may be longer is written line by line
+LINES = 40  # of evidence
+FINDINGS = 200
+ORDER = ("fail", "warn", "unknown")
+# What no page may hold: control characters, and halves of characters (they cannot be written as UTF-8).
+NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 @cache
 def environment() -> Environment:
-    """Templates that escape whatever stands in them, and fail on a name that they do not know."""
-    templates = Environment(loader=PackageLoader("allranks.report"), autoescape=True, undefined=StrictUndefined)
+    """Make templates that escape and cut whatever stands in them, and fail on a name that they do not know."""
+    templates = Environment(
+        loader=PackageLoader("allranks.report"), autoescape=True, undefined=StrictUndefined, finalize=_cut
+    )
     templates.filters["place"] = "{:.1f}".format  # in a drawing
     return templates
 
 
-def drawing(template: str, plot: object) -> str:
-    """Draw a plot as SVG text, to stand in a page."""
-    return environment().get_template(template).render(plot=plot)
+def _cut(value: object) -> object:
+    """Cut a text; Markup is ours, and complete."""
+    return cut(value, LONGEST) if type(value) is str else value
+
+
+def render(template: str, **context: object) -> str:
+    """Write a page, or a drawing to stand in one."""
+    return NOT_TEXT.sub("\ufffd", environment().get_template(template).render(context))
+
+
+def moment(seconds: float | None) -> str:
+    """Write unix seconds; empty for a time that no clock shows."""
+    if seconds is None or not 0 < seconds < 1e11:
+        return ""
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def capped(lines: Sequence[str], most: int = LINES) -> list[str]:
+    """Give the first lines, and how many more there are."""
+    if len(lines) <= most:
+        return list(lines)
+    return [*lines[:most], f"and {len(lines) - most} more"]
+
+
+@dataclass(frozen=True)
+class PageFinding:
+    """What a page shows of a finding."""
+
+    message: str
+    status: str = "unknown"
+    id: str = ""
+    check: str = ""
+    remedy: str = ""
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def level(self) -> str:
+        """Give a status that the style sheet has."""
+        return self.status if self.status in ORDER else "unknown"
+
+
+def findings_of(values: object, except_for: str = "") -> list[PageFinding]:
+    """Read findings, failures first, without those whose message is shown elsewhere."""
+    findings = [finding for finding in decode_each(PageFinding, values) if finding.message not in ("", except_for)]
+    return sorted(findings, key=lambda finding: ORDER.index(finding.level))[:FINDINGS]
 
 
 def check_page(
-    name: str, seen: Mapping[str, Any], found: Sequence[Finding], rows: Rows, titles: Mapping[str, str],
+    name: str,
+    seen: Mapping[str, Any],
+    findings: Sequence[Finding],
+    rows: Rows,
+    titles: Mapping[str, str],
     explained: Sequence[tuple[str, Sequence[Sequence[str]]]] = (),
-) -> str:  # fmt: skip
-    """The page of a check; `explained` are further tables, each with its title."""
-    order = ("fail", "warn", "unknown")
-    return environment().get_template("check.html").render(
-        name=name, summary=counts(found, rows), covered=seen.get("covered") or "",
-        findings=sorted((f.to_json() | {"check": f.check} for f in found), key=lambda f: order.index(f["status"])),
-        nodes=list(seen["nodes"]), rows=rows, titles=titles, words=WORDS, explained=explained,
-    )  # fmt: skip
+) -> str:
+    """Write the page of a check; `explained` are further tables, each with its title."""
+    return render(
+        "check.html",
+        name=name,
+        summary=counts(findings, rows),
+        covered=seen.get("covered") or "",
+        findings=findings_of([finding.to_json() for finding in findings]),
+        nodes=list(seen["nodes"]),
+        rows=rows,
+        titles=titles,
+        words=WORDS,
+        explained=explained,
+    )

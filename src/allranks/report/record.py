@@ -63,3 +63,121 @@ class Record:
     checks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     excerpts: tuple[Excerpt, ...] = ()
     logs_left_out: int = 0
+
+
+# -- what a page takes of the documents: each field has a default, so that a damaged file is shown as far as it goes ---
+
+
+@dataclass(frozen=True)
+class VerdictText:
+    """verdict.json, or the verdict of an attempt."""
+
+    message: str = ""
+    status: str = ""
+    cause: str = ""
+    confidence: float | None = None
+    where: Mapping[str, object] = field(default_factory=dict)
+    victims: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+    remedy: str = ""
+    runners_up: object = ()
+    detected_after_s: float | None = None
+    decision: str = ""
+
+    @property
+    def confidence_text(self) -> str:
+        """Write `85%`; empty for what is no probability."""
+        return f"{self.confidence:.0%}" if self.confidence is not None and 0 <= self.confidence <= 1 else ""
+
+
+@dataclass(frozen=True)
+class RunnerUp:
+    """What else failed."""
+
+    id: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One of several attempts."""
+
+    attempt: int
+    outcome: str = ""
+    verdict: object = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of the parts of a run."""
+
+    total: float | None = None
+
+
+@dataclass(frozen=True)
+class ResultText:
+    """result.json of a run or of a test."""
+
+    exit: int | None = None
+    ok: bool = False
+    suite: str | None = None
+    meaning: str = ""
+    nodes: tuple[str, ...] = ()
+    started: float | None = None
+    timing: Timing = Timing()
+    findings: object = ()
+    attempts: object = ()
+
+
+@dataclass(frozen=True)
+class Controller:
+    """The machine that launched a run."""
+
+    host: str | None = None
+
+
+@dataclass(frozen=True)
+class RunText:
+    """run.json; `source` says where the nodes came from."""
+
+    source: str = ""
+    command: tuple[str, ...] = ()
+    started: float | None = None
+    workdir: str | None = None
+    versions: Mapping[str, object] = field(default_factory=dict)
+    spec: Mapping[str, object] = field(default_factory=dict)
+    controller: Controller = Controller()
+    nodes: object = ()
+
+
+@dataclass(frozen=True)
+class NodeText:
+    """A node of run.json or status.json; `ranks` are those that it has."""
+
+    name: str
+    address: str | None = None
+    ranks: object = ()
+
+
+@dataclass(frozen=True)
+class RankText:
+    """A rank of status.json."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Master:
+    """Where the ranks meet."""
+
+    address: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class StatusText:
+    """status.json."""
+
+    world_size: int | None = None
+    master: Master = Master()
+    nodes: object = ()

@@ -6,126 +6,123 @@ What comes from logs, programs and machines stands in code spans and fences, so 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from allranks.text import count_of, plural
+from allranks.protocol.codec import decode_each, decode_parts
+from allranks.text import count_of, cut, format_ranks, plural
 
-from .machines import machine_groups, scheduler
-from .record import Document, Record
+from .machines import facts_of, machine_groups, scheduler
+from .page import findings_of
+from .record import NodeText, Record, ResultText, RunText, StatusText, Tested, VerdictText
 from .redact import Hidden
-from .text import ranges
 
 MOST = 60  # lines
 LONGEST = 300  # characters of a line
+GROUPS = 6  # of nodes that are alike
+FINDINGS = 6
+TESTS = 5
 WORDS = {"done": "done", "failed": "FAILED", "stopped": "stopped", "orphaned": "its launcher is gone"}
+OF_A_NODE = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA ports")
 
 
 def summary(record: Record, hidden: Sequence[Hidden], files: int) -> str:
-    """`record` is without secrets; `files` is how many the bundle has."""
-    lines = [
-        f"# allranks: {code(record.name)}", "", *_verdict(record), "", "## Run", "", *_run(record), "", "## Nodes", "",
-        *_nodes(record), *_findings(record), *_tests(record), "", "## This bundle", "", *_bundle(hidden, files),
-    ]  # fmt: skip
+    """Write the summary; `record` is without secrets, `files` is how many the bundle has."""
+    result = decode_parts(ResultText, record.result)
+    verdict = decode_parts(VerdictText, record.verdict)
+    lines = [f"# allranks: {code(record.name)}", "", *_verdict(WORDS.get(record.state, record.state), result, verdict)]
+    lines += ["", "## Run", "", *_run(record, result), "", "## Nodes", "", *_nodes(record)]
+    lines += [*_findings(result, verdict), *_tests(record.tests), "", "## This bundle", "", *_bundle(hidden, files)]
     return "\n".join(lines[:MOST]) + "\n"
 
 
 def code(value: object, longest: int = LONGEST) -> str:
-    """A code span: one line, whatever is in it."""
+    """Write a code span: one line, whatever is in it."""
     return f"`{_line(value, longest)}`"
 
 
 def _line(value: object, longest: int = LONGEST) -> str:
-    text = " ".join(str(value).split()).replace("`", "'")
-    return (text if len(text) <= longest else text[: longest - 1] + "…") or " "
+    return cut(" ".join(str(value).split()).replace("`", "'"), longest) or " "
 
 
-def _fence(lines: Sequence[object], most: int) -> list[str]:
+def _fence(lines: Sequence[str], most: int) -> list[str]:
     return ["```", *(_line(line) for line in lines[:most]), "```"] if lines else []
 
 
-def _part(value: Document, key: str) -> Document:
-    found = value.get(key)
-    return found if isinstance(found, Mapping) else {}
+def _verdict(state: str, result: ResultText, verdict: VerdictText) -> list[str]:
+    ended = f"**{state}**" if result.exit is None else f"**{state}** (exit {result.exit})"
+    if verdict.status != "fail":
+        return [f"{ended}: {code(verdict.message or 'no verdict')}"]
+    confidence = f", confidence {verdict.confidence_text}" if verdict.confidence_text else ""
+    lines = [f"{ended}, cause {code(verdict.cause, 80)}{confidence}", "", code(verdict.message), ""]
+    if verdict.where:
+        where = ", ".join(f"{name} {_line(value, 80)}" for name, value in verdict.where.items())
+        lines.append(f"- culprit: {code(where)}")
+    if verdict.victims:
+        lines.append(f"- victims: {code(format_ranks(verdict.victims))}")
+    if verdict.evidence:
+        lines += ["", *_fence(verdict.evidence, 3)]
+    remedy = [line for line in verdict.remedy.splitlines() if line.strip()]
+    if remedy:
+        lines += ["", "Fix:", *_fence(remedy, 6)]
+    return lines
 
 
-def _rows(value: Document, key: str) -> list[Any]:
-    found = value.get(key)
-    return list(found) if isinstance(found, (list, tuple)) else []
-
-
-def _verdict(record: Record) -> list[str]:
-    verdict = record.verdict
-    state = WORDS.get(record.state, record.state)
-    exit_ = f" (exit {_line(record.result['exit'], 20)})" if "exit" in record.result else ""
-    if verdict.get("status") != "fail":
-        return [f"**{state}**{exit_}: {code(verdict.get('message') or 'no verdict')}"]
-    confidence = verdict.get("confidence")
-    sure = f", confidence {confidence:.0%}" if isinstance(confidence, (int, float)) and 0 <= confidence <= 1 else ""
-    lines = [f"**{state}**{exit_}, cause {code(verdict.get('cause'), 80)}{sure}", "", code(verdict.get("message")), ""]
-    where = ", ".join(f"{k} {_line(v, 80)}" for k, v in _part(verdict, "where").items())
-    victims = [v for v in _rows(verdict, "victims") if isinstance(v, int)]
-    lines += [f"- culprit: {code(where)}"] if where else []
-    lines += [f"- victims: {code(ranges(victims))}"] if victims else []
-    lines += ["", *_fence(_rows(verdict, "evidence"), 3)] if verdict.get("evidence") else []
-    fix = [line for line in str(verdict.get("remedy") or "").splitlines() if line.strip()]
-    return lines + (["", "Fix:", *_fence(fix, 6)] if fix else [])
-
-
-def _run(record: Record) -> list[str]:
-    run, ranks = record.run, record.status.get("world_size")
-    command = shlex.join(str(word) for word in _rows(run, "command"))
-    attempts = len(_rows(record.result, "attempts"))
-    nodes = count_of(len(_rows(run, "nodes")), "node")
-    seconds = _part(record.result, "timing").get("total")
-    versions = ", ".join(f"{k} {_line(v, 60)}" for k, v in _part(run, "versions").items())
+def _run(record: Record, result: ResultText) -> list[str]:
+    run = decode_parts(RunText, record.run)
+    world_size = decode_parts(StatusText, record.status).world_size
+    ranks = "ranks unknown" if world_size is None else count_of(world_size, "rank")
+    nodes = count_of(len(decode_each(NodeText, run.nodes)), "node")
+    attempts = count_of(len(decode_each(dict[str, object], result.attempts)), "attempt")
+    launcher = code(run.spec.get("launcher", "direct"), 40)
+    seconds = "time unknown" if result.timing.total is None else f"{result.timing.total:g} s"
+    versions = ", ".join(f"{name} {_line(version, 60)}" for name, version in run.versions.items())
     return [
-        f"- {_line(ranks, 20)} {plural(1 if ranks == 1 else 2, 'rank')} on {nodes}, launcher "
-        f"{code(_part(run, 'spec').get('launcher', 'direct'), 40)}, {count_of(attempts, 'attempt')}, "
-        f"{_line(seconds, 20)} s",
-        f"- command: {code(command)}",
-        f"- scheduler: {code(scheduler(run, record.preflight))}",
+        f"- {ranks} on {nodes}, launcher {launcher}, {attempts}, {seconds}",
+        f"- command: {code(shlex.join(run.command))}",
+        f"- scheduler: {code(scheduler(run.source, run.spec, record.preflight))}",
         f"- launched with: {code(versions)}",
     ]
 
 
 def _nodes(record: Record) -> list[str]:
-    """A line for nodes that are alike."""
-    groups = machine_groups(_part(record.preflight, "nodes"))
-    wanted = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA ports")
-    lines = [
-        f"- {code(names, 80)}: " + "; ".join(f"{name} {code(value, 90)}" for name, value in rows if name in wanted)
-        for names, rows in groups[:6]
-    ]
-    if len(groups) > 6:
-        lines.append(f"- and {len(groups) - 6} more groups of nodes, see run/evidence/preflight.json")
+    """Write a line for nodes that are alike."""
+    groups = machine_groups(facts_of(record.preflight))
+    lines = []
+    for names, rows in groups[:GROUPS]:
+        parts = [f"{name} {code(value, 90)}" for name, value in rows if name in OF_A_NODE]
+        lines.append(f"- {code(names, 80)}: {'; '.join(parts)}")
+    if len(groups) > GROUPS:
+        more = count_of(len(groups) - GROUPS, "more group", "more groups")
+        lines.append(f"- and {more} of nodes, see run/evidence/preflight.json")
     return lines or ["- not looked at (no evidence/preflight.json)"]
 
 
-def _findings(record: Record) -> list[str]:
-    rows = [f for f in _rows(record.result, "findings") if isinstance(f, Mapping) and f.get("message")]
-    found = [f for f in rows if f.get("message") != record.verdict.get("message")]
-    if not found:
+def _findings(result: ResultText, verdict: VerdictText) -> list[str]:
+    findings = findings_of(result.findings, verdict.message)
+    if not findings:
         return []
-    more = [f"- and {len(found) - 6} more"] if len(found) > 6 else []
-    return ["", "## Findings", "", *(f"- {_line(f.get('status'), 20)}: {code(f['message'])}" for f in found[:6]), *more]
+    lines = [f"- {finding.status}: {code(finding.message)}" for finding in findings[:FINDINGS]]
+    if len(findings) > FINDINGS:
+        lines.append(f"- and {len(findings) - FINDINGS} more")
+    return ["", "## Findings", "", *lines]
 
 
-def _tests(record: Record) -> list[str]:
-    if not record.tests:
+def _tests(tests: Sequence[Tested]) -> list[str]:
+    if not tests:
         return []
-    lines = [f"- {_line(t.result.get('suite'), 20)} {'passed' if t.result.get('ok') else 'FAILED'}: {code(t.name, 80)}"
-             for t in record.tests[:5]]  # fmt: skip
-    return ["", "## Tests and checks of these nodes", "", *lines]
+    lines = ["", "## Tests and checks of these nodes", ""]
+    for tested in tests[:TESTS]:
+        result = decode_parts(ResultText, tested.result)
+        passed = "passed" if result.ok else "FAILED"
+        lines.append(f"- {_line(result.suite or '', 20)} {passed}: {code(tested.name, 80)}")
+    return lines
 
 
 def _bundle(hidden: Sequence[Hidden], files: int) -> list[str]:
-    count, kinds = sum(h.count for h in hidden), ", ".join(sorted({h.kind for h in hidden}))
-    were = plural(count, "was", "were")
-    said = (
-        f"{count_of(count, 'secret')} {were} hidden ({kinds}): see redactions.json"
-        if count
-        else "no secrets were found"
-    )
+    secrets = "no secrets were found"
+    count = sum(place.count for place in hidden)
+    if count:
+        kinds = ", ".join(sorted({place.kind for place in hidden}))
+        secrets = f"{count_of(count, 'secret')} {plural(count, 'was', 'were')} hidden ({kinds}): see redactions.json"
     contents = f"{count_of(files, 'file')}, see contents.json"
-    return [f"- {contents}; report.html is the page; large logs have beginning and end only", f"- {said}"]
+    return [f"- {contents}; report.html is the page; large logs have beginning and end only", f"- {secrets}"]

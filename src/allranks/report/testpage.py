@@ -1,221 +1,221 @@
 """The page of `allranks test`: one file, nothing fetched from elsewhere, everything escaped (reads its templates).
 
-Texts and figures come from other machines: each is cut, each list has an end, and what isn't as expected is left out.
+Figures come from other machines: each list has an end, and what is not as expected is left out.
 """
 
 from __future__ import annotations
 
-import datetime
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from allranks.text import format_rate, format_size_option, format_time
+from allranks.fabric.records import BandwidthRow, CollectiveRow, Difference, Failure, Hang
+from allranks.protocol.codec import decode_each, decode_parts
+from allranks.text import count_of, cut, format_ranks, format_rate, format_size_option, format_time
 
 from .linkmaps import link_maps
-from .page import environment
-from .plot import busbw_plot, number
-from .text import ranges
+from .page import LINES, capped, findings_of, moment, render
+from .plot import busbw_plot
 
-Document = Mapping[str, Any]
-Row = Mapping[str, Any]
-
-LONGEST = 2000  # characters of a text
-FINDINGS = 200
-LINES = 40  # of evidence, of details
 ROWS = 500  # of a table
 NODES = 64  # by name
+NAME_LENGTH = 100
 WORDS = {"pass": "PASS", "fail": "FAIL", "skip": "skip", "hang": "HANG"}
-CLASSES = {"pass": "ok", "fail": "fail", "skip": "skipped", "hang": "fail"}
-ORDER = ("fail", "warn", "unknown")
-# What no page may hold: control characters, and halves of characters (they can't be written as UTF-8).
-NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+LEVELS = {"pass": "ok", "fail": "fail", "skip": "skipped", "hang": "fail"}
 
 
-def test_page(document: Document) -> str:
-    """The page as HTML text; any part of the document may be absent."""
-    text = environment().get_template("test.html").render(
-        run=_text(document.get("run") or "test"), passed=_passed(document), summary=_summary(document),
-        findings=_findings(document), tests=_tests(_rows(document, "collectives")),
-        plot=Markup(busbw_plot(_rows(document, "bandwidth"))),  # noqa: S704  (plot.py escapes)
-        rates=_rates(_rows(document, "bandwidth")),
-        maps=link_maps(_rows(document, "links"), [_text(n, 100) for n in _list(document, "nodes")]),
-        stages=[_stage(row) for row in _rows(document, "stages")[:LINES]],
-        statement=[_text(line) for line in _list(document, "statement")[:ROWS]],
+@dataclass(frozen=True)
+class TestDocument:
+    """What result.json says of a test; any part may be absent."""
+
+    run: str = "test"
+    suite: str = ""
+    directory: str = ""
+    ok: bool | None = None
+    exit: int | None = None
+    nodes: tuple[str, ...] = ()
+    ranks: int | None = None
+    started: float | None = None
+    findings: object = ()
+    collectives: object = ()
+    bandwidth: object = ()
+    links: object = ()
+    stages: object = ()
+    statement: tuple[str, ...] = ()
+    environment: dict[str, object] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether it passed, by its exit code where it does not say."""
+        return self.exit == 0 if self.ok is None else self.ok
+
+
+@dataclass(frozen=True)
+class StageGroup:
+    """Nodes that were tested in one gang."""
+
+    nodes: tuple[str, ...]
+    ok: bool = False
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of `--suite staged`."""
+
+    name: str
+    meaning: str = ""
+    groups: tuple[StageGroup, ...] = ()
+
+
+def test_page(value: object) -> str:
+    """Write the document as HTML."""
+    document = decode_parts(TestDocument, value)
+    rates = decode_each(BandwidthRow, document.bandwidth)
+    return render(
+        "test.html",
+        run=document.run,
+        passed=document.passed,
+        summary=_summary(document),
+        findings=findings_of(document.findings),
+        tests=[_test(row) for row in decode_each(CollectiveRow, document.collectives)[:ROWS]],
+        plot=busbw_plot(rates),
+        rates=[_rate(row) for row in rates[:ROWS]],
+        maps=link_maps(
+            decode_each(dict[str, object], document.links), [cut(node, NAME_LENGTH) for node in document.nodes]
+        ),
+        stages=[_stage(stage) for stage in decode_each(Stage, document.stages)[:LINES]],
+        statement=document.statement[:ROWS],
         environment=_environment(document),
-    )  # fmt: skip
-    return NOT_TEXT.sub("\ufffd", text)
+    )
 
 
 test_page.__test__ = False  # type: ignore[attr-defined]  # for pytest
+TestDocument.__test__ = False  # type: ignore[attr-defined]
 
 
-def _list(document: Document, key: str) -> list[Any]:
-    found = document.get(key)
-    return list(found) if isinstance(found, (list, tuple)) else []
-
-
-def _rows(document: Document, key: str) -> list[Row]:
-    return [row for row in _list(document, key) if isinstance(row, Mapping)]
-
-
-def _part(document: Document, key: str) -> Document:
-    found = document.get(key)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _text(value: object, longest: int = LONGEST) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def _seconds(value: object) -> str:
-    found = number(value)
-    return "" if found is None or found < 0 else format_time(found)
-
-
-def _count(value: object, one: str) -> str:
-    return f"{value} {one}" + ("" if value == 1 else "s")
-
-
-def _capped(lines: Iterable[str], most: int = LINES) -> list[str]:
-    """The first of them, and how many more there are."""
-    found = list(lines)
-    return found if len(found) <= most else [*found[:most], f"and {len(found) - most} more"]
-
-
-# -- the head --------------------------------------------------------------------------------------
-
-
-def _passed(document: Document) -> bool:
-    return bool(document["ok"] if "ok" in document else document.get("exit") == 0)
-
-
-def _summary(document: Document) -> str:
-    """`suite sync; 4 ranks on 2 nodes; exit 0`."""
-    nodes, ranks = len(_list(document, "nodes")), number(document.get("ranks"))
-    on = f"{_count(int(ranks), 'rank')} on " if ranks else ""
-    parts = [f"suite {_text(document['suite'], 40)}" if document.get("suite") else "",
-             f"{on}{_count(nodes, 'node')}" if nodes else "", _started(document),
-             f"exit {_text(document['exit'], 20)}" if document.get("exit") is not None else ""]  # fmt: skip
-    return "; ".join(part for part in parts if part)
-
-
-def _started(document: Document) -> str:
-    seconds = number(document.get("started"))
-    if seconds is None or not 0 < seconds < 1e11:
-        return ""
-    return f"started {datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _findings(document: Document) -> list[dict[str, Any]]:
-    """Failures first; of each its sentence, its remedy, its evidence."""
-    rows = sorted(_rows(document, "findings"), key=lambda f: ORDER.index(_status(f)))
-    return [
-        {"status": _status(f), "message": _text(f.get("message")), "remedy": _text(f.get("remedy")),
-         "id": _text(f.get("id"), 80), "check": "",
-         "evidence": _capped(_text(line) for line in _list(f, "evidence"))}
-        for f in rows[:FINDINGS]
-    ]  # fmt: skip
-
-
-def _status(finding: Row) -> str:
-    status = finding.get("status")
-    return status if isinstance(status, str) and status in ORDER else "unknown"
+def _summary(document: TestDocument) -> str:
+    """Write `suite sync; 4 ranks on 2 nodes; exit 0`."""
+    parts = []
+    if document.suite:
+        parts.append(f"suite {document.suite}")
+    if document.nodes:
+        ranks = f"{count_of(document.ranks, 'rank')} on " if document.ranks else ""
+        parts.append(ranks + count_of(len(document.nodes), "node"))
+    if moment(document.started):
+        parts.append(f"started {moment(document.started)}")
+    if document.exit is not None:
+        parts.append(f"exit {document.exit}")
+    return "; ".join(parts)
 
 
 # -- tests and rates -------------------------------------------------------------------------------
 
 
-def _tests(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One row a test, those that did not pass with all that is known of it."""
-    found = []
-    for row in rows[:ROWS]:
-        status = str(row.get("status"))
-        reason = _text(row.get("reason"))
-        found.append({
-            "test": _text(row.get("test"), 100), "ranks": _text(row.get("ranks"), 20),
-            "word": WORDS.get(status, _text(status, 20)), "level": CLASSES.get(status, "unknown"),
-            "seconds": _seconds(row.get("seconds")), "said": reason or _text(row.get("detail")),
-            "more": _details(row),
-        })  # fmt: skip
-    return found
+@dataclass(frozen=True)
+class TestRow:
+    """A test, with all that is known of it where it did not pass."""
+
+    name: str
+    word: str
+    level: str
+    ranks: str
+    seconds: str
+    text: str
+    details: list[str]
 
 
-def _details(row: Row) -> list[str]:
-    """Who came late, what each rank found, where each rank was when it hung."""
-    late, hang = _part(row, "late"), _part(row, "hang")
-    lines = [f"rank {_text(late.get('rank'), 20)} came {_seconds(late.get('seconds'))} late"] if late else []
-    return lines + _capped(map(_failure, _rows(row, "failures"))) + _hang_lines(hang)
+TestRow.__test__ = False  # type: ignore[attr-defined]
 
 
-def _failure(failure: Row) -> str:
-    """`rank 1, round 0, float32, element 3, of rank 2's data: expected 5, found 0`."""
-    parts = [f"{word}{_text(failure[key], 80)}" for key, word in
-             (("rank", "rank "), ("round", "round "), ("kind", ""), ("index", "element "), ("source", "from rank "))
-             if failure.get(key) is not None]  # fmt: skip
-    said = _text(failure.get("reason"))
-    if "expected" in failure:
-        said = f"expected {_text(failure['expected'], 80)}, found {_text(failure.get('found'), 80)}"
-    return ", ".join(parts) + (f": {said}" if said else "")
+def _test(row: CollectiveRow) -> TestRow:
+    details = []
+    if row.late:
+        details.append(f"rank {row.late.rank} came {format_time(row.late.seconds)} late")
+    details += capped([_failure(failure) for failure in row.failures])
+    if row.hang:
+        details += _hang(row.hang)
+    word = WORDS.get(row.status, row.status)
+    ranks = str(row.ranks) if row.ranks else ""
+    text = row.reason or row.detail
+    return TestRow(row.test, word, LEVELS.get(row.status, "unknown"), ranks, format_time(row.seconds), text, details)
 
 
-def _hang_lines(hang: Row) -> list[str]:
-    """Who had arrived, who had not, who is silent; the stacks."""
+def _failure(failure: Failure) -> str:
+    """Write `rank 1, round 0, float32, element 3, from rank 2: expected 5, found 0`."""
+    if not isinstance(failure, Difference):
+        return f"rank {failure.rank}: {failure.reason}"
+    where = [f"rank {failure.rank}", f"round {failure.round}", failure.kind, f"element {failure.index}"]
+    if failure.source is not None:
+        where.append(f"from rank {failure.source}")
+    return f"{', '.join(where)}: expected {failure.expected}, found {failure.found}"
+
+
+def _hang(hang: Hang) -> list[str]:
+    """Say who had arrived, who had not, who is silent; the stacks."""
     lines = []
-    for key, word in (("arrived", "had arrived"), ("missing", "had not arrived"), ("silent", "gave no sign of life")):
-        ranks = [r for r in _list(hang, key) if isinstance(r, int)]
-        lines += [f"{word}: {_text(ranges(ranks))}"] if ranks else []
-    stacks = _part(hang, "stacks")
-    for rank in list(stacks)[:LINES]:
-        calls = _capped(_text(line, 300) for line in _list(stacks, rank))
-        lines += [f"stack of rank {_text(rank, 20)}:", *(f"    {line}" for line in calls)]
+    for ranks, state in (
+        (hang.arrived, "had arrived"),
+        (hang.missing, "had not arrived"),
+        (hang.silent, "gave no sign of life"),
+    ):
+        if ranks:
+            lines.append(f"{state}: {format_ranks(ranks)}")
+    for rank, calls in list(hang.stacks.items())[:LINES]:
+        lines += [f"stack of rank {rank}:", *(f"    {line}" for line in capped(calls))]
     return lines
 
 
-def _rates(rows: Sequence[Row]) -> list[list[str]]:
-    """collective, size, ranks, median, quartiles, algbw, busbw, rounds."""
-    found = []
-    for row in rows[:ROWS]:
-        size, algbw, busbw = (number(row.get(key)) for key in ("size", "algbw", "busbw"))
-        found.append([
-            _text(row.get("collective"), 100), "" if size is None else format_size_option(int(size)),
-            _text(row.get("ranks"), 20),
-            *(_seconds(row.get(key)) for key in ("median", "q1", "q3")),
-            *("" if value is None else format_rate(value) for value in (algbw, busbw)), _text(row.get("rounds"), 20),
-        ])  # fmt: skip
-    return found
+def _rate(row: BandwidthRow) -> list[str]:
+    """Write collective, size, ranks, median, quartiles, algbw, busbw, rounds."""
+    times = [format_time(seconds) for seconds in (row.median, row.q1, row.q3)]
+    rates = [format_rate(rate) for rate in (row.algbw, row.busbw)]
+    return [row.collective, format_size_option(row.size), str(row.ranks), *times, *rates, str(row.rounds)]
 
 
 # -- stages, environment ---------------------------------------------------------------------------
 
 
-def _stage(row: Row) -> dict[str, Any]:
-    """The groups that failed by name, before those that passed."""
-    groups = sorted(_rows(row, "groups"), key=lambda group: bool(group.get("ok")))
-    failed = sum(not group.get("ok") for group in groups)
-    return {
-        "name": _text(row.get("name"), 100), "meaning": _text(row.get("meaning")), "failed": failed,
-        "passed": len(groups) - failed, "left_out": max(0, len(groups) - ROWS),
-        "groups": [{"nodes": _names(_list(g, "nodes")), "ok": bool(g.get("ok")), "seconds": _seconds(g.get("seconds"))}
-                   for g in groups[:ROWS]],
-    }  # fmt: skip
+@dataclass(frozen=True)
+class StageRow:
+    """A stage: its groups that failed by name, before those that passed."""
+
+    name: str
+    meaning: str
+    failed: int
+    passed: int
+    left_out: int
+    groups: list[tuple[str, bool, str]]  # names, whether it passed, time
 
 
-def _names(nodes: Sequence[object]) -> str:
-    """All names of a few, of many the ends."""
-    if len(nodes) > NODES:
-        return f"{_text(nodes[0], 100)}, {_text(nodes[1], 100)}, … {_text(nodes[-1], 100)} ({len(nodes)} nodes)"
-    return ", ".join(_text(node, 100) for node in nodes)
+def _stage(stage: Stage) -> StageRow:
+    groups = sorted(stage.groups, key=lambda group: group.ok)
+    passed = sum(group.ok for group in groups)
+    rows = []
+    for group in groups[:ROWS]:
+        seconds = "" if group.seconds is None else format_time(group.seconds)
+        rows.append((_names(group.nodes), group.ok, seconds))
+    left_out = max(0, len(groups) - ROWS)
+    return StageRow(stage.name, stage.meaning, len(groups) - passed, passed, left_out, rows)
 
 
-def _environment(document: Document) -> list[tuple[str, str]]:
-    """What was tested, where and when; then whatever the document says of it under `environment`."""
-    more = list(_part(document, "environment").items())[:LINES]
-    rows = [("run", document.get("run")), ("directory", document.get("directory")), ("suite", document.get("suite")),
-            ("nodes", _names(_list(document, "nodes"))), ("ranks", document.get("ranks")),
-            ("started", _started(document).removeprefix("started ")), ("exit", document.get("exit")),
-            *more]  # fmt: skip
-    return [(_text(name, 80), _text(value)) for name, value in rows if value not in (None, "")]
+def _names(nodes: Sequence[str]) -> str:
+    """Write all names of a few, of many the ends."""
+    names = [cut(node, NAME_LENGTH) for node in nodes]
+    if len(names) > NODES:
+        return f"{names[0]}, {names[1]}, … {names[-1]} ({len(names)} nodes)"
+    return ", ".join(names)
+
+
+def _environment(document: TestDocument) -> list[tuple[str, str]]:
+    """List what was tested, where and when; then whatever the document says of it under `environment`."""
+    rows: Iterable[tuple[str, object]] = (
+        ("run", document.run),
+        ("directory", document.directory),
+        ("suite", document.suite),
+        ("nodes", _names(document.nodes)),
+        ("ranks", document.ranks),
+        ("started", moment(document.started)),
+        ("exit", document.exit),
+        *list((document.environment or {}).items())[:LINES],
+    )
+    return [(cut(name, NAME_LENGTH), str(value)) for name, value in rows if value not in (None, "")]

@@ -22,7 +22,7 @@ from .loose import Progress, find_logs, read_logs
 
 WITHOUT_FAILURE = {"done": "{} ended well: it has no verdict", "stopped": "{} was stopped: it has no verdict"}
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
-NOTHING = Incident(0, 0, {})
+NOTHING = Incident()
 
 Reader = Callable[[Sequence[Path], Progress | None], Evidence]
 
@@ -35,7 +35,7 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     """
     incident = NOTHING if _was_test(run) else read_incident(run) or NOTHING
     concluded = _concluded(run)
-    verdict = judge(incident, concluded)
+    verdict = judge(incident, concluded=concluded)
     words = WITHOUT_FAILURE.get(run.state()) if verdict is None else None
     if words is not None:
         finding = Finding("unknown", "ok", words.format(run.name))
@@ -45,7 +45,7 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     evidence = read(logs, progress) if logs else None
     if verdict is None:
         return _without(run, judge_logs(evidence) if evidence is not None else None, attempt).to_json()
-    return (judge(replace(incident, logs=evidence), concluded) or verdict).to_json()
+    return (judge(incident, evidence, concluded) or verdict).to_json()
 
 
 def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
@@ -53,7 +53,7 @@ def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
     logs = log_files(run, verdict.attempt)
     if not logs or sum(path.stat().st_size for path in logs) > AT_ONCE:
         return verdict
-    return judge(replace(NOTHING, logs=read_logs(logs)), verdict) or verdict
+    return judge(NOTHING, read_logs(logs), verdict) or verdict
 
 
 def log_files(run: RunDirectory, attempt: int) -> list[Path]:

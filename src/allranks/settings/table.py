@@ -53,7 +53,7 @@ PANELS = (TARGET, LAUNCH, NETWORK, PREFLIGHT, TESTS, LIMITS, PLACES, BEHAVIOUR, 
 LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "command")
 KINDS = ("job", "jobset", "trainjob", "pods")
 SUITES = ("sync", "bandwidth", "pairs", "staged")
-# Tests that `--only` chooses from, by suite; allranks.collectives, which has them, needs torch.
+# Tests that `--only` chooses from, by suite; fabric.ranks, which has them, needs torch.
 TESTS_OF = {
     "sync": (
         "barrier", "all_reduce", "broadcast", "reduce", "gather", "all_gather", "all_gather_into_tensor",

@@ -141,12 +141,13 @@ def test_a_leader_that_goes_costs_only_its_pairs(gang: Callable[..., Gang], how:
     assert codes == {0: 3, 1: 3, 3: 3}, run.lines
     links = run.links()
     assert pairs_of(links) == ALL
-    dead = [row for row in links if row["dead"]]
-    assert dead and all("h3" in (row["a"], row["b"]) for row in dead)
-    assert all(row["dead"] == "h3 did not answer" for row in dead)
-    findings = run.rows()[-1]["findings"]
-    assert [(item["id"], item["where"]["node"]) for item in findings] == [("node-dead", "h3")]
-    assert "h3 did not answer" in findings[0]["message"] and findings[0]["message"] in run.lines
+    # Of the others a busy machine may make a link slow, or dead within such a short limit.
+    silent = [row for row in links if row["dead"].endswith("did not answer")]
+    assert len(silent) >= 2 and all(row["dead"] == "h3 did not answer" for row in silent)
+    assert all("h3" in (row["a"], row["b"]) for row in silent)
+    (finding,) = [item for item in run.rows()[-1]["findings"] if item["id"] == "node-dead"]
+    assert finding["where"]["node"] == "h3"
+    assert "h3 did not answer" in finding["message"] and finding["message"] in run.lines
 
 
 @pytest.mark.slow

@@ -281,3 +281,10 @@ def test_bandwidth(gang: Start) -> None:
     assert any("best busbw of all_reduce" in line and "on one node" in line for line in end["statement"])
     table = [line for line in run.out().splitlines() if "busbw" in line and "algbw" in line]
     assert len(table) == len(rows) and all(line.split()[0] in names for line in table)
+
+
+def test_the_settings_name_the_tests_that_there_are() -> None:
+    from allranks.fabric.ranks import bandwidth, cases
+    from allranks.settings.table import TESTS_OF
+
+    assert TESTS_OF["sync"] == tuple(cases.TESTS) and TESTS_OF["bandwidth"] == bandwidth.COLLECTIVES

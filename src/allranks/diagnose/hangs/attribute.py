@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from allranks.text import join_words
+from allranks.text import join_words, plural
 
 from ..words import numbers
 from .doing import Doing, Kind
@@ -38,91 +37,106 @@ class Hang:
     evidence: tuple[str, ...] = ()
     slow: bool = False
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Hang:
-        """From the `hang` event; names that this version does not know are left out."""
-        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
-        return cls(**given)
-
 
 def attribute(
-    found: Mapping[int, Doing], ended: Sequence[int], names: Names, recordings: Sequence[Recording] = ()
+    doings: Mapping[int, Doing], ended: Sequence[int], names: Names, recordings: Sequence[Recording] = ()
 ) -> Hang | None:
     """None where nobody waits for others: then it is no hang that allranks could speak of.
 
     `ended` are ranks that ended with 0; `names` are nodes by rank.
     """
-    told = account(recordings)
-    found = {**found, **_queued(found, recordings)}
-    waiting = {r: d for r, d in found.items() if d.kind in (Kind.WAITING, Kind.STARTING)}
+    recorded = account(recordings)
+    doings = {**doings, **_queued(doings, recordings)}
+    waiting = {r: d for r, d in doings.items() if d.kind in (Kind.WAITING, Kind.STARTING)}
     if not waiting:
         return None
-    hang = _by_stacks(found, waiting, ended, names, told)
-    if told is None:
+    hang = _by_stacks(doings, waiting, ended, names, recorded)
+    if recorded is None:
         return hang
-    return replace(hang, evidence=(*told.lines[:1], *hang.evidence, *told.lines[1:]))
+    return replace(hang, evidence=(*recorded.lines[:1], *hang.evidence, *recorded.lines[1:]))
 
 
-def _queued(found: Mapping[int, Doing], recordings: Sequence[Recording]) -> dict[int, Doing]:
+def _queued(doings: Mapping[int, Doing], recordings: Sequence[Recording]) -> dict[int, Doing]:
     """With NCCL a rank waits for the GPU anywhere, and spins: that it waits for a collective, its recorder says."""
     waits = {r.rank: e for r in recordings if (e := r.waiting) is not None and e.what.startswith("nccl")}
     return {
-        rank: replace(found[rank], kind=Kind.WAITING, call=entry.name.partition(" ")[0])
+        rank: replace(doings[rank], kind=Kind.WAITING, call=entry.name.partition(" ")[0])
         for rank, entry in waits.items()
-        if rank in found and found[rank].kind in (Kind.ELSEWHERE, Kind.BUSY)
+        if rank in doings and doings[rank].kind in (Kind.ELSEWHERE, Kind.BUSY)
     }
 
 
 def _by_stacks(
-    found: Mapping[int, Doing], waiting: Mapping[int, Doing], ended: Sequence[int], names: Names, told: Account | None
+    doings: Mapping[int, Doing],
+    waiting: Mapping[int, Doing],
+    ended: Sequence[int],
+    names: Names,
+    recorded: Account | None,
 ) -> Hang:
-    different = told is not None and told.case is Case.DIFFERENT
+    different = recorded is not None and recorded.case is Case.DIFFERENT
     for kind in (Kind.STOPPED, Kind.GONE, Kind.BLOCKED, Kind.ELSEWHERE, Kind.BUSY):
-        culprits = sorted(r for r, d in found.items() if d.kind is kind)
+        culprits = sorted(r for r, d in doings.items() if d.kind is kind)
         if culprits and not (different and kind in (Kind.ELSEWHERE, Kind.BUSY)):
-            missing = told.culprits if told is not None and told.case is Case.MISSING else ()
-            return _outside(kind, [r for r in culprits if r in missing] or culprits, found, waiting, names)
-    if told is not None and told.case is Case.DIFFERENT:
-        return _recorded(told, waiting, names, 0.9)
+            missing = recorded.culprits if recorded is not None and recorded.case is Case.MISSING else ()
+            return _outside(kind, [r for r in culprits if r in missing] or culprits, doings, waiting, names)
+    if recorded is not None and recorded.case is Case.DIFFERENT:
+        return _recorded(recorded, waiting, names, 0.9)
     if ended:
         return _ended(sorted(ended), waiting, names)
-    blind = any(d.kind is Kind.UNKNOWN for d in found.values())
-    if told is not None and (told.case is Case.ORDER or (told.case is Case.MISSING and not blind)):
-        return _recorded(told, waiting, names, 0.8)
-    return _apart(found, waiting, names)
+    blind = any(d.kind is Kind.UNKNOWN for d in doings.values())
+    if recorded is not None and (recorded.case is Case.ORDER or (recorded.case is Case.MISSING and not blind)):
+        return _recorded(recorded, waiting, names, 0.8)
+    return _apart(doings, waiting, names)
 
 
-def _recorded(told: Account, waiting: Mapping[int, Doing], names: Names, confidence: float) -> Hang:
+def _recorded(recorded: Account, waiting: Mapping[int, Doing], names: Names, confidence: float) -> Hang:
     """The recorders tell the ranks apart that the stacks show to wait alike."""
     who = {
         Case.DIFFERENT: "ranks call different collectives",
         Case.ORDER: "ranks wait for each other in different groups",
-    }.get(told.case, "ranks have called a different number of collectives")
-    culprits = f" ({_named(told.culprits, names)} unlike most)" if told.culprits and len(told.culprits) < 4 else ""
+    }.get(recorded.case, "ranks have called a different number of collectives")
+    culprits = (
+        f" ({_named(recorded.culprits, names)} unlike most)" if recorded.culprits and len(recorded.culprits) < 4 else ""
+    )
     remedy = "all ranks of a group must call the same collectives with the same shapes in the same order: look for a "
     remedy += "condition on rank or data there"
-    victims = tuple(r for r in waiting if r not in told.culprits)
-    return Hang(MISMATCH, f"{who}: {told.message}{culprits}", remedy, confidence if told.culprits else 0.7,
-                told.culprits, victims)  # fmt: skip
+    victims = tuple(r for r in waiting if r not in recorded.culprits)
+    return Hang(
+        MISMATCH,
+        f"{who}: {recorded.message}{culprits}",
+        remedy,
+        confidence if recorded.culprits else 0.7,
+        recorded.culprits,
+        victims,
+    )
 
 
 def _outside(
-    kind: Kind, culprits: list[int], found: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names
+    kind: Kind, culprits: list[int], doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names
 ) -> Hang:
     """Some are not in a collective."""
-    first = found[culprits[0]]
-    does = {Kind.STOPPED: "stopped", Kind.GONE: "gone (a zombie)", Kind.BUSY: "busy"}.get(kind, "")
-    at = f" at {first.at}" if first.at else ""
-    why = f" ({first.why})" if first.why and kind is not Kind.STOPPED else ""
-    verb = "is" if len(culprits) == 1 else "are"
-    doing = f"{f' {does}' if does else ''}{at}{why}" if does or at else f" {first.why}"
+    first = doings[culprits[0]]
+    does = {Kind.STOPPED: "stopped", Kind.GONE: "gone (a zombie)", Kind.BUSY: "busy"}.get(kind)
+    why = f"({first.why})" if first.why and kind is not Kind.STOPPED else ""
+    words = [does, f"at {first.at}" if first.at else "", why]
+    if not does and not first.at:
+        words = [first.why]
+    doing = "".join(f" {word}" for word in words if word)
+    verb = plural(len(culprits), "is", "are")
     message = f"{_named(culprits, names)} {verb}{doing}"
     message += f"; {_who(waiting, names)} {_wait(waiting)}"
     remedy = _REMEDIES[kind].format(node=names.get(culprits[0], "the node"), rank=culprits[0])
     confidence = {Kind.STOPPED: 0.97, Kind.GONE: 0.9, Kind.BUSY: 0.7}.get(kind, 0.85)
-    return Hang(STRAGGLER, message, remedy, confidence, tuple(culprits), tuple(waiting), _evidence(culprits, found),
-                slow=kind is Kind.BUSY)  # fmt: skip
+    return Hang(
+        STRAGGLER,
+        message,
+        remedy,
+        confidence,
+        tuple(culprits),
+        tuple(waiting),
+        _evidence(culprits, doings),
+        slow=kind is Kind.BUSY,
+    )
 
 
 _REMEDIES = {
@@ -138,20 +152,22 @@ _REMEDIES = {
 def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang:
     """Some have ended with 0 while the others are in a collective."""
     message = f"{_named(ended, names)} ended with code 0 while {_who(waiting, names)} {_wait(waiting)}"
-    remedy = ("every rank must do the same number of steps: drop_last or padding in the sampler, "
-              "or join() for uneven inputs; and no rank may leave early")  # fmt: skip
+    remedy = (
+        "every rank must do the same number of steps: drop_last or padding in the sampler, "
+        "or join() for uneven inputs; and no rank may leave early"
+    )
     return Hang(UNEVEN, message, remedy, 0.85, tuple(ended), tuple(waiting))
 
 
-def _apart(found: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names) -> Hang:
-    """All that could be looked at wait: at one place, or at several."""
+def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names) -> Hang:
+    """All that could be sampled wait: at one place, or at several."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     for rank, item in sorted(waiting.items()):
         groups.setdefault(item.place(), []).append(rank)
-    blind = [r for r, d in found.items() if d.kind is Kind.UNKNOWN]
+    blind = [r for r, d in doings.items() if d.kind is Kind.UNKNOWN]
     if len(groups) == 1:
         if blind:
-            message = f"{_named(blind, names)} could not be looked at; {_who(waiting, names)} {_wait(waiting)}"
+            message = f"{_named(blind, names)} could not be sampled; {_who(waiting, names)} {_wait(waiting)}"
             return Hang("unknown", message, PAIRS, 0.4, tuple(blind), tuple(waiting))
         message = f"all ranks wait in {_place(next(iter(waiting.values())))}: none is behind"
         return Hang("unknown", message, f"the network between them is suspect: {PAIRS}", 0.4, (), tuple(waiting))
@@ -161,7 +177,7 @@ def _apart(found: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Name
     message = f"ranks wait in different collectives: {join_words(parts)}"
     victims = tuple(r for r in waiting if r not in culprits)
     remedy = "all ranks must call the same collectives in the same order: look for a condition on rank or data there"
-    evidence = _evidence([group[0] for group in ordered], found)
+    evidence = _evidence([group[0] for group in ordered], doings)
     return Hang(MISMATCH, message, remedy, 0.8 if culprits else 0.6, tuple(culprits), victims, evidence)
 
 
@@ -174,7 +190,7 @@ def _named(ranks: Iterable[int], names: Names) -> str:
     groups: dict[str, list[int]] = {}
     for rank in sorted(ranks):
         groups.setdefault(names.get(rank, "?"), []).append(rank)
-    return join_words([f"rank{'s' * (len(g) > 1)} {numbers(g)} on {node}" for node, g in groups.items()])
+    return join_words([f"{plural(len(g), 'rank')} {numbers(g)} on {node}" for node, g in groups.items()])
 
 
 def _who(waiting: Mapping[int, Doing], names: Names) -> str:
@@ -183,13 +199,13 @@ def _who(waiting: Mapping[int, Doing], names: Names) -> str:
 
 def _wait(waiting: Mapping[int, Doing]) -> str:
     places = list(dict.fromkeys(_place(d) for d in waiting.values()))
-    verb = "waits" if len(waiting) == 1 else "wait"
+    verb = plural(len(waiting), "waits", "wait")
     return f"{verb} in {join_words(places[:2])}" + (f" and {len(places) - 2} more places" if len(places) > 2 else "")
 
 
-def _evidence(ranks: Iterable[int], found: Mapping[int, Doing]) -> tuple[str, ...]:
+def _evidence(ranks: Iterable[int], doings: Mapping[int, Doing]) -> tuple[str, ...]:
     lines = []
     for rank in list(ranks)[:3]:
-        frames = " < ".join(str(frame) for frame in found[rank].stack[:4])
-        lines.append(f"rank {rank}: {frames or found[rank].why or found[rank].kind.value}")
+        frames = " < ".join(str(frame) for frame in doings[rank].stack[:4])
+        lines.append(f"rank {rank}: {frames or doings[rank].why or doings[rank].kind.value}")
     return tuple(lines)

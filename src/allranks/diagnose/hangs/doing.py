@@ -9,8 +9,8 @@ from typing import Any
 
 from .stacks import Frame, Stack, main_stack, native_call
 
-BUSY = 0.25  # of a core between two looks, used or waited for: it computes, or would, and does not wait for others
-MOVES = 1 << 20  # bytes between two looks: it saves or loads; the stacks that it prints are far less
+BUSY = 0.25  # of a core between two samples, used or waited for: it computes, or would, and does not wait for others
+MOVES = 1 << 20  # bytes between two samples: it saves or loads; the stacks that it prints are far less
 # Calls of torch.distributed that wait for other ranks (distributed_c10d.py, torch 2.1 to 2.13).
 COLLECTIVES = frozenset({
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_single",
@@ -46,13 +46,13 @@ class Kind(enum.Enum):
     STOPPED = "is stopped"
     BLOCKED = "is blocked in the kernel"
     GONE = "has ended"
-    UNKNOWN = "could not be looked at"
+    UNKNOWN = "could not be sampled"
 
 
 @dataclass(frozen=True)
-class Look:
-    """One look at one rank. `cpu`: seconds used so far, and those it was `ready` for; `io`: bytes read and written;
-    `state` as /proc has it; `file` is what it reads, if known.
+class StackSample:
+    """A rank's stack at one moment. `cpu`: seconds used so far, and those it was `ready` for; `io`: bytes read and
+    written; `state` as /proc has it; `file` is what it reads, if known.
 
     `counted` are numbers that grow with every collective; `recorder` is what `recorder.read_recording` reads.
     `silent`: its thread that answers got no turn, so something holds the interpreter's lock; `syscall` and `library`
@@ -91,43 +91,59 @@ class Doing:
         return (self.call, self.at.file if self.at else "", self.at.line if self.at else 0)
 
 
-def read_look(rank: int, found: Mapping[str, Any]) -> Look:
+def read_sample(rank: int, answer: Mapping[str, Any]) -> StackSample:
     """From what a node tells of a rank; absent parts are unknown."""
-    text, error, state, wchan, file = (str(found.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
-    cpu, counted, recorder = float(found.get("cpu") or 0.0), found.get("counted") or {}, found.get("recorder") or {}
-    ready, moved = float(found.get("ready") or 0.0), int(found.get("io") or 0)
-    syscall, library, ended = (str(found.get(k) or "") for k in ("syscall", "library", "moved"))
-    return Look(
-        rank, text, error, state, cpu, wchan, file, counted, recorder, ready, moved, bool(found.get("silent")), syscall,
-        library, ended,
-    )  # fmt: skip
+    text, error, state, wchan, file = (str(answer.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
+    cpu = float(answer.get("cpu") or 0.0)
+    counted = answer.get("counted") or {}
+    recorder = answer.get("recorder") or {}
+    ready = float(answer.get("ready") or 0.0)
+    moved = int(answer.get("io") or 0)
+    syscall, library, ended = (str(answer.get(k) or "") for k in ("syscall", "library", "moved"))
+    return StackSample(
+        rank,
+        text,
+        error,
+        state,
+        cpu,
+        wchan,
+        file,
+        counted,
+        recorder,
+        ready,
+        moved,
+        bool(answer.get("silent")),
+        syscall,
+        library,
+        ended,
+    )
 
 
-def doing(before: Look, after: Look, seconds: float) -> Doing:
-    """From two looks some seconds apart."""
+def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
+    """From two samples some seconds apart."""
     stack = main_stack(after.text)
-    own = next((f for f in stack if not any(part in f.file for part in LIBRARY)), stack[0] if stack else None)
+    of_program = next((f for f in stack if not any(part in f.file for part in LIBRARY)), stack[0] if stack else None)
     if after.state in ("T", "t"):
-        return Doing(Kind.STOPPED, at=own, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
+        return Doing(Kind.STOPPED, at=of_program, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
     if after.state in ("Z", "X"):
         return Doing(Kind.GONE, stack=stack)
     call = _collective(stack)
     if call:
         kind = Kind.STARTING if call in STARTING else Kind.WAITING
-        return Doing(kind, call, own, stack=stack)
+        return Doing(kind, call, of_program, stack=stack)
     why = _why(after)
     if before.io and after.io - before.io >= MOVES:
-        return Doing(Kind.BUSY, at=own, why="it reads or writes", stack=stack)
+        return Doing(Kind.BUSY, at=of_program, why="it reads or writes", stack=stack)
     if after.state == "D":
-        return Doing(Kind.BLOCKED, at=own, why=why or "in an uninterruptible wait of the kernel", stack=stack)
+        return Doing(Kind.BLOCKED, at=of_program, why=why or "in an uninterruptible wait of the kernel", stack=stack)
     native = _native(after) if after.silent else ""
     if seconds > 0 and (after.cpu - before.cpu + after.ready - before.ready) / seconds >= BUSY:
-        return Doing(Kind.BUSY, at=own, why=native or "it uses its CPU", stack=stack)
+        return Doing(Kind.BUSY, at=of_program, why=native or "it uses its CPU", stack=stack)
     if native:
-        return Doing(Kind.ELSEWHERE, at=own, why=native, stack=stack)
+        return Doing(Kind.ELSEWHERE, at=of_program, why=native, stack=stack)
     if not stack:
         return Doing(Kind.UNKNOWN, why=after.error or why, stack=stack)
-    return Doing(Kind.ELSEWHERE, at=own, why=why, stack=stack)
+    return Doing(Kind.ELSEWHERE, at=of_program, why=why, stack=stack)
 
 
 def _collective(stack: Stack) -> str:
@@ -146,7 +162,7 @@ def _waits_in_backward(stack: Stack) -> bool:
     return any(f.function in BACKWARD for f in stack[:6])
 
 
-def _native(look: Look) -> str:
+def _native(look: StackSample) -> str:
     """Of a rank whose interpreter's lock is held: by which code below Python."""
     called = native_call(look.text)
     parts = [part for part in (look.library, called or look.syscall) if part]
@@ -156,7 +172,7 @@ def _native(look: Look) -> str:
     return f"not answering, in native code: {code}" if code else "not answering, in native code"
 
 
-def _why(look: Look) -> str:
+def _why(look: StackSample) -> str:
     if look.file:
         return f"reading {look.file}"
     return next((words for name, words in WAITS if look.wchan.startswith(name)), "")

@@ -32,14 +32,14 @@ class Remark:
 
 def read_ras(text: str) -> tuple[Remark, ...]:
     """The complaints under Errors and Warnings, in their order; none where RAS finds nothing, or the text is cut."""
-    found: list[Remark] = []
+    remarks: list[Remark] = []
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = [line.strip() for line in block.strip().splitlines()]
         head = _HEAD.match(lines[0]) if lines else None
         if head is not None:
             processes = tuple((int(m["pid"]), m["node"]) for line in lines[1:] for m in _PROCESS.finditer(line))
-            found.append(Remark(head["what"], head["comm"] or "", tuple(lines[1:]), processes))
-    return tuple(found)
+            remarks.append(Remark(head["what"], head["comm"] or "", tuple(lines[1:]), processes))
+    return tuple(remarks)
 
 
 def evidence(texts: Sequence[str], ranks: Mapping[int, Sequence[int]]) -> tuple[str, ...]:

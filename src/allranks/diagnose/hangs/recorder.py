@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks.text import join_words
+from allranks.text import join_words, plural
 
 from ..words import numbers
 
@@ -119,58 +119,63 @@ class Stall:
     @property
     def kinds(self) -> list[list[int]]:
         """Ranks by what they call at this number, the most first."""
-        found: dict[tuple[str, int, str], list[int]] = {}
+        ranks_by_kind: dict[tuple[str, int, str], list[int]] = {}
         for rank, entry in sorted(self.inside.items()):
-            found.setdefault(entry.kind, []).append(rank)
-        return sorted(found.values(), key=lambda ranks: (-len(ranks), ranks))
+            ranks_by_kind.setdefault(entry.kind, []).append(rank)
+        return sorted(ranks_by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
 
     def says(self) -> str:
         """ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 in all_reduce #17 of 4 MB."""
-        parts = [f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {self.inside[ranks[0]]}"
-                 for ranks in self.kinds]  # fmt: skip
-        text = join_words(parts) + str(self.group)
-        return text + (f", {_ranks(self.absent)} {'has' if len(self.absent) == 1 else 'have'} not called it"
-                       if self.absent else "")  # fmt: skip
+        parts = [
+            f"{_ranks(ranks)} {plural(len(ranks), 'is', 'are')} in {self.inside[ranks[0]]}" for ranks in self.kinds
+        ]
+        text = f"{join_words(parts)}{self.group}"
+        if not self.absent:
+            return text
+        return f"{text}, {_ranks(self.absent)} {plural(len(self.absent), 'has', 'have')} not called it"
 
 
 # -- reading -------------------------------------------------------------------------------------------
 
 
-def read_recording(rank: int, found: Mapping[str, Any]) -> Recording:
+def read_recording(rank: int, answer: Mapping[str, Any]) -> Recording:
     """From the answer of a rank's helper (node/runner_recorder.py), which is a thread of the training program."""
     try:
-        return _read_recording(rank, found)
+        return _read_recording(rank, answer)
     except (AttributeError, TypeError, ValueError, OverflowError):
         return Recording(rank, error="its flight recorder gave a document that cannot be read")
 
 
-def _read_recording(rank: int, found: Mapping[str, Any]) -> Recording:
-    if found.get("error") or not found.get("recorders"):
-        return Recording(rank, error=str(found.get("error") or "its torch has no flight recorder"))
-    groups = {str(g.get("name")): Group(str(g.get("name")), tuple(g.get("ranks") or ()), str(g.get("desc") or ""))
-              for g in found.get("groups") or ()}  # fmt: skip
+def _read_recording(rank: int, answer: Mapping[str, Any]) -> Recording:
+    if answer.get("error") or not answer.get("recorders"):
+        return Recording(rank, error=str(answer.get("error") or "its torch has no flight recorder"))
+    groups = {
+        str(g.get("name")): Group(str(g.get("name")), tuple(g.get("ranks") or ()), str(g.get("desc") or ""))
+        for g in answer.get("groups") or ()
+    }
     entries: dict[Group, list[Entry]] = {group: [] for group in groups.values()}
-    for recorder in found["recorders"].values():
+    for recorder in answer["recorders"].values():
         for item in recorder.get("entries") or ():
             name = str((item.get("process_group") or [""])[0])
             if name in groups and not item.get("is_p2p"):
                 entries[groups[name]].append(_entry(item))
-    return Recording(rank, {g: tuple(sorted(mine, key=lambda e: e.seq)) for g, mine in entries.items()})
+    return Recording(rank, {g: tuple(sorted(of_group, key=lambda e: e.seq)) for g, of_group in entries.items()})
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:
     """NCCL retires what has timed out too; Gloo's state never says completed, there retired is done."""
-    what, sizes = str(item.get("profiling_name") or ""), item.get("input_sizes") or ()
+    what = str(item.get("profiling_name") or "")
+    sizes = item.get("input_sizes") or ()
     done = item.get("state") == "completed" or (bool(item.get("retired")) and not what.startswith("nccl"))
     dtypes = item.get("input_dtypes") or ("",)
     return Entry(int(item.get("collective_seq_id") or 0), what, sum(_product(s) for s in sizes), str(dtypes[0]), done)
 
 
 def _product(shape: Iterable[int]) -> int:
-    found = 1
+    product = 1
     for length in shape:
-        found *= length
-    return found
+        product *= length
+    return product
 
 
 # -- judging -------------------------------------------------------------------------------------------
@@ -189,9 +194,9 @@ def account(recordings: Sequence[Recording]) -> Account | None:
         return Account(Case.DIFFERENT, _odd(different.kinds), different.says(), (_line(different), *unheard))
     free = {r for s in stalls for r in (*s.absent, *s.silent) if r not in by_rank or by_rank[r].waiting is None}
     for stall in stalls:
-        mine = tuple(sorted(free & {*stall.absent, *stall.silent}))
-        if mine:
-            return Account(Case.MISSING, mine, stall.says(), (_line(stall), *unheard))
+        culprits = tuple(sorted(free & {*stall.absent, *stall.silent}))
+        if culprits:
+            return Account(Case.MISSING, culprits, stall.says(), (_line(stall), *unheard))
     crossed = [s for s in stalls if s.absent]
     if crossed:
         return Account(Case.ORDER, (), "; ".join(s.says() for s in crossed[:2]), tuple(map(_line, crossed[:3])))
@@ -200,8 +205,8 @@ def account(recordings: Sequence[Recording]) -> Account | None:
 
 def _groups(recordings: Iterable[Recording]) -> list[Group]:
     """All groups, the default one first."""
-    found = {group for r in recordings for group in r.entries}
-    return sorted(found, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
+    names = {group for r in recordings for group in r.entries}
+    return sorted(names, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
 
 
 def _stall(group: Group, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Stall | None:

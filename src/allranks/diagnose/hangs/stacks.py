@@ -45,15 +45,15 @@ def main_stack(text: str) -> Stack:
 
 
 def _faulthandler(text: str) -> Stack:
-    found: list[tuple[bool, list[Frame]]] = []
+    threads: list[tuple[bool, list[Frame]]] = []
     for line in text.splitlines():
         head = _HEAD.match(line)
         if head:
-            found.append((head["current"].startswith("Current"), []))
-        elif found and (frame := _FAULTHANDLER.match(line)):
+            threads.append((head["current"].startswith("Current"), []))
+        elif threads and (frame := _FAULTHANDLER.match(line)):
             number = int(frame["line"]) if frame["line"].isdigit() else 0
-            found[-1][1].append(Frame(frame["file"], number, frame["function"].strip()))
-    stacks = [frames for current, frames in found if current and frames] or [f for _, f in found if f]
+            threads[-1][1].append(Frame(frame["file"], number, frame["function"].strip()))
+    stacks = [frames for current, frames in threads if current and frames] or [f for _, f in threads if f]
     return tuple(stacks[-1]) if stacks else ()
 
 
@@ -61,9 +61,9 @@ def native_call(text: str) -> str:
     """What the main thread does below Python, by py-spy's native frames: `snooze (slow.so)`; empty where they do not
     say. The innermost that is neither the C library's nor Python's own; else the outermost of the C library's."""
     above = list(itertools.takewhile(_is_native, _py_spy_frames(text)))
-    own = [k for k in above if not _SYSTEM.search(_name(k)) and not _GLUE.search(_name(k))]
-    if own:
-        return _native_words(own[0])
+    of_program = [k for k in above if not _SYSTEM.search(_name(k)) and not _GLUE.search(_name(k))]
+    if of_program:
+        return _native_words(of_program[0])
     system = list(itertools.takewhile(lambda k: _SYSTEM.search(_name(k)), above))
     return _native_words(system[-1]) if system else ""
 

@@ -135,8 +135,8 @@ _LIBRARY = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen")
 
 def _own_frame(frames: list[str]) -> str:
     """The innermost frame of the user's own code, else the innermost."""
-    own = [f for f in frames if not any(part in f for part in _LIBRARY)]
-    chosen = (own or frames)[-1:]
+    of_user = [f for f in frames if not any(part in f for part in _LIBRARY)]
+    chosen = (of_user or frames)[-1:]
     if not chosen:
         return ""
     file, _, rest = chosen[0].partition('", line ')

@@ -44,7 +44,7 @@ def read_line(raw: str, file: str = "", number: int = 0, at: Line | None = None)
     """The line of every rank that wrote into it; `at` is what the file's name already says."""
     raw = _ANSI.sub("", raw[:LONGEST]) if "\x1b" in raw else raw[:LONGEST]
     base = replace(at, file=file, number=number) if at is not None else Line("", file, number)
-    found = []
+    lines = []
     for part in raw.split("\r"):
         if not part.strip():
             continue
@@ -54,8 +54,8 @@ def read_line(raw: str, file: str = "", number: int = 0, at: Line | None = None)
             line = _read(_CONTROL.sub("", piece), outer)
             outer = replace(outer, node=line.node, t=line.t)
             if line.text:
-                found.append(line)
-    return found
+                lines.append(line)
+    return lines
 
 
 def _read(text: str, line: Line) -> Line:
@@ -88,11 +88,18 @@ def _time(match: re.Match[str], line: Line) -> Line:
 
 def _iso(match: re.Match[str]) -> float | None:
     parts = match.groupdict()
-    month = parts.get("month") or ""
+    month = parts.get("month") or "1"
     try:
-        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1 if month else 1
-        moment = datetime(YEAR, number, int(parts.get("day") or 1), int(parts["hour"]),
-                          int(parts["minute"]), int(parts["second"]), tzinfo=timezone.utc)  # fmt: skip
+        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
+        moment = datetime(
+            YEAR,
+            number,
+            int(parts.get("day") or 1),
+            int(parts["hour"]),
+            int(parts["minute"]),
+            int(parts["second"]),
+            tzinfo=timezone.utc,
+        )
     except (ValueError, KeyError):
         return None
     start = datetime(YEAR, 1, 1, tzinfo=timezone.utc)
@@ -173,5 +180,6 @@ _FILE_NODE = re.compile(r"(?:^|/)node_\d\d_([^/]+)/")
 
 def from_name(path: str) -> Line:
     """What a log's own name says: rank_003.log, node_01_h2/…, host-rank3.err."""
-    rank, node = _FILE_RANK.search(path), _FILE_NODE.search(path)
+    rank = _FILE_RANK.search(path)
+    node = _FILE_NODE.search(path)
     return Line("", rank=int(rank[1]) if rank else None, node=node[1] if node else "")

@@ -117,16 +117,16 @@ class Filter:
 
 def holding(texts: Sequence[bytes], words: Iterable[bytes]) -> set[int]:
     """The numbers of the texts that hold a word: each word is searched in all texts at once."""
-    whole = b"\n".join(texts)
+    joined = b"\n".join(texts)
     starts = [0, *accumulate(len(t) + 1 for t in texts)]
-    found: set[int] = set()
+    numbers: set[int] = set()
     for word in words:
-        at = whole.find(word)
+        at = joined.find(word)
         while at >= 0:
             number = bisect_right(starts, at) - 1
-            found.add(number)
-            at = whole.find(word, starts[number + 1])
-    return found
+            numbers.add(number)
+            at = joined.find(word, starts[number + 1])
+    return numbers
 
 
 def last_lines(data: bytes, count: int = TAIL) -> list[bytes]:

@@ -44,23 +44,31 @@ class GpuMemory:
 def read_gpu(text: str) -> GpuMemory | None:
     """The figures; None where there is not even the size that was asked for."""
     text = text[:8192]
-    found = {name: _first(patterns, text) for name, patterns in _FIGURES.items()}
-    if found["wanted"] is None:
+    figures = {name: _first(patterns, text) for name, patterns in _FIGURES.items()}
+    if figures["wanted"] is None:
         return None
-    idle = found["idle"]
-    if idle is None and found["reserved"] is not None and found["allocated"] is not None:
-        idle = max(0, found["reserved"] - found["allocated"])
+    idle = figures["idle"]
+    if idle is None and figures["reserved"] is not None and figures["allocated"] is not None:
+        idle = max(0, figures["reserved"] - figures["allocated"])
     gpu = _GPU.search(text)
     named = [(int(pid), _bytes(size, unit)) for pid, size, unit in _OTHER.findall(text)]
     return GpuMemory(
-        found["wanted"], found["total"], found["free"], found["allocated"], idle, int(gpu[1]) if gpu else None,
-        _others(found, named), tuple(pid for pid, _ in named),
-    )  # fmt: skip
+        figures["wanted"],
+        figures["total"],
+        figures["free"],
+        figures["allocated"],
+        idle,
+        int(gpu[1]) if gpu else None,
+        _others(figures, named),
+        tuple(pid for pid, _ in named),
+    )
 
 
-def _others(found: dict[str, int | None], named: list[tuple[int, int]]) -> int:
+def _others(figures: dict[str, int | None], named: list[tuple[int, int]]) -> int:
     """What other processes hold. 2.1 to 2.3 name this process by its pid alone: the largest is taken for it."""
-    total, free, ours = found["total"], found["free"], found["ours"]
+    total = figures["total"]
+    free = figures["free"]
+    ours = figures["ours"]
     if total is None or free is None:
         return 0
     if ours is None:
@@ -93,11 +101,13 @@ class HostMemory:
 
 def read_host(text: str) -> HostMemory:
     """The figures of the kernel's lines."""
-    killed, limit = _KILLED.search(text), _LIMIT.search(text)
+    killed = _KILLED.search(text)
+    limit = _LIMIT.search(text)
     return HostMemory(
-        killed[2] if killed else "", int(killed[3]) << 10 if killed and killed[3] else None,
+        killed[2] if killed else "",
+        int(killed[3]) << 10 if killed and killed[3] else None,
         int(limit[2]) << 10 if limit else None,
-    )  # fmt: skip
+    )
 
 
 def size(count: float) -> str:

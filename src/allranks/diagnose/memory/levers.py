@@ -25,7 +25,9 @@ def _outside(memory: GpuMemory) -> tuple[list[str], list[str]]:
     """Memory that neither the model nor the batch takes: held by others, or idle in torch's own allocator."""
     first: list[str] = []
     last: list[str] = []
-    total, wanted, idle = memory.total or 0, memory.wanted or 0, memory.idle or 0
+    total = memory.total or 0
+    wanted = memory.wanted or 0
+    idle = memory.idle or 0
     gpu = f"GPU {memory.gpu}" if memory.gpu is not None else "the GPU"
     if total and memory.others >= SHARE * total:
         first.append(
@@ -49,8 +51,11 @@ def _of_states(memory: GpuMemory, setting: Setting) -> list[str]:
     activations = [*_batch(setting), _length(setting), CHECKPOINTING]
     sharding, states = _sharding(setting)
     if states and memory.total and states > memory.total:
-        return [f"{sharding} (no smaller batch helps: this alone is more than {size(memory.total)})", OFFLOAD,
-                *activations]  # fmt: skip
+        return [
+            f"{sharding} (no smaller batch helps: this alone is more than {size(memory.total)})",
+            OFFLOAD,
+            *activations,
+        ]
     return [*activations, sharding, OFFLOAD]
 
 
@@ -64,14 +69,16 @@ def _batch(setting: Setting) -> list[str]:
         return ["a smaller micro batch a rank, with more gradient accumulation only to keep the global batch"]
     if setting.batch == 1:
         return []
-    half, steps = setting.batch // 2, setting.accumulation or 1
-    name, more = setting.option("batch") or "micro batch", setting.option("accumulation") or "gradient accumulation"
+    half = setting.batch // 2
+    steps = setting.accumulation or 1
+    name = setting.option("batch") or "micro batch"
+    more = setting.option("accumulation") or "gradient accumulation"
     line = f"{name} {half} instead of {setting.batch}"
-    whole = setting.batch * steps * (setting.world or 1)
+    samples = setting.batch * steps * (setting.world or 1)
     if setting.batch % 2 or not setting.world:
         return [f"{line}, with more {more} only to keep the global batch"]
     sums = f"{half} x {2 * steps} x {setting.world} rank{'s' if setting.world > 1 else ''}"
-    return [f"{line}, and {more} {2 * steps} only to keep the global batch of {whole:,} ({sums})"]
+    return [f"{line}, and {more} {2 * steps} only to keep the global batch of {samples:,} ({sums})"]
 
 
 def _length(setting: Setting) -> str:
@@ -101,15 +108,15 @@ def _sharding(setting: Setting) -> tuple[str, float | None]:
 def host_levers(memory: HostMemory, setting: Setting, node: str = "", total: int | None = None) -> str:
     """The remedy of a verdict on host memory."""
     on = f"on {node}: " if node else ""
-    seen = []
+    figures = []
     if memory.resident:
-        seen.append(f"{memory.name or 'it'} held {size(memory.resident)}")
+        figures.append(f"{memory.name or 'it'} held {size(memory.resident)}")
     if memory.limit:
-        seen.append(f"the limit of its control group is {size(memory.limit)}")
+        figures.append(f"the limit of its control group is {size(memory.limit)}")
     if total:
-        seen.append(f"the node has {size(total)}")
+        figures.append(f"the node has {size(total)}")
     look = f"{on}journalctl -k | grep -i 'killed process' says what was ended and how large it was"
-    lines = [look + (f" ({', '.join(seen)})" if seen else "")]
+    lines = [look + (f" ({', '.join(figures)})" if figures else "")]
     lines.append(_workers(setting))
     lines.append("a smaller micro batch, smaller prefetch_factor, and data read in pieces or memory-mapped, not whole")
     lines.append("no CPU offload (FSDP, ZeRO), no whole checkpoint in every rank: torch.load(mmap=True) or rank 0")
@@ -121,6 +128,7 @@ def host_levers(memory: HostMemory, setting: Setting, node: str = "", total: int
 def _workers(setting: Setting) -> str:
     if not setting.workers:
         return "fewer data-loader workers: each is a process with its own copy of what the dataset holds"
-    name, ranks = setting.option("workers") or "loader workers", setting.ranks_here
+    name = setting.option("workers") or "loader workers"
+    ranks = setting.ranks_here
     here = f" x {ranks} ranks = {setting.workers * ranks} processes" if ranks and ranks > 1 else " a rank"
     return f"fewer data-loader workers: {name} {setting.workers}{here}, each with a copy of what the dataset holds"

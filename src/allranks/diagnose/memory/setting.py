@@ -57,9 +57,12 @@ def setting_of(incident: Incident, end: ExitRecord) -> Setting:
 
 
 def read_setting(
-    command: Sequence[str] = (), metrics: Mapping[str, Any] | None = None, log: str = "", world: int | None = None,
+    command: Sequence[str] = (),
+    metrics: Mapping[str, Any] | None = None,
+    log: str = "",
+    world: int | None = None,
     ranks_here: int | None = None,
-) -> Setting:  # fmt: skip
+) -> Setting:
     """The command line counts first, then the rank's metrics, then its log."""
     values: dict[str, int] = {}
     options: dict[str, str] = {}
@@ -68,23 +71,23 @@ def read_setting(
             if _plain(name) in names and value.isdigit() and int(value) > 0:
                 values[figure], options[figure] = int(value), name
     for figure, names in NAMES.items():
-        told = _from(metrics, names)
-        if figure not in values and told is not None and told >= 1 and told == int(told):
-            values[figure] = int(told)
+        metric = _from(metrics, names)
+        if figure not in values and metric is not None and metric >= 1 and metric == int(metric):
+            values[figure] = int(metric)
     parameters = _from(metrics, PARAMETERS) or _parameters(log)
     return Setting(world=world, ranks_here=ranks_here, parameters=parameters, options=options, **values)
 
 
 def _pairs(command: Sequence[str]) -> list[tuple[str, str]]:
     """`--name value`, `--name=value` and `name=value` (Hydra)."""
-    found = []
+    pairs = []
     for at, word in enumerate(command):
         name, mark, value = word.partition("=")
         if mark and re.fullmatch(r"-{0,2}[A-Za-z][\w.-]*", name):
-            found.append((name, value))
+            pairs.append((name, value))
         elif word.startswith("-") and at + 1 < len(command):
-            found.append((word, command[at + 1]))
-    return found
+            pairs.append((word, command[at + 1]))
+    return pairs
 
 
 def _plain(name: str) -> str:

@@ -26,23 +26,30 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     root = _ROOT.search(end.tail)
     if root is None:
         return _by_error_file(end, ranks)
-    rank, code, pid = int(root[1]), int(root[2]), int(root[3])
+    rank = int(root[1])
+    code = int(root[2])
+    pid = int(root[3])
     if rank not in ranks:
         return end
     error = end.error if end.raised is not None and end.raised.type != "ChildFailedError" else None
     return replace(
-        end, rank=rank, code=code if code >= 0 else None, signal=-code if code < 0 else None, pid=pid, error=error,
+        end,
+        rank=rank,
+        code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        pid=pid,
+        error=error,
         tail=of_rank(end.tail, rank),
-    )  # fmt: skip
+    )
 
 
 def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     """A launcher that says nothing of the sort (deepspeed): the first rank that left an error file."""
-    own = (end.error or {}).get("allranks")
-    rank = own.get("rank") if isinstance(own, Mapping) else None
+    detail = (end.error or {}).get("allranks")
+    rank = detail.get("rank") if isinstance(detail, Mapping) else None
     if not isinstance(rank, int) or rank == end.rank or rank not in ranks:
         return replace(end, tail=_without_others(end.tail, end.rank)) if len(ranks) > 1 else end
-    return replace(end, rank=rank, pid=own.get("pid") if isinstance(own, Mapping) else None)
+    return replace(end, rank=rank, pid=detail.get("pid") if isinstance(detail, Mapping) else None)
 
 
 def of_rank(tail: str, rank: int) -> str:

@@ -26,11 +26,17 @@ def apply(incident: Incident) -> Candidate | None:
     nodes = {f.where.node for f in same if f.where.node}
     ranks = frozenset(r for n in nodes for r in incident.ranks_by_node.get(n, ()))
     return Candidate(
-        ID, _cause(root), Strength.FINDING, _message(same), 0.9,
-        remedy="\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())), where=_where(same),
-        evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3], culprits=ranks,
+        ID,
+        _cause(root),
+        Strength.FINDING,
+        _message(same),
+        0.9,
+        remedy="\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())),
+        where=_where(same),
+        evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3],
+        culprits=ranks,
         others=tuple(f for f in failed if f.id != root.id),
-    )  # fmt: skip
+    )
 
 
 def _in_order(incident: Incident, findings: Iterable[Finding]) -> list[Finding]:

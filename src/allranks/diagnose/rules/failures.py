@@ -91,8 +91,8 @@ class Failure:
 def failures(incident: Incident) -> list[Failure]:
     """All failed ranks of an attempt, the earliest first."""
     ends = [behind_agent(e, incident.ranks_by_node.get(e.node, ())) for e in incident.exits if e.failed]
-    found = [_classify(incident, e) for e in ends]
-    return sorted(found, key=lambda f: (f.t, f.rank))
+    classified = [_classify(incident, e) for e in ends]
+    return sorted(classified, key=lambda f: (f.t, f.rank))
 
 
 def _classify(incident: Incident, end: ExitRecord) -> Failure:
@@ -150,10 +150,14 @@ def _from_exception(end: ExitRecord, raised: Raised, from_log: bool) -> Failure:
     rows = [row_of_exception(k.type, k.text, raised.traceback) for k in links]
     if rows[-1] is None and peers[-1] is not None:
         return Failure(end, Role.CONSEQUENCE, "raised", peers[-1], raised, peer=peers[-1], from_log=from_log)
-    known = next((k for k, row in zip(links, rows, strict=True) if row is not None), None)
+    fitting = next((k for k, row in zip(links, rows, strict=True) if row is not None), None)
     row = next((row for row in rows if row is not None), None)
-    own = [k for k, peer in zip(links, peers, strict=True) if peer is None]
-    quoted = own[-1] if known is None else [k for k in links if (k.name, k.text) == (known.name, known.text)][-1]
+    of_program = [k for k, peer in zip(links, peers, strict=True) if peer is None]
+    quoted = (
+        of_program[-1]
+        if fitting is None
+        else [k for k in links if (k.name, k.text) == (fitting.name, fitting.text)][-1]
+    )
     key = row.cause if row is not None and row.cause in SHARED else alike(quoted.type, quoted.text)
     return Failure(end, Role.ROOT, "raised", key, raised, row, from_log=from_log, quoted=quoted)
 
@@ -231,6 +235,11 @@ class Group:
         """The subject of the sentence."""
         return "every rank" if self.scope == "all" else name_ranks(incident, self.ranks)
 
+    @property
+    def pid(self) -> str:
+        """`pid 77` where one process alone failed, and it is named."""
+        return f"pid {self.first.pid}" if self.first.pid and len(self.ranks) == 1 else ""
+
     def also(self, incident: Incident) -> str:
         """Said where most ranks failed alike and the rest had no time to."""
         rest = len(incident.exits) - len(self.ranks)
@@ -239,27 +248,27 @@ class Group:
         return f" ({len(self.ranks)} of {len(incident.exits)} ranks; the rest were ended first)"
 
 
-def first_of(found: Sequence[Failure], kind: str, incident: Incident, *roles: Role) -> Group | None:
+def first_of(failed: Sequence[Failure], kind: str, incident: Incident, *roles: Role) -> Group | None:
     """The first failure of a kind, with those that are alike."""
-    mine = [f for f in found if f.kind == kind and f.role in roles]
-    if not mine:
+    of_kind = [f for f in failed if f.kind == kind and f.role in roles]
+    if not of_kind:
         return None
-    near = [f for f in mine if f.t <= mine[0].t + CLOCK_ERROR]
+    near = [f for f in of_kind if f.t <= of_kind[0].t + CLOCK_ERROR]
     first = next((f for f in near if f.signature is not None), near[0])
-    ranks = frozenset(f.rank for f in mine if f.key == first.key)
-    return Group(first, ranks, _scope(incident, found, ranks, first.exit.node))
+    ranks = frozenset(f.rank for f in of_kind if f.key == first.key)
+    return Group(first, ranks, _scope(incident, failed, ranks, first.exit.node))
 
 
-def _scope(incident: Incident, found: Sequence[Failure], ranks: frozenset[int], node: str) -> str:
+def _scope(incident: Incident, failed: Sequence[Failure], ranks: frozenset[int], node: str) -> str:
     if len(ranks) == 1:
         return "rank"
     done = [(e.rank, e.node) for e in incident.exits if not e.failed]
-    ends = [(f.rank, f.exit.node) for f in found] + done
+    ends = [(f.rank, f.exit.node) for f in failed] + done
     if ranks == {r for r, where in ends if where == node} and len(incident.ranks_by_node) > 1:
         return "node"
-    seen = frozenset(r for r, _ in ends)
+    ended_ranks = frozenset(r for r, _ in ends)
     nodes = {incident.node_of(r) for r in ranks}
-    rest = [f for f in found if f.rank not in ranks]
-    ended = all(f.role is Role.ENDED for f in rest) and len(rest) + len(ranks) == len(seen)
-    most = ended and len(ranks) * 2 > len(seen)
-    return "all" if nodes >= set(incident.ranks_by_node) and (ranks >= seen or most) else "ranks"
+    rest = [f for f in failed if f.rank not in ranks]
+    ended = all(f.role is Role.ENDED for f in rest) and len(rest) + len(ranks) == len(ended_ranks)
+    most = ended and len(ranks) * 2 > len(ended_ranks)
+    return "all" if nodes >= set(incident.ranks_by_node) and (ranks >= ended_ranks or most) else "ranks"

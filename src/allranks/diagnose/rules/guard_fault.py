@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from allranks.findings import Where
+from allranks.text import plural
 
 from ..candidate import Candidate, Strength
 from ..incident import Fault, Incident
@@ -19,7 +20,6 @@ WHO = "on {node}: journalctl -k | grep -i 'killed process'; ask who did it (pkil
 STOPPED = "on {node}: find who stopped it (kill -STOP, a debugger, a frozen cgroup or container), then run again"
 LINK = "ping -c 100 {node}; look for a suspended machine, a Ctrl-Z or a firewall that drops idle connections"
 NODE_DIR = "choose another with --node-dir; df -h and ls -ld on {node}"
-DEFECT = "report it to the maintainers of allranks: allranks report --bundle makes a zip without secrets, with all logs"
 REPORT = "the node's log says more: allranks logs --node {node}"
 
 
@@ -28,7 +28,7 @@ class _Reading:
     cause: str
     confidence: float
     message: str
-    remedy: str
+    remedy: str = ""  # else the cause's own
     strength: Strength = Strength.ROOT
 
 
@@ -41,10 +41,16 @@ def apply(incident: Incident) -> Candidate | None:
     nodes = list(dict.fromkeys(f.node for f in faults if (f.id, f.message) == (first.id, first.message)))
     reading = _read(incident, first, name_nodes(nodes))
     return Candidate(
-        ID, reading.cause, reading.strength, reading.message, reading.confidence, first.t or None,
-        reading.remedy.format(node=first.node), _where(reading, nodes),
+        ID,
+        reading.cause,
+        reading.strength,
+        reading.message,
+        reading.confidence,
+        first.t or None,
+        reading.remedy.format(node=first.node),
+        _where(reading, nodes),
         tuple(one_line(f"{f.node}: {f.id}: {f.message}") for f in faults[:3]),
-    )  # fmt: skip
+    )
 
 
 def _where(reading: _Reading, nodes: list[str]) -> Where:
@@ -57,7 +63,7 @@ def _read(incident: Incident, fault: Fault, nodes: str) -> _Reading:
         return _death(incident, fault, nodes)
     if fault.id == "internal-error":
         message = f"allranks itself failed on {nodes}: {one_line(fault.message)}; it ended the ranks there"
-        return _Reading("internal-error", 0.95, message, DEFECT)
+        return _Reading("internal-error", 0.95, message)
     if fault.id in LEASE:
         message = f"{nodes} ended the ranks there: nothing was heard from this machine for the whole lease"
         return _Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
@@ -75,11 +81,11 @@ def _death(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     how = re.sub(r"^the watcher process ", "", one_line(fault.message))
     how = re.sub(r"signal (\d+)", lambda m: SIGNALS.get(int(m[1]), m[0]), how)
     ranks = incident.ranks_by_node.get(fault.node, ())
-    took = f" and took rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)} with it" if ranks else ""
+    took = f" and took {plural(len(ranks), 'rank')} {numbers(ranks)} with it" if ranks else ""
     took = took if part == "guard" and "," not in nodes and " and " not in nodes else ""
     if how.startswith("ended with code"):
         message = f"the allranks {part} on {nodes} {how}{took}, by an error of its own"
-        return _Reading("internal-error", 0.9, message, DEFECT)
+        return _Reading("internal-error", 0.9, message)
     if "SIGKILL" in how and incident.oom_kills(fault.node):
         message = f"the allranks {part} on {nodes} {how}{took}: the kernel ran out of memory there"
         return _Reading("host-out-of-memory", 0.8, message, WHO)

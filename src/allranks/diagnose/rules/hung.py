@@ -19,6 +19,14 @@ def apply(incident: Incident) -> Candidate | None:
     culprits = frozenset(hang.culprits)
     raised = next((words for e in incident.exits if e.rank in culprits if (words := thread_words(e.tail))), "")
     return Candidate(
-        ID, hang.cause, Strength.ROOT, hang.message + raised, hang.confidence, incident.detected_t, hang.remedy,
-        place_of(incident, culprits), hang.evidence, culprits,
-    )  # fmt: skip
+        ID,
+        hang.cause,
+        Strength.ROOT,
+        hang.message + raised,
+        hang.confidence,
+        incident.detected_t,
+        hang.remedy,
+        place_of(incident, culprits),
+        hang.evidence,
+        culprits,
+    )

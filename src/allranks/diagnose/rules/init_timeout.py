@@ -23,7 +23,8 @@ def apply(incident: Incident) -> Candidate | None:
     absent = missing_ranks(incident)
     waiting = incident.init_entered - incident.initialised
     if not incident.init_entered:
-        message, remedy = "the init timeout ran out before any rank had entered init_process_group", NOBODY
+        message = "the init timeout ran out before any rank had entered init_process_group"
+        remedy = NOBODY
     elif absent:
         waited = f"; {name_ranks(incident, waiting)} waited for it" if waiting else ""
         message = f"{name_ranks(incident, absent)} never entered init_process_group{_left(incident, absent)}{waited}"
@@ -33,9 +34,17 @@ def apply(incident: Incident) -> Candidate | None:
         message = f"{name_ranks(incident, waiting)} entered init_process_group and did not come out of it in time"
         remedy = STUCK
     return Candidate(
-        ID, "rendezvous-timeout", Strength.WEAK, message, 0.85 if absent else 0.6, incident.detected_t, remedy,
-        place_of(incident, absent), _evidence(incident), absent,
-    )  # fmt: skip
+        ID,
+        "rendezvous-timeout",
+        Strength.WEAK,
+        message,
+        0.85 if absent else 0.6,
+        incident.detected_t,
+        remedy,
+        place_of(incident, absent),
+        _evidence(incident),
+        absent,
+    )
 
 
 def missing_ranks(incident: Incident) -> frozenset[int]:

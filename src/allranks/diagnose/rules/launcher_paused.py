@@ -30,6 +30,12 @@ def apply(incident: Incident) -> Candidate | None:
     how = "suspended, by CLOCK_BOOTTIME" if pause.slept else "stopped by a signal, frozen, or starved of its CPU"
     first = min([began, *(n.last_heard for n in incident.lost)])
     return Candidate(
-        ID, "unknown", Strength.ROOT, message, 0.95, first, REMEDY.format(AWAKE if pause.slept else RUN_ON),
+        ID,
+        "unknown",
+        Strength.ROOT,
+        message,
+        0.95,
+        first,
+        REMEDY.format(AWAKE if pause.slept else RUN_ON),
         evidence=(f"from {utc(began)} to {utc(pause.t)}: {how}", f"lease over on: {', '.join(nodes[:8])}"),
-    )  # fmt: skip
+    )

@@ -112,10 +112,14 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
         where = replace(candidate.where, rank=min(late) if len(late) == 1 else None)
         return [
             replace(
-                candidate, cause=reading.cause, confidence=reading.confidence, message=reading.message, where=where,
+                candidate,
+                cause=reading.cause,
+                confidence=reading.confidence,
+                message=reading.message,
+                where=where,
                 culprits=late,
             )
-        ]  # fmt: skip
+        ]
     what = "a rank waited in a collective"
     if waiting:
         same = "for the same collective" if len(waiting) > 1 else "in a collective"

@@ -232,7 +232,8 @@ def clients_joined(evidence: Evidence) -> list[Candidate]:
     if not reports:
         return []
     last = reports[-1]
-    joined, world = int(last.groups["joined"]), int(last.groups["world"])
+    joined = int(last.groups["joined"])
+    world = int(last.groups["world"])
     candidate = replace(read_candidate(evidence, [last]), rule="clients-joined")
     other_size = replace(candidate, cause="world-size-mismatch", strength=Strength.SYMPTOM)
     if joined > world:

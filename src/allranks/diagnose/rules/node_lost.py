@@ -22,16 +22,22 @@ def apply(incident: Incident) -> Candidate | None:
     lost = sorted((n for n in incident.lost if n.node not in answering), key=lambda n: n.last_heard)
     if not lost:
         return None
-    first, names = lost[0], [n.node for n in lost]
+    first = lost[0]
+    names = [n.node for n in lost]
     every = len(lost) > 1 and set(names) >= set(incident.ranks_by_node)
     ranks = frozenset(r for n in names for r in incident.ranks_by_node.get(n, ()))
     candidate = Candidate(
-        ID, "node-network-down", Strength.ROOT, _message(lost, every), 0.6 if every else 0.9, first.last_heard,
+        ID,
+        "node-network-down",
+        Strength.ROOT,
+        _message(lost, every),
+        0.6 if every else 0.9,
+        first.last_heard,
         OURS if every else "\n".join(CAUSES["node-network-down"].remedy(Where(node=n)) for n in names[:3]),
         Where(node=first.node if len(lost) == 1 else None),
         tuple(f"{n.node}: last heard {utc(n.last_heard)}" + (f"; {n.reason}" if n.reason else "") for n in lost[:3]),
         ranks,
-    )  # fmt: skip
+    )
     not_opened = next((f for f in incident.findings if f.check == CHANNEL), None)
     return candidate if not_opened is None else _ours(candidate, not_opened, name_nodes(names))
 
@@ -39,9 +45,13 @@ def apply(incident: Incident) -> Candidate | None:
 def _ours(candidate: Candidate, not_opened: Finding, nodes: str) -> Candidate:
     """The connection broke, and this machine had no means to open another: nobody knows how the node was."""
     return replace(
-        candidate, cause=not_opened.id, confidence=0.8, remedy=not_opened.remedy, where=Where(),
+        candidate,
+        cause=not_opened.id,
+        confidence=0.8,
+        remedy=not_opened.remedy,
+        where=Where(),
         message=f"the connection to {nodes} ended, and no other could be opened: {not_opened.message}",
-    )  # fmt: skip
+    )
 
 
 def _message(lost: list[LostNode], every: bool) -> str:

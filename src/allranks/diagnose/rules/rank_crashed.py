@@ -19,21 +19,28 @@ _LAST_WORDS = re.compile(
 
 def apply(incident: Incident) -> Candidate | None:
     """The first crash that is no consequence of a peer's end."""
-    found = failures(incident)
-    group = first_of(found, "crashed", incident, Role.ROOT) or first_of(found, "crashed", incident, Role.UNEXPLAINED)
+    failed = failures(incident)
+    group = first_of(failed, "crashed", incident, Role.ROOT) or first_of(failed, "crashed", incident, Role.UNEXPLAINED)
     if group is None:
         return None
     first = group.first
-    cause, confidence, said = _reading(first)
-    pid = f" (pid {first.pid})" if first.pid and len(group.ranks) == 1 else ""
+    cause, confidence, what = _reading(first)
+    pid = f" ({group.pid})" if group.pid else ""
     message = (
-        f"{group.who(incident)} {said}{_line(first)}{pid}{further_words(incident, first.rank)}{group.also(incident)}"
+        f"{group.who(incident)} {what}{_line(first)}{pid}{further_words(incident, first.rank)}{group.also(incident)}"
     )
     strength = Strength.ROOT if first.role is Role.ROOT else Strength.WEAK
     return Candidate(
-        ID, cause, strength, message, confidence, first.t, where=group.where(), evidence=_evidence(first),
+        ID,
+        cause,
+        strength,
+        message,
+        confidence,
+        first.t,
+        where=group.where(),
+        evidence=_evidence(first),
         culprits=group.ranks,
-    )  # fmt: skip
+    )
 
 
 def _reading(first: Failure) -> tuple[str, float, str]:
@@ -41,20 +48,23 @@ def _reading(first: Failure) -> tuple[str, float, str]:
     if first.signature is not None:
         return first.signature.cause, first.signature.confidence, _sizes(first)
     if first.role is Role.UNEXPLAINED:
-        said = "left the program without destroy_process_group and aborted (SIGABRT) on the way out"
-        return "rank-exited-early", 0.6, said
+        what = "left the program without destroy_process_group and aborted (SIGABRT) on the way out"
+        return "rank-exited-early", 0.6, what
     signal = NATIVE.get(first.signal or 0, "?")
     if first.signal == BUS and re.search(r"/dev/shm|shared memory", first.exit.tail):
         return "shm-too-small", 0.75, f"crashed with {signal}: its shared memory has no room behind it"
-    said = f"aborted ({signal}) in native code" if first.signal == ABORT else f"crashed with {signal} in native code"
-    return "segfault-native", 0.9, said
+    what = f"aborted ({signal}) in native code" if first.signal == ABORT else f"crashed with {signal} in native code"
+    return "segfault-native", 0.9, what
 
 
 def _sizes(first: Failure) -> str:
     """Gloo's check (pair.cc): the bytes that came, and those there is room for."""
-    found = _OTHER_SIZE.search(first.exit.tail)
-    got = f"got {found[1]} bytes where its collective expects {found[2]}" if found else (
-        "got a message of another size than its collective expects")  # fmt: skip
+    match = _OTHER_SIZE.search(first.exit.tail)
+    got = (
+        f"got {match[1]} bytes where its collective expects {match[2]}"
+        if match
+        else ("got a message of another size than its collective expects")
+    )
     return f"{got}: it and the rank that sent them called it with different shapes"
 
 
@@ -62,10 +72,10 @@ def _line(first: Failure) -> str:
     """Where Python was, if faulthandler said so."""
     frame = re.search(r"\(most recent call first\):\n((?: +File [^\n]*(?:\n|\Z))+)", first.exit.tail)
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', frame[1]) if frame else []
-    own = [f for f in frames if not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f[0])]
-    if not own:
+    of_user = [f for f in frames if not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f[0])]
+    if not of_user:
         return ""
-    file, number, function = own[0]
+    file, number, function = of_user[0]
     within = "" if function == "<module>" else f" in {function}"
     return f" at {file.rsplit('/', 1)[-1]}:{number}{within}"
 

@@ -16,18 +16,25 @@ SOURCE = "wait(2) status; oom_kill of /proc/vmstat (mm/oom_kill.c counts each pr
 
 def apply(incident: Incident) -> Candidate | None:
     """The first rank that was killed from outside."""
-    found = failures(incident)
-    group = first_of(found, "killed", incident, Role.ROOT) or first_of(found, "killed", incident, Role.UNEXPLAINED)
+    failed = failures(incident)
+    group = first_of(failed, "killed", incident, Role.ROOT) or first_of(failed, "killed", incident, Role.UNEXPLAINED)
     if group is None:
         return None
     first = group.first
     oom = first.signal == KILL and incident.oom_kills(first.exit.node) > 0
     cause, confidence = ("host-out-of-memory", 0.85) if oom else ("rank-killed", 0.7)
     return Candidate(
-        ID, cause, Strength.ROOT if first.role is Role.ROOT else Strength.WEAK, _message(incident, group, oom),
-        confidence, first.t, _remedy(incident, first.exit, oom), group.where(),
-        _evidence(incident, group), culprits=group.ranks,
-    )  # fmt: skip
+        ID,
+        cause,
+        Strength.ROOT if first.role is Role.ROOT else Strength.WEAK,
+        _message(incident, group, oom),
+        confidence,
+        first.t,
+        _remedy(incident, first.exit, oom),
+        group.where(),
+        _evidence(incident, group),
+        culprits=group.ranks,
+    )
 
 
 def _remedy(incident: Incident, end: ExitRecord, oom: bool) -> str:
@@ -42,13 +49,12 @@ def _message(incident: Incident, group: Group, oom: bool) -> str:
     first = group.first
     number = first.signal or 0
     signal = signal_name(number)
-    pid = f"pid {first.pid}" if first.pid and len(group.ranks) == 1 else ""
     was = "were" if group.scope != "all" and len(group.ranks) > 1 else "was"
     if first.raised is not None:
-        within = ", ".join(part for part in (place(first.raised), pid) if part)
+        within = ", ".join(part for part in (place(first.raised), group.pid) if part)
         how = f"interrupted by {first.raised.type}" + (f" ({within})" if within else "")
     else:
-        how = f"killed by {signal}" + (f" ({pid})" if pid else "")
+        how = f"killed by {signal}" + (f" ({group.pid})" if group.pid else "")
     head = f"{group.who(incident)} {was} {how}, and not by allranks"
     more = further_words(incident, first.rank)
     if oom:

@@ -22,17 +22,25 @@ def apply(incident: Incident) -> Candidate | None:
     group = first_of(failures(incident), "raised", incident, Role.ROOT)
     if group is None:
         return None
-    first, row = group.first, group.first.signature
+    first = group.first
+    row = group.first.signature
     cause = row.cause if row is not None else "program-exception"
     ours = row is not None and row.cause == "dataloader-worker-killed" and "Killed" in _whole(first)
     if ours and first.exit.oom_kills:
         cause = "host-out-of-memory"
     confidence = row.confidence if row is not None else 0.85
     return Candidate(
-        ID, cause, Strength.ROOT, _message(incident, group), confidence * (0.8 if first.from_log else 1.0), first.t,
-        _remedy(incident, first, cause), group.where(), _evidence(first),
+        ID,
+        cause,
+        Strength.ROOT,
+        _message(incident, group),
+        confidence * (0.8 if first.from_log else 1.0),
+        first.t,
+        _remedy(incident, first, cause),
+        group.where(),
+        _evidence(first),
         culprits=group.ranks,
-    )  # fmt: skip
+    )
 
 
 def _remedy(incident: Incident, first: Failure, cause: str) -> str:
@@ -47,7 +55,8 @@ def _remedy(incident: Incident, first: Failure, cause: str) -> str:
 
 def _evidence(failure: Failure) -> tuple[str, ...]:
     """The place, the line there, the exception; of one that others followed, these instead of the line."""
-    raised, quoted = failure.raised, failure.quoted
+    raised = failure.raised
+    quoted = failure.quoted
     assert raised is not None and quoted is not None
     lines = trace_lines(quoted, raised.traceback)
     before, after = _neighbours(failure)
@@ -59,10 +68,12 @@ def _evidence(failure: Failure) -> tuple[str, ...]:
 def _neighbours(failure: Failure) -> tuple[Link | None, Link | None]:
     """What the quoted exception came from, and what it ended as; what only repeats it, or tells of a peer, is left
     out."""
-    raised, quoted = failure.raised, failure.quoted
+    raised = failure.raised
+    quoted = failure.quoted
     assert raised is not None and quoted is not None
     links = telling(raised)
-    inner, outer = links[-1], links[0]
+    inner = links[-1]
+    outer = links[0]
     same = [(link.name, link.text) == (quoted.name, quoted.text) for link in (inner, outer)]
     lost = lost_peer(outer.type, outer.text) is not None and row_of_exception(outer.type, outer.text) is None
     return (None if same[0] else inner), (None if same[1] or lost else outer)
@@ -76,19 +87,19 @@ def _whole(failure: Failure) -> str:
 def _message(incident: Incident, group: Group) -> str:
     """rank 3 on h2 raised ValueError: bad batch (train.py:41 in step, pid 77)."""
     first = group.first
-    raised, quoted = first.raised, first.quoted
+    raised = first.raised
+    quoted = first.quoted
     assert raised is not None and quoted is not None
     what = exception(quoted, SHORT)
     if first.signature is not None and first.signature.means:
         what += f", because {first.signature.means}"
-    pid = f"pid {first.pid}" if first.pid and len(group.ranks) == 1 else ""
     within = quoted.worker or (f"thread {raised.thread}" if raised.thread else "")
-    at = ", ".join(p for p in (place(quoted), f"in {within}" if within else "", pid) if p)
+    at = ", ".join(p for p in (place(quoted), f"in {within}" if within else "", group.pid) if p)
     before, after = _neighbours(first)
-    said = f"{group.who(incident)} raised {what}" + (f" ({at})" if at else "")
+    sentence = f"{group.who(incident)} raised {what}" + (f" ({at})" if at else "")
     if before is not None:
-        said += f", because of {placed(before, SHORT)}"
+        sentence += f", because of {placed(before, SHORT)}"
     if after is not None:
-        said += f", which led to {placed(after, SHORT)}"
-    said += thread_words(first.exit.tail, quoted.text) + further_words(incident, first.rank)
-    return said + group.also(incident)
+        sentence += f", which led to {placed(after, SHORT)}"
+    sentence += thread_words(first.exit.tail, quoted.text) + further_words(incident, first.rank)
+    return sentence + group.also(incident)

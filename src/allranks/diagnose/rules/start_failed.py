@@ -28,12 +28,17 @@ def apply(incident: Incident) -> Candidate | None:
     path = re.search(r"could not (?:enter the working directory|run) (.{1,1000}?): ", first.message)
     who = f"rank {ranks[0]} on {nodes[0]}" if len(nodes) == 1 and ranks[0] is not None else name_nodes(nodes)
     return Candidate(
-        ID, cause_of(what), Strength.ROOT,
-        f"{who} {what}", 0.95, first.t or None, REMEDY.format(path=path[1] if path else "PATH", node=name_nodes(nodes)),
+        ID,
+        cause_of(what),
+        Strength.ROOT,
+        f"{who} {what}",
+        0.95,
+        first.t or None,
+        REMEDY.format(path=path[1] if path else "PATH", node=name_nodes(nodes)),
         Where(node=nodes[0], rank=ranks[0]) if len(nodes) == 1 else Where(),
         tuple(one_line(f"{f.node}: {f.message}") for f in faults[:3]),
         frozenset(r for n in nodes for r in incident.ranks_by_node.get(n, ())),
-    )  # fmt: skip
+    )
 
 
 def _rank(fault: Fault) -> int | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from .row import RAISED, Role, Row, table
 
-ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
+ROOT = Role.ROOT
+WEAK = Role.WEAK
+SYMPTOM = Role.SYMPTOM
+CASCADE = Role.CASCADE
 _RETRIED = "nobody answered there: is rank 0 running on that host, and does every node reach the address?"
 ROWS = (
     *table(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .row import RAISED, Role, Row, table
 
-ROOT, WEAK, SYMPTOM = Role.ROOT, Role.WEAK, Role.SYMPTOM
+ROOT = Role.ROOT
+WEAK = Role.WEAK
+SYMPTOM = Role.SYMPTOM
 ROWS = (
     Row("xid", "gpu-hardware-error", ROOT, "NVIDIA: Xid catalogue; preflight/checks/gpu_xid.py", ("Xid",),
         r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from .row import Role, Row, Scope, table
 
-ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
+ROOT = Role.ROOT
+WEAK = Role.WEAK
+SYMPTOM = Role.SYMPTOM
+CASCADE = Role.CASCADE
 ROWS = (
     *table(
         "node/ranks.py: which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from math import prod
 
-SCALAR, FAR = 64, 100  # a count or a loss against a bucket of gradients is another call, not another shape
+SCALAR = 64
+FAR = 100  # a count or a loss against a bucket of gradients is another call, not another shape
 OP = re.compile(r"OpType=(\w+)|\b([A-Za-z_]\w+) ?\(TensorShape|Rank \d+: +(\w+), TensorShape")
 SHAPE = re.compile(r"TensorShape=\[([\d, ]*)\]")
 _ASPECTS = re.compile(r"aspects:(.*)", re.DOTALL)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .row import RAISED, Role, Row, table
 
-ROOT, SYMPTOM, CASCADE = Role.ROOT, Role.SYMPTOM, Role.CASCADE
+ROOT = Role.ROOT
+SYMPTOM = Role.SYMPTOM
+CASCADE = Role.CASCADE
 ROWS = (
     *table(
         "NCCL: bootstrap.cc, socket.cc; gloo: transport/tcp/device.cc", ROOT, "no-interface",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from .row import RAISED, Role, Row, Scope, table
 
-ROOT, WEAK, SYMPTOM, CASCADE = Role.ROOT, Role.WEAK, Role.SYMPTOM, Role.CASCADE
+ROOT = Role.ROOT
+WEAK = Role.WEAK
+SYMPTOM = Role.SYMPTOM
+CASCADE = Role.CASCADE
 ROWS = (
     *table(
         "DeepSpeed: runtime/config.py, runtime/zero/config.py; transformers: " "integrations/deepspeed.py", ROOT,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .row import Role, Row, Scope, table
 
-GONE, AWAITED = "peer-gone", "peer-awaited"
+GONE = "peer-gone"
+AWAITED = "peer-awaited"
 ROWS = (
     Row("loader-handover", "dataloader-worker-killed", Role.ROOT,
         "torch: multiprocessing/reductions.py; CPython multiprocessing/resource_sharer.py", ("Error",),

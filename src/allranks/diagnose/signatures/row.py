@@ -97,7 +97,7 @@ def table(source: str, role: Role, cause: str, *rows: Sequence[object], scope: S
     """Make rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, also)."""
     made = []
     for identity, needs, pattern, *rest in rows:
-        given = dict(zip(("confidence", "means", "also"), rest, strict=False))
-        row = Row(str(identity), cause, role, source, tuple(str(needs).split("|")), str(pattern), scope=scope, **given)  # type: ignore[arg-type]
+        more = dict(zip(("confidence", "means", "also"), rest, strict=False))
+        row = Row(str(identity), cause, role, source, tuple(str(needs).split("|")), str(pattern), scope=scope, **more)  # type: ignore[arg-type]
         made.append(row)
     return tuple(made)

@@ -56,6 +56,10 @@ class Culprit:
         bad_cells = tuple(cell for cell in covered if cell in bad)
         return replace(self, cells=bad_cells, fine=len(covered) - len(bad_cells))
 
+    def bad_share(self) -> float:
+        """Give the bad cells' share of all; 0 where there is none."""
+        return len(self.cells) / max(1, len(self.cells) + self.fine)
+
     def gain(self) -> tuple[int, int, bool]:
         """Order explanations: the greatest explains most."""
         return len(self.cells) - WRONG * self.fine, len(self.cells), self.kind == "node"
@@ -96,9 +100,8 @@ def _candidates(cells: Collection[Cell], bad: Collection[Cell]) -> Iterator[Culp
     shapes += [Culprit("rail", (), rail) for rail in rails]
     for shape in shapes:
         culprit = shape.charged(cells, bad)
-        enough = len(culprit.cells) >= NODE_SHARE * (len(culprit.cells) + culprit.fine)
         fewest = RAIL_PAIRS if shape.kind == "rail" else FEWEST
-        if enough and len({cell[:2] for cell in culprit.cells}) >= fewest:
+        if culprit.bad_share() >= NODE_SHARE and len({cell[:2] for cell in culprit.cells}) >= fewest:
             yield culprit
 
 

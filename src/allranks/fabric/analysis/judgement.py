@@ -161,8 +161,10 @@ def _settled(first: Pass, retested: Mapping[Cell, State], bad_again: Mapping[Cel
     does. What only a control of the re-test shows was no suspicion.
     """
     cells = {**first.cells, **retested}
-    bad = {cell: bad_again.get(cell, signs) for cell, signs in first.bad.items()
-           if cell in bad_again or cell not in retested}  # fmt: skip
+    bad = {}
+    for cell, signs in first.bad.items():
+        if cell in bad_again or cell not in retested:
+            bad[cell] = bad_again.get(cell, signs)
     while True:
         both = _blame(cells, bad)
         refuted = {
@@ -180,9 +182,7 @@ def _settled(first: Pass, retested: Mapping[Cell, State], bad_again: Mapping[Cel
 def _is_confirmed(culprit: Culprit, retested: Collection[Cell]) -> bool:
     """Tell whether the re-test shows it, too: the link itself, or as large a share of a node's pairs as blames it."""
     again = culprit.charged(retested, culprit.cells)
-    if culprit.kind == "link":
-        return bool(again.cells)
-    return bool(again.cells) and len(again.cells) >= NODE_SHARE * (len(again.cells) + again.fine)
+    return bool(again.cells) if culprit.kind == "link" else again.bad_share() >= NODE_SHARE
 
 
 def _is_measured(culprit: Culprit, retested: Collection[Cell]) -> bool:

@@ -9,7 +9,7 @@ absolute deviation there, times 1.4826 (the standard deviation of a normal distr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Mapping, Tuple
@@ -84,6 +84,14 @@ class State:
         """Give the median of the way that starts at a node; None where it was not measured."""
         return self.values.get((metric.name, start))
 
+    def figures(self) -> Iterator[tuple[Metric, str, float]]:
+        """Give what was measured: metric, node where the way starts, median."""
+        for metric in METRICS:
+            for start in self.cell[:2]:
+                value = self.value(metric, start)
+                if value is not None:
+                    yield metric, start, value
+
 
 def states(measurements: Iterable[Measurement]) -> dict[Cell, State]:
     """Give the state of each cell, in the order of the measurements."""
@@ -139,18 +147,13 @@ Norms = Mapping[str, Norm]
 
 def norms(cells: Mapping[Cell, State]) -> dict[str, Norm]:
     """Find the norm of each metric that was measured."""
-    result = {}
-    for metric in METRICS:
-        logs: dict[OneWay, float] = {}  # more is better
-        for cell, state in cells.items():
-            for start in cell[:2]:
-                value = state.value(metric, start)
-                if value is not None and not state.is_dead:
-                    key = (*cell, start)
-                    logs[key] = metric.better * math.log(value)
-        if logs:
-            result[metric.name] = _norm(metric, logs)
-    return result
+    logs: dict[Metric, dict[OneWay, float]] = {}  # more is better
+    for cell, state in cells.items():
+        if not state.is_dead:
+            for metric, start, value in state.figures():
+                way = (*cell, start)
+                logs.setdefault(metric, {})[way] = metric.better * math.log(value)
+    return {metric.name: _norm(metric, logs_of_metric) for metric, logs_of_metric in logs.items()}
 
 
 def _norm(metric: Metric, logs: Mapping[OneWay, float]) -> Norm:
@@ -211,17 +214,14 @@ class Symptom:
 def symptoms(state: State, usual: Norms, floors: Floors) -> list[Symptom]:
     """List what is bad about a cell that is not dead, by the order of `METRICS`, the worse way first."""
     result = []
-    for metric in METRICS:
+    for metric, start, value in state.figures():
         norm = usual.get(metric.name)
+        if norm is None:
+            continue
+        severity = norm.severity(value)
         floor: float | None = getattr(floors, metric.name, None)
-        both_ways = []
-        for start in state.cell[:2]:
-            value = state.value(metric, start)
-            if value is None or norm is None:
-                continue
-            severity = norm.severity(value)
-            missed = floor is not None and metric.better * (floor - value) > 0
-            if severity > 1 or missed:
-                both_ways.append(Symptom(metric, start, value, norm.usual, severity, floor if missed else None))
-        result += sorted(both_ways, key=lambda symptom: -symptom.severity)
-    return result
+        if floor is not None and metric.better * (floor - value) <= 0:
+            floor = None
+        if severity > 1 or floor is not None:
+            result.append(Symptom(metric, start, value, norm.usual, severity, floor))
+    return sorted(result, key=lambda symptom: (METRICS.index(symptom.metric), -symptom.severity))

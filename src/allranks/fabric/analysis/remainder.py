@@ -13,7 +13,7 @@ from statistics import median
 
 from ..records import Cell
 from .blame import ALL_LINKS, Culprit, explain
-from .norms import BANDWIDTH, METRICS, Floors, Metric, Norms, State, symptoms
+from .norms import BANDWIDTH, Floors, Metric, Norms, State, symptoms
 
 # Of a culprit's cells: where more are far from its middle, they are its own spread (a node that fails now and then).
 REMAINDER_SHARE = 1 / 3
@@ -42,7 +42,7 @@ def remaining_culprits(cells: Mapping[Cell, State], culprits: Sequence[Culprit],
             worse.append(cell)
     for culprit in several:
         covered = culprit.charged(cells, set(worse))
-        if len(covered.cells) > REMAINDER_SHARE * (len(covered.cells) + covered.fine):
+        if covered.bad_share() > REMAINDER_SHARE:
             worse = [cell for cell in worse if cell not in covered.cells]
     places = [culprit.place() for culprit in culprits]
     remaining = []
@@ -60,12 +60,10 @@ def _share(culprit: Culprit, culprits: Sequence[Culprit], cells: Mapping[Cell, S
     alone = [cell for cell in culprit.cells if not any(other.covers(cell) for other in others)]
     states = [cells[cell] for cell in alone or culprit.cells]
     values: dict[tuple[Metric, bool], list[float]] = {}
-    for metric in METRICS:
-        for state in states:
-            for start in state.cell[:2]:
-                value = state.value(metric, start)
-                if value is not None and metric.name in usual:
-                    values.setdefault((metric, _is_outward(culprit, start)), []).append(value)
+    for state in states:
+        for metric, start, value in state.figures():
+            if metric.name in usual:
+                values.setdefault((metric, _is_outward(culprit, start)), []).append(value)
     factors = {}
     is_limit = True
     for (metric, outward), values_of_way in values.items():
@@ -87,12 +85,10 @@ def _is_worse(state: State, shares: Sequence[Share], usual: Norms) -> bool:
     """Tell whether it is out of the norm without the shares; or dead, where each share is of what is only slow."""
     if state.is_dead:
         return not any(share.is_dead for share in shares)
-    values: dict[tuple[str, str], float] = {}
-    for metric in METRICS:
-        for start in state.cell[:2]:
-            value = state.value(metric, start)
-            if value is not None:
-                values[(metric.name, start)] = value * _joint_factor(metric, start, shares) ** metric.better
+    values = {
+        (metric.name, start): value * _joint_factor(metric, start, shares) ** metric.better
+        for metric, start, value in state.figures()
+    }
     return bool(symptoms(replace(state, values=values), usual, Floors()))
 
 

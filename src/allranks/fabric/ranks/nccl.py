@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, ContextManager
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from torch._C._distributed_c10d import Store
 
 from allranks.text import first_line
 
-from .wire import MESSAGE, Arrivals, DeadLink, Figures, Plan, measure, stream_pieces, time_pings
+from .wire import MESSAGE, Arrivals, DeadLink, Figures, Plan, measure
 
 LARGEST = 256 << 20  # bytes of a piece
 ABORT = 3.0  # seconds given to an abort; one that takes longer is left behind
@@ -42,19 +43,23 @@ def usable(local_rank: int) -> bool:
 
 
 class NcclWire:
-    """One side of the pair. Ends stand inside the messages: a ping's first byte, the size before a piece.
+    """One side of the pair. Flags are a message's first byte, a piece has its size before it.
 
     `group` is a process group's backend, whose send and recv torch's stubs leave out.
     `settle` waits until the device has done what it was given.
     """
 
+    largest = LARGEST
+
     def __init__(self, group: Any, other: int, device: torch.device, settle: Callable[[], None]) -> None:
         self.group = group
         self.other = other
         self.settle = settle
+        self.flags = [torch.full((MESSAGE,), value, dtype=torch.uint8, device=device) for value in (0, 1)]
         self.small = torch.zeros(MESSAGE, dtype=torch.uint8, device=device)
         self.size = torch.zeros(1, dtype=torch.int64, device=device)
         self.large = torch.zeros(LARGEST, dtype=torch.uint8, device=device)
+        settle()
 
     def _send(self, tensor: torch.Tensor) -> None:
         self.group.send([tensor], self.other, 0).wait()
@@ -64,50 +69,39 @@ class NcclWire:
         self.group.recv([tensor], self.other, 0).wait()
         self.settle()
 
-    def _trip(self) -> None:
-        self._send(self.small)
+    def step(self, lost: str) -> ContextManager[None]:
+        """Do nothing: all of a pair's time is limited from outside."""
+        return nullcontext()
+
+    def trip(self) -> None:
+        """Send a small message and receive the answer."""
+        self._send(self.flags[True])
         self._receive(self.small)
 
-    def _send_size(self, size: int) -> None:
-        self.size.fill_(size)
-        self._send(self.size)
+    def send_flag(self, more: bool) -> None:
+        """Send a small message that says whether more follows."""
+        self._send(self.flags[more])
 
-    def _send_piece(self, size: int) -> None:
-        self._send_size(size)
-        self._send(self.large[:size])
-
-    def ping(self, count: int, seconds: float) -> list[float]:
-        self.small.fill_(1)
-        self.settle()
-        trips = time_pings(self._trip, count, seconds)
-        self.send_more(False)
-        return trips
-
-    def answer(self) -> None:
-        while self.receive_more():
-            self._send(self.small)
-
-    def push(self, seconds: float) -> None:
-        stream_pieces(self._send_piece, seconds, LARGEST)
-        self._send_size(0)
-
-    def pull(self, warm: float) -> list[float]:
-        arrivals = Arrivals()
-        while True:
-            self._receive(self.size)
-            size = int(self.size.item())
-            if not size:
-                return arrivals.rate(warm)
-            self._receive(self.large[:size])
-            arrivals.add(size)
-
-    def send_more(self, more: bool) -> None:
-        self.small.fill_(int(more))
-        self._send(self.small)
-
-    def receive_more(self) -> bool:
+    def receive_flag(self) -> bool:
+        """Receive one; tell what it says."""
         self._receive(self.small)
         return bool(self.small[0].item())
+
+    def send_piece(self, size: int) -> None:
+        """Send a piece of a stream; 0 bytes end it."""
+        self.size.fill_(size)
+        self._send(self.size)
+        if size:
+            self._send(self.large[:size])
+
+    def receive_piece(self, arrivals: Arrivals) -> bool:
+        """Receive one; tell whether the stream goes on."""
+        self._receive(self.size)
+        size = int(self.size.item())
+        if size:
+            self._receive(self.large[:size])
+            arrivals.add(size)
+        return bool(size)
 
 
 class Attempt:

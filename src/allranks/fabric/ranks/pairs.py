@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Dict, Optional, Tuple, TypeVar
 
@@ -171,7 +171,8 @@ def run(job: Job, options: Options) -> int:
         leader.appear()
         if job.rank != 0:
             return follow(board, leader, job.rank, options)
-        return Coordinator(board, leader, options).run()
+        floors = Floors(options.min_bandwidth or None, options.max_latency or None)
+        return Coordinator(board, leader, options, nodes, floors).run()
     except (StoreSilentError, RuntimeError, OSError) as error:  # RuntimeError: the store's own
         text = first_line(str(error), LONGEST) or type(error).__name__
         print(f"pairs: rank {job.rank} on {nodes[job.node]} can't go on: {text}", file=sys.stderr, flush=True)
@@ -206,16 +207,15 @@ def follow(board: Board, leader: Leader | None, rank: int, options: Options) -> 
         number += 1
 
 
+@dataclass
 class Leader:
     """The measuring rank of a node."""
 
-    listener: Listener
-
-    def __init__(self, job: Job, options: Options, board: Board, nodes: Sequence[str]) -> None:
-        self.job = job
-        self.options = options
-        self.board = board
-        self.nodes = nodes
+    job: Job
+    options: Options
+    board: Board
+    nodes: Sequence[str]
+    listener: Listener = field(init=False)
 
     def appear(self) -> None:
         """Listen, and say where."""
@@ -281,21 +281,23 @@ class Leader:
 # -- rank 0 ----------------------------------------------------------------------------------------
 
 
+@dataclass
 class Coordinator:
-    """The schedule, the collection, the verdict, and every word that is printed."""
+    """The schedule, the collection, the verdict, and every word that is printed.
 
-    setup: Setup
+    `lost` has the nodes of which nothing is asked any more, with the reason; `impaired` those with a dead link.
+    """
 
-    def __init__(self, board: Board, leader: Leader, options: Options) -> None:
-        self.board = board
-        self.leader = leader
-        self.options = options
-        self.nodes = leader.nodes
-        self.round = 0
-        self.limit = LIMIT
-        self.lost: dict[str, str] = {}  # node → why nothing is asked of it any more
-        self.impaired: set[str] = set()  # nodes that have a dead link
-        self.floors = Floors(options.min_bandwidth or None, options.max_latency or None)
+    board: Board
+    leader: Leader
+    options: Options
+    nodes: Sequence[str]
+    floors: Floors
+    setup: Setup = field(init=False)
+    round: int = 0
+    limit: float = LIMIT
+    lost: dict[str, str] = field(default_factory=dict)
+    impaired: set[str] = field(default_factory=set)
 
     def run(self) -> int:
         """Measure, judge, report; give the exit code."""

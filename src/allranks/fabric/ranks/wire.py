@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ContextManager, NamedTuple, Protocol
 
 MESSAGE = 32  # bytes of a small message
 PING = b"p" * MESSAGE
@@ -72,25 +72,28 @@ class Figures(NamedTuple):
 
 
 class Wire(Protocol):
-    """A pair's connection. Of two methods below each other one side calls the first, the other the second."""
+    """A pair's connection: what one side sends, the other receives by the next method."""
 
-    def ping(self, count: int, seconds: float) -> list[float]: ...
+    largest: int  # bytes of a piece
 
-    def answer(self) -> None: ...
+    def step(self, lost: str) -> ContextManager[object]: ...
 
-    def push(self, seconds: float) -> None: ...
+    def trip(self) -> None: ...
 
-    def pull(self, warm: float) -> list[float]: ...
+    def send_flag(self, more: bool) -> None: ...
 
-    def send_more(self, more: bool) -> None: ...
+    def receive_flag(self) -> bool: ...
 
-    def receive_more(self) -> bool: ...
+    def send_piece(self, size: int) -> None: ...
+
+    def receive_piece(self, arrivals: Arrivals) -> bool: ...
 
 
 def measure(wire: Wire, leads: bool, plan: Plan) -> Figures:
     """Do one side's part.
 
     Short steps in turn, so that a moment's load on a machine meets every figure a little rather than one of them alone.
+    A step ends with a flag, or a piece, that says so.
     """
     figures = Figures([], [])
     began = time.monotonic()
@@ -98,21 +101,30 @@ def measure(wire: Wire, leads: bool, plan: Plan) -> Figures:
     more = True
     while more:
         for starts in (leads, not leads):
-            if starts:
-                figures.trips.extend(wire.ping(plan.pings, plan.ping_seconds))
-            else:
-                wire.answer()
+            with wire.step(SMALL_LOST):
+                if starts:
+                    figures.trips.extend(time_pings(wire.trip, plan.pings, plan.ping_seconds))
+                    wire.send_flag(False)
+                else:
+                    while wire.receive_flag():
+                        wire.send_flag(True)
         for starts in (leads, not leads):
-            if starts:
-                wire.push(plan.warm + plan.stream)
-            else:
-                figures.rates.extend(wire.pull(plan.warm))
+            with wire.step(LARGE_LOST):
+                if starts:
+                    stream_pieces(wire.send_piece, plan.warm + plan.stream, wire.largest)
+                    wire.send_piece(0)
+                else:
+                    arrivals = Arrivals()
+                    while wire.receive_piece(arrivals):
+                        continue
+                    figures.rates.extend(arrivals.rate(plan.warm))
         cycle += 1
-        if leads:
-            more = cycle < plan.cycles and time.monotonic() - began < plan.budget
-            wire.send_more(more)
-        else:
-            more = wire.receive_more()
+        with wire.step(SMALL_LOST):
+            if leads:
+                more = cycle < plan.cycles and time.monotonic() - began < plan.budget
+                wire.send_flag(more)
+            else:
+                more = wire.receive_flag()
     return figures
 
 
@@ -171,6 +183,8 @@ class Arrivals:
 class TcpWire:
     """A connection with a point in time at which it is given up."""
 
+    largest = LARGEST
+
     def __init__(self, sock: socket.socket, peer: str, deadline: float, limit: float) -> None:
         self.sock = sock
         self.peer = peer
@@ -182,7 +196,7 @@ class TcpWire:
             sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT)
 
     @contextlib.contextmanager
-    def _step(self, lost: str) -> Iterator[None]:
+    def step(self, lost: str) -> Iterator[None]:
         """Limit a step, rather than each message: setting a timeout is a system call. Name what did not get through."""
         late = DeadLink(f"timed out after {self.limit:g} s: {lost}")
         left = self.deadline - time.monotonic()
@@ -208,59 +222,43 @@ class TcpWire:
             received += self._receive_some(self.view[received:count])
         return self.view[:count]
 
-    def _trip(self) -> None:
+    def trip(self) -> None:
+        """Send a small message and receive the answer."""
         self.sock.sendall(PING)
         self._receive(MESSAGE)
 
-    def _send_piece(self, size: int) -> None:
+    def send_flag(self, more: bool) -> None:
+        """Send a small message that says whether more follows."""
+        self.sock.sendall(PING if more else STOP)
+
+    def receive_flag(self) -> bool:
+        """Receive one; tell what it says."""
+        return self._receive(MESSAGE) != STOP
+
+    def send_piece(self, size: int) -> None:
+        """Send a piece of a stream; 0 bytes end it."""
         self.sock.sendall(SIZE.pack(size))
         self.sock.sendall(self.view[:size])
 
-    def ping(self, count: int, seconds: float) -> list[float]:
-        with self._step(SMALL_LOST):
-            trips = time_pings(self._trip, count, seconds)
-            self.sock.sendall(STOP)
-            return trips
-
-    def answer(self) -> None:
-        with self._step(SMALL_LOST):
-            while self._receive(MESSAGE) != STOP:
-                self.sock.sendall(PING)
-
-    def push(self, seconds: float) -> None:
-        with self._step(LARGE_LOST):
-            stream_pieces(self._send_piece, seconds, LARGEST)
-            self.sock.sendall(SIZE.pack(0))
-
-    def pull(self, warm: float) -> list[float]:
-        arrivals = Arrivals()
-        with self._step(LARGE_LOST):
-            while True:
-                (left,) = SIZE.unpack(self._receive(SIZE.size))
-                if not left:
-                    return arrivals.rate(warm)
-                while left:
-                    count = self._receive_some(self.view[: min(left, LARGEST)])
-                    left -= count
-                    arrivals.add(count)
-
-    def send_more(self, more: bool) -> None:
-        with self._step(SMALL_LOST):
-            self.sock.sendall(PING if more else STOP)
-
-    def receive_more(self) -> bool:
-        with self._step(SMALL_LOST):
-            return self._receive(MESSAGE) != STOP
+    def receive_piece(self, arrivals: Arrivals) -> bool:
+        """Receive one; tell whether the stream goes on."""
+        (size,) = SIZE.unpack(self._receive(SIZE.size))
+        left = size
+        while left:
+            count = self._receive_some(self.view[: min(left, LARGEST)])
+            left -= count
+            arrivals.add(count)
+        return bool(size)
 
     def greet(self, greeting: bytes) -> None:
         """Say who this is, on the side that connects, and wait until the other side has come to this round."""
-        with self._step(f"connected, but {self.peer} did not answer"):
+        with self.step(f"connected, but {self.peer} did not answer"):
             self.sock.sendall(greeting)
             self._receive(len(WELCOME))
 
     def welcome(self, greeting: bytes) -> bool:
         """Tell, on the side that listens, whether this is the expected peer."""
-        with self._step(SMALL_LOST):
+        with self.step(SMALL_LOST):
             expected = hmac.compare_digest(bytes(self._receive(len(greeting))), greeting)
             if expected:
                 self.sock.sendall(WELCOME)
@@ -282,11 +280,11 @@ class Listener:
         self.port: int = self.sock.getsockname()[1]
 
     def accept(
-        self, peer: str, greeting: bytes, deadline: float, limit: float, has_given_up: Callable[[], bool]
+        self, peer: str, greeting: bytes, deadline: float, limit: float, peer_failed: Callable[[], bool]
     ) -> TcpWire:
         """Give the expected peer's connection, close others' (a scanner's, a late one's).
 
-        `has_given_up` tells whether the peer has reported that it can't connect.
+        `peer_failed` tells whether the peer has reported that it can't connect.
         """
         while True:
             left = deadline - time.monotonic()
@@ -296,7 +294,7 @@ class Listener:
             try:
                 sock, _ = self.sock.accept()
             except TIMED_OUT:
-                if has_given_up():
+                if peer_failed():
                     raise DeadLink(f"{peer} could not connect") from None
                 continue
             # One that says nothing must not hold up the expected one.
@@ -309,13 +307,13 @@ class Listener:
 
 
 def connect(
-    own_address: str, address: str, port: int, peer: str, greeting: bytes, deadline: float, limit: float
+    source_address: str, address: str, port: int, peer: str, greeting: bytes, deadline: float, limit: float
 ) -> TcpWire:
     """Connect from this node's address to the peer's listener; raise DeadLink where that fails."""
     sock = socket.socket(_family(address), socket.SOCK_STREAM)
     try:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
-        sock.bind((own_address, 0))
+        sock.bind((source_address, 0))
         sock.connect((address, port))
         wire = TcpWire(sock, peer, deadline, limit)
         wire.greet(greeting)
