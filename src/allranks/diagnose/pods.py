@@ -94,8 +94,8 @@ def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
         ended = state.get("terminated")
         if not (ended and ended.get("exitCode") == 0):
             return {**state, "running": None} if not ended else state
-    found = [c for c in status.get("containerStatuses") or [] if c.get("name") == container]
-    return (found[0].get("state") or {}) if found else {}
+    ours = [c for c in status.get("containerStatuses") or [] if c.get("name") == container]
+    return (ours[0].get("state") or {}) if ours else {}
 
 
 # -- before it begins ----------------------------------------------------------------------------------
@@ -145,19 +145,19 @@ _REFUSALS = (
 )
 
 
-def not_reached(said: str) -> bool:
+def not_reached(answer: str) -> bool:
     """True where kubectl's reason says that the API server was never asked or did not know who asks."""
-    return bool(_UNREACHED.search(said) or _REFUSALS[0].words.search(said))
+    return bool(_UNREACHED.search(answer) or _REFUSALS[0].words.search(answer))
 
 
-def refusal(said: str) -> Finding:
+def refusal(answer: str) -> Finding:
     """Say why the objects of a run could not be made, from kubectl's reason."""
-    reason = _short(said)
-    if _UNREACHED.search(said):
+    reason = _short(answer)
+    if _UNREACHED.search(answer):
         remedy = "kubectl cluster-info; kubectl config get-contexts; choose one with --context"
         return _fail("k8s-scheduling", f"the Kubernetes API server was not reached: {reason}", remedy, "", ())
     for one in _REFUSALS:
-        if one.words.search(said):
+        if one.words.search(answer):
             return _fail("k8s-scheduling", f"{one.meaning}: {reason}", one.remedy, "", ())
     return _fail("k8s-scheduling", f"Kubernetes refused the objects of the run: {reason}", "", "", ())
 
@@ -192,19 +192,19 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _why(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
-    said = _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
+    event = _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
     state = " ".join(part for part in (pod.why, pod.message) if part)
     if pod.why in (*IMAGE, *_CONFIG, *_NOT_STARTED):
         return _short(state)
-    return said or _short(state) or (f"starting on {pod.machine}" if pod.machine else "not scheduled yet")
+    return event or _short(state) or (f"starting on {pod.machine}" if pod.machine else "not scheduled yet")
 
 
 def _of_events(events: Sequence[Mapping[str, Any]]) -> str:
     """The newest event of the most telling kind."""
     for reason in _WAITS:
-        found = [e for e in events if e.get("reason") == reason]
-        if found:
-            newest = max(found, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
+        of_kind = [e for e in events if e.get("reason") == reason]
+        if of_kind:
+            newest = max(of_kind, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
             return _short(f"{reason}: {newest.get('message')}")
     return ""
 
@@ -224,11 +224,11 @@ def _short(text: str) -> str:
 
 def troubles(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """What Kubernetes itself did to pods, or could not do for them; the first is the likeliest cause."""
-    found = [finding for pod in pods for finding in _troubles(pod, events)]
+    findings = [finding for pod in pods for finding in _troubles(pod, events)]
     quota = [e for e in events if e.get("reason") == "FailedCreate" and _about(e)[0] != "Pod"]
     if quota and not pods:
         text = _of_events(quota)
-        found.append(
+        findings.append(
             _fail(
                 "k8s-scheduling",
                 f"no pod could be made: {text}",
@@ -237,14 +237,14 @@ def troubles(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]]) -> list[F
                 (text,),
             )
         )
-    return sorted(found, key=lambda f: f.status != "fail")
+    return sorted(findings, key=lambda f: f.status != "fail")
 
 
 def hopeless(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]] = (), late: bool = False) -> Finding | None:
     """A pod that waits for what will not come, or has waited for its image for too long: more time is of no use."""
     for pod in pods:
-        said = _pull_words(pod, events)
-        if pod.why in _FATAL_IMAGE or (pod.why in IMAGE and (late or _NO_SUCH_IMAGE.search(said))):
+        pull_error = _pull_words(pod, events)
+        if pod.why in _FATAL_IMAGE or (pod.why in IMAGE and (late or _NO_SUCH_IMAGE.search(pull_error))):
             return _image(pod, events)
         if pod.why in _CONFIG:
             return _fail(
@@ -320,8 +320,8 @@ def _troubles(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Iterator[Finding
 
 def _pull_words(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
     """Why an image was not pulled: a pod that backs off does not say it, its events do."""
-    said = [str(e.get("message")) for e in events if e.get("reason") == "Failed" and _about(e) == ("Pod", pod.name)]
-    telling = [text for text in said if "pull" in text and not text.startswith("Error: ")]
+    messages = [str(e.get("message")) for e in events if e.get("reason") == "Failed" and _about(e) == ("Pod", pod.name)]
+    telling = [text for text in messages if "pull" in text and not text.startswith("Error: ")]
     return telling[-1] if telling else pod.message
 
 
@@ -337,13 +337,13 @@ def _image(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
 
 def _evicted(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
     """The kubelet needed memory or disk back."""
-    said = pod.message or _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
-    disk = re.search(r"ephemeral-storage|disk|inodes|emptyDir", said, re.I)
+    why = pod.message or _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
+    disk = re.search(r"ephemeral-storage|disk|inodes|emptyDir", why, re.I)
     remedy = "write less into the container and /dev/shm, or mount a volume" if disk else "ask for the memory it needs"
     cause = "disk-full" if disk else "host-out-of-memory"
     return _fail(
         cause,
-        f"{pod.host} was evicted from {pod.machine}: {_short(said)}",
+        f"{pod.host} was evicted from {pod.machine}: {_short(why)}",
         f"{remedy} (resources in a file for --pod)",
         pod.host,
         (),
@@ -351,5 +351,5 @@ def _evicted(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 def _fail(cause: str, message: str, remedy: str, node: str, evidence: tuple[str, ...]) -> Finding:
-    seen = tuple(text for text in evidence if text)
-    return Finding(cause, "fail", message, remedy, Where(node=node or None), seen, CHECK)
+    lines = tuple(text for text in evidence if text)
+    return Finding(cause, "fail", message, remedy, Where(node=node or None), lines, CHECK)

@@ -107,13 +107,13 @@ def _ranks(of_attempt: Sequence[Event], nodes: Sequence[str], launcher: str) -> 
     if plan is None:
         return dict.fromkeys(nodes, ())
     one = launcher == "command" and _last(of_attempt, "gate-proved") is not None
-    found = {}
+    by_node = {}
     first = 0
     for node, count in plan["ranks"].items():
         ranks = tuple(range(first, first + count))
-        found[node] = ranks[:1] if one else ranks
+        by_node[node] = ranks[:1] if one else ranks
         first += count
-    return found
+    return by_node
 
 
 def _exit(event: Event, pids: Mapping[int, int]) -> ExitRecord:

@@ -119,14 +119,14 @@ def placed(raised: Link | Raised, limit: int = LINE) -> str:
     return exception(raised, limit) + (f" ({at})" if at else "")
 
 
-def thread_words(tail: str, known: str = "") -> str:
+def thread_words(tail: str, sentence: str = "") -> str:
     """What a thread of the rank had raised before, by its log, as the rest of a sentence; empty where none had, or
-    where it is what the sentence says already (`known`: the text)."""
+    where it is what the sentence says already (`sentence`: its text)."""
     raised = raised_in_thread(tail)
     if raised is None:
         return ""
     inner = [link for link in raised.links if not carries_worker(link)][-1]
-    if known and inner.text == known:
+    if sentence and inner.text == sentence:
         return ""
     return f"; before that its thread {raised.thread} had raised {placed(inner, 160)}"
 
