@@ -93,3 +93,8 @@ def test_every_row_that_decides_names_a_label() -> None:
 def test_every_rule_that_a_row_names_exists_and_has_a_source() -> None:
     assert {r.rule for r in ROWS if r.rule} <= set(LOG_RULES)
     assert all(SOURCES.values())
+
+
+def test_an_agents_words_that_name_no_cause() -> None:
+    assert cause_of("could not make its output directory /data/out: Read-only file system") == "unknown"
+    assert cause_of("the channel closed") == "unknown"

@@ -12,7 +12,7 @@ ROWS = (
     *table(
         "node/ranks.py: which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
         ("start-path", "could not",
-         r"could not (?:enter the working directory|run) .+: (?:No such file|Not a directory)", 0.95),
+         r"could not .+: (?:No such file|Not a directory)", 0.95),
         scope=Scope.AGENT,
     ),
     *table(
@@ -26,8 +26,9 @@ ROWS = (
         scope=Scope.AGENT,
     ),
     *table(
-        "node/boot.py: the run's directory belongs to another user", ROOT, "permission-denied",
-        ("not-owned", "not owned", r"not owned", 0.9),
+        "node/boot.py, node/ranks.py: EACCES, EPERM, a directory of another user", ROOT, "permission-denied",
+        ("agent-denied", "not owned|Permission denied|not permitted",
+         r"not owned|Permission denied|Operation not permitted", 0.9),
         scope=Scope.AGENT,
     ),
     *table(

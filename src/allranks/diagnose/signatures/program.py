@@ -209,7 +209,7 @@ ROWS = (
          "system|rrno 1]|Operation not permitted|Insufficient Permissions",
          r"PermissionError|\[Errno (?:13|1|30)\]|(?:: |^)Permission denied(?! " r"\()(?!.*please try again)|"
          r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85),
-        scope=RAISED | Scope.AGENT,
+        scope=RAISED,
     ),
     *table(
         "errno 13 EACCES, 1 EPERM, 30 EROFS; huggingface_hub", ROOT, "permission-denied",
