@@ -222,7 +222,11 @@ def _sequence(part: object, make: Callable[[List[Any]], Any]) -> Decoder:
     decoder = _decoder(part)
 
     def read(value: object, path: str) -> object:
-        return make([decoder(item, "%s[%d]" % (path, at)) for at, item in enumerate(_items(value, path))])
+        items = _items(value, path)
+        try:
+            return make([decoder(item, path) for item in items])
+        except DecodeError:  # again, with the places: to name each of a million takes longer than to read them
+            return make([decoder(item, "%s[%d]" % (path, at)) for at, item in enumerate(items)])
 
     return read
 
