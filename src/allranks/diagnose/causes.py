@@ -116,7 +116,7 @@ _TABLE = (
            "unset NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, or name an interface that is there",
            S, Ends.NODE, "master-unreachable port-blocked rendezvous-timeout"),
     _cause("peer-died", "a peer went away and the evidence at hand does not say why",
-           "allranks logs --rank {rank} shows the rank that ended first; dmesg -T shows more on its node",
+           "read the log of the rank that ended first (of a run: allranks logs), and dmesg -T on its node",
            "correct what ended that rank; the error of this one only follows", Charge.NETWORK),
     # -- the gang ------------------------------------------------------------------------------------------
     _cause("rendezvous-timeout", "nodes or ranks never joined, and nothing says why",
@@ -215,7 +215,7 @@ _TABLE = (
            "python …", "check indices and labels against the sizes", P),
     # -- the program ---------------------------------------------------------------------------------------
     _cause("program-exception", "an exception in the program that none of the others explains",
-           "allranks logs --rank {rank} shows the traceback",
+           "read the traceback in that rank's log (of a run: allranks logs --rank {rank})",
            "correct the program at the place shown; run that rank's input alone", P),
     _cause("unused-parameters-ddp", "DDP waits for gradients of parameters that took no part in the loss",
            "TORCH_DISTRIBUTED_DEBUG=DETAIL names the unused ones",
@@ -299,8 +299,8 @@ _TABLE = (
            "allranks report --bundle makes a zip without secrets, with all logs",
            "report it to the maintainers of allranks", Charge.ALLRANKS, Ends.INTERNAL),
     _cause("unknown", "the evidence does not establish a cause",
-           "read the logs of all ranks from their beginning, dmesg -T of their nodes, and the scheduler's last words",
-           "collect them with allranks report --bundle, or run again with --debug", Charge.UNKNOWN,
+           "collect the logs of all ranks from their beginning, dmesg -T of their nodes, and the scheduler's words",
+           "run it again with TORCH_DISTRIBUTED_DEBUG=DETAIL (allranks run --debug)", Charge.UNKNOWN,
            Ends.NODE_OR_PROGRAM),
 )  # fmt: skip
 
