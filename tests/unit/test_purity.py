@@ -6,11 +6,15 @@ environment. All modules are small, typed and documented.
 
 import ast
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from allranks.gang import controller
+from allranks.gang.machine import Gang
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "allranks"
@@ -246,6 +250,7 @@ OF_THE_WALL = {
     "gang/joining.py no_start": "when the meeting began, as it is stored",
     "gang/session.py _remember": "since the controller before us began",
     "node/sweep.py _is_being_made": "the age of a file",
+    "runs/logs.py _index": "how often the time of output is noted, as it is stored",
     "runs/result.py untold_result": "since another process began",
 }
 
@@ -254,13 +259,43 @@ def _is_wall(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == "time.time"
 
 
+def _names_of_the_wall(function: ast.AST) -> set[str]:
+    """Names that are given time.time(), alone or beside others: `now, t = time.monotonic(), time.time()`."""
+    found = set()
+    for node in ast.walk(function):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            found |= {to.id for to, value in pairs if isinstance(to, ast.Name) and _is_wall(value)}
+    return found
+
+
+def test_the_gang_is_given_the_clock_that_is_never_set() -> None:
+    """`now` of its methods, by which all its limits go; `t` is what is stored."""
+    calls = 0
+    for function in functions(tree_of(Path(controller.__file__))):
+        of_the_wall = _names_of_the_wall(function)
+        for node in ast.walk(function):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if name != "Gang" and not name.startswith("self.gang."):
+                continue
+            method = Gang if name == "Gang" else getattr(Gang, name.rpartition(".")[2])
+            names = [word for word in inspect.signature(method).parameters if word != "self"]
+            given = dict(zip(names, (ast.unparse(value) for value in node.args), strict=False))
+            for word, text in given.items():
+                is_wall = text == "time.time()" or text in of_the_wall
+                assert is_wall == (word == "t"), f"{function.name}: {name}({word}={text})"
+            calls += "now" in given
+    assert calls >= 3
+
+
 def test_no_limit_goes_by_the_clock_of_the_wall() -> None:
     """It may be set by hours: limits and durations go by time.monotonic(), what is shown or stored by time.time()."""
     found = set()
     for path in all_files():
         for function in functions(tree_of(path)):
-            assigned = [a for a in ast.walk(function) if isinstance(a, ast.Assign) and _is_wall(a.value)]
-            names = {target.id for a in assigned for target in a.targets if isinstance(target, ast.Name)}
+            names = _names_of_the_wall(function)
             for node in ast.walk(function):
                 if isinstance(node, ast.Compare | ast.BinOp):
                     right = node.comparators if isinstance(node, ast.Compare) else [node.right]
