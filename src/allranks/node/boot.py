@@ -7,6 +7,7 @@ connects to one that is there, `sweep` lists or ends what earlier runs left, `di
 
 import json
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -38,6 +39,11 @@ from .sweep import sweep
 from .watcher import END_SECONDS, Keeper, Watcher
 
 BUFFER = 1 << 20
+FILES = 24  # 13 that stay open with one rank, and what a look at the node takes; with 16 parts of it failed
+
+
+class TooFewFiles(Exception):
+    """The limit of open files is too small for an agent; the text says it."""
 
 
 def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
@@ -58,9 +64,18 @@ def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
             _start(header, files)
     except nodedir.NoNodeDir as error:
         _say({"type": "fault", "id": "node-dir", "message": str(error)})
+    except TooFewFiles as error:
+        _say({"type": "fault", "id": "few-files", "message": str(error)})
     except Exception as error:
         text = "%s: %s" % (type(error).__name__, error)
         _say({"type": "fault", "id": "boot", "message": text, "traceback": traceback.format_exc()[-2000:]})
+
+
+def _require_files() -> None:
+    """Raise TooFewFiles before anything is begun: later each part of the agent fails in a way of its own."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit < FILES:
+        raise TooFewFiles("Too many open files: the limit (ulimit -Hn) is %d, and an agent needs %d" % (limit, FILES))
 
 
 def _ignore_user_signals() -> None:
@@ -100,6 +115,7 @@ def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
 
 def _end_marked(marks: List[str]) -> None:
     """A second guard of a run on this node: ranks of the first, which is lost or dead, must not live beside it."""
+    _require_files()
     for mark in marks:
         end_all(lambda mark=mark: marked(mark, snapshot()), reap_children, END_SECONDS)  # type: ignore[misc]
 

@@ -20,6 +20,7 @@ WHO = "on {node}: journalctl -k | grep -i 'killed process'; ask who did it (pkil
 STOPPED = "on {node}: find who stopped it (kill -STOP, a debugger, a frozen cgroup or container), then run again"
 LINK = "ping -c 100 {node}; look for a suspended machine, a Ctrl-Z or a firewall that drops idle connections"
 NODE_DIR = "choose another with --node-dir; df -h and ls -ld on {node}"
+FILES = "raise 'nofile' in /etc/security/limits.conf to 65536 on {node}, and log in again"
 REPORT = "the node's log says more: allranks logs --node {node}"
 
 
@@ -70,6 +71,9 @@ def _read(incident: Incident, fault: Fault, nodes: str) -> _Reading:
     cause = cause_of(fault.message)
     if fault.id == "node-dir":
         return _Reading(cause, 0.9, f"{nodes}: no usable directory for the run: {one_line(fault.message)}", NODE_DIR)
+    if fault.id == "few-files":
+        message = f"{nodes}: the agent could not start: {one_line(fault.message)}"
+        return _Reading("too-many-open-files", 0.95, message, FILES)
     what = {"protocol": "the two ends of the channel do not understand each other", "boot": "the guard could not start"}
     head = what.get(fault.id, fault.id)
     return _Reading(cause, 0.7, f"{nodes}: {head}: {_last(fault.message)}", REPORT)
