@@ -1,8 +1,11 @@
 """The judgement across nodes: who is odd against the majority, and how it is said."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from allranks.preflight.compare import differences, split, target
+from allranks.preflight.check import read_check
+from allranks.preflight.compare import Differs, best_of_machines, differences, median, some, split, target
 
 
 def nodes(*values: object) -> dict[str, object]:
@@ -71,3 +74,37 @@ def test_verb_and_form_of_the_value() -> None:
 def test_target_is_what_the_user_gave() -> None:
     assert target({"target": "--slurm"}) == "--slurm"
     assert target({}) == "--hosts HOSTS"
+
+
+def test_a_check_may_be_nothing_but_declared_comparisons() -> None:
+    compares = (
+        Differs("version", "driver", "install {norm} on {node}; look: {look}", ("modinfo", "x"), "the newest"),
+        Differs("mode", "mode", "set it alike"),
+    )
+    check = read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick", COMPARES=compares))
+    versions = {"h0": "1", "h1": "2", "h2": "2"}
+    facts = {n: {"driver": {"version": version, "mode": "a"}} for n, version in versions.items()}
+    findings = check.judge({}, {**facts, "h3": {"driver": None}})
+    assert [(f.id, f.status, f.message, f.where.node) for f in findings] == [
+        ("driver", "warn", "h0 has driver 1; the other 2 have 2", "h0")
+    ]
+    assert findings[0].remedy == "install 2 on h0; look: ssh h0 'modinfo x'"
+    without_majority = check.judge({}, {n: facts[n] for n in ("h0", "h1")})
+    assert without_majority[0].remedy.startswith("install the newest on h0")
+
+
+def test_a_module_with_neither_judge_nor_comparisons_is_refused() -> None:
+    with pytest.raises(ValueError, match="judge"):
+        read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick", COMPARES=()))
+
+
+def test_a_sentence_about_a_part_of_the_nodes() -> None:
+    odd = differences("speed of eth0", nodes(10, 100, 100), str, "runs at", "run at", subject="eth0")
+    assert [d.message for d in odd] == ["eth0 on h0 runs at 10; the other 2 run at 100"]
+
+
+def test_the_best_node_of_a_machine_counts() -> None:
+    facts = {n: {"identity": {"boot_id": boot}} for n, boot in {"h0": "a", "h1": "a", "h2": "b"}.items()}
+    assert best_of_machines(facts, {"h0": 1.0, "h1": 3.0, "h2": 2.0}) == {"h1": 3.0, "h2": 2.0}
+    assert [median([]), median([3, 1, 2]), median([1, 2])] == [0.0, 2, 1.5]
+    assert [some(["a", "b"], 2), some(["a", "b", "c"], 2)] == ["a, b", "a, b and 1 more"]

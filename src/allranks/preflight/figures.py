@@ -11,9 +11,9 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from allranks.findings import Finding
-from allranks.text import count_of, join_names, plural
+from allranks.text import count_of
 
-from .compare import Nodes, gpu_count, others, place
+from .compare import Nodes, gpu_count, lack, place
 from .host import CouldNotLook, Host, Record, Request
 
 LIMIT = 256 << 10
@@ -53,10 +53,15 @@ def flat_json(value_tree: Any, before: str = "") -> Dict[str, str]:
         if isinstance(value, dict):
             table.update(flat_json(value, f"{before}{key}."))
         elif not isinstance(value, list):
-            table[f"{before}{key}"] = (
-                "" if value is None else str(value).lower() if value in (True, False) else str(value)
-            )
+            table[f"{before}{key}"] = _scalar(value)
     return table
+
+
+def _scalar(value: object) -> str:
+    """As YAML writes it."""
+    if value is None:
+        return ""
+    return str(value).lower() if value in (True, False) else str(value)
 
 
 def flat_yaml(text: str) -> Dict[str, str]:
@@ -91,7 +96,7 @@ def absent(tables: Nodes, path: str) -> List[Finding]:
     if not nodes:
         return []
     fine = [node for node, table in tables.items() if table and MISSING not in table]
-    message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no {path}{others(fine, 'have it', 'has it')}"
+    message = lack(nodes, fine, path)
     remedy = f"put it there ({tables[nodes[0]][MISSING]}), or run with --sync, which ships what is here"
     return [Finding("missing-file", "fail", message, remedy, place(nodes))]
 

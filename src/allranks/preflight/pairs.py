@@ -78,7 +78,9 @@ def blame(pairs: Tried, is_bad: Callable[[Pair, Record], bool]) -> List[Blame]:
         sides = [[p for p in pairs if p[side] == node] for side in (0, 1)]
         all_bad = [len(side_pairs) > 1 and all(p in bad for p in side_pairs) for side_pairs in sides]
         if any(all_bad):
-            kind = "node" if all(all_bad) else ("out of" if all_bad[0] else "into")
+            kind = "out of" if all_bad[0] else "into"
+            if all(all_bad):
+                kind = "node"
             side_pairs = [p for side in (0, 1) if all_bad[side] for p in sides[side]]
             others = dict.fromkeys(p[1] if p[0] == node else p[0] for p in side_pairs)
             blames.append(Blame(kind, node, tuple(others), tuple(side_pairs)))

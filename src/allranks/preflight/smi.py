@@ -234,7 +234,9 @@ def which_gpus(gpus: Sequence[Record]) -> str:
     if len(gpus) == 1:
         pci = str(gpus[0].get("pci") or "")
         index = gpus[0].get("gpu")
-        return (f"GPU {index} ({pci})" if pci else f"GPU {index}") if index is not None else f"the GPU at {pci}"
+        if index is None:
+            return f"the GPU at {pci}"
+        return f"GPU {index} ({pci})" if pci else f"GPU {index}"
     shown = [str(g["pci"]) if g.get("gpu") is None else str(g["gpu"]) for g in gpus]
     return f"GPUs {join_names(shown)}"
 

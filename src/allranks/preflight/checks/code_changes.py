@@ -13,7 +13,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, parts, place, split, target
+from ..compare import Nodes, by_value, part, parts, place, some, split, target
 from ..host import CouldNotLook, Host, Record, Request
 
 ID = "code_changes"
@@ -155,7 +155,7 @@ def _finding(
     files: List[str],
     values: Mapping[str, Tuple[Tuple[str, str], ...]],
 ) -> Finding:
-    shown = ", ".join(files[:SHOWN]) + (f" and {len(files) - SHOWN} more" if len(files) > SHOWN else "")
+    shown = some(files, SHOWN)
     evidence = []
     for value, nodes_alike in list(by_value(values).items())[:8]:
         changed = [name for name, _ in value if name in files]

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, parts, place, remote, split
+from ..compare import Nodes, by_value, part, parts, place, remote, some, split
 from ..host import Host, Record, Request, ask
 
 ID = "code_tree"
@@ -149,7 +149,7 @@ def _finding(trees: Nodes, nodes: List[str], fine: List[str]) -> Finding:
     """`nodes` against a node of the majority, or against each other."""
     compared = [nodes[0], fine[0]] if fine else nodes
     files = _odd([trees[n] for n in compared])
-    shown = ", ".join(files[:SHOWN]) + (f" and {len(files) - SHOWN} more" if len(files) > SHOWN else "")
+    shown = some(files, SHOWN)
     top = str(trees[nodes[0]].get("top"))
     message = (
         f"{top} differs between {join_names(nodes)}" if not fine else f"{top} on {join_names(nodes)} differs from "

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Set
 from allranks.findings import Finding
 from allranks.text import count_of, join_names
 
-from ..compare import Difference, Nodes, differences, parts, place, remote, size, split
+from ..compare import Difference, Nodes, differences, parts, place, remote, size, some, split
 from ..host import Host, Record, Request, ask
 
 ID = "data_listing"
@@ -175,8 +175,7 @@ def _some(listings: Nodes, two: List[str]) -> str:
         ("of another size", sorted(n for n in set(first) & set(second) if first[n] != second[n])),
     ):
         if names:
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            words.append(f"{what} {', '.join(names[:SHOWN])}{more}")
+            words.append(f"{what} {some(names, SHOWN)}")
     return f": {'; '.join(words)}" if words else ""
 
 

@@ -86,12 +86,14 @@ def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
         fixes += [f"{_STEPS}: {train // (micro * world)}"] if train % (micro * world) == 0 else []
         message = f"{_TRAIN} {train} is not {micro} ({_MICRO}) × {steps} ({_STEPS}) × {shown} = {product}"
         return message, "set " + ", or ".join(fixes)
-    unit, what = (micro or steps or 1) * world, _MICRO if micro else _STEPS if steps else ""
+    unit = (micro or steps or 1) * world
     if train % unit == 0:
         return None
-    factor = f"{micro or steps} ({what}) × " if what else ""
-    below, above = train // unit * unit, (train // unit + 1) * unit
-    fits = f"{below} or {above}" if below else str(above)
+    factor = ""
+    if micro or steps:
+        factor = f"{micro or steps} ({_MICRO if micro else _STEPS}) × "
+    below = train // unit * unit
+    fits = f"{below} or {below + unit}" if below else str(unit)
     return f"{_TRAIN} {train} is no multiple of {factor}{shown} = {unit}", f'set {_TRAIN}: {fits}, or "auto"'
 
 

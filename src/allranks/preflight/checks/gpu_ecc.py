@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, differences, part, parts, place, remote
+from ..compare import Difference, Nodes, differences, part, parts, place, remote, warn
 from ..host import Host, Record, Request
 
 ID = "gpu_ecc"
@@ -59,11 +59,14 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
         amd = one.get("vendor") == "amd"
         for gpu in one.get("bad") or []:
             findings.append(_finding(node, gpu, amd))
-    for d in differences("ECC", {n: str(v["mode"]) for n, v in collected.items() if v.get("mode")}):
-        switch = remote(d.nodes[0], "sudo", "nvidia-smi", "-e", "0" if d.norm == "Disabled" else "1")
-        remedy = f"switch it the same way on every node, then reset the GPUs: {switch}"
-        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+    odd = differences("ECC", {n: str(v["mode"]) for n, v in collected.items() if v.get("mode")})
+    findings += warn(ID, odd, _switch)
     return findings
+
+
+def _switch(odd: Difference) -> str:
+    line = remote(odd.nodes[0], "sudo", "nvidia-smi", "-e", "0" if odd.norm == "Disabled" else "1")
+    return f"switch it the same way on every node, then reset the GPUs: {line}"
 
 
 def _finding(node: str, gpu: Record, amd: bool) -> Finding:

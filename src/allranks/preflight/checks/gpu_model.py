@@ -11,7 +11,7 @@ from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, differences, part, parts, place, remote
+from ..compare import Nodes, by_value, differences, part, parts, place, remote, warn
 from ..host import Host, Record, Request
 
 ID = "gpu_model"
@@ -65,9 +65,9 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
         n: [_model_text(name, one[1], usual) for name, one in sorted(v["models"].items())] for n, v in collected.items()
     }
     findings = []
-    for d in differences("GPUs", {n: " and ".join(v) for n, v in kinds.items()}):
-        remedy = f"use equal GPUs, or expect the slowest to set the pace; look: {_look(collected, d.nodes[0])}"
-        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
+    advice = "use equal GPUs, or expect the slowest to set the pace"
+    odd = differences("GPUs", {n: " and ".join(v) for n, v in kinds.items()})
+    findings += warn(ID, odd, lambda d: f"{advice}; look: {_look(collected, d.nodes[0])}")
     mixed = {n: ", ".join(v) for n, v in kinds.items() if len(v) > 1}
     for shown, nodes in by_value(mixed).items() if not findings else []:
         message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} GPUs of several models: {shown}"

@@ -88,7 +88,8 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
         for why, gpus in smi.group_by(one.get("slow") or [], "why").items():
             heat = [float(g["heat"]) for g in gpus if isinstance(g.get("heat"), (int, float))]
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'is', 'are')} slowed down: {why}"
-            message += f", at {'up to ' if len(heat) > 1 else ''}{max(heat):.0f} °C" if heat else ""
+            if heat:
+                message += f", at {plural(len(heat), '', 'up to ')}{max(heat):.0f} °C"
             amd = one.get("vendor") == "amd"
             look = ["amd-smi", "metric", "-t", "-p"] if amd else ["nvidia-smi", "-q", "-d", DETAILS]
             remedy = f"see its cooling and power supply: {remote(node, *look)}; or leave {node} out"

@@ -11,10 +11,11 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding, Status
+from allranks.text import plural
 
 from .. import smi
 from ..compare import Nodes, place, remote
-from ..host import CouldNotLook, Host, Record, Request, kernel_text
+from ..host import CouldNotLook, Host, Record, Request, ago, kernel_lines, kernel_text, uptime
 
 ID = "gpu_xid"
 GROUP = "gpu"
@@ -62,7 +63,6 @@ KINDS = {
 }
 NVLINK5 = range(144, 151)  # they say "Fatal" or "Nonfatal" themselves
 SWITCH = Kind("fatal NVSwitch error", NVLINK, "reboot")
-STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:,|$)")
 SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal")
 PROBED = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)")
@@ -76,7 +76,7 @@ def collect(host: Host) -> Optional[List[Record]]:
     """
     if not smi.has_nvidia(host):
         return None
-    events = read_log(kernel_text(host), _uptime(host))
+    events = read_log(kernel_text(host), uptime(host))
     if not events:
         return []
     try:
@@ -91,30 +91,22 @@ def collect(host: Host) -> Optional[List[Record]]:
     ]
 
 
-def _uptime(host: Host) -> Optional[float]:
-    words = (host.text("/proc/uptime", 64) or "").split()
-    return float(words[0]) if words else None
-
-
 def read_log(text: str, up: Optional[float]) -> List[Record]:
     """One entry a code and GPU, with the newest line."""
     events: Dict[Tuple[int, str], Dict[str, Any]] = {}
     probed = ""
-    for line in text.splitlines():
-        if "NVRM" not in line and "SXid" not in line:
+    for age, words in kernel_lines(text, up):
+        if "NVRM" not in words and "SXid" not in words:
             continue
-        match = STAMP.match(line)
-        stamp, words = (float(match.group(1)), match.group(2)) if match else (None, line)
         named = PROBED.search(words)
         probed = named.group(1) if named else probed
         code, pci = _read(words, probed)
         if code is None:
             continue
-        ago = max(0.0, up - stamp) if up is not None and stamp is not None else None
         if (code, pci) in events and not (XID.search(words) or SXID.search(words)):
             continue  # the same event, told once more in words
         one = events.setdefault((code, pci), {"code": code, "pci": pci, "count": 0})
-        one.update(count=one["count"] + 1, line=words.strip()[:200], ago=None if ago is None else round(ago))
+        one.update(count=one["count"] + 1, line=words.strip()[:200], ago=age)
     others = {pci for code, pci in events if code != RECOVERY}  # it only sums up another Xid
     asks = {pci for (code, pci), one in events.items() if code == RECOVERY and "to 0x0 (None)" not in one["line"]}
     return [one for (code, pci), one in events.items() if code != RECOVERY or pci in asks - others]
@@ -154,10 +146,14 @@ def _finding(node: str, code: int, gpus: List[Record]) -> Finding:
         message = f"the driver of {node} logged Xid {code} ({kind.what}) for {smi.which_gpus(gpus)}"
     else:
         message = f"the driver of {node} logged a {kind.what} (SXid) of {' and '.join(str(g['pci']) for g in gpus[:4])}"
-    agos = [gpu["ago"] for gpu in gpus if gpu.get("ago") is not None]
+    ages = [gpu["ago"] for gpu in gpus if gpu.get("ago") is not None]
     count = sum(int(gpu.get("count") or 1) for gpu in gpus)
-    message += f", {count} times" if count > 1 else ""
-    message += f", {'last ' if count > 1 else ''}{_ago(min(agos))}" if agos else " since boot"
+    if count > 1:
+        message += f", {count} times"
+    if ages:
+        message += f", {plural(count, '', 'last ')}{ago(min(ages))}"
+    else:
+        message += " since boot"
     evidence = tuple(str(gpu["line"]) for gpu in gpus[:4])
     return Finding(
         kind.label, status, message, _remedy(node, kind.action, gpus), place([node], gpu=gpus[0].get("gpu")), evidence
@@ -175,10 +171,3 @@ def _remedy(node: str, action: str, gpus: List[Record]) -> str:
     indices = [str(gpu["gpu"]) for gpu in gpus if gpu.get("gpu") is not None]
     reset = remote(node, "sudo", "nvidia-smi", "-r", *(["-i", ",".join(indices)] if indices else []))
     return f"if the GPU has not been reset since: {reset}, or reboot {node}; log: {log}"
-
-
-def _ago(seconds: float) -> str:
-    for length, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"

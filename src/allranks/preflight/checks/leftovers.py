@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, part, place, remote, target
+from ..compare import Nodes, part, place, remote, some, target
 from ..host import Host, Record, Request
 
 ID = "leftovers"
@@ -190,8 +190,7 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
 
 
 def _some(processes: List[Any]) -> str:
-    shown = [f"{program} (pid {pid})" for pid, program in processes[:3]]
-    return ", ".join(shown + ([f"and {len(processes) - 3} more"] if len(processes) > 3 else []))
+    return some([f"{program} (pid {pid})" for pid, program in processes], 3)
 
 
 def _evidence(by_node: Mapping[str, List[Any]]) -> Tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, differences, others, parts, place, remote, split
+from ..compare import Nodes, by_value, differences, lack, others, parts, place, remote, split
 from ..host import Host, Record, Request
 
 ID = "mounts"
@@ -163,8 +163,7 @@ def _sentences(point: str, values: Record) -> List[Tuple[List[str], str]]:
     sentences = []
     for value, nodes in parted.odd.items():
         if value is None:
-            message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no mount {point}"
-            message += others(parted.fine, "have it", "has it")
+            message = lack(nodes, parted.fine, f"mount {point}")
         elif parted.norm is None:
             message = f"{join_names(nodes)} {plural(len(nodes), 'mounts', 'mount')} {value} at {point}"
             message += others(parted.fine, "do not", "does not")

@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Difference, Nodes, differences, part, place, remote
+from ..compare import Difference, Nodes, differences, part, place, remote, some
 from ..host import Host, Request, versions
 
 ID = "packages"
@@ -91,19 +91,13 @@ def _finding(facts_by_node: Nodes, nodes: List[str], alone: bool, odds: Sequence
     remedy = _install(facts_by_node, nodes[0], wanted) if wanted else ""
     message = evidence[0]
     if len(odds) > 1 and alone:
-        message = f"{join_names(nodes)} have different versions of {_some([p for p, _ in odds])}"
+        message = f"{join_names(nodes)} have different versions of {some([p for p, _ in odds], SHOWN)}"
     elif len(odds) > 1:
         shown = [f"{p} {odd.value or 'none'} (most nodes: {odd.norm or 'none'})" for p, odd in odds]
-        message = (
-            f"{join_names(nodes)} {plural(len(nodes), 'differs', 'differ')} in {len(odds)} packages: {_some(shown)}"
-        )
+        differ = plural(len(nodes), "differs", "differ")
+        message = f"{join_names(nodes)} {differ} in {len(odds)} packages: {some(shown, SHOWN)}"
     remedy = remedy or "install the same environment on every node (one lock file or image), or name one with --python"
     return Finding(_LABEL, "warn", message, remedy, place(nodes), evidence[:12])
-
-
-def _some(words: Sequence[str]) -> str:
-    more = [f"and {len(words) - SHOWN} more"] if len(words) > SHOWN else []
-    return ", ".join([*words[:SHOWN], *more])
 
 
 def _install(facts_by_node: Nodes, node: str, wanted: Mapping[str, str]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 from allranks.findings import Finding, Status
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Facts, Nodes, others, part, place, remote
+from ..compare import Facts, Nodes, lack, part, place, remote
 from ..host import Record, Request
 
 ID = "script"
@@ -26,10 +26,9 @@ def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     if absent:
         script = scripts[absent[0]]
         what = str(script.get("path") or script.get("name"))
-        message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no {what}"
         if script.get("kind") == "program" and "/" not in str(script.get("name")):
-            message += " on PATH"
-        message += others(fine, "have it", "has it")
+            what += " on PATH"
+        message = lack(absent, fine, what)
         remedy = _remedy(script, absent, fine)
         findings.append(Finding("remote-path-missing", status, message, remedy, place(absent)))
     closed = [n for n in fine if scripts[n].get("readable") is False]

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Difference, Nodes, differences, part, place, remote
+from ..compare import Difference, Nodes, differences, part, place, remote, some
 from ..host import Host, Record, Request
 
 ID = "settings"
@@ -76,8 +76,7 @@ def _value(settings: Record, name: str) -> Optional[str]:
 def _finding(settings_of: Nodes, nodes: List[str], odds: List[Tuple[str, Difference]]) -> Finding:
     message = odds[0][1].message
     if len(odds) > 1:
-        more = [f"and {len(odds) - SHOWN} more"] if len(odds) > SHOWN else []
-        shown = ", ".join([name for name, _ in odds[:SHOWN]] + more)
+        shown = some([name for name, _ in odds], SHOWN)
         message = f"{join_names(nodes)} {plural(len(nodes), 'differs', 'differ')} in {len(odds)} settings: {shown}"
     name = odds[0][0]
     evidence = [d.message for _, d in odds[:8]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Nodes, others, parts, place, remote
+from ..compare import Nodes, lack, parts, place, remote
 from ..host import Request
 
 ID = "workdir"
@@ -24,8 +24,7 @@ def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
     findings = []
     if absent:
         path = str(workdirs[absent[0]].get("path"))
-        message = f"{join_names(absent)} {plural(len(absent), 'has', 'have')} no directory {path}"
-        message += others(fine, "have it", "has it")
+        message = lack(absent, fine, f"directory {path}")
         findings.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine), place(absent)))
     if closed:
         path = str(workdirs[closed[0]].get("path"))
