@@ -17,7 +17,7 @@ from ..logs.ends import ends
 from ..logs.evidence import Evidence, Sighting, quoted, short
 from ..signatures.mismatch import OP, SHAPE, compare_calls
 from ..words import numbers
-from .log_lines import read_candidate
+from .log_lines import Reading, read_candidate
 
 NEAR = 12  # lines that belong to the message of a mismatch
 ENOUGH = 2  # ranks that wait alike before an absent one is suspected
@@ -68,16 +68,6 @@ class Wait:
     sighting: Sighting
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What the waits of several ranks say; `late` are those that the others waited for."""
-
-    cause: str
-    confidence: float
-    message: str
-    late: frozenset[int] = frozenset()
-
-
 def waits(evidence: Evidence) -> dict[int, Wait]:
     """Give the first time-out of each rank."""
     by_rank: dict[int, Wait] = {}
@@ -115,7 +105,7 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
                 candidate,
                 cause=reading.cause,
                 confidence=reading.confidence,
-                message=reading.message,
+                message=reading.words,
                 where=where,
                 culprits=late,
             )
@@ -151,7 +141,7 @@ def _compared(waiting: Sequence[Wait]) -> Reading | None:
         return None
     behind = frozenset(w.rank for w in waiting if w.seq == places[0])
     message = f"ranks {numbers(behind)} were behind, at collective {places[0]} of {places[-1]}: they called fewer"
-    return Reading("collective-mismatch", 0.6, message, behind)
+    return Reading("collective-mismatch", 0.6, message, late=behind)
 
 
 def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
@@ -165,7 +155,7 @@ def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
     wait = next(iter(waiting.values()))
     who = f"{plural(len(late), 'rank')} {numbers(late)}"
     message = f"{who} did not come to the {wait.op} (number {wait.seq}) in which the others waited"
-    return Reading("straggler", 0.62, message, late)
+    return Reading("straggler", 0.62, message, late=late)
 
 
 def uneven_end(evidence: Evidence) -> list[Candidate]:

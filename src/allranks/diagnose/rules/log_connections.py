@@ -8,24 +8,14 @@ or the wrong interface. A longer timeout is the answer to none of these.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..candidate import Candidate, Strength
 from ..logs.evidence import Evidence, Sighting, first
-from .log_lines import ALSO, read_candidate
+from .log_lines import ALSO, Reading, read_candidate
 
 _LOOPBACK = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 _BRIDGE = re.compile(r"^(?:172\.17\.|192\.168\.122\.|169\.254\.|fe80:|10\.0\.3\.1$)")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one line says; `also` is a second cause that it can have."""
-
-    cause: str
-    confidence: float
-    words: str
-    also: str = ""
 
 
 def not_connected(evidence: Evidence) -> list[Candidate]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from allranks.findings import Where
 
@@ -22,6 +22,17 @@ from ..signatures import Role
 
 STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
 ALSO = 0.6  # of its confidence, for the second cause that a text can have
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What lines say; `also` is a second cause that they can have, `late` are ranks that others waited for."""
+
+    cause: str
+    confidence: float
+    words: str
+    also: str = ""
+    late: frozenset[int] = frozenset()
 
 
 def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candidate:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from allranks.preflight.checks.gpu_xid import KINDS
 
 from ..candidate import Candidate, Strength
 from ..logs.evidence import Evidence, Sighting, quoted, short
-from .log_lines import read_candidate
+from .log_lines import Reading, read_candidate
 
 PROGRAM = {
     13: "graphics engine exception: a kernel's bad access",
@@ -26,14 +25,6 @@ CODES = {
     61: "internal micro-controller breakpoint",
 }
 FALLBACK = 0.55
-
-
-class Reading(NamedTuple):
-    """What one line says."""
-
-    cause: str
-    words: str
-    confidence: float
 
 
 def xids(evidence: Evidence) -> list[Candidate]:
@@ -66,15 +57,15 @@ def read_xid(sighting: Sighting) -> Reading:
     code = int(sighting.groups["code"])
     if sighting.row.id == "sxid":
         fatal = sighting.groups.get("severity") == "Fatal"
-        return Reading("nvlink-error", f"NVSwitch SXid {code}", 0.85 if fatal else 0.6)
+        return Reading("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
     if code in KINDS:
-        return Reading(KINDS[code].label, f"Xid {code}, {KINDS[code].what}", 0.95)
+        return Reading(KINDS[code].label, 0.95, f"Xid {code}, {KINDS[code].what}")
     if code in PROGRAM:
-        return Reading("cuda-kernel-fault", f"Xid {code}, {PROGRAM[code]}", 0.6 if code in CONSEQUENCE else 0.85)
+        return Reading("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
     if code in CONSEQUENCE:
-        return Reading("unknown", f"Xid {code}, a channel was cleaned up after something else", 0.3)
+        return Reading("unknown", 0.3, f"Xid {code}, a channel was cleaned up after something else")
     what = f", {CODES[code]}" if code in CODES else ""
-    return Reading("gpu-hardware-error", f"Xid {code}{what}", FALLBACK)
+    return Reading("gpu-hardware-error", FALLBACK, f"Xid {code}{what}")
 
 
 RULES = {"kernel-xid": ("NVIDIA: Xid catalogue; the table of preflight/checks/gpu_xid.py", xids)}
