@@ -532,7 +532,7 @@ def _rank() -> int:
         return int(distributed.get_rank())
     for launcher in LAUNCHERS:
         text = os.environ.get(launcher.rank, "")
-        if text.isdigit():
+        if text.isdecimal():
             return int(text)
     return 0
 

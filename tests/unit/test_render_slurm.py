@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from allranks.cluster import Cluster, Node
+from allranks.errors import UsageError
 from allranks.plan.plan import make_plan
 from allranks.plan.render import RENDERERS, Request
 from allranks.plan.render.slurm import batch_script
@@ -50,3 +53,20 @@ def test_golden(name: str) -> None:
 
 def test_golden_of_a_submitted_run() -> None:
     golden("submitted.sh", batch_script(request("plain"), "/home/me/work/runs/run-20261121-120000"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x1b]0;x\x07", "\u2028"])
+def test_a_name_of_several_lines_adds_no_line_to_the_script(end: str, tmp_path: Path) -> None:
+    """sbatch reads #SBATCH lines as they stand, and bash runs what follows a line's end."""
+    spec = RunSpec(command=(f"a{end}touch {tmp_path}/x{end}.py",), workdir=f"/w{end}touch {tmp_path}/x", nodes=2)
+    text = batch_script(dataclasses.replace(request("plain"), spec=spec))
+    head = text.split("# Made by allranks")[0].splitlines()
+    assert head[0] == "#!/bin/bash" and all(line.startswith("#SBATCH ") and line.isprintable() for line in head[1:])
+    subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, timeout=60.0)
+    assert not (tmp_path / "x").exists()
+    for more in (
+        dataclasses.replace(spec, partition=f"gpu{end}x"),
+        dataclasses.replace(spec, sbatch=(f"--qos='a{end}b'",)),
+    ):
+        with pytest.raises(UsageError, match="#SBATCH"):
+            batch_script(dataclasses.replace(request("plain"), spec=more))

@@ -23,6 +23,7 @@ from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
 from allranks.preflight.rank_network import Setting, explain
 from allranks.report.table import counts, document, finding_lines, grouped, setting_lines, table_lines
+from allranks.report.terminal import redraw_line
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
@@ -118,8 +119,7 @@ class Progress:
     def told(self, what: str, done: int, of: int) -> None:
         """A step has gone on."""
         if self._terminal:
-            sys.stderr.write(f"\r\x1b[K{what}: {done} of {of}")
-            sys.stderr.flush()
+            redraw_line(sys.stderr, f"{what}: {done} of {of}")
         elif not self._silent and what != self._said:
             sys.stderr.write(f"{what} …\n")
         self._said = what
@@ -127,7 +127,7 @@ class Progress:
     def end(self) -> None:
         """Removes the line."""
         if self._terminal:
-            sys.stderr.write("\r\x1b[K")
+            redraw_line(sys.stderr, "")
 
 
 def close(

@@ -146,7 +146,7 @@ COMMAND = DeclaredGroup(
 
 def _numbers(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or not all(word.isascii() and word.isdigit() for word in words):
+    if not words or not all(word.isascii() and word.isdecimal() for word in words):
         raise UsageError(f"--nodes {text!r}: set numbers such as 1,2,8")
     return tuple(int(word) for word in words)
 

@@ -11,7 +11,7 @@ from typing import Any
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import RunNotFound, UsageError
 from allranks.findings import Verdict
-from allranks.report.fold import clean
+from allranks.report.terminal import redraw_line
 from allranks.report.text import verdict_lines
 from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
@@ -34,7 +34,7 @@ def command(what: tuple[str, ...], html: str | None, runs_dir: str | None, json_
         print(json.dumps(verdict))
         return DONE
     for line in lines(verdict):
-        print(clean(line, colour=False))
+        print(line)
     return DONE
 
 
@@ -110,7 +110,4 @@ def _of_stream() -> Verdict:
 def progress(done: int, total: int) -> None:
     """One line that is written over, for large logs on a terminal."""
     if total >= SAID_FROM and sys.stderr.isatty():
-        sys.stderr.write(
-            f"\rreading {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" + ("\r\x1b[K" if done >= total else "")
-        )
-        sys.stderr.flush()
+        redraw_line(sys.stderr, f"reading {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if done < total else "")

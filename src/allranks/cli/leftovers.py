@@ -10,6 +10,7 @@ import click
 
 from allranks.cluster import Cluster
 from allranks.gang.sweeper import ask
+from allranks.report.terminal import clean
 from allranks.settings import RunSpec
 
 from .target import find_cluster, resolve_options
@@ -66,8 +67,13 @@ def _agreed(chosen: dict[str, list[dict[str, Any]]], foreign: bool) -> bool:
     if not foreign:
         return click.confirm("end these processes and remove these directories?")
     for name, processes in chosen.items():
-        chosen[name] = [p for p in processes if click.confirm(f"{name}: end pid {p['pid']} ({p['command']})?")]
+        chosen[name] = [p for p in processes if _is_wanted(name, p)]
     return any(chosen.values())
+
+
+def _is_wanted(node: str, process: dict[str, Any]) -> bool:
+    """The question goes past standard output where it is a terminal: the line editor writes it."""
+    return click.confirm(clean(f"{node}: end pid {process['pid']} ({process['command']})?", colour=False))
 
 
 def _end(

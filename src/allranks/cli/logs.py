@@ -8,9 +8,11 @@ import time
 from typing import Any
 
 from allranks.errors import UsageError
+from allranks.protocol.jsontext import DecodeError, read_json
 from allranks.report.fold import Folder
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
+from allranks.runs.regular import open_regular
 from allranks.settings.parsers import FLAG, duration, several, text, whole
 from allranks.settings.table import BEHAVIOUR, SettingRow
 
@@ -188,17 +190,20 @@ def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool
     """The last lines of each rank's metrics file."""
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
         digits = path.name.split("_")[1]
-        if not digits.isdigit() or (ranks is not None and int(digits) not in ranks):
+        if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):
             continue
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL))
-            last = file.read().decode("utf-8", "replace").splitlines()[-number:]
+        try:
+            with open_regular(path) as file:
+                file.seek(max(0, path.stat().st_size - TAIL))
+                last = file.read(TAIL).decode("utf-8", "replace").splitlines()[-number:]
+        except OSError:
+            continue
         for line in last:
             print(json.dumps({"rank": int(digits), "metrics": _loads(line)}) if json_ else f"[{int(digits)}] {line}")
 
 
 def _loads(line: str) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return read_json(line)
+    except DecodeError:
         return line

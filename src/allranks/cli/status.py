@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from allranks.errors import AllranksError
-from allranks.report.fold import clean
 from allranks.report.live import label, node_line
+from allranks.report.terminal import redraw_lines
 from allranks.runs.directory import OVER, RunDirectory
 from allranks.settings.parsers import FLAG
 from allranks.settings.table import BEHAVIOUR, SettingRow
@@ -55,8 +55,7 @@ def _draw(text: list[str], before: list[str] | None, watch: bool) -> list[str]:
     if watch and sys.stdout.isatty():
         columns, rows = shutil.get_terminal_size()
         text = [line[: columns - 1] for line in text[: max(1, rows - 1)]]
-    sys.stdout.write((f"\x1b[{len(before)}A\x1b[J" if before else "") + "\n".join(text) + "\n")
-    sys.stdout.flush()
+    redraw_lines(sys.stdout, len(before or ()), text)
     return text
 
 
@@ -137,7 +136,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     verdict = document.get("verdict")
     if verdict:
         found.append(f"verdict: {verdict['message']}")
-    return [clean(part, colour=False) for line in found for part in line.split("\n")]
+    return [part for line in found for part in line.split("\n")]
 
 
 def _quiet(node: dict[str, Any]) -> dict[str, Any]:

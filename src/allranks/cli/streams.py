@@ -1,4 +1,7 @@
-"""Standard output and error that cannot crash a command: a full disk, a reader that left, a stream that was closed.
+"""Standard output and error of a command: the one place through which all goes that it prints.
+
+They cannot crash it: a full disk, a reader that left, a stream that was closed. They write nothing that could move the
+cursor or set a title: names of nodes, lines of logs and words of other machines are in what is printed.
 
 A run goes on without its terminal, and its result is in its directory. A command that only prints ends there.
 """
@@ -11,6 +14,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
+from allranks.report.terminal import clean_lines
+
 from . import exits
 
 
@@ -19,23 +24,31 @@ class OutputLost(BaseException):
 
 
 class Guarded:
-    """A stream whose first error is kept, and all that follows dropped; OutputLost then, where `ends` is set."""
+    """A stream whose first error is kept, and all that follows dropped; OutputLost then, where `ends` is set.
+
+    Text is cleaned; only on a terminal it keeps its colours. `unfiltered` takes our own escapes, and those of rich.
+    """
 
     def __init__(self, stream: TextIO, ends: bool) -> None:
         self._stream = stream
         self.ends = ends
         self.error: OSError | None = None
+        self.unfiltered = self.rich_proxied_file = Unfiltered(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """All of the text is taken, whatever becomes of it."""
+        self.put(clean_lines(text, self._stream.isatty()))
+        return len(text)
+
+    def put(self, text: str) -> None:
+        """Write text as it is."""
         try:
             self._stream.write(text)
         except OSError as error:
             self._lose(error)
-        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """One after the other."""
@@ -57,6 +70,21 @@ class Guarded:
         os.close(null)
         if self.ends:
             raise OutputLost
+
+
+class Unfiltered:
+    """The way past a guarded stream's cleaning; errors are kept as there."""
+
+    def __init__(self, stream: Guarded) -> None:
+        self._guarded = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._guarded, name)
+
+    def write(self, text: str) -> int:
+        """As it is."""
+        self._guarded.put(text)
+        return len(text)
 
 
 def guard_streams() -> None:

@@ -41,7 +41,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
     nodelist = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
     if not job or not nodelist:
         return None
-    if not job.isdigit():
+    if not job.isdecimal():
         raise ConfigError(f"SLURM_JOB_ID: found {show(job)}, which is no job of Slurm's; unset it, or start again")
     try:
         nodes = tuple(check_host(name) for name in expand(nodelist))
@@ -57,13 +57,13 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
     restarts = environ.get("SLURM_RESTART_COUNT", "0")
     batch = environ.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in environ
     made_by_allranks = batch and bool(environ.get(MADE_BY_ALLRANKS))
-    return Allocation(job, nodes, tasks, int(restarts) if restarts.isdigit() else 0, batch, made_by_allranks)
+    return Allocation(job, nodes, tasks, int(restarts) if restarts.isdecimal() else 0, batch, made_by_allranks)
 
 
 def _refuse_heterogeneous(environ: Mapping[str, str]) -> None:
     """Its components are jobs of their own: salloc names no nodes for all of them, sbatch those of the first."""
     size = environ.get("SLURM_HET_SIZE") or environ.get("SLURM_PACK_SIZE") or ""  # before Slurm 20.02
-    if size.isdigit() and int(size) > 1:
+    if size.isdecimal() and int(size) > 1:
         raise UsageError(
             f"job {environ.get('SLURM_JOB_ID', '?')} is heterogeneous: its {size} components have no step in common.\n"
             "hint: ask for all nodes in one component, or reach them by ssh: --hosts"
@@ -84,7 +84,7 @@ def tasks_per_node(text: str) -> tuple[int, ...]:
 def refuse_step(environ: Mapping[str, str]) -> None:
     """UsageError in one of several tasks of a step: each of them would start a run of its own."""
     count = environ.get("SLURM_STEP_NUM_TASKS", "")
-    if count.isdigit() and int(count) > 1:
+    if count.isdecimal() and int(count) > 1:
         raise UsageError(
             f"this is task {environ.get('SLURM_PROCID', '?')} of {count} that srun has started, and each would start a "
             "run of its own; start allranks once, without srun (it starts its own step), or let every task `allranks "

@@ -405,7 +405,7 @@ def grad_enabled() -> bool:
 def variable(name: str) -> int | None:
     """Read a number of the environment."""
     text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def places() -> dict[str, int | None]:
@@ -438,7 +438,7 @@ def install(module: Any = None) -> bool:
     Off, and without a trace, unless both variables are set."""
     path = os.environ.get("ALLRANKS_AUDIT_FILE", "")
     text = os.environ.get("ALLRANKS_AUDIT_BATCHES", "")
-    if not path or not (text == "all" or (text.isdigit() and int(text) > 0)):
+    if not path or not (text == "all" or (text.isdecimal() and int(text) > 0)):
         return False
     try:
         if module is None:

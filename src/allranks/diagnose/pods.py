@@ -61,7 +61,7 @@ def _read(item: Mapping[str, Any], container: str) -> Pod | None:
     status = item.get("status") or {}
     notes = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
     text = str(notes.get(INDEX) or str(spec.get("hostname") or "").rpartition("-")[2])
-    if not text.isdigit():
+    if not text.isdecimal():
         return None
     state = _state(status, container)
     terminated = state.get("terminated") or {}

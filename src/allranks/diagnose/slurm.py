@@ -129,7 +129,7 @@ def read_scontrol(text: str) -> Job | None:
         start=_known(fields.get("StartTime")),
         end=_known(fields.get("EndTime")),
         limit=_known(fields.get("TimeLimit")),
-        restarts=int(restarts) if restarts.isdigit() else 0,
+        restarts=int(restarts) if restarts.isdecimal() else 0,
         preempted=bool(_known(fields.get("PreemptTime"))),
         failed_node=_known(fields.get("FailedNode")),
         requeues=fields.get("Requeue") == "1",
@@ -380,7 +380,7 @@ def _only(nodes: str) -> str:
 
 
 def _user(by: str) -> str:
-    return f"user {by}" if by.isdigit() else by
+    return f"user {by}" if by.isdecimal() else by
 
 
 def _evidence(job: Job, line: str) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def visible(value: str, count: int) -> List[str]:
     found = []  # type: List[str]
     for word in value.split(","):
         word = word.strip()
-        if not re.match(r"(GPU|MIG)-", word) and not (word.isdigit() and int(word) < count):
+        if not re.match(r"(GPU|MIG)-", word) and not (word.isdecimal() and int(word) < count):
             break
         found.append(word)
     return found
@@ -65,7 +65,7 @@ def _amd_devices(root: str) -> List[str]:
         minor = values.get("drm_render_minor")
         if minor is None or os.path.exists(os.path.join(root, "dev/dri/renderD" + minor)):
             found.append(os.path.basename(os.path.dirname(path)))
-    return sorted(found, key=lambda name: int(name) if name.isdigit() else 0)
+    return sorted(found, key=lambda name: int(name) if name.isdecimal() else 0)
 
 
 def _properties(path: str) -> Dict[str, str]:

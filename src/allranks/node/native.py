@@ -45,7 +45,7 @@ class Position(NamedTuple):
 def position(pid: int) -> Position:
     """Of the main thread."""
     words = _read("/proc/%d/task/%d/syscall" % (pid, pid)).split()
-    if len(words) < 3 or not words[0].lstrip("-").isdigit():
+    if len(words) < 3 or not words[0].lstrip("-").isdecimal():
         return Position("", 0, 0)
     number = int(words[0])
     name = CALLS.get(os.uname().machine, {}).get(number, "system call %d" % number)

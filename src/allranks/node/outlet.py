@@ -24,7 +24,7 @@ def spool_name(stream: Stream) -> str:
 def parse_spool_name(name: str) -> Optional[Stream]:
     """The inverse of `spool_name`; None for another file."""
     attempt, _, rank = name.partition("_rank_")
-    if not (attempt[:1] == "a" and attempt[1:].isdigit() and rank.isdigit()):
+    if not (attempt[:1] == "a" and attempt[1:].isdecimal() and rank.isdecimal()):
         return None
     return Stream(RANK_LOG, int(rank), int(attempt[1:]))
 

@@ -130,7 +130,7 @@ def _process_of(inodes: Set[int]) -> Optional[Process]:
     for name in os.listdir("/proc"):
         if time.monotonic() > deadline:
             break
-        if name.isdigit() and _has_open(int(name), wanted):
+        if name.isdecimal() and _has_open(int(name), wanted):
             process = read_process(int(name))
             if process is not None:
                 found.append(process)

@@ -98,7 +98,7 @@ def snapshot() -> Dict[int, Process]:
     """All processes that can be seen now."""
     found = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if name.isdecimal():
             process = read_process(int(name))
             if process is not None:
                 found[process.pid] = process

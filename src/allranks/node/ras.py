@@ -62,7 +62,7 @@ def _address(pid: int) -> Tuple[str, int]:
     except OSError:
         pass
     host, _, port = given.rpartition(":")
-    return (host.strip("[]") or "localhost", int(port)) if port.isdigit() else ("localhost", 28028)
+    return (host.strip("[]") or "localhost", int(port)) if port.isdecimal() else ("localhost", 28028)
 
 
 def _try(address: Tuple[str, int], deadline: float) -> Optional[str]:

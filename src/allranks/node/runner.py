@@ -41,7 +41,7 @@ ASK_SOCKET = os.environ.get("ALLRANKS_ASK_SOCKET", "")
 PG_TIMEOUT = os.environ.get("ALLRANKS_PG_TIMEOUT", "")
 FORCED = os.environ.get("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
 AUDIT = os.environ.get("ALLRANKS_AUDIT_BATCHES", "")
-RANK = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdigit() else None
+RANK = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else None
 TRACEBACK_LIMIT, TEXT_LIMIT, CHAIN_LIMIT = 64 << 10, 16 << 10, 16
 THREADS_NAMED = 5
 REPORT_TRIES, REPORT_PAUSE = 20, 0.05  # seconds; only for what is said once, when the program has ended

@@ -48,7 +48,7 @@ def number(names: Any) -> Optional[int]:
     """The first of the variables that holds a number."""
     for name in names:
         text = os.environ.get(name, "")
-        if text.isdigit():
+        if text.isdecimal():
             return int(text)
     return None
 

@@ -141,7 +141,7 @@ def versions(host: Host, wanted: Tuple[str, ...], seconds: float) -> Dict[str, s
 def number_in(host: Host, path: str) -> Optional[int]:
     """The number that a file of /proc or /sys holds; None where it holds none that is 0 or more."""
     text = host.text(path, 64) or ""
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def uptime(host: Host) -> Optional[float]:

@@ -141,7 +141,7 @@ def parse(text: str, columns: Sequence[str]) -> Answer:
         if gone:
             why = gone.group(3).partition(".")[0].strip()[:100]
             lost.append({"index": gone.group(1) or "", "pci": short(gone.group(2)), "why": why})
-        elif len(values) == len(columns) and values[0].isdigit():
+        elif len(values) == len(columns) and values[0].isdecimal():
             row = {column: values[i] for i, column in enumerate(columns)}
             row["pci"] = short(row.pop("pci.bus_id", ""))
             rows.append(row)
@@ -223,7 +223,7 @@ def integer(value: Any) -> Optional[int]:
     if isinstance(value, Mapping):
         value = value.get("value")
     text = str(value)
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def which_gpus(gpus: Sequence[Record]) -> str:
 
 def gpu_of(row: Mapping[str, str]) -> Record:
     """{"gpu": index, "pci": address} of a row of nvidia-smi."""
-    return {"gpu": int(row["index"]) if row.get("index", "").isdigit() else None, "pci": row.get("pci", "")}
+    return {"gpu": int(row["index"]) if row.get("index", "").isdecimal() else None, "pci": row.get("pci", "")}
 
 
 def group_by(gpus: Sequence[Record], key: str) -> Dict[Any, List[Record]]:

@@ -250,7 +250,7 @@ def _key(kind: object, name: object, path: str) -> object:
     if kind is not int:
         return _text(name, path)
     text = str(name)
-    if len(text) > DIGITS or not (text.isascii() and text.lstrip("-").isdigit()):
+    if len(text) > DIGITS or not (text.isascii() and text.lstrip("-").isdecimal()):
         raise _expected(path, "a number as its name", name)
     return _whole(int(text), path)
 

@@ -15,27 +15,15 @@ from dataclasses import dataclass, field
 
 from allranks.text import plural
 
+from .terminal import clean
+
 WINDOW = 0.5  # seconds a line waits for the same words of other ranks
 CUT = 64 << 10  # bytes of a line that are displayed
 MOST = 2000  # lines displayed a flush; the rest is counted
 MOST_BYTES = 8 << 20  # of lines that wait
 PROGRESS_EVERY = 10.0  # seconds between two states of a progress bar
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_OTHER_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-ln-z@`]|\][^\x07\x1b]*(\x07|\x1b\\)?|[^\[\]])")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;]*m)")
-_RESET = "\x1b[0m"
 
 Who = tuple[str, int]
-
-
-def clean(text: str, colour: bool) -> str:
-    """A line without anything that could move the cursor or set the title; colours stay if wanted, and end with it."""
-    if "\x1b" in text:
-        text = _OTHER_ESCAPES.sub("", text)
-        if not colour:
-            text = _COLOUR.sub("", text)
-    text = _CONTROL.sub("?", text)
-    return text + _RESET if "\x1b" in text and not text.endswith((_RESET, "\x1b[m")) else text
 
 
 # What ranks say alike but for themselves and the moment: a rank's and NCCL's prefix (host:pid:tid [device]), glog's

@@ -10,8 +10,9 @@ from typing import Any, TextIO
 
 from allranks.text import count_of
 
-from .fold import Folder, clean
+from .fold import Folder
 from .screen import Screen
+from .terminal import clean
 from .text import closing_lines, event_line, opening_lines
 
 Document = dict[str, Any]
@@ -37,7 +38,7 @@ class View:
     def opening(self, info: Document) -> None:
         """The first lines."""
         self._nodes = len(info["nodes"])
-        self._print(_safe(opening_lines(info)))
+        self._print(opening_lines(info))
 
     def event(self, event: Document) -> None:
         """An event of events.jsonl."""
@@ -45,7 +46,7 @@ class View:
             self._screen.logs_complete = self._folder.logs_complete = False
         line = event_line(event, self._nodes)
         if line is not None:
-            self._print([*self._folder.lines(time.time()), *_safe(line.split("\n"))])
+            self._print([*self._folder.lines(time.time()), line])
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Bytes of a rank's log."""
@@ -71,7 +72,7 @@ class View:
 
     def closing(self, result: Document, verdict: Document | None) -> None:
         """The last lines; the table goes."""
-        self._finish(_safe(closing_lines(result, verdict)))
+        self._finish(closing_lines(result, verdict))
 
     def pause(self) -> None:
         """Nothing is drawn until `resume`: somebody is being asked something."""
@@ -102,11 +103,6 @@ class View:
 def _is_due(last: float, now: float, every: float) -> bool:
     """Also where the clock was set back."""
     return not 0 <= now - last < every
-
-
-def _safe(lines: list[str]) -> list[str]:
-    """Our own lines carry words of others: exceptions, host names, commands."""
-    return [clean(part, colour=False) for line in lines for part in line.split("\n")]
 
 
 def table_lines(status: Document, now: float, width: int, most: int = NODES_SHOWN) -> list[str]:

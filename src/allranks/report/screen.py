@@ -16,6 +16,7 @@ import threading
 from typing import TextIO
 
 from .fold import not_shown
+from .terminal import clean, unfiltered
 
 WAIT = 0.2  # seconds `show` waits for its lines to be written: in order with what others print, as a rule
 AT_EXIT = 2.0
@@ -27,7 +28,7 @@ class Screen:
     """`show` never blocks for long; `finish` does, until all is written or nobody reads any more."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream = unfiltered(stream)  # lines are cleaned here: the table is drawn over itself
         self._fd = _blocking_descriptor(stream)
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -57,6 +58,8 @@ class Screen:
         """Lines above, the table again below them."""
         if self._gone:
             return
+        lines = self._cleaned(lines)
+        table = [clean(line, colour=False) for line in table]
         if self._thread is None and self._fd is not None:
             self._start_thread()
         if self._fd is None:
@@ -82,6 +85,7 @@ class Screen:
     def finish(self, lines: list[str]) -> None:
         """The last lines: none is left out, however long the reader takes."""
         self.show([], [])
+        lines = self._cleaned(lines)
         if self._fd is not None:
             with self._change:
                 self._lines = [*self._take(), *lines]
@@ -91,6 +95,10 @@ class Screen:
                     self._change.wait(0.2)  # in pieces, so that Ctrl-C is heard
         elif not self._gone:
             self._write_directly(self._compose(lines, []))
+
+    def _cleaned(self, lines: list[str]) -> list[str]:
+        """Lines of ranks, and our own with words of others: exceptions, host names, commands."""
+        return [clean(part, self.is_terminal) for line in lines for part in line.split("\n")]
 
     def forget_table(self) -> None:
         """Something else has written below the table: it is not drawn over."""

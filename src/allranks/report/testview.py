@@ -6,7 +6,6 @@ import re
 import sys
 from typing import Any, TextIO
 
-from .fold import clean
 from .live import View
 from .text import verdict_lines
 
@@ -32,7 +31,7 @@ class TestView(View):
         self._nodes = len(info["nodes"])
         if not self._quiet:
             names = ", ".join(n["name"] for n in info["nodes"][:8]) + (", …" if self._nodes > 8 else "")
-            self._print([clean(text, colour=False) for text in (f"test      {info['run']}", f"nodes     {names}")])
+            self._print([f"test      {info['run']}", f"nodes     {names}"])
 
     def event(self, event: Document) -> None:
         """Of nodes, not of ranks: those are tests, not a program."""
@@ -46,7 +45,7 @@ class TestView(View):
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-LONGEST:]
         texts = [line.decode("utf-8", "replace")[:LONGEST] for line in lines]
-        self._print([clean(text, colour=False) for text in texts if not WARNING.match(text)])
+        self._print([text for text in texts if not WARNING.match(text)])
 
     def closing(self, result: Document, verdict: Document | None) -> None:
         """The verdict, the other findings, and where everything lies."""
@@ -61,4 +60,4 @@ class TestView(View):
         seconds = (result.get("timing") or {}).get("total", 0.0)
         word = "passed" if result["exit"] == 0 else "failed"
         lines.append(f"{word} after {seconds:.1f} s (exit {result['exit']}); report in {result.get('directory')}")
-        self._finish([clean(line, colour=False) for line in lines])
+        self._finish(lines)

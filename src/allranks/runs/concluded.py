@@ -11,6 +11,7 @@ from allranks.exitcodes import DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 
 from .directory import RunDirectory
+from .regular import open_regular
 from .result import untold_result, write_result
 
 OUTPUT = "slurm.log"  # in the run directory: a link to the job's own output
@@ -83,7 +84,7 @@ def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
 def _last_words(run: RunDirectory) -> tuple[str, ...]:
     """The end of the job's own output."""
     try:
-        with (run.path / OUTPUT).open("rb") as file:
+        with open_regular(run.path / OUTPUT) as file:
             file.seek(max(0, (run.path / OUTPUT).stat().st_size - TAIL))
             text = file.read(TAIL).decode("utf-8", "replace")
     except OSError:

@@ -14,6 +14,10 @@ from typing import Any
 from allranks.errors import NodeError, RunNotFound, UsageError
 from allranks.node.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.node.processes import read_process
+from allranks.protocol.jsontext import DecodeError, read_object
+
+from .regular import open_regular
+from .shapes import shaped
 
 DOCUMENT_LIMIT = 64 << 20
 ASK_SLURM_EVERY = 2.0
@@ -77,7 +81,7 @@ class RunDirectory:
             if not runs:
                 raise RunNotFound(f"no run in {runs_dir}/; name a run directory, or set --runs-dir")
             return runs[-1]
-        exact = [r for r in runs if r.name == wanted or (wanted.isdigit() and r.job == wanted)]
+        exact = [r for r in runs if r.name == wanted or (wanted.isdecimal() and r.job == wanted)]
         named = [r for r in runs if STAMP.sub("", r.name) == wanted]
         matches = exact or named or [r for r in runs if r.name.startswith(wanted)]
         nearest = min((r.activity for r in matches), default=ENDED)
@@ -123,11 +127,10 @@ class RunDirectory:
     def read_document(self, name: str) -> dict[str, Any] | None:
         """A document, or None where there is none (or it is no JSON object)."""
         try:
-            with (self.path / name).open("rb") as file:
-                found = json.loads(file.read(DOCUMENT_LIMIT))
-        except (OSError, ValueError, RecursionError):
+            with open_regular(self.path / name) as file:
+                return shaped(name, read_object(file.read(DOCUMENT_LIMIT), DOCUMENT_LIMIT))
+        except (OSError, DecodeError):
             return None
-        return found if isinstance(found, dict) else None
 
     def append_event(self, event: dict[str, Any]) -> None:
         """One line of events.jsonl in one write; a full disk is counted, never raised."""
@@ -148,7 +151,7 @@ class RunDirectory:
     def read_events(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
         """Whole events from a byte offset on, and the offset to go on from."""
         try:
-            with (self.path / "events.jsonl").open("rb") as file:
+            with open_regular(self.path / "events.jsonl") as file:
                 file.seek(offset)
                 data = file.read(DOCUMENT_LIMIT)
         except OSError:
@@ -156,10 +159,8 @@ class RunDirectory:
         whole = data[: data.rfind(b"\n") + 1]
         events = []
         for line in whole.splitlines():
-            with contextlib.suppress(ValueError, RecursionError):
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    events.append(entry)
+            with contextlib.suppress(DecodeError):
+                events.append(read_object(line, DOCUMENT_LIMIT))
         return events, offset + len(whole)
 
     # -- logs --------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ class RunDirectory:
         """The Slurm job that its controller runs in, or will; None for any other run."""
         inside = (self.read_document("run.json") or {}).get("slurm")
         found = inside if isinstance(inside, dict) else self.read_document("job.json")
-        return str(found["job"]) if found is not None and str(found.get("job") or "").isdigit() else None
+        return str(found["job"]) if found is not None and str(found.get("job") or "").isdecimal() else None
 
     @property
     def engine(self) -> dict[str, Any]:

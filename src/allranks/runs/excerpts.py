@@ -13,6 +13,7 @@ from allranks.report.record import Excerpt, Piece
 from .directory import RunDirectory
 from .loose import Part
 from .reading import node_folders
+from .regular import open_regular
 
 CONTEXT = 64 << 10  # bytes before the end of a log that a redactor reads: a private key may have begun there
 BLOCK = 4 << 20
@@ -48,7 +49,7 @@ def logs_of(run: RunDirectory) -> list[Log]:
         if match is None or path.is_symlink() or not path.is_file():
             continue
         top = path.parent.parent.name
-        attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdigit() else 0
+        attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdecimal() else 0
         rank = int(match[1]) if match[1] else None
         file = path.relative_to(run.path).as_posix()
         found.append(Log(path, file, names.get(path.parent.name, path.parent.name), rank, attempt))
@@ -66,7 +67,8 @@ def excerpt(log: Log, parts: Sequence[Part] | None, sizes: Sizes) -> Excerpt | N
 
 
 def _whole(path: Path) -> tuple[list[Piece], int]:
-    lines = _lines(path.read_bytes())
+    with open_regular(path) as file:
+        lines = _lines(file.read())
     return ([Piece(1, tuple(lines))] if lines else []), len(lines)
 
 
@@ -74,7 +76,7 @@ def _pieces(path: Path, size: int, parts: Sequence[Part] | None, sizes: Sizes) -
     """Beginning, telling lines, end. `Part.lines` counts a last line without newline, as `_count` does."""
     total = sum(part.lines for part in parts) if parts is not None else _count(path)
     start = max(0, size - sizes.tail - CONTEXT)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(sizes.head)
         file.seek(start)
         end = file.read(sizes.tail + CONTEXT)
@@ -112,7 +114,7 @@ def _telling(lines: Iterable[tuple[int, bytes]], within: range, most: int) -> li
 
 def _count(path: Path) -> int:
     lines, last = 0, b"\n"
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while data := file.read(BLOCK):
             lines += data.count(b"\n")
             last = data[-1:]

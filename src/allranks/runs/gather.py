@@ -15,6 +15,7 @@ from .directory import RunDirectory
 from .excerpts import Log, Sizes, excerpt, logs_of
 from .judged import judge_run
 from .loose import Part, Progress, evidence, scan
+from .regular import open_regular
 from .tests import read_rows
 
 MOST_LOGS = 96
@@ -77,7 +78,7 @@ def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
     """The beginning of each; of a long one the end, too."""
     for path in evidence_files(run)[:MOST_TEXTS]:
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 data = file.read(TEXT + 1)
         except OSError:
             continue

@@ -16,6 +16,7 @@ from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory
 from .errorfiles import read_error
+from .regular import open_regular
 
 TAIL = 16 << 10  # bytes at either end of a failed rank's log
 
@@ -76,7 +77,7 @@ def read_log(run: RunDirectory, index: int, node: str, end: Ended) -> tuple[str,
 def _read_end(path: Path, first: bool = False) -> str:
     """The last bytes of a file, or the first; empty where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(0 if first else max(0, path.stat().st_size - TAIL))
             return file.read(TAIL).decode("utf-8", "replace")
     except OSError:

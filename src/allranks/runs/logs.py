@@ -159,7 +159,7 @@ def _attempts(top: Path) -> list[tuple[int, Path]]:
     found = []
     for path in top.glob("attempt_*"):
         number = path.name.removeprefix("attempt_")
-        if number.isdigit():
+        if number.isdecimal():
             found.append((int(number), path))
     return found
 
@@ -169,4 +169,4 @@ def _stream_of(name: str, attempt: int) -> Stream | None:
     if stem == "node":
         return Stream(NODE_LOG, 0, 0) if attempt == 0 else None
     kind, digits = (NCCL_LOG, stem[10:]) if stem.startswith("nccl_rank_") else (RANK_LOG, stem.removeprefix("rank_"))
-    return Stream(kind, int(digits), attempt) if digits.isdigit() else None
+    return Stream(kind, int(digits), attempt) if digits.isdecimal() else None

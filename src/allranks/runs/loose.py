@@ -5,9 +5,11 @@ Raises UsageError for what is not there or can't be read.
 
 from __future__ import annotations
 
+import gzip
 import io
 import multiprocessing
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ _BINARY = (
     "sqlite parquet arrow mp4 html"
 )
 NOT_TEXT = frozenset(f".{ending}" for ending in _BINARY.split())
+PACKED = frozenset({".log", ".out", ".err", ".txt"})  # logs, where they are compressed
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
 
 
@@ -61,9 +64,10 @@ def _inside(directory: Path) -> Iterator[Path]:
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = Path(top, name)
-            if name.startswith(".") or path.suffix.lower() in NOT_TEXT or not path.is_file():
+            packed = path.suffix.lower() == ".gz" and path.with_suffix("").suffix.lower() in PACKED
+            if name.startswith(".") or not path.is_file():
                 continue
-            if not _is_text(path):
+            if not packed and (path.suffix.lower() in NOT_TEXT or not _is_text(path)):
                 continue
             count += 1
             if count > MOST_FILES:
@@ -92,7 +96,7 @@ def scan(
         (path, start, min(start + PART, size))
         for path in files
         for size in [_size(path)]
-        for start in range(0, max(size, 1), PART)
+        for start in (range(0, max(size, 1), PART) if path.suffix.lower() != ".gz" else (0,))
     ]
     total = sum(end - start for _, start, end in spans)
     parts = (
@@ -145,16 +149,23 @@ def _size(path: Path) -> int:
 
 
 def read_part(path: Path, start: int, end: int) -> Part:
-    """The lines that begin in a span of a file."""
+    """The lines that begin in a span of a file; all of a compressed one, and of a pipe, which are read once."""
     try:
+        if path.suffix.lower() == ".gz":
+            with gzip.open(path, "rb") as unpacked:
+                return _filter(unpacked, None)
         with path.open("rb", buffering=0) as file:
+            if not path.is_file():
+                return _filter(file, None)
             if start:
                 file.seek(start - 1)
                 start += _skip_line(file)  # one that began before
             file.seek(start)
             return _filter(file, max(0, end - start))
+    except (EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: {error}; hint: gzip -t {path}") from None
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
 def _skip_line(file: io.FileIO) -> int:
@@ -168,7 +179,7 @@ def _skip_line(file: io.FileIO) -> int:
         skipped += len(data)
 
 
-def _filter(file: BinaryIO | io.FileIO, length: int | None) -> Part:
+def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None) -> Part:
     """Reads whole lines until `length` bytes are passed (and the line that crosses it), or to the end."""
     kept, rest, end = Filter(), b"", b""
     done = 0

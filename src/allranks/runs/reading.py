@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .directory import RunDirectory, safe_name
 from .index import Block, blocks, offset_at
+from .regular import open_regular
 
 CHUNK = 256 << 10
 _RANK_LOG = re.compile(r"rank_(\d+)\.log\Z")
@@ -41,7 +42,7 @@ class LogReader:
             if match is None:
                 continue
             top = path.parent.parent.name
-            attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdigit() else 0
+            attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdecimal() else 0
             log = LogFile(self._names.get(path.parent.name, path.parent.name), int(match[1]), attempt, path)
             if (not self._nodes or log.node in self._nodes) and (not self._ranks or log.rank in self._ranks):
                 found.append(log)
@@ -106,7 +107,7 @@ def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
     """Bytes in pieces; nothing where the log has gone meanwhile. No file stays open: there may be a thousand."""
     while start < end:
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 file.seek(start)
                 data = file.read(min(CHUNK, end - start))
         except OSError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .directory import RunDirectory
+from .regular import open_regular
 
 KINDS = ("collective", "bandwidth", "link", "end")
 LIMIT = 64 << 20  # bytes of a file that are read
@@ -25,7 +26,7 @@ def read_rows(run: RunDirectory) -> dict[str, list[Row]]:
 
 def _rows(path: Path) -> list[Row]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             lines = file.read(LIMIT).splitlines()
     except OSError:
         return []

@@ -260,7 +260,7 @@ def _world_size(environ: Mapping[str, str]) -> int | None:
     text = environ.get("WORLD_SIZE", "").strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) > 0):
         raise ConfigError(f"WORLD_SIZE: found {show(text)}, set a whole number above 0 or unset it")
     return int(text)
 

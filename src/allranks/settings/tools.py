@@ -156,7 +156,7 @@ def _starts(command: Sequence[str], pattern: tuple[str, ...]) -> bool:
 
 
 def _is_python(word: str) -> bool:
-    return word.startswith("python") and word[6:].replace(".", "").isdigit()
+    return word.startswith("python") and word[6:].replace(".", "").isdecimal()
 
 
 def _read(name: str, head: tuple[str, ...], words: list[str]) -> Tool:

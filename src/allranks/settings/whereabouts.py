@@ -49,14 +49,14 @@ def whereabouts(environ: Mapping[str, str]) -> dict[str, object]:
     if master:
         found["master_addr"] = master
     gpus = environ.get("SKYPILOT_NUM_GPUS_PER_NODE", "").strip()
-    if gpus.isdigit() and int(gpus) > 0:
+    if gpus.isdecimal() and int(gpus) > 0:
         found["nproc"] = gpus
     return found
 
 
 def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
     text = environ.get(scheduler.local_size, "").split("(")[0].split(",")[0]
-    if text.isdigit() and int(text) > 1:
+    if text.isdecimal() and int(text) > 1:
         raise UsageError(
             f"{scheduler.local_size}={text}: {scheduler.name} started {text} of these on this host; "
             f"allranks starts the ranks itself, so start one a node: {scheduler.once} allranks join …"

@@ -122,7 +122,7 @@ class Step:
         found = nodes_at_fault(text, self.ranks)
         for line in text.splitlines():
             task, marker, tried = line.partition(": " + NO_PYTHON_LINE.decode())
-            if marker and task.strip().isdigit() and int(task) < len(self.ranks):
+            if marker and task.strip().isdecimal() and int(task) < len(self.ranks):
                 found[list(self.ranks)[int(task)]] = f"{NO_PYTHON} (tried {tried})"
         return found
 

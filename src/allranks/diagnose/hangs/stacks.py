@@ -51,7 +51,7 @@ def _faulthandler(text: str) -> Stack:
         if head:
             threads.append((head["current"].startswith("Current"), []))
         elif threads and (frame := _FAULTHANDLER.match(line)):
-            number = int(frame["line"]) if frame["line"].isdigit() else 0
+            number = int(frame["line"]) if frame["line"].isdecimal() else 0
             threads[-1][1].append(Frame(frame["file"], number, frame["function"].strip()))
     stacks = [frames for current, frames in threads if current and frames] or [f for _, f in threads if f]
     return tuple(stacks[-1]) if stacks else ()

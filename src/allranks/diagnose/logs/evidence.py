@@ -90,7 +90,7 @@ class Evidence:
             int(value)
             for s in self.sightings
             for name, value in s.groups.items()
-            if name in ("rank", "rank2") and value.isdigit()
+            if name in ("rank", "rank2") and value.isdecimal()
         }
         return frozenset(named | {line.rank for line in self.lines if line.rank is not None})
 

@@ -90,7 +90,7 @@ def _iso(match: re.Match[str]) -> float | None:
     parts = match.groupdict()
     month = parts.get("month") or "1"
     try:
-        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
+        number = int(month) if month.isdecimal() else _MONTHS.index(month[:3]) + 1
         moment = datetime(
             YEAR,
             number,
@@ -127,7 +127,7 @@ def _node(match: re.Match[str], line: Line) -> Line:
 
 
 def _nccl(match: re.Match[str], line: Line) -> Line:
-    gpu = int(match["gpu"]) if (match["gpu"] or "").isdigit() else None
+    gpu = int(match["gpu"]) if (match["gpu"] or "").isdecimal() else None
     return replace(line, node=match["node"], pid=int(match["pid"]), gpu=gpu)
 
 

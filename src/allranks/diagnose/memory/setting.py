@@ -68,7 +68,7 @@ def read_setting(
     options: dict[str, str] = {}
     for name, value in _pairs(command):
         for figure, names in NAMES.items():
-            if _plain(name) in names and value.isdigit() and int(value) > 0:
+            if _plain(name) in names and value.isdecimal() and int(value) > 0:
                 values[figure], options[figure] = int(value), name
     for figure, names in NAMES.items():
         metric = _from(metrics, names)

@@ -29,7 +29,7 @@ def available_memory(meminfo: str) -> int | None:
 
 def within_group(free: int | None, limit: str, used: str) -> int | None:
     """Bound the free memory by what a control group leaves, from the texts of its limit and its use."""
-    if not (limit.strip().isdigit() and used.strip().isdigit()):
+    if not (limit.strip().isdecimal() and used.strip().isdecimal()):
         return free
     left = max(0, int(limit) - int(used))
     return left if free is None else min(free, left)

@@ -200,7 +200,7 @@ def _remedy(facts: Facts) -> str:
 
 def natural(names: Iterable[str]) -> list[str]:
     """Sort h2 before h10."""
-    return sorted(names, key=lambda name: [(len(part) * part.isdigit(), part) for part in re.split(r"(\d+)", name)])
+    return sorted(names, key=lambda name: [(len(part) * part.isdecimal(), part) for part in re.split(r"(\d+)", name)])
 
 
 def _ssh(node: str, line: str) -> str:

@@ -49,7 +49,7 @@ def double_of(text: str, rank: int) -> TestDouble | None:
     if not text:
         return None
     fields = dict(part.partition("=")[::2] for part in text.split(","))
-    if not (fields.keys() >= {"rank", "test", "what"} and fields["rank"].isdigit()):
+    if not (fields.keys() >= {"rank", "test", "what"} and fields["rank"].isdecimal()):
         raise ValueError(f"{NAME}: expected rank=N,test=NAME,what=…, not {text!r}")
     double = TestDouble(fields["test"], fields["what"])
     return double if int(fields["rank"]) == rank else None

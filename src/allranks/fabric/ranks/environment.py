@@ -38,7 +38,7 @@ def complete(env: Mapping[str, str]) -> dict[str, str]:
     if missing:
         raise ValueError(f"{', '.join(missing)} not set: start every rank with allranks, torchrun, srun or mpirun")
     for name in NEEDED:
-        if name != "MASTER_ADDR" and not complete_env[name].isdigit():
+        if name != "MASTER_ADDR" and not complete_env[name].isdecimal():
             raise ValueError(f"{name}={complete_env[name]!r} is not a number")
     return {name: value for name, value in added.items() if name not in env}
 
@@ -57,7 +57,7 @@ def _slurm(env: Mapping[str, str]) -> dict[str, str]:
     if nodes:
         added["MASTER_ADDR"] = first_host(nodes)
     job = env.get("SLURM_JOB_ID", "")
-    if job.isdigit():
+    if job.isdecimal():
         added["MASTER_PORT"] = str(FIRST_PORT + int(job) % PORTS)
     return added
 

@@ -104,7 +104,7 @@ def nominal_link(backend: str, env: Mapping[str, str], host: str) -> NominalLink
     if not name:
         return NominalLink(f"no interface for {pattern or host} found", 0.0)
     speed = read_file(f"{NET}/{name}/speed").strip()
-    if not speed.isdigit() or int(speed) == 0:
+    if not speed.isdecimal() or int(speed) == 0:
         return NominalLink(f"the rate of {name} is not readable ({NET}/{name}/speed says {speed or 'nothing'})", 0.0)
     return NominalLink(name, int(speed) * MEGABIT)
 

@@ -6,6 +6,7 @@ import math
 import shlex
 
 from allranks.cluster.slurm import MADE_BY_ALLRANKS
+from allranks.errors import UsageError
 from allranks.settings import RunSpec
 from allranks.settings.secrets import is_secret_name
 from allranks.settings.words import as_options
@@ -99,7 +100,8 @@ def run_suffix(job: str) -> str:
 
 def job_name(spec: RunSpec) -> str:
     """--name, else the script's: what its owner looks for in the queue."""
-    return spec.name if spec.name != RunSpec().name else program_name(spec) or spec.name
+    name = spec.name if spec.name != RunSpec().name else program_name(spec) or spec.name
+    return "".join(c if c.isprintable() else "_" for c in name)
 
 
 def _directives(request: Request) -> list[str]:
@@ -112,8 +114,11 @@ def _directives(request: Request) -> list[str]:
         "--open-mode=append",
         f"--signal=B:{WARNING_SIGNAL}@{warning(spec.stop_grace)}",
     ]
-    lines = [f"#SBATCH {shlex.quote(word)}" for word in words]
     asked = check_sbatch(spec.sbatch)
+    for word in (*words, *asked):
+        if not word.isprintable():
+            raise UsageError(f"{word!r}: a line of #SBATCH can't hold it; set --name, or another value")
+    lines = [f"#SBATCH {shlex.quote(word)}" for word in words]
     return lines + ([f"#SBATCH {shlex.join(asked)}"] if asked else [])
 
 

@@ -98,7 +98,7 @@ def _owner(value: str, ranks: Ranks, facts_by_node: Nodes) -> Optional[str]:
         names = {node, str(facts.get("hostname") or node), str(facts.get("hostname") or node).partition(".")[0]}
         if value in names or value in _addresses(facts, loopback=True):
             return node
-    numeric = value.replace(".", "").isdigit() or ":" in value
+    numeric = value.replace(".", "").isdecimal() or ":" in value
     complete = all(isinstance(f.get("interfaces"), list) for f in facts_by_node.values())
     return "" if numeric and complete and facts_by_node else None
 

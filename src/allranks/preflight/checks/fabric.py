@@ -28,7 +28,7 @@ def collect(host: Host) -> Optional[List[Record]]:
         ports.append(
             {
                 "hca": device,
-                "port": int(number) if number.isdigit() else 0,
+                "port": int(number) if number.isdecimal() else 0,
                 "active": rdma.is_active(host, path),
                 "layer": host.text(f"{path}/link_layer") or "?",
                 "rate": host.text(f"{path}/rate") or "?",

@@ -36,7 +36,7 @@ def collect(host: Host) -> Optional[Record]:
     processes, taken = [], set()
     for line in ran.out.splitlines():
         words = [word.strip() for word in line.split(", ")]
-        if len(words) < 4 or not words[1].isdigit():
+        if len(words) < 4 or not words[1].isdecimal():
             continue
         pci, mib = smi.short(words[0]), smi.number(words[-1])
         taken.add(pci)
@@ -83,7 +83,7 @@ def _amd(host: Host) -> Optional[Record]:
     for gpu in gpus:
         for entry in gpu.get("process_list") or []:
             info = entry.get("process_info") if isinstance(entry, Mapping) else None
-            if not isinstance(info, Mapping) or not str(info.get("pid")).isdigit():
+            if not isinstance(info, Mapping) or not str(info.get("pid")).isdecimal():
                 continue
             memory = info.get("memory_usage")
             vram = smi.integer(memory.get("vram_mem")) if isinstance(memory, Mapping) else None

@@ -33,7 +33,7 @@ def collect(host: Host) -> Optional[List[Record]]:
         if (host.link(f"{path}/driver") or "").rpartition("/")[2] not in DRIVERS:
             continue
         width, most = (host.text(f"{path}/{which}_link_width", 16) or "" for which in ("current", "max"))
-        if not (width.isdigit() and most.isdigit() and 0 < int(width) <= 32 and 0 < int(most) <= 32):
+        if not (width.isdecimal() and most.isdecimal() and 0 < int(width) <= 32 and 0 < int(most) <= 32):
             continue  # virtual machines show 0 or 255, a dead link 63
         ids = [(host.text(f"{path}/{name}", 16) or "")[2:] for name in ("vendor", "device")]
         gpus.append(

@@ -52,7 +52,7 @@ def collect(host: Host) -> Optional[Record]:
 
 def _version(release: str) -> "tuple[int, ...]":
     words = release.split(".")[:2]
-    return tuple(int("".join(c for c in w if c.isdigit()) or "0") for w in words)
+    return tuple(int("".join(c for c in w if c.isdecimal()) or "0") for w in words)
 
 
 def _nvidia(host: Host) -> Dict[str, str]:

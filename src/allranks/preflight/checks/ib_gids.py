@@ -38,7 +38,7 @@ def collect(host: Host) -> Optional[Record]:
         return None
     index = host.env.get("NCCL_IB_GID_INDEX", "").strip()
     return {
-        "index": int(index) if index.isdigit() else None,
+        "index": int(index) if index.isdecimal() else None,
         "family": host.env.get("NCCL_IB_ADDR_FAMILY", "")[:16],
         "ports": ports,
     }

@@ -98,7 +98,7 @@ def _too_old(request: Request, works: Nodes) -> list[Finding]:
 
 def _minor(interpreter: Facts) -> tuple[int, ...]:
     words = str(interpreter.get("version") or "").split(".")[:2]
-    return tuple(int(w) if w.isdigit() else 0 for w in words)
+    return tuple(int(w) if w.isdecimal() else 0 for w in words)
 
 
 def _torch(works: Nodes) -> list[Finding]:

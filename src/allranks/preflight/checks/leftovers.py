@@ -52,7 +52,7 @@ def collect(host: Host) -> Record:
     can_tell = _orphans_can_be_told(host)
     runs: Dict[str, List[Any]] = {}
     orphans: List[Any] = []
-    for pid in (int(name) for name in host.names("/proc") if name.isdigit()):
+    for pid in (int(name) for name in host.names("/proc") if name.isdecimal()):
         environment = _environment(host, pid)
         mark = environment.get(MARK)
         rank = all(name in environment for name in RANK)

@@ -166,7 +166,7 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
                     limits[key] = -1 if words[at] == "unlimited" else int(words[at])
     for key, path in SYSCTLS.items():
         text = host.text(f"/proc/sys/{path}", 64) or ""
-        if text.isdigit():
+        if text.isdecimal():
             limits[key] = int(text)
     limits.update(_shares_of_the_kernel(host))
     if limits.get("nproc", -1) >= 0:
@@ -214,12 +214,12 @@ def _cgroup(host: Host, limits: Dict[str, int], mount: str, path: str, files: Tu
     for key, name in files:
         paths = [f"/sys/fs/cgroup{mount}/{p}/{name}".replace("//", "/") for p in places[:16]]
         values = {path: host.text(path, 64) or "" for path in paths}
-        numbers = {path: int(v) for path, v in values.items() if v.isdigit() and int(v) < UNLIMITED}
+        numbers = {path: int(v) for path, v in values.items() if v.isdecimal() and int(v) < UNLIMITED}
         if numbers:
             least = min(numbers, key=lambda path: numbers[path])
             limits[key] = min(numbers[least], limits[key]) if limits.get(key, -1) >= 0 else numbers[least]
             used = host.text(least.replace("pids.max", "pids.current"), 64) or ""
-            if key == "pids" and used.isdigit():
+            if key == "pids" and used.isdecimal():
                 limits["pids_used"] = int(used)
         elif any(values.values()):
             limits.setdefault(key, -1)

@@ -32,7 +32,7 @@ NEARLY = 0.8  # of the limit: other neighbours (storage, gateways, services) com
 def collect(host: Host) -> Optional[Dict[str, int]]:
     """{"limit", "entries", "full": how often the table has overflowed since boot}."""
     limit = host.text(LIMIT, 32) or ""
-    if not limit.isdigit():
+    if not limit.isdecimal():
         return None
     return {"limit": int(limit), **_statistics(host.text(STATISTICS) or "")}
 

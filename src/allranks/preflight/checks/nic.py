@@ -29,11 +29,11 @@ def collect(host: Host) -> Optional[Dict[str, Record]]:
     for path in host.glob("/sys/class/net/*")[:256]:
         name = path.rpartition("/")[2]
         mtu = host.text(f"{path}/mtu", 32) or ""
-        if name.startswith(VIRTUAL) or not mtu.isdigit():
+        if name.startswith(VIRTUAL) or not mtu.isdecimal():
             continue
         one: Dict[str, Any] = {"mtu": int(mtu), "device": host.exists(f"{path}/device")}
         speed = host.text(f"{path}/speed", 32) or ""  # EINVAL while down; -1: not known
-        if speed.isdigit() and 0 < int(speed) < 10_000_000:
+        if speed.isdecimal() and 0 < int(speed) < 10_000_000:
             one["speed"] = int(speed)
         for key, file in (("duplex", "duplex"), ("state", "operstate")):
             one[key] = host.text(f"{path}/{file}", 32) or ""

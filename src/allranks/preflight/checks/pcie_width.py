@@ -42,7 +42,9 @@ def collect(host: Host) -> Optional[Dict[str, Record]]:
     for path in [*host.glob("/sys/class/infiniband/*")[:64], *host.glob("/sys/class/net/*")[:256]]:
         pci = (host.link(f"{path}/device") or "").rpartition("/")[2]
         width, most = (host.text(f"{path}/device/{f}_link_width", 16) or "" for f in ("current", "max"))
-        if pci in addresses or not (width.isdigit() and most.isdigit() and 0 < int(width) <= 32 and int(most) <= 32):
+        if pci in addresses or not (
+            width.isdecimal() and most.isdecimal() and 0 < int(width) <= 32 and int(most) <= 32
+        ):
             continue  # virtual functions show 0, unknown widths 63 or 255
         addresses.add(pci)
         speed = host.text(f"{path}/device/current_link_speed", 32) or ""
@@ -63,9 +65,9 @@ def _rate(host: Host, path: str) -> float:
     for file in host.glob(f"{path}/ports/*/rate"):
         rates.append((host.text(file, 64) or "").partition(" ")[0])
     speed = host.text(f"{path}/speed", 32) or ""
-    if speed.isdigit():
+    if speed.isdecimal():
         rates.append(str(int(speed) / 1000))
-    numbers = [float(r) for r in rates if r.replace(".", "", 1).isdigit()]
+    numbers = [float(r) for r in rates if r.replace(".", "", 1).isdecimal()]
     return max(numbers, default=0.0)
 
 

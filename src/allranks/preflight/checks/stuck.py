@@ -73,7 +73,7 @@ def collect(host: Host) -> List[Record]:
 def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, str, str]]]:
     """Name, start and context switches of each user process in state D; None without any process."""
     asleep: Dict[int, Tuple[str, str, str]] = {}
-    pids = [name for name in host.names("/proc") if name.isdigit()]
+    pids = [name for name in host.names("/proc") if name.isdecimal()]
     for pid in pids:
         head, _, rest = (host.text(f"/proc/{pid}/stat", 4096) or "").rpartition(")")
         words = rest.split()

@@ -1,0 +1,53 @@
+"""What of a text may reach a terminal (pure).
+
+Two places write to one: `cli.streams`, which stands for standard output and error, and `screen`, for what is drawn
+anew. Both clean all that they write. Our own cursor movements go to the stream below.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TextIO, cast
+
+# Of other escapes than colours: control sequences, commands to the terminal (its title), two-character escapes.
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_OTHER_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-ln-z@`]|\][^\x07\x1b]*(\x07|\x1b\\)?|[^\[\]])")
+# Control characters of both sets, and those that change the direction or the line of what follows (UAX #9, #14).
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)")
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_RESET = "\x1b[0m"
+
+
+def clean(text: str, colour: bool) -> str:
+    """A line without anything that could move the cursor or set the title; colours stay if wanted, and end with it."""
+    if "\x1b" in text:
+        text = _OTHER_ESCAPES.sub("", text)
+        if not colour:
+            text = _COLOUR.sub("", text)
+    text = _CONTROL.sub("?", text)
+    return text + _RESET if "\x1b" in text and not text.endswith((_RESET, "\x1b[m")) else text
+
+
+def clean_lines(text: str, colour: bool) -> str:
+    """Lines, each as `clean` has it."""
+    if not _UNSAFE.search(text):
+        return text
+    return "\n".join(clean(line, colour) for line in text.split("\n"))
+
+
+def unfiltered(stream: TextIO) -> TextIO:
+    """The stream below one that cleans, for cursor movements of our own and nothing else."""
+    return cast(TextIO, getattr(stream, "unfiltered", stream))
+
+
+def redraw_line(stream: TextIO, text: str) -> None:
+    """Write a line over the one that the cursor is in."""
+    unfiltered(stream).write("\r\x1b[K" + clean(text, colour=False))
+    stream.flush()
+
+
+def redraw_lines(stream: TextIO, rows: int, lines: list[str]) -> None:
+    """Write lines over the last `rows` rows."""
+    up = f"\x1b[{rows}A\x1b[J" if rows else ""
+    unfiltered(stream).write(up + "".join(clean(line, colour=False) + "\n" for line in lines))
+    stream.flush()

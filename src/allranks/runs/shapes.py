@@ -1,0 +1,105 @@
+"""The types that the fields of a run's documents have: what has another type is left out when it is read (pure).
+
+A run directory lies on a file system that others write to, and disks fail. Readers then meet an absent field, which
+each of them expects, and never a text in the place of a list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
+_ABSENT = object()
+
+
+class Entry(NamedTuple):
+    """An object whose `needs` fields it must have; without them it is left out. Unknown fields stay."""
+
+    fields: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+
+
+_WHERE = Entry({"node": str, "peer": str, "rank": int, "interface": str, "port": int, "gpu": int, "pid": int})
+_FINDING = Entry(
+    {"id": str, "status": str, "where": _WHERE, "message": str, "remedy": str, "evidence": [str]}, ("id", "message")
+)
+_VERDICT = Entry(
+    {
+        **_FINDING.fields, "cause": str, "confidence": float, "victims": [int], "culprits": [int], "attempt": int,
+        "detected_after_s": float, "runners_up": [Entry({"cause": str, "confidence": float, "message": str})],
+        "decision": str,
+    },
+    ("cause", "message"),
+)  # fmt: skip
+_RANK = Entry(
+    {"rank": int, "local_rank": int, "state": str, "pid": int, "step": int, "rate": float, "last_output": float},
+    ("rank",),
+)
+SHAPES: dict[str, Entry] = {
+    "run.json": Entry({
+        "run": str, "uid": str, "started": float, "command": [str], "spec": Entry({}), "source": str, "workdir": str,
+        "nodes": [Entry({"name": str, "index": int, "host": str, "user": str, "port": int, "slots": int,
+                         "is_local": bool, "node_rank": int, "life": int, "address": str}, ("name", "index"))],
+        "versions": Entry({"allranks": str, "python": str}), "engine": Entry({"engine": str}), "slurm": Entry({}),
+        "controller": Entry({"host": str, "pid": int, "start_time": float}),
+    }),
+    "status.json": Entry({
+        "run": str, "state": str, "t": float, "attempt": int, "world_size": int,
+        "master": Entry({"address": str, "port": int}),
+        "nodes": [Entry({"name": str, "index": int, "state": str, "ranks": [_RANK], "address": str}, ("name",))],
+    }),
+    "result.json": Entry({
+        "run": str, "directory": str, "exit": int, "verdict": _VERDICT, "findings": [_FINDING],
+        "program_exit": Entry({"rank": int, "code": int, "signal": int}), "timing": Entry({"total": float}),
+        "attempts": [Entry({"attempt": int, "outcome": str, "cause": str, "seconds": float, "decision": str,
+                            "reason": str, "verdict": _VERDICT})],
+        "left": Entry({}), "unfetched": Entry({}), "dropped": Entry({}), "undecodable": Entry({}), "outputs": Entry({}),
+    }),
+    "verdict.json": _VERDICT,
+}  # fmt: skip
+
+
+def shaped(name: str, document: dict[str, Any]) -> dict[str, Any]:
+    """A document of a run by its file's name, without the fields that have another type than theirs."""
+    shape = SHAPES.get(name)
+    if shape is None:
+        return document
+    found = _fit(document, Entry(shape.fields))
+    return found if isinstance(found, dict) else {}
+
+
+def _fit(value: object, shape: Any) -> Any:
+    """The value; None stays; _ABSENT where it does not fit."""
+    if value is None:
+        return None
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return _ABSENT
+        found = [_fit(one, shape[0]) for one in value]
+        return [one for one in found if one is not _ABSENT and one is not None]
+    if isinstance(shape, Entry):
+        return _fit_entry(value, shape)
+    return value if _is_of(value, shape) else _ABSENT
+
+
+def _fit_entry(value: object, shape: Entry) -> Any:
+    if not isinstance(value, dict):
+        return _ABSENT
+    made = {}
+    for key, one in value.items():
+        fitted = _fit(one, shape.fields[key]) if key in shape.fields else one
+        if fitted is not _ABSENT:
+            made[key] = fitted
+    if any(made.get(name) is None for name in shape.needs):
+        return _ABSENT
+    return made
+
+
+def _is_of(value: object, kind: type) -> bool:
+    if isinstance(value, bool) or kind in (bool, str):
+        return isinstance(value, kind)
+    if kind is int:
+        return isinstance(value, int) and abs(value) < LARGEST
+    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < LARGEST

@@ -1,0 +1,160 @@
+"""A run directory that is damaged, or written by somebody else: every verb that reads it says something, and ends."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.campaign import Campaign
+from tests.fuzz.test_fuzz_join import mutated
+
+from allranks.cli import main
+from allranks.cluster.build import virtual_cluster
+from allranks.gang import session as sessions
+from allranks.report.live import JsonView
+from allranks.settings import RunSpec
+
+BOUND = 20
+DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json")
+VERBS = (
+    ("status",), ("status", "--json"), ("logs",), ("logs", "--json"), ("logs", "--metrics"), ("diagnose",),
+    ("diagnose", "--json"), ("report",), ("clean", "--dry-run", "--older-than", "0s"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a real run that failed."""
+    work = tmp_path_factory.mktemp("whole")
+    script = 'echo \'{"step": 3, "t": 1.0}\' > "$ALLRANKS_OUTPUT_DIR/rank_0${RANK}_metrics.jsonl"; echo one; exit $RANK'
+    spec = RunSpec(
+        command=("sh", "-c", script), launcher="direct", local=2, nproc=1, check=False, grace=0.2,
+        runs_dir=str(work / "runs"),
+    )  # fmt: skip
+    session = sessions.create(spec, virtual_cluster(2), dict(os.environ), str(work), JsonView)
+    assert session.run()["exit"] == 1
+    return session.run_dir.path
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy. What waits for ever is ended: a pipe that nobody writes, a loop."""
+
+    def ended(_number: int, _frame: object) -> None:
+        raise RuntimeError("a command did not end")
+
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGALRM, ended)
+    signal.alarm(BOUND)
+    yield Path(shutil.copytree(whole, tmp_path / "runs" / whole.name))
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def read_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every reading verb; none fails by a defect of its own."""
+    for verb, *words in VERBS:
+        named = words if verb == "clean" else [run.name, *words]
+        code = main.run_verb(verb, named)
+        said = capsys.readouterr()
+        assert code != 70 and "Traceback" not in said.err, (verb, words, said.err[-2000:])
+        assert code == 0 or said.err, (verb, words)
+
+
+def replace(name: str, data: bytes) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        (run / name).write_bytes(data)
+
+    return damage
+
+
+def halve(name: str) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        data = (run / name).read_bytes()
+        (run / name).write_bytes(data[: len(data) // 2])
+
+    return damage
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
+
+    return damage
+
+
+def become(name: str, make: Callable[[Path], None]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        remove(name)(run)
+        make(run / name)
+
+    return damage
+
+
+def in_logs(make: Callable[[Path], None]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        for path in run.glob("logs/*/rank_*.log"):
+            path.unlink()
+            make(path)
+
+    return damage
+
+
+def everywhere(data: bytes) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        for name in (*DOCUMENTS, "events.jsonl"):
+            (run / name).write_bytes(data + b"\n")
+
+    return damage
+
+
+BYTES = (b"", b"null", b"[]", b'"x"', b"{}", b"\xff\x00\xfe", b"[" * 100_000, b'{"nodes": %s}' % (b"9" * 5000))
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    **{f"every document is {data[:12]!r}": everywhere(data) for data in BYTES},
+    **{f"{name} is cut": halve(name) for name in (*DOCUMENTS, "events.jsonl")},
+    **{f"{name} is a directory": become(name, Path.mkdir) for name in (*DOCUMENTS, "events.jsonl")},
+    **{f"{name} is a pipe": become(name, os.mkfifo) for name in (*DOCUMENTS, "events.jsonl")},
+    **{f"{name} is absent": remove(name) for name in (*DOCUMENTS, "events.jsonl", "logs", "outputs")},
+    "run.json is empty": replace("run.json", b""),
+    "events.jsonl has no types": replace(
+        "events.jsonl", b'{"t": "x", "event": 5}\n{"event": []}\n{"event": "rank-exit"}\n'
+    ),
+    "logs is a file": become("logs", Path.touch),
+    "outputs is a file": become("outputs", Path.touch),
+    "logs are pipes": in_logs(os.mkfifo),
+    "logs are directories": in_logs(Path.mkdir),
+    "logs are links to nowhere": in_logs(lambda path: path.symlink_to("/nowhere")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_no_damage_of_a_run_directory_is_a_traceback(
+    what: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DAMAGES[what](run)
+    read_all(run, capsys)
+
+
+@pytest.mark.fuzz
+def test_no_value_in_a_run_directory_is_a_traceback(
+    run: Path, campaign: Campaign, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Documents and events with one to three of their values changed: more of them in `make fuzz`."""
+    whole: dict[str, Any] = {name: json.loads((run / name).read_text()) for name in DOCUMENTS}
+    whole["events.jsonl"] = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    for rng in campaign.cases(4):
+        signal.alarm(BOUND)
+        changed = rng.choice(list(whole))
+        for name, document in whole.items():
+            value = mutated(copy.deepcopy(document), rng) if name == changed else document
+            lines = value if name == "events.jsonl" and isinstance(value, list) else [value]
+            (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        read_all(run, capsys)
+
