@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:
     sys.path.insert(0, str(HERE.parent))
 
+from tests import wording  # noqa: E402
 from tests.campaign import ONE, SECONDS, SEED, Campaign  # noqa: E402
 
 # -- order ---------------------------------------------------------------------------------------------
@@ -50,6 +51,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Each worker collects all files: torch, imported by one of them, would cost each of them seconds."""
     if "torch" in sys.modules and len(session.items) > 1000:
         raise pytest.UsageError("a test file imports torch at its top: import it where it is used")
+
+
+# -- wording -------------------------------------------------------------------------------------------
+
+wording.watch()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test fails where a finding, verdict or error that it made is worded as none may be (see tests/wording.py)."""
+    wording.faults.clear()
+    made = yield
+    faults = list(dict.fromkeys(wording.faults))
+    if faults and "any_words" not in item.keywords:
+        pytest.fail("\n".join(faults), pytrace=False)
+    return made
 
 
 # -- fuzzers -------------------------------------------------------------------------------------------

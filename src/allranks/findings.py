@@ -6,7 +6,10 @@ may carry; `where` says which node, peer, rank, interface or port it is about.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+import shlex
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from allranks.protocol.codec import decode, encode, omit_empty
@@ -66,6 +69,19 @@ class Finding:
     def from_json(cls, data: object) -> Finding:
         """Read its JSON form. Raise DecodeError."""
         return decode(cls, data)
+
+
+# `ssh NODE` and one word as a shell reads it: the whole command where that is quoted.
+_SSH = re.compile(r"""\bssh (?P<node>[^\s'"`;]+) (?P<word>(?:'[^']*'|"[^"]*"|[^\s'"`;])+)""")
+
+
+def typed_here(finding: Finding, local_nodes: Collection[str]) -> Finding:
+    """Rewrite a remedy's commands for nodes of this machine: `ssh local0 'dmesg -T'` becomes `dmesg -T`."""
+
+    def here(match: re.Match[str]) -> str:
+        return " ".join(shlex.split(match["word"])) if match["node"] in local_nodes else match[0]
+
+    return replace(finding, remedy=_SSH.sub(here, finding.remedy)) if local_nodes else finding
 
 
 @omit_empty("decision")

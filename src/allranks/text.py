@@ -76,6 +76,23 @@ def count_of(count: int, one: str, many: str = "") -> str:
     return "%d %s" % (count, plural(count, one, many))
 
 
+def name_with(name: str, detail: str) -> str:
+    """Write a name with a detail behind it, `h1 (10.0.0.1)`; the name alone where the detail says nothing more."""
+    if not name:
+        return detail or "?"
+    return "%s (%s)" % (name, detail) if detail not in ("", name) else name
+
+
+def with_reason(sentence: str, reason: str) -> str:
+    """Write a sentence with its reason behind a colon; the sentence alone where no reason is known."""
+    return "%s: %s" % (sentence, reason) if reason.strip() else sentence
+
+
+def format_choice(least: int, most: int) -> str:
+    """Write the whole numbers that may be set: `from 1 to 4`, or the only one."""
+    return "from %d to %d" % (least, most) if most > least else str(least)
+
+
 def cut(text: str, limit: int) -> str:
     """Shorten a text to `limit` characters; an ellipsis says so."""
     if len(text) <= limit:

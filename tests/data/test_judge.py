@@ -92,6 +92,11 @@ def test_length_that_does_not_shrink() -> None:
     assert unsure[0][:2] == ("data-not-sharded", "unknown")
 
 
+def test_the_fix_also_says_how_accelerate_splits() -> None:
+    rows = by(lambda _: range(8))
+    assert "accelerator.prepare(loader)" in judge(read(rows), on_nodes(8))[0].remedy
+
+
 def test_an_evaluation_loader_is_a_warning() -> None:
     found = said(by(lambda _: range(8), grad=False))
     assert found[0][:2] == ("data-not-sharded", "warn") and "harmless if it evaluates" in found[0][2]

@@ -12,6 +12,7 @@ import pytest
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.evidence import Evidence
 from allranks.diagnose.logs.lines import read_line
+from allranks.diagnose.signatures import row_of_exception
 from allranks.diagnose.verdict import judge_logs
 from allranks.findings import Verdict
 
@@ -133,3 +134,36 @@ def test_two_ranks_in_one_line_are_taken_apart() -> None:
 def test_prefixes(raw: str, rank: int | None, node: str, text: str) -> None:
     (line,) = read_line(raw)
     assert (line.rank, line.node, line.text) == (rank, node, text)
+
+
+PROJECT_IMPORT = "ImportError: cannot import name 'Block' from 'model.blocks' (/home/me/project/model/blocks.py)"
+LIBRARY_IMPORT = (
+    "ImportError: cannot import name 'Cache' from 'transformers' "
+    "(/opt/venv/lib/python3.11/site-packages/transformers/__init__.py)"
+)
+CIRCULAR_IMPORT = (
+    "ImportError: cannot import name 'a' from partially initialized module 'b' (most likely due to a circular import) "
+    "(/home/me/project/b.py)"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "parts"),
+    [
+        (PROJECT_IMPORT, "environment-mismatch", ["git rev-parse HEAD", "--sync"]),
+        (LIBRARY_IMPORT, "environment-mismatch", ["image or environment"]),
+        (CIRCULAR_IMPORT, "program-exception", ["correct the program"]),
+        ("ModuleNotFoundError: No module named 'model.blocks'", "missing-module", ["git status", "--sync"]),
+        ("RuntimeError: Expected world size 16 but got 8", "world-size-mismatch", ["nvidia-smi -L | wc -l"]),
+    ],
+)
+def test_fixes_of_code_and_counts_that_differ(line: str, cause: str, parts: list[str]) -> None:
+    """In a log, and as the exception of a rank; only code of the project is a matter of git."""
+    verdict = judged(f"Traceback (most recent call last):\n{line}\n")
+    assert verdict.cause == cause, verdict.finding.message
+    assert [part for part in parts if part not in verdict.finding.remedy] == []
+    kind, _, text = line.partition(": ")
+    row = row_of_exception(kind, text)
+    assert row is not None or cause == "world-size-mismatch"
+    assert row is None or row.cause == cause
+    assert ("git" in verdict.finding.remedy) == (line in (PROJECT_IMPORT,) or cause == "missing-module")

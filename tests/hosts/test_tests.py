@@ -55,6 +55,7 @@ def blamed(document: dict[str, Any]) -> list[list[str]]:
 def test_four_hosts_with_two_ranks_each_pass(launch: Launch) -> None:
     document = ask(launch, "--nproc", "2", "--size", SIZE)
     assert document["ok"] and document["exit"] == 0 and blamed(document) == []
+    assert document["meaning"].endswith("look at the training code")
     tests = {row["test"]: row["status"] for row in document["collectives"]}
     assert set(tests.values()) <= {"pass", "skip"} and list(tests.values()).count("pass") >= 12, tests
     assert all(row["ranks"] == 8 for row in document["collectives"])

@@ -1,7 +1,7 @@
 """Every fixture tests/rules/<rule>/<case>.json: an incident and what its verdict must say.
 
-`expect`: cause, where, victims (exactly), says / not_says (parts of the message), evidence (parts of its lines),
-runners_up (their ids), confidence ([low, high]), or null where there must be no verdict.
+`expect`: cause, where, victims (exactly), says / not_says (parts of the message), evidence (parts of its lines), fix
+(parts of the remedy), runners_up (their ids), confidence ([low, high]), or null where there must be no verdict.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ def test_fixture(path: Path) -> None:
         assert part not in message
     for part in expect.get("evidence", ()):
         assert part in evidence
+    for part in expect.get("fix", ()):
+        assert part in verdict.finding.remedy
+    assert verdict.finding.remedy
 
 
 def test_every_rule_has_a_source_and_a_fixture() -> None:

@@ -10,6 +10,7 @@ from allranks.cluster import parse_host_argument, parse_hostfile, render_hostfil
 from allranks.cluster.hostfile import MAX_LINE, MAX_TEXT
 from allranks.cluster.nodes import Node
 from allranks.errors import HostfileError, UsageError
+from allranks.text import count_of
 
 
 def parts(node: Node) -> tuple[str, str | None, int | None, int | None]:
@@ -77,7 +78,7 @@ def test_a_small_port_offers_slots_and_port(port: str) -> None:
         parse_hostfile(f"a\n\nh1:{port}\n", "hostfile")
     assert str(caught.value) == (
         f"hostfile:3: 'h1:{port}': a port below 1024 other than 22 looks like a number of slots; "
-        f"write 'h1 slots={port}' for {port} ranks or 'h1 port={port}' for ssh on port {port}"
+        f"write 'h1 slots={port}' for {count_of(int(port), 'rank')} or 'h1 port={port}' for ssh on port {port}"
     )
 
 

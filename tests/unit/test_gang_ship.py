@@ -14,6 +14,7 @@ from allranks.gang.places import ship_message, workdir_on
 from allranks.gang.states import Shipped, State
 from allranks.gang.translate import translate
 from allranks.plan.tree import Tree
+from allranks.text import name_with
 
 TREE = Tree("/home/me/project", "jobs", 12, 3456, 789, "ab" * 32, ("big.pt",))
 PATH = "/tmp/allranks-0/{}/tree"
@@ -107,7 +108,8 @@ def test_another_tree_than_was_sent(sha256: str, files: str) -> None:
     assert given == ["finding", "ending", "end>h0"]
     (finding,) = drive.roster.findings
     assert finding.id == "tree-not-shipped"
-    assert f"{files} files ({sha256[:12]}) are there, 12 ({TREE.sha256[:12]}) were sent" in finding.message
+    arrived = name_with(f"{files} files", sha256[:12])
+    assert f"{arrived} arrived, 12 ({TREE.sha256[:12]}) were sent" in finding.message
 
 
 def test_a_broken_connection_asks_again_for_what_is_open() -> None:

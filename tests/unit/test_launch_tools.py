@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +14,13 @@ from allranks.errors import ConfigError, UsageError
 from allranks.plan.launchers import LAUNCHERS, deepspeed
 from allranks.plan.launchers.deepspeed import hostfile
 from allranks.plan.launchers.settings import launcher_settings, needed_modules
-from allranks.plan.launchers.words import read_training
+from allranks.plan.launchers.words import out_of_reach, read_training
 from allranks.plan.ranks import NodePlan
 from allranks.settings import RunSpec, resolve
 from allranks.settings.table import LAUNCHERS as NAMES
 from allranks.settings.tools import read_tool
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
@@ -176,3 +181,35 @@ def test_the_configurations_that_a_command_names() -> None:
     assert launcher_settings(RunSpec(command=("t.py",), launcher="accelerate"))["accelerate"] == ""
     assert launcher_settings(RunSpec(command=("t.py",)))["accelerate"] is None
     assert launcher_settings(RunSpec(command=tuple(command.split()), launcher="command"))["holds"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "reached"),
+    [
+        ("direct", "t.py", True),
+        ("direct", "python -m pkg.train", True),
+        ("direct", "python -c 1", False),
+        ("direct", "./train.sh", False),
+        ("torchrun", "t.py", True),
+        ("accelerate", "accelerate launch t.py", True),
+        ("accelerate", "accelerate launch --no_python ./train.sh", False),
+        ("command", "torchrun t.py", True),
+        ("command", "t.py", False),
+        ("command", "bash train.sh", False),
+    ],
+)
+def test_settings_that_do_not_reach_the_ranks(launcher: str, command: str, reached: bool) -> None:
+    """What takes effect in the runner is said not to, where the ranks have none."""
+    spec = RunSpec(command=tuple(shlex.split(command)), launcher=launcher)
+    assert out_of_reach(spec) == []
+    notes = out_of_reach(replace(spec, pg_timeout=90.0, audit_data=4))
+    assert [note.partition(" ")[0] for note in notes] == ([] if reached else ["--pg-timeout", "--audit-data"])
+    assert reached or "ALLRANKS_PG_TIMEOUT" in notes[0]
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_guide_lists_every_launcher(name: str) -> None:
+    guide = (DOCS / "guide.md").read_text().partition("| `--launcher` | starts |")[2].partition("\n\n")[0]
+    assert re.search(rf"^\| {name}\b", guide, re.MULTILINE)
+    heads = (DOCS / "launchers.md").read_text().partition("## What is set where\n")[2].partition("\n")[0]
+    assert f"| {name} |" in heads

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from allranks.plan.network import choose_address, offered, share_network
+from allranks.cli.leftovers import left_alone
+from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
 from allranks.settings import RunSpec
 
 PORT = 29500
@@ -316,3 +317,32 @@ def test_a_node_that_could_not_try() -> None:
     probes["h1"] = []
     (finding,) = choose(facts, probes).findings
     assert finding.where.node == "h1" and "not tried" in finding.message
+
+
+HOLDER = {"errno": "EADDRINUSE", "port": 29511, "owner": {"pid": 4242, "command": "python train.py", "user": "kim"}}
+
+
+def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
+    """`clean --foreign` looks at the default port on this machine, unless it is told otherwise."""
+    spec = RunSpec(hosts="my hosts.txt", master_port=29511)
+    clean = "allranks clean --foreign --master-port 29511 --hosts 'my hosts.txt'"
+    assert port_taken("h1", HOLDER, target_words(spec)).remedy.endswith(clean)
+    dead = {**HOLDER, "owner": {"pid": 4242, "run": "a-1-abcdef", "run_lives": False}}
+    assert port_taken("h1", dead, target_words(spec)).remedy.endswith("clean --leftovers --hosts 'my hosts.txt'")
+    other = {"pid": 4242, "why": "holds port 29511", "command": "python train.py"}
+    (line,) = left_alone({"h1": {"foreign": [other]}, "h2": {"foreign": []}}, spec)
+    assert line.startswith("left alone, as no run of allranks started it: h1 pid 4242 holds port 29511")
+    assert line.endswith(clean)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (RunSpec(hosts="h1,h2"), "--hosts h1,h2"),
+        (RunSpec(local=2), "--local 2"),
+        (RunSpec(), "--local 1"),
+        (RunSpec(slurm=True), "--hosts HOSTS"),
+    ],
+)
+def test_nodes_in_a_command(spec: RunSpec, words: str) -> None:
+    assert target_words(spec) == words

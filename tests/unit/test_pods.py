@@ -67,7 +67,7 @@ def test_what_is_missing_is_said_with_who_waits() -> None:
     ],
 )  # fmt: skip
 def test_the_reason_of_each(item: Document, events: list[Document], said: str) -> None:
-    assert waiting(read(item), events, 1) == f"0 of 1 pods have started; demo-0: {said}"
+    assert waiting(read(item), events, 1) == f"0 of 1 pod has started; demo-0: {said}"
 
 
 def test_pods_that_were_never_made() -> None:

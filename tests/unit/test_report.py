@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allranks.cli.together import SYNC_PASSED
 from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.live import View, node_line, table_lines
 from allranks.report.steps import StepReader
+from allranks.report.testview import TestView
 from allranks.report.text import closing_lines, event_line, ranges, verdict_lines
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
@@ -258,3 +260,10 @@ def test_a_reader_that_left_does_not_end_the_run():
     view.tick(10.0)
     view.closing({"exit": 3, "directory": "r"}, None)
     assert view._screen.gone
+
+
+def test_a_test_that_passed_says_what_that_means() -> None:
+    stream = io.StringIO()
+    view = TestView(stream=stream)
+    view.closing({"exit": 0, "directory": "runs/t", "timing": {"total": 3.0}, "meaning": SYNC_PASSED}, None)
+    assert "the cluster carries collectives; look at the training code\npassed after 3.0 s" in stream.getvalue()

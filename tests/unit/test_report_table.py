@@ -63,6 +63,17 @@ def test_findings_with_remedies_then_what_could_not_be_looked_at() -> None:
     assert "\x1b[31m" in finding_lines(FOUND, colour=True, verbose=False)[0]
 
 
+def test_what_was_skipped_is_not_ok() -> None:
+    """A check that looked at no node, or at some only, has no word of being ok."""
+    assert counts([], {"shm": {"h1": "ok"}, "limits": {"h1": "ok"}}) == "2 checks on 1 node: all ok"
+    half = {"shm": {"h1": "ok", "h2": "ok"}, "gate": {"h1": "skipped", "h2": "skipped"}}
+    assert counts([], half) == "2 checks on 2 nodes: 1 ok, 1 skipped"
+    some = {**half, "routes": {"h1": "skipped", "h2": "ok"}}
+    assert counts([], some) == "3 checks on 2 nodes: 1 ok, 1 skipped, 1 skipped on some nodes"
+    warned = [Finding("shm", "warn", "small", check="shm")]
+    assert counts(warned, half) == "2 checks on 2 nodes: 1 warning, 1 skipped"
+
+
 def test_settings_are_said_once_for_equal_nodes() -> None:
     row = [("GLOO_SOCKET_IFNAME", "eth0", "allranks", "the way to the master")]
     assert grouped({"h1": row, "h2": row, "h3": []})[0] == ("h1 and h2", row)

@@ -9,6 +9,7 @@ from allranks.text import (
     cut,
     first_line,
     format_bit_rate,
+    format_choice,
     format_duration,
     format_number,
     format_percent,
@@ -19,6 +20,7 @@ from allranks.text import (
     format_size_option,
     format_time,
     join_words,
+    name_with,
     parse_duration,
     parse_size,
     plural,
@@ -142,3 +144,22 @@ def test_a_size_is_one_word_of_a_command_line(size: int) -> None:
     word = format_size_option(size)
     assert " " not in word
     assert abs(parse_size(word) - size) <= max(1, size // 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "detail", "text"),
+    [
+        ("h1", "10.0.0.1", "h1 (10.0.0.1)"),
+        ("192.168.1.10", "192.168.1.10", "192.168.1.10"),
+        ("h1", "", "h1"),
+        ("", "10.0.0.1", "10.0.0.1"),
+        ("", "", "?"),
+    ],
+)
+def test_a_name_with_a_detail(name: str, detail: str, text: str) -> None:
+    assert name_with(name, detail) == text
+
+
+def test_a_choice_of_one_is_no_range() -> None:
+    assert format_choice(1, 4) == "from 1 to 4"
+    assert format_choice(1, 1) == "1"

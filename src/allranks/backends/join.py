@@ -29,7 +29,7 @@ from allranks.plan.launchers.words import read_command
 from allranks.plan.pinned import NotPinned, Own, Pin
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv
-from allranks.text import format_duration, format_size_option
+from allranks.text import format_duration, format_size_option, name_with
 
 from .bundle import BOOT, MARKER, payload
 from .dialled import Hello, Refuse, Seat
@@ -158,7 +158,7 @@ class Admission:
 
     def __call__(self, seats: dict[int, Seat], hello: Hello, address: str) -> int:
         """The rank of a node that is admitted; raises Refuse."""
-        rank, who = hello.rank, f"{hello.hostname or '?'} ({address})"
+        rank, who = hello.rank, name_with(hello.hostname, address)
         self._compare(hello, f"node {rank}, {who},")
         if rank not in seats:
             most = self._mine.nnodes - 1
@@ -172,7 +172,7 @@ class Admission:
         return rank
 
     def _same_rank(self, seat: Seat, rank: int, who: str) -> None:
-        other = f"{seat.hello.hostname} ({seat.address})"
+        other = name_with(seat.hello.hostname, seat.address)
         if self.started:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from allranks.errors import ConfigError
 from allranks.preflight.check import Check, read_check
 from allranks.preflight.registry import built_in, in_order
+from allranks.text import name_with
 
 GROUP = "allranks.checks"
 
@@ -26,9 +27,9 @@ def installed() -> dict[str, tuple[Check, Path]]:
             check = read_check(point.load())
             source = Path(str(sys.modules[point.module].__file__))
         except Exception as error:  # whatever a foreign module does when it is imported
-            raise ConfigError(f"the check {point.name} ({point.value}) cannot be used: {error}") from error
+            raise ConfigError(f"the check {name_with(point.name, point.value)} cannot be used: {error}") from error
         if check.name in built_in():
-            raise ConfigError(f"the check {point.name} ({point.value}) has the ID of a check of allranks")
+            raise ConfigError(f"the check {name_with(point.name, point.value)} has the ID of a check of allranks")
         found[check.name] = (check, source)
     return found
 

@@ -13,6 +13,7 @@ import signal
 
 from allranks.cluster import Node
 from allranks.findings import Finding, Where
+from allranks.text import name_with
 
 _RETRY = re.compile(
     r"kex_exchange_identification|ssh_exchange_identification|Connection (closed|reset) by [^\n]{1,300} port \d",
@@ -125,7 +126,7 @@ def silent(node: Node, seconds: float) -> Finding:
     return Finding(
         "ssh-unreachable",
         "fail",
-        f"{node.name} ({node.host}) did not answer within {seconds:g} s: the host is down, or a firewall drops "
+        f"{name_with(node.name, node.host)} did not answer within {seconds:g} s: the host is down, or a firewall drops "
         f"ssh's port {node.port or 22}",
         f"ping {node.host}; take the host out of the list, or give it longer with --connect-timeout",
         Where(node=node.name, port=node.port or 22),

@@ -85,7 +85,7 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
         names = [r.name for r in old]
         click.echo(json.dumps({"schema": 1, "old": names, "removed": removed, "failed": failed, "dry_run": dry_run}))
     elif acts or dry_run or not old:
-        count = f"{len(old) - len(failed)} of {len(runs)} runs"
+        count = f"{len(old) - len(failed)} of {count_of(len(runs), 'run')}"
         count += f" and {count_of(len(looks), 'look')} (check-…)" if looks else ""
         click.echo(f"{'would remove' if dry_run else 'removed'} {count}")
     for name, why in failed.items():

@@ -10,8 +10,10 @@ import click
 
 from allranks.cluster import Cluster
 from allranks.gang.sweeper import ask
+from allranks.plan.network import target_words
 from allranks.report.terminal import clean
 from allranks.settings import RunSpec
+from allranks.text import count_of
 
 from .target import find_cluster, resolve_options
 
@@ -88,12 +90,29 @@ def _end(
 
 
 def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
-    """run --end-leftovers: ends processes of runs whose guard is dead, before anything starts."""
+    """run --end-leftovers: ends processes of runs whose guard is dead, before anything starts.
+
+    What no run of allranks has started is left alone, and named.
+    """
     answers = ask(spec, cluster, {n.name: {} for n in cluster.nodes})
     chosen = _choose(answers, foreign=False)
     if any(chosen.values()):
         count = sum(len(p) for p in chosen.values())
         left = _end(spec, cluster, chosen, {n: a["directories"] for n, a in answers.items()})
-        click.echo(f"ended {count} leftover processes of earlier runs", err=True)
+        click.echo(f"ended {count_of(count, 'process', 'processes')} of earlier runs", err=True)
         if any(left.values()):
             click.echo(f"could not end: {left}", err=True)
+    others = ask(spec, cluster, {n.name: {"foreign": {"port": spec.master_port}} for n in cluster.nodes})
+    for line in left_alone(others, spec):
+        click.echo(line, err=True)
+
+
+def left_alone(answers: Answers, spec: RunSpec) -> list[str]:
+    """Name the processes that are in the way and that --end-leftovers does not end, and the command that does."""
+    command = f"allranks clean --foreign --master-port {spec.master_port} {target_words(spec)}"
+    return [
+        f"left alone, as no run of allranks started it: {name} pid {process['pid']} {process['why']} "
+        f"({process['command']}); to end it: {command}"
+        for name, answer in answers.items()
+        for process in answer.get("foreign") or []
+    ]

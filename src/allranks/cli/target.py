@@ -74,6 +74,10 @@ def resolve_options(options: Mapping[str, object], config: str | None, renderer:
         options, os.environ, document, config_source=source, user_config=user_document, user_source=user_source
     )
     spec = resolved.spec
+    if spec.command:
+        from allranks.plan.launchers.words import out_of_reach  # imported late: `status` needs no launchers
+
+        resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *out_of_reach(spec)))
     if spec.hosts is None and spec.local is None and not spec.slurm and read_allocation(os.environ) is not None:
         spec = dataclasses.replace(spec, slurm=True)
     engine = next((name for name in ("k8s", "sky", "slurm") if getattr(spec, name)), "")

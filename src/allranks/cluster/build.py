@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from ..errors import UsageError
+from ..text import count_of, format_choice
 from .nodes import Cluster, Node
 
 MAX_VIRTUAL = 1024
@@ -27,9 +28,9 @@ def make_cluster(
     if not nodes:
         raise UsageError(f"{source} has no host; give at least one")
     if first is not None and not 1 <= first <= len(nodes):
-        raise UsageError(
-            f"--nodes {first}: {source} has {_count(len(nodes))}; set --nodes from 1 to {len(nodes)}, or add hosts"
-        )
+        hosts = count_of(len(nodes), "host")
+        choice = format_choice(1, len(nodes))
+        raise UsageError(f"--nodes {first}: {source} has {hosts}; set --nodes {choice}, or add hosts")
     chosen = nodes[: first or len(nodes)]
     return Cluster(
         tuple(
@@ -55,7 +56,7 @@ def set_aside(cluster: Cluster, spares: int, nodes: int | None, nproc: int | Non
     working = nodes or total - spares
     if spares and (working < 1 or working + spares > total):
         wanted = f"--nodes {nodes} --spares {spares}" if nodes else f"--spares {spares}"
-        raise UsageError(f"{wanted}: {cluster.source} has {_count(total)}; add hosts, or set fewer spares")
+        raise UsageError(f"{wanted}: {cluster.source} has {count_of(total, 'host')}; add hosts, or set fewer spares")
     standing_by = cluster.nodes[total - spares :] if spares else ()
     chosen = Cluster(cluster.nodes[:working], cluster.source, standing_by)
     for spare in chosen.spares:
@@ -79,7 +80,3 @@ def _starts_here(node: Node, is_local: Callable[[str], bool], caller: str | None
     if node.port not in (None, 22) or (node.user is not None and node.user != caller):
         return False
     return node.is_local or is_local(node.host)
-
-
-def _count(number: int) -> str:
-    return "1 host" if number == 1 else f"{number} hosts"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import UsageError
+from ..text import count_of
 from .hostlist import EXCLUDE, exclude, expand_item, split_exclusions, split_list
 from .names import check_host, check_ipv6, check_user, show
 
@@ -56,7 +57,8 @@ def _attributes(hosts: str, words: list[str]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         name = name.replace("max-slots", "max_slots")
         if not equals and _INTEGER.fullmatch(word):
-            raise UsageError(f"{show(hosts + ' ' + word)}: write '{hosts} slots={word}' for {word} ranks")
+            ranks = "1 rank" if word == "1" else f"{word} ranks"
+            raise UsageError(f"{show(hosts + ' ' + word)}: write '{hosts} slots={word}' for {ranks}")
         if name not in KNOWN or not equals:
             raise UsageError(_unknown(name, equals))
         if not value:
@@ -118,7 +120,7 @@ def _port(item: str, host: str, text: str | None, attributes: dict[str, str]) ->
         shown = f"[{host}]" if ":" in host else host
         raise UsageError(
             f"{show(item)}: a port below 1024 other than 22 looks like a number of slots; "
-            f"write '{shown} slots={number}' for {number} ranks or "
+            f"write '{shown} slots={number}' for {count_of(number, 'rank')} or "
             f"'{shown} port={number}' for ssh on port {number}"
         )
     if attribute is not None:

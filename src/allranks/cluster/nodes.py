@@ -40,5 +40,10 @@ class Cluster:
         """The node whose rank 0 hosts the rendezvous."""
         return self.nodes[0]
 
+    @property
+    def local_names(self) -> frozenset[str]:
+        """The nodes and spares that are this machine."""
+        return frozenset(node.name for node in (*self.nodes, *self.spares) if node.is_local)
+
     def __len__(self) -> int:
         return len(self.nodes)

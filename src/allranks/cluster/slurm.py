@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..errors import ConfigError, UsageError
+from ..text import format_choice
 from .hostlist import expand
 from .names import check_host, show
 from .nodes import Cluster, Node
@@ -96,7 +97,7 @@ def require_nodes(allocation: Allocation, count: int | None) -> None:
     """UsageError where the allocation has fewer nodes."""
     there = len(allocation.nodes)
     if count is not None and count > there:
-        raise UsageError(f"--nodes {count}: job {allocation.job} has {there}; set --nodes from 1 to {there}")
+        raise UsageError(f"--nodes {count}: job {allocation.job} has {there}; set --nodes {format_choice(1, there)}")
 
 
 def allocation_cluster(allocation: Allocation, chosen: Collection[str] | None = None) -> Cluster:

@@ -11,7 +11,10 @@ from allranks.text import format_percent, format_ranges, format_ranks, join_word
 from .case import Case, samples
 from .rows import Sample
 
-SHARD = "use DistributedSampler(dataset), or shard the stream by the global rank (RANK of WORLD_SIZE)"
+SHARD = (
+    "use DistributedSampler(dataset), under accelerate loader = accelerator.prepare(loader), or shard the stream by "
+    "the global rank (RANK of WORLD_SIZE)"
+)
 BY_RANK = (
     "shard by the global rank: num_replicas=dist.get_world_size(), rank=dist.get_rank() (RANK, not LOCAL_RANK); "
     "right as it is only if these ranks are one model-parallel group"

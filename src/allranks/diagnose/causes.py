@@ -123,8 +123,8 @@ _TABLE = (
            "count which ranks of the world have a log at all; nc -vz MASTER {port} from the absent ones",
            "start the absent ranks, or give slow nodes longer (--init-timeout)", Charge.NETWORK, Ends.HANG),
     _cause("world-size-mismatch", "nodes disagree on the number of nodes or ranks",
-           "compare WORLD_SIZE on every node", "use the same --nnodes and --nproc-per-node on every node, and one task "
-           "a rank under srun", S),
+           "compare WORLD_SIZE and the number of GPUs (nvidia-smi -L | wc -l) on every node",
+           "use the same --nnodes and --nproc-per-node on every node, and one task a rank under srun", S),
     _cause("rank-missing-or-duplicate", "two nodes carry the same rank, or one is missing",
            "compare RANK and --node-rank on every node",
            "give every node its own --node-rank (0 … nnodes-1), or use --rdzv-backend c10d", S),
@@ -222,7 +222,8 @@ _TABLE = (
            "use every output in the loss, or DistributedDataParallel(…, find_unused_parameters=True)", P),
     _cause("missing-module", "the program imports a module that is not installed",
            "PYTHON -m pip list in the interpreter that runs the training",
-           "PYTHON -m pip install MODULE on every node, or choose another interpreter with --python or --prelude", S),
+           "PYTHON -m pip install MODULE on every node, or choose another interpreter with --python or --prelude; a "
+           "module of your own project: git status on every node, or ship it with allranks run --sync", S),
     _cause("missing-file", "the program opens a file or data path that is not there", "ls -ld PATH on every node",
            "mount or copy what is missing, or correct the path", S),
     _cause("disk-full", "no space, no inodes or no quota left", "df -h; df -i; quota -s on {node}",

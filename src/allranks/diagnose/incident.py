@@ -96,7 +96,8 @@ class Incident:
     `addresses`: the node of an address that only one node has; `departed`: ranks that have called
     destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
     has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
-    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known.
+    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known;
+    `local_nodes` are nodes that are the launching machine.
     """
 
     attempt: int = 0
@@ -124,6 +125,7 @@ class Incident:
     became: Mapping[int, str] = field(default_factory=dict)
     pauses: tuple[Pause, ...] = ()
     lease: float = 0.0
+    local_nodes: frozenset[str] = frozenset()
 
     def node_of(self, rank: int) -> str:
         """The node a rank lies on; empty where it is not known."""

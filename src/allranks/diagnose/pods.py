@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from allranks.findings import Finding, Where
+from allranks.text import count_of, plural, with_reason
 
 CHECK = "kubernetes"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -176,15 +177,18 @@ def waiting(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]], nodes: int
         reasons.setdefault(_why(pod, events), []).append(pod.host)
     if missing > 0:
         why = _of_events([e for e in events if _about(e)[0] not in ("Pod", "")]) or "not made yet"
-        reasons.setdefault(why, []).append(f"{missing} more" if pods else f"{missing} pods")
+        reasons.setdefault(why, []).append(f"{missing} more" if pods else count_of(missing, "pod"))
     parts = [f"{_names(names)}: {why}" for why, names in reasons.items()]
-    return f"{nodes - len(absent) - max(0, missing)} of {nodes} pods have started; " + "; ".join(parts)
+    return (
+        f"{nodes - len(absent) - max(0, missing)} of {count_of(nodes, 'pod')} {plural(nodes, 'has', 'have')} started; "
+        + "; ".join(parts)
+    )
 
 
 def suspended(nodes: int, queue: str) -> str:
     """Why no pod is there: a queue holds the object that makes them."""
     by = f"the queue {queue} has not admitted it yet" if queue else "spec.suspend is true"
-    return f"0 of {nodes} pods have started; the run is suspended: {by}"
+    return f"0 of {count_of(nodes, 'pod')} {plural(nodes, 'has', 'have')} started; the run is suspended: {by}"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -328,7 +332,7 @@ def _pull_words(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
 def _image(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
     return _fail(
         "k8s-image",
-        f"the image of {pod.host} can't be pulled ({pod.why}): {_short(_pull_words(pod, events))}",
+        with_reason(f"the image of {pod.host} can't be pulled ({pod.why})", _short(_pull_words(pod, events))),
         "check --image; a private registry needs imagePullSecrets in a file for --pod",
         pod.host,
         (),

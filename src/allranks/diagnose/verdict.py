@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allranks.findings import SURE, Finding, Verdict, Where
+from allranks.findings import SURE, Finding, Verdict, Where, typed_here
 
 from .candidate import Candidate, Strength
 from .causes import CAUSES, UNKNOWN
@@ -44,9 +44,13 @@ def judge(incident: Incident, logs: Evidence | None = None, concluded: Verdict |
     if concluded is not None:
         unsure = verdict is None or verdict.confidence < SURE <= concluded.confidence
         verdict = concluded if verdict is None or unsure else replace(verdict, decision=concluded.decision)
-    if verdict is None or logs is None:
-        return verdict
-    return _complete(verdict, judge_logs(logs))
+    if verdict is None:
+        return None
+    if logs is not None:
+        verdict = _complete(verdict, judge_logs(logs))
+    local = incident.local_nodes
+    runners_up = tuple(typed_here(finding, local) for finding in verdict.runners_up)
+    return replace(verdict, finding=typed_here(verdict.finding, local), runners_up=runners_up)
 
 
 def judge_logs(logs: Evidence) -> Verdict:

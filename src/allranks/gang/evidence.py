@@ -45,6 +45,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         became={r.rank: r.became for r in ranks if r.became},
         pauses=tuple(roster.pauses),
         lease=spec.lease,
+        local_nodes=roster.cluster.local_names,
         memory={n.name: n.memory for n in roster.nodes.values() if n.memory},
     )
     return judge(incident)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from allranks.cluster import Cluster
 from allranks.plan.environment import Place
 from allranks.plan.launchers.settings import launcher_settings, needed_modules
 from allranks.plan.launchers.words import launched_by, read_training
+from allranks.plan.network import target_words
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
 from allranks.settings import RunSpec
@@ -115,7 +115,7 @@ def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>")
         "expect_gpus": spec.expect_gpus,
         "node_dir": spec.node_dir,
         "output_dir": spec.output_dir,
-        "target": f"--hosts {shlex.quote(spec.hosts)}" if spec.hosts else f"--local {spec.local or 1}",
+        "target": target_words(spec),
         "uid": setting.uid,
         "checks": collectors(setting.checks),
         "seconds": look_seconds(setting.checks),
@@ -134,6 +134,7 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str
     return {
         **setup_message(spec, setting),
         "virtual": bool(spec.local),
+        "local": sorted(cluster.local_names),
         "slots": {n.name: n.slots for n in (*cluster.nodes, *cluster.spares)},
         "wrap": spec.wrap,
         "launcher": spec.launcher,

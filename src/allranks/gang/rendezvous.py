@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allranks.findings import Finding
-from allranks.plan.network import choose_address, no_address, offered, port_taken
+from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
 
 from .ending import Ending
 from .members import RankState
@@ -82,7 +82,7 @@ class RendezvousCheck:
         """The port is open on the master: everybody tries every address it could be reached at."""
         roster = self.roster
         if event.error is not None:
-            return self._refuse([port_taken(roster.master.name, event.error)], now)
+            return self._refuse([port_taken(roster.master.name, event.error, target_words(roster.spec))], now)
         roster.master_port = event.port
         roster.state = State.PROVING
         addresses = self._offers()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from allranks.cluster import Cluster
 from allranks.diagnose.incident import Pause
-from allranks.findings import Finding
+from allranks.findings import Finding, typed_here
 from allranks.plan.ranks import Plan
 from allranks.settings import RunSpec
 
@@ -112,8 +112,9 @@ class Roster:
 
     def add_finding(self, finding: Finding) -> Note:
         """Keep a finding; its event."""
-        self.findings.append(finding)
-        return Note("finding", finding.to_json())
+        kept = typed_here(finding, self.cluster.local_names)
+        self.findings.append(kept)
+        return Note("finding", kept.to_json())
 
     def add_in_order(self, finding: Finding) -> Note:
         """Keep a finding of a node in the order of the host list, whichever node failed first."""

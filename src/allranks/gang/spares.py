@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.plan.plan import room_on
 from allranks.plan.tree import Tree
 from allranks.preflight.judge import judge
-from allranks.text import count_of
+from allranks.text import count_of, name_with
 
 from .members import NodeState
 from .places import first_order, judge_request
@@ -195,5 +195,6 @@ def shipping_failure(tree: Tree | None, event: Shipped) -> Finding | None:
     """What is wrong with the tree that has arrived on a node."""
     error = event.error
     if not error and tree is not None and (event.sha256, event.files) != (tree.sha256, tree.files):
-        error = f"{event.files} files ({event.sha256[:12]}) are there, {tree.files} ({tree.sha256[:12]}) were sent"
+        arrived = name_with(count_of(event.files, "file"), event.sha256[:12])
+        error = f"{arrived} arrived, {tree.files} ({tree.sha256[:12]}) were sent"
     return tree_failed(event.node, event.path, error, event.errno in NO_ROOM) if error else None

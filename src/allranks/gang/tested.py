@@ -8,7 +8,7 @@ from typing import Any
 
 from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED
-from allranks.findings import Finding, Verdict, Where
+from allranks.findings import Finding, Verdict, Where, typed_here
 from allranks.node.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
 from allranks.runs.tests import read_rows
@@ -52,6 +52,7 @@ def judge_test(roster: Roster, run: RunDirectory, seen: Verdict | None, quick: b
     rows = {} if quick else read_rows(run)
     names = {rank: node.name for node in roster.nodes.values() for rank in node.ranks}
     found = findings_of(rows, names) if rows else _from_logs(roster, run, names) if seen is not None else []
+    found = [typed_here(finding, roster.cluster.local_names) for finding in found]
     failed = any(e.code != 0 and not e.expected for e in roster.exits)
     if seen is None:
         code = exit_code(None, roster.stop_reason, failed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,8 +136,18 @@ def no_address(spec: RunSpec, master: str) -> Finding:
     )  # fmt: skip
 
 
-def port_taken(master: str, error: Mapping[str, Any]) -> Finding:
-    """The master could not open its port; `error` is what the gate's listener said (see node.gate.port_failure)."""
+def target_words(spec: RunSpec) -> str:
+    """How the user named the nodes, to be put into another command."""
+    if spec.hosts:
+        return f"--hosts {shlex.quote(spec.hosts)}"
+    return "--hosts HOSTS" if spec.slurm else f"--local {spec.local or 1}"
+
+
+def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
+    """The master could not open its port; `error` is what the gate's listener said (see node.gate.port_failure).
+
+    `target` names the nodes in commands.
+    """
     port = int(error.get("port") or 0)
     owner = error.get("owner") or {}
     held = ""
@@ -154,9 +165,10 @@ def port_taken(master: str, error: Mapping[str, Any]) -> Finding:
         remedy += f", or end that run first: allranks stop {run}"
     elif run:
         held = f" by what is left of your run {run}{held.replace(' by ', ': ', 1)}"
-        remedy += ", or end it: allranks clean --leftovers with the same --hosts"
+        remedy += f", or end it: allranks clean --leftovers {target}"
     elif owner.get("pid"):
-        remedy += f", or end that process: allranks clean --leftovers --foreign (pid {owner['pid']})"
+        clean = f"allranks clean --foreign --master-port {port} {target}"
+        remedy += f", or end that process, if it is yours: {clean}"
     return Finding(
         "port-in-use", "fail", f"port {port} on {master} is held{held or ' by another program'}", remedy,
         Where(node=master, port=port),

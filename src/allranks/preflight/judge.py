@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from allranks.findings import Finding
+from allranks.findings import Finding, typed_here
 from allranks.text import join_names
 
 from .check import LEVELS, Check
@@ -26,12 +26,13 @@ def judge(request: Request, facts_by_node: Nodes, checks: Iterable[Check], allow
     """All findings, each with its check's name; an ok check says nothing. Failures come first.
 
     `request` is what the nodes were asked to look at, with "nproc" (None: auto), "virtual" (all nodes are
-    on this machine) and, where known, "slots" ({node: number}), "wrap" and "launcher". What `allow` names
-    (a check or the id of a finding) is a warning at most.
+    on this machine) and, where known, "local" (names of nodes that are this machine), "slots" ({node: number}),
+    "wrap" and "launcher". What `allow` names (a check or the id of a finding) is a warning at most.
     """
+    local = tuple(facts_by_node) if request.get("virtual") else tuple(request.get("local") or ())
     findings: list[Finding] = []
     for check in checks:
-        findings += [_allowed(f, allow) for f in _judge_one(check, request, facts_by_node)]
+        findings += [typed_here(_allowed(f, allow), local) for f in _judge_one(check, request, facts_by_node)]
     return sorted(findings, key=lambda f: 0 if f.status == "fail" else 1)
 
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import Any, TextIO
 
-from allranks.text import count_of
+from allranks.text import count_of, name_with
 
 from .fold import Folder
 from .screen import Screen
@@ -119,7 +119,7 @@ def table_lines(status: Document, now: float, width: int, most: int = NODES_SHOW
 
 def label(node: Document) -> str:
     """The node's name; where the list has an address, the host's own name with the address beside it."""
-    return f"{node['name']} ({node['address']})" if node.get("address") else str(node["name"])
+    return name_with(str(node["name"]), str(node.get("address") or ""))
 
 
 def node_line(node: Document, now: float, name_width: int = 4) -> str:

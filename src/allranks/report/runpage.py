@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from allranks.protocol.codec import decode_each, decode_parts
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
-from allranks.text import count_of, cut, format_ranks, format_size
+from allranks.text import count_of, cut, format_ranks, format_size, plural
 
 from .linkmaps import LinkMap, link_maps
 from .machines import addresses, facts_of, machine_groups, scheduler
@@ -37,7 +37,7 @@ from .record import (
     VerdictText,
 )
 from .redact import Hidden
-from .table import WORDS
+from .table import WORDS, fine
 from .timeline import timeline
 from .timeplot import duration, legend, timeline_plot
 
@@ -197,7 +197,9 @@ def _checks(record: Record) -> dict[str, Any]:
     nodes = list(next(iter(rows.values()), {}))
     worst = [n for n in nodes if any(row.get(n) not in ("ok", "skipped") for row in bad.values())]
     shown = nodes if len(nodes) <= NODES else worst[:NODES]
-    return {"count": len(rows), "nodes": len(nodes), "columns": shown, "left_out": len(nodes) - len(shown),
+    scope = f"{count_of(len(rows), 'check')} on {count_of(len(nodes), 'node')}"
+    return {"count": len(rows), "summary": f"{scope}; rows that are not all ok:" if bad else f"{scope}: {fine(rows)}",
+            "columns": shown, "left_out": len(nodes) - len(shown),
             "rows": [(check, [(WORDS[row[n]], row[n]) for n in shown]) for check, row in bad.items()]}  # fmt: skip
 
 
@@ -239,7 +241,8 @@ def _lines(log: Excerpt, share: int) -> list[tuple[int, str]]:
     last = 0
     for number, line in [*_affordable(numbered, share), (log.lines + 1, "")]:
         if number > last + 1:
-            rows.append((0, f"… {number - last - 1:,} lines are left out"))
+            hidden = number - last - 1
+            rows.append((0, f"… {hidden:,} {plural(hidden, 'line is', 'lines are')} left out"))
         if number <= log.lines:
             rows.append((number, line))
         last = max(last, number)

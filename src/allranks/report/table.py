@@ -8,7 +8,7 @@ from typing import Any
 from allranks.findings import Finding
 from allranks.preflight.check import Check
 from allranks.preflight.judge import ORDER
-from allranks.text import join_names
+from allranks.text import count_of, join_names
 
 Rows = Mapping[str, Mapping[str, str]]
 
@@ -18,17 +18,36 @@ WIDEST_NAME = 16
 
 
 def counts(found: Sequence[Finding], rows: Rows) -> str:
-    """`38 checks on 4 nodes: 1 failed, 2 warnings, 3 could not look`."""
+    """`38 checks on 4 nodes: 1 failure, 2 warnings, 3 could not look, 5 skipped`."""
     nodes = len(next(iter(rows.values()), {}))
     parts = []
-    for status, one, many in (("fail", "failure", "failures"), ("warn", "warning", "warnings")):
+    for status, noun in (("fail", "failure"), ("warn", "warning")):
         number = sum(f.status == status for f in found)
         if number:
-            parts.append(f"{number} {one if number == 1 else many}")
+            parts.append(count_of(number, noun))
     unknown = sum(f.status == "unknown" for f in found)
-    parts += [f"{unknown} could not look"] if unknown else []
-    checks = f"{len(rows)} check{'' if len(rows) == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
-    return f"{checks}: {', '.join(parts) or 'all ok'}"
+    if unknown:
+        parts.append(f"{unknown} could not look")
+    words = ", ".join([*parts, *skipped(rows)]) if parts else fine(rows)
+    return f"{count_of(len(rows), 'check')} on {count_of(nodes, 'node')}: {words}"
+
+
+def fine(rows: Rows) -> str:
+    """`all ok`, or `30 ok, 8 skipped`: the words where no check has found anything."""
+    skips = skipped(rows)
+    if not skips:
+        return "all ok"
+    ok = sum(set(row.values()) <= {"ok"} for row in rows.values())
+    return ", ".join([f"{ok} ok", *skips])
+
+
+def skipped(rows: Rows) -> list[str]:
+    """How many checks looked at no node, and how many only at some; empty where all looked everywhere."""
+    statuses = [set(row.values()) for row in rows.values()]
+    nowhere = sum(status == {"skipped"} for status in statuses)
+    partly = sum("skipped" in status and len(status) > 1 for status in statuses)
+    parts = [f"{nowhere} skipped"] if nowhere else []
+    return [*parts, f"{partly} skipped on some nodes"] if partly else parts
 
 
 def table_lines(rows: Rows, checks: Mapping[str, Check], width: int, verbose: bool, colour: bool) -> list[str]:

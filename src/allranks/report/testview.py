@@ -59,5 +59,7 @@ class TestView(View):
             lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
         seconds = (result.get("timing") or {}).get("total", 0.0)
         word = "passed" if result["exit"] == 0 else "failed"
+        if result.get("meaning"):
+            lines += ["", result["meaning"]]
         lines.append(f"{word} after {seconds:.1f} s (exit {result['exit']}); report in {result.get('directory')}")
         self._finish(lines)

@@ -6,7 +6,7 @@ import os.path
 import shlex
 from typing import Any
 
-from allranks.text import count_of, plural
+from allranks.text import count_of, name_with, plural
 
 Document = dict[str, Any]
 _SPARES = {
@@ -32,9 +32,9 @@ def opening_lines(info: Document) -> list[str]:
 
 
 def _node(node: Document) -> str:
-    host = "" if node["host"] in (node["name"], "localhost") else f" ({node['host']})"
+    name = name_with(node["name"], "" if node["host"] == "localhost" else node["host"])
     slots = f" slots={node['slots']}" if node.get("slots") else ""
-    return f"{node['name']}{host}{slots}"
+    return f"{name}{slots}"
 
 
 def event_line(event: Document, nodes: int) -> str | None:
@@ -87,7 +87,7 @@ def event_line(event: Document, nodes: int) -> str | None:
 def _outputs_line(event: Document) -> str:
     """Where the program's files go that nobody fetches, and may be lost there."""
     places = [f"{node}:{path}" for node, path in list(event["nodes"].items())[:3]]
-    more = f" and on {len(event['nodes']) - 3} more nodes" if len(event["nodes"]) > 3 else ""
+    more = f" and on {count_of(len(event['nodes']) - 3, 'more node')}" if len(event["nodes"]) > 3 else ""
     return f"note: ALLRANKS_OUTPUT_DIR is temporary: {', '.join(places)}{more}\n    keep files with --output-dir PATH"
 
 

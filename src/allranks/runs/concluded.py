@@ -55,6 +55,12 @@ def _has_begun(run: RunDirectory) -> bool:
     return any(event.get("event") == "run-start" for event in run.read_events()[0])
 
 
+def _how_ended(job: Job) -> str:
+    """Slurm's state, with the exit code and the signal as far as it keeps them."""
+    figures = {"exit code": job.exit_code, "signal": job.exit_signal}
+    return ", ".join([job.state, *(f"{name} {value}" for name, value in figures.items() if value is not None)])
+
+
 def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
     """Slurm's own reason, else how far the controller has come."""
     if job is not None:
@@ -63,7 +69,7 @@ def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
             return said
     begun = _has_begun(run)
     words = _last_words(run)
-    how = f" ({job.state}, exit code {job.exit_code}, signal {job.exit_signal})" if job is not None else ""
+    how = f" ({_how_ended(job)})" if job is not None else ""
     place = Where(node=None)
     if begun:
         message = f"the controller of {run.name} in job {number} ended without a result{how}"

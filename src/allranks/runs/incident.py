@@ -41,6 +41,7 @@ def _read(run: RunDirectory, document: Mapping[str, Any], events: list[dict[str,
     launcher = str(spec.get("launcher") or "direct")
     incident = fold(events, last_attempt(events), [ranked[k] for k in sorted(ranked)], launcher)
     incident = replace(incident, command=tuple(document.get("command") or ()), lease=float(spec.get("lease") or 0.0))
+    incident = replace(incident, local_nodes=frozenset(str(n["name"]) for n in entries if n.get("is_local")))
     return replace(incident, exits=tuple(_complete(run, e, nodes) for e in incident.exits))
 
 

@@ -111,7 +111,7 @@ class Following:
             self._say(said)
         elif self._said and not said and not self.stopping:
             self._waited_for.clear()
-            self._say(f"all {self.nodes} pods have started")
+            self._say(f"all {self.nodes} pods have started" if self.nodes > 1 else "the pod has started")
         self._said = said
         self._next = now + self._pause
         first = self._first()

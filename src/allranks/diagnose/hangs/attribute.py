@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from allranks.text import join_words, plural
+from allranks.text import count_of, join_words, plural
 
 from ..words import numbers
 from .doing import Doing, Kind
@@ -200,7 +200,8 @@ def _who(waiting: Mapping[int, Doing], names: Names) -> str:
 def _wait(waiting: Mapping[int, Doing]) -> str:
     places = list(dict.fromkeys(_place(d) for d in waiting.values()))
     verb = plural(len(waiting), "waits", "wait")
-    return f"{verb} in {join_words(places[:2])}" + (f" and {len(places) - 2} more places" if len(places) > 2 else "")
+    more = f" and {count_of(len(places) - 2, 'more place')}" if len(places) > 2 else ""
+    return f"{verb} in {join_words(places[:2])}{more}"
 
 
 def _evidence(ranks: Iterable[int], doings: Mapping[int, Doing]) -> tuple[str, ...]:

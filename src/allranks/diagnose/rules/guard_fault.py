@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from allranks.findings import Where
-from allranks.text import plural
+from allranks.text import plural, with_reason
 
 from ..candidate import Candidate, Strength
 from ..incident import Fault, Incident
@@ -70,13 +70,14 @@ def _read(incident: Incident, fault: Fault, nodes: str) -> _Reading:
         return _Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
     cause = cause_of(fault.message)
     if fault.id == "node-dir":
-        return _Reading(cause, 0.9, f"{nodes}: no usable directory for the run: {one_line(fault.message)}", NODE_DIR)
+        message = with_reason(f"{nodes}: no usable directory for the run", one_line(fault.message))
+        return _Reading(cause, 0.9, message, NODE_DIR)
     if fault.id == "few-files":
-        message = f"{nodes}: the agent could not start: {one_line(fault.message)}"
+        message = with_reason(f"{nodes}: the agent could not start", one_line(fault.message))
         return _Reading("too-many-open-files", 0.95, message, FILES)
     what = {"protocol": "the two ends of the channel do not understand each other", "boot": "the guard could not start"}
     head = what.get(fault.id, fault.id)
-    return _Reading(cause, 0.7, f"{nodes}: {head}: {_last(fault.message)}", REPORT)
+    return _Reading(cause, 0.7, with_reason(f"{nodes}: {head}", _last(fault.message)), REPORT)
 
 
 def _death(incident: Incident, fault: Fault, nodes: str) -> _Reading:

@@ -58,7 +58,7 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
         STRENGTH.get(head.row.role, Strength.SYMPTOM),
         text + means,
         head.row.confidence,
-        remedy=gpu_levers(memory, Setting()) if memory is not None else "",
+        remedy=gpu_levers(memory, Setting()) if memory is not None else head.row.fix,
         where=where,
         evidence=tuple(dict.fromkeys(quoted(s.line) for s in (head, *_others(sightings, head))))[:3],
         culprits=frozenset() if everybody or head.complains else ranks,

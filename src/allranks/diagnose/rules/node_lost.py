@@ -14,6 +14,10 @@ from ..words import name_nodes, utc
 ID = "node-lost"
 SOURCE = "allranks' own beats (docs/architecture.md: ping, pong); a guard that died is told by a fault instead"
 OURS = "look at this machine's own link first: ip -br link; ping one of the nodes"
+STOPPED = (
+    "ps -eo pid,stat,args | grep allranks (T: stopped by Ctrl-Z, a debugger or kill -STOP; D: waits for a disk); a "
+    "frozen cgroup or container stops them too"
+)
 
 
 def apply(incident: Incident) -> Candidate | None:
@@ -38,8 +42,17 @@ def apply(incident: Incident) -> Candidate | None:
         tuple(f"{n.node}: last heard {utc(n.last_heard)}" + (f"; {n.reason}" if n.reason else "") for n in lost[:3]),
         ranks,
     )
+    if all(name in incident.local_nodes for name in names):
+        candidate = _here(candidate, lost)
     not_opened = next((f for f in incident.findings if f.check == CHANNEL), None)
     return candidate if not_opened is None else _ours(candidate, not_opened, name_nodes(names))
+
+
+def _here(candidate: Candidate, lost: list[LostNode]) -> Candidate:
+    """Nodes of this machine need no link: their processes do not run."""
+    which = name_nodes([n.node for n in lost])
+    message = f"{which} fell silent: the agent on this machine did not run for the whole lease ({_when(lost[0])})"
+    return replace(candidate, cause="unknown", confidence=0.7, remedy=STOPPED, message=message)
 
 
 def _ours(candidate: Candidate, not_opened: Finding, nodes: str) -> Candidate:
@@ -55,9 +68,12 @@ def _ours(candidate: Candidate, not_opened: Finding, nodes: str) -> Candidate:
 
 
 def _message(lost: list[LostNode], every: bool) -> str:
-    first = lost[0]
-    when = f"last heard at {utc(first.last_heard)}, given up {max(0.0, first.t - first.last_heard):.1f} s later"
+    when = _when(lost[0])
     if every:
         return f"all {len(lost)} nodes fell silent ({when}): rather this machine's own link than theirs"
     which = name_nodes([n.node for n in lost])
     return f"{which} fell silent: the link or the power is gone ({when})"
+
+
+def _when(first: LostNode) -> str:
+    return f"last heard at {utc(first.last_heard)}, given up {max(0.0, first.t - first.last_heard):.1f} s later"

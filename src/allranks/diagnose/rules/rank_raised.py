@@ -44,13 +44,13 @@ def apply(incident: Incident) -> Candidate | None:
 
 
 def _remedy(incident: Incident, first: Failure, cause: str) -> str:
-    """Of memory that ran out the levers, with the run's own figures; else the cause's own."""
+    """Of memory that ran out the levers, with the run's own figures; else the row's, or empty for the cause's own."""
     if cause == "cuda-out-of-memory":
         return gpu_levers(read_gpu(first.quoted.text if first.quoted else ""), setting_of(incident, first.exit))
     if cause == "host-out-of-memory":
         node = first.exit.node
         return host_levers(HostMemory(), setting_of(incident, first.exit), node, incident.memory.get(node))
-    return ""
+    return first.signature.fix if first.signature is not None else ""
 
 
 def _evidence(failure: Failure) -> tuple[str, ...]:

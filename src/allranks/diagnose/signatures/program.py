@@ -8,6 +8,11 @@ ROOT = Role.ROOT
 WEAK = Role.WEAK
 SYMPTOM = Role.SYMPTOM
 CASCADE = Role.CASCADE
+_IMPORT = "CPython: Python/ceval.c (import_from)"
+PROJECT = (
+    "compare the project's code: git rev-parse HEAD && git status --short on every node; bring all nodes to one "
+    "commit, or ship one tree to all with allranks run --sync"
+)
 ROWS = (
     *table(
         "DeepSpeed: runtime/config.py, runtime/zero/config.py; transformers: " "integrations/deepspeed.py", ROOT,
@@ -42,6 +47,14 @@ ROWS = (
         ("fsdp-plugin", "FullyShardedDataParallelPlugin|fsdp_",
          r"(?:fsdp_\w|FullyShardedDataParallelPlugin).{0,60}(?:must be|" r"should be|is not a valid|invalid)", 0.75),
     ),
+    Row("circular-import", "program-exception", ROOT, _IMPORT, ("partially initialized module",),
+        r"ImportError: cannot import name '[^']+' from partially initialized module", 0.8,
+        "the program's modules import each other in a circle", scope=RAISED),
+    # A file of the project: not below the interpreter's own directories.
+    Row("project-import", "environment-mismatch", ROOT, _IMPORT, ("cannot import name",),
+        r"ImportError: cannot import name '[^']+' from '[^']+' "
+        r"\((?P<file>/(?:(?!(?:site|dist)-packages/|lib(?:64)?/python\d)[^)]){1,400})\)", 0.75,
+        "that file of the project has no such name on this node", scope=RAISED, fix=PROJECT),
     *table(
         "CPython, importlib, packaging: names and versions", ROOT, "environment-mismatch",
         ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,

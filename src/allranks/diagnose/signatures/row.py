@@ -61,7 +61,7 @@ class Row:
 
     `means` says in plain words what the text does not say itself. Named groups of the pattern (node, peer, rank, pid,
     gpu, interface, port) tell the place. `rule`: the rule that weighs such lines instead of the table. `trace`: what
-    must stand in an exception's traceback, too.
+    must stand in an exception's traceback, too. `fix` takes the place of the cause's own.
     """
 
     id: str
@@ -76,6 +76,7 @@ class Row:
     rule: str = ""
     scope: Scope = Scope.LOG
     trace: str = ""
+    fix: str = ""
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from allranks.settings import RunSpec
 from allranks.settings.tools import Tool, read_tool
+from allranks.text import format_duration
 
 _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
 # Flags of python that take a value of their own (`python --help`).
@@ -58,6 +59,35 @@ def launched_by(spec: RunSpec) -> Tool | None:
     """The launcher that the command begins with, where it is the one to be started."""
     tool = read_tool(spec.command)
     return tool if tool is not None and tool.name == spec.launcher else None
+
+
+def out_of_reach(spec: RunSpec) -> list[str]:
+    """A sentence for each setting that takes effect in a rank's interpreter, where allranks does not start that.
+
+    `--launcher command`, a shell script and `python -c` start the ranks themselves, unseen by the runner.
+    """
+    if not spec.command or _goes_through_runner(spec):
+        return []
+    program = spec.command[0].rstrip("/").rsplit("/", 1)[-1]
+    notes = []
+    if spec.pg_timeout is not None:
+        notes.append(
+            f"--pg-timeout {format_duration(spec.pg_timeout)} does not reach the ranks below {program}; read the "
+            "seconds from ALLRANKS_PG_TIMEOUT and give them to init_process_group(timeout=…)"
+        )
+    if spec.audit_data:
+        notes.append(f"--audit-data sees no data loader below {program}; give the Python program itself as the command")
+    return notes
+
+
+def _goes_through_runner(spec: RunSpec) -> bool:
+    words = read_training(spec)
+    if spec.launcher == "command":
+        tool = read_tool(spec.command)
+        if tool is None:
+            return False
+        words = behind(tool)
+    return words.kind in ("python-script", "python-module")
 
 
 def behind(tool: Tool) -> Words:

@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 
 from allranks.findings import Finding
 
-from ..compare import Nodes
+from ..compare import Nodes, target
 from ..host import Request
 
 ID = "gate"
@@ -28,7 +28,8 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
 
     if gate.get("error"):
         error = gate["error"]
-        return [port_taken(gate["name"], error if isinstance(error, dict) else {"text": str(error)})]
+        known = error if isinstance(error, dict) else {"text": str(error)}
+        return [port_taken(gate["name"], known, target(request))]
     probes: Dict[str, Any] = {n: f.get("probes") or () for n, f in facts_by_node.items()}
     spec = from_document(request["spec"])
     return list(choose_address(spec, gate["name"], int(gate["port"]), facts_by_node, probes).findings)

@@ -1,0 +1,152 @@
+"""How findings, verdicts and errors are worded: the rules of tests/wording.py, and commands for this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import wording
+from tests.checks.test_checks import CASES, CHECKS, facts_of, load
+
+from allranks.diagnose.candidate import Candidate, Strength
+from allranks.diagnose.incident import ExitRecord, Incident
+from allranks.diagnose.verdict import judge
+from allranks.findings import Finding, Where, typed_here
+from allranks.gang.remarks import too_small
+from allranks.preflight.judge import judge as judge_checks
+from allranks.report.text import closing_lines, event_line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ending the other 1 ranks",
+        "h1 has room for 1 ranks now",
+        "… and 1 more nodes",
+        "2 places (?)",
+        "every rank refused the arguments of the program: ",
+        "rank 1 ended with code 2:",
+        "the port is held by",
+        "h1 has no address ()",
+        "192.168.1.10 (192.168.1.10) did not answer",
+        "hosts.txt has 1 host; set --nodes from 1 to 1",
+    ],
+)
+def test_the_rules_see_what_they_are_for(text: str) -> None:
+    assert wording.fault(text)
+
+
+def test_the_rules_see_ssh_to_this_machine() -> None:
+    assert wording.fault_of_place("see why: ssh local0 'sudo dmesg'")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rank 1 waits in all_reduce (train.py:3 in step)",
+        "ended with code 1; its last line: 11 files",
+        "call init_process_group() first",
+        "within the 1 s that it had",
+        "NCCL_SOCKET_IFNAME=eth0 is set on h1",
+    ],
+)
+def test_the_rules_let_through_what_is_right(text: str) -> None:
+    assert not wording.fault(text)
+
+
+def test_a_finding_with_such_words_is_seen_when_it_is_made() -> None:
+    Finding("unknown", "fail", "ending the other 1 ranks")
+    assert wording.faults
+    wording.faults.clear()
+
+
+@pytest.mark.parametrize(
+    ("remedy", "here"),
+    [
+        ("ssh here0 'sudo dmesg -T | tail -n 200'", "sudo dmesg -T | tail -n 200"),
+        ("look: ssh here0 nvidia-smi -L; or --nproc 1", "look: nvidia-smi -L; or --nproc 1"),
+        ("show them with `ssh here0 ip -br addr` and choose", "show them with `ip -br addr` and choose"),
+        ("ssh here0 ip link; ssh h2 ip link", "ip link; ssh h2 ip link"),
+        ("ssh here01 'a b'", "ssh here01 'a b'"),
+        ("""ssh here0 'echo '"'"'a b'"'"''""", "echo 'a b'"),
+        ("ssh here0 \"ls 'a b'\"", "ls 'a b'"),
+    ],
+)
+def test_commands_for_this_machine_are_typed_here(remedy: str, here: str) -> None:
+    finding = Finding("disk-full", "fail", "full", remedy)
+    assert typed_here(finding, ["here0"]).remedy == here
+    assert typed_here(finding, []) == finding
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_no_check_says_ssh_for_a_node_of_this_machine(path: Path) -> None:
+    """Each case of each check, as if all its nodes were this machine."""
+    case = load(path)
+    facts = facts_of(path, case)
+    for finding in judge_checks({**case["request"], "local": list(facts)}, facts, [CHECKS[path.parent.name]]):
+        assert not any(f"ssh {node}" in finding.remedy for node in facts), finding.remedy
+
+
+def test_no_verdict_says_ssh_for_a_node_of_this_machine() -> None:
+    check = Finding(
+        "gpu-fell-off-bus", "fail", "a GPU is gone", "ssh here 'sudo dmesg -T | grep -i xid'", Where("here")
+    )
+    far = Incident(0, 1, {"here": (0,)}, findings=(check,))
+    verdict = judge(far)
+    assert verdict is not None and verdict.finding.remedy == check.remedy
+    verdict = judge(replace(far, local_nodes=frozenset({"here"})))
+    assert verdict is not None and verdict.finding.remedy == "sudo dmesg -T | grep -i xid"
+
+
+EVENTS_OF_ONE: list[dict[str, Any]] = [
+    {"event": "ending", "reason": "failure", "ranks": 1, "grace": 1.0},
+    {"event": "ending", "reason": "stop", "ranks": 1, "grace": 30.0},
+    {"event": "all-initialised", "ranks": 1, "seconds": 1.0},
+    {"event": "test-passed", "ranks": 1, "seconds": 1.0},
+    {"event": "signal", "signal": "SIGUSR1", "ranks": 1},
+    {"event": "tree", "files": 1, "bytes": 1, "root": "/p", "left_out": ["model.pt"]},
+    {"event": "outputs-temporary", "nodes": {f"h{at}": "/tmp/x" for at in range(4)}},
+    {"event": "node-clean", "node": "h1", "left": [{"pid": 7, "state": "D", "command": "x"}]},
+]
+
+
+@pytest.mark.parametrize("event", EVENTS_OF_ONE, ids=lambda event: event["event"])
+def test_lines_of_events_count_one_as_one(event: dict[str, Any]) -> None:
+    line = event_line(event, 1)
+    assert line is not None and wording.fault(line) == ""
+
+
+def test_the_end_of_a_run_counts_one_as_one() -> None:
+    result = {
+        "exit": 1,
+        "directory": "runs/a",
+        "timing": {"total": 1.0},
+        "attempts": [{}],
+        "unfetched": {"h1": {"fetched_bytes": {"x": 1}, "node_dir": "/tmp/x"}},
+        "dropped": {"h1": {"0": 1}},
+    }
+    assert [found for line in closing_lines(result, None) if (found := wording.fault(line))] == []
+
+
+def test_refused_arguments_without_the_reason_end_no_sentence_with_a_colon() -> None:
+    """argparse prints its usage first: the reason may have scrolled out of what was kept of the log."""
+    ends = tuple(ExitRecord(rank, "h1", 2, None, 20.0, False, tail="usage: t.py [-h] --lr LR\n") for rank in (0, 1))
+    verdict = judge(Incident(0, 2, {"h1": (0, 1)}, ends))
+    assert verdict is not None and verdict.cause == "bad-launch-arguments"
+    assert verdict.finding.message == "every rank refused the arguments of the program"
+
+
+def test_findings_without_a_node_are_quoted_not_counted() -> None:
+    """Findings on links have two nodes and name them; there is no `2 places (?)`."""
+    findings = tuple(Finding("port-blocked", "fail", f"h1 does not reach {node}") for node in ("h2", "h3"))
+    verdict = judge(Incident(0, 2, {"h1": (0,), "h2": (1,)}, findings=findings))
+    assert verdict is not None
+    assert verdict.finding.message == "h1 does not reach h2; h1 does not reach h3"
+    assert verdict.finding.remedy
+
+
+def test_every_failure_of_the_world_size_has_a_fix() -> None:
+    for finding in (too_small("h1", 1, 2), Candidate("x", "world-size-mismatch", Strength.ROOT, "m", 0.9).finding()):
+        assert finding.remedy and not wording.fault(finding.message)
