@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 _WHERE = Entry({"node": str, "peer": str, "rank": int, "interface": str, "port": int, "gpu": int, "pid": int})
 _FINDING = Entry(
-    {"id": str, "status": str, "where": _WHERE, "message": str, "remedy": str, "evidence": [str]}, ("id", "message")
+    {"id": str, "status": str, "where": _WHERE, "message": str, "remedy": str, "evidence": [str]}, ("message",)
 )
 _VERDICT = Entry(
     {
@@ -41,7 +41,7 @@ SHAPES: dict[str, Entry] = {
     "run.json": Entry({
         "run": str, "uid": str, "started": float, "command": [str], "spec": Entry({}), "source": str, "workdir": str,
         "nodes": [Entry({"name": str, "index": int, "host": str, "user": str, "port": int, "slots": int,
-                         "is_local": bool, "node_rank": int, "life": int, "address": str}, ("name", "index"))],
+                         "is_local": bool, "node_rank": int, "life": int, "address": str}, ("name",))],
         "versions": Entry({"allranks": str, "python": str}), "engine": Entry({"engine": str}), "slurm": Entry({}),
         "controller": Entry({"host": str, "pid": int, "start_time": float}),
     }),
