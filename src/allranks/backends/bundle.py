@@ -90,7 +90,11 @@ def _quote(word: str) -> str:
 
 def boot_script(guard_python: str | None, training_python: str | None) -> bytes:
     """The sh script sent over standard input: finds a Python ≥ 3.8 and starts the boot line in it."""
-    names = [guard_python] if guard_python else [*PYTHONS, *([training_python] if training_python else [])]
+    names = list(PYTHONS)
+    if guard_python:
+        names = [guard_python]
+    elif training_python:
+        names.append(training_python)
     tried = ", ".join(names).replace("'", "")
     pythons = " ".join(_quote(name) for name in names)
     return (SCRIPT % {"boot": BOOT, "look": FIRST_LOOK, "pythons": pythons, "tried": tried}).encode()

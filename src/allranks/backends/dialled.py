@@ -61,16 +61,21 @@ class Hello:
 
 def read_hello(message: Mapping[str, Any]) -> Hello:
     """From its JSON form; raises SecureError. A name that is none of a host's is left out."""
-    rank, nproc = message.get("rank"), message.get("nproc")
+    rank = message.get("rank")
+    nproc = message.get("nproc")
     if message.get("type") != "hello" or isinstance(rank, bool) or not isinstance(rank, int):
         raise SecureError("its first word is no hello with a node rank")
     if isinstance(nproc, bool) or not isinstance(nproc, (int, type(None))) or (nproc and not 0 < nproc <= MOST_HERE):
         raise SecureError(f"its --nproc is {str(nproc)[:40]}")
     hostname = str(message.get("hostname") or "")
     return Hello(
-        rank, hostname if _NODE_NAME.fullmatch(hostname) else "", str(message.get("instance") or "")[:64],
-        message.get("begun") is True, nproc, {key: str(message[key]) for key in AGREED if key in message},
-    )  # fmt: skip
+        rank,
+        hostname if _NODE_NAME.fullmatch(hostname) else "",
+        str(message.get("instance") or "")[:64],
+        message.get("begun") is True,
+        nproc,
+        {key: str(message[key]) for key in AGREED if key in message},
+    )
 
 
 @dataclass
@@ -88,7 +93,9 @@ class Line:
     """An authenticated connection of a node, in the listener's loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, records: Records) -> None:
-        self._reader, self._writer, self._records = reader, writer, records
+        self._reader = reader
+        self._writer = writer
+        self._records = records
         self._inner: asyncio.StreamWriter | None = None
         self._number = 0
         self._pump: asyncio.Task[None] | None = None
@@ -144,7 +151,8 @@ class Line:
         """Ends the channel (with this number), not the connection."""
         if number is not None and number != self._number:
             return
-        inner, self._inner = self._inner, None
+        inner = self._inner
+        self._inner = None
         if self._pump is not None:
             self._pump.cancel()
             self._pump = None
@@ -174,13 +182,19 @@ class Listener:
     """
 
     def __init__(
-        self, count: int, secret: bytes, admit: Callable[[dict[int, Seat], Hello, str], int],
-        told: Callable[[str], None], first: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        count: int,
+        secret: bytes,
+        admit: Callable[[dict[int, Seat], Hello, str], int],
+        told: Callable[[str], None],
+        first: int = 1,
+    ) -> None:
         self.seats = {rank: Seat(rank) for rank in range(first, count)}
         self.stopped: Callable[[str], None] = lambda reason: None
         self.signalled: Callable[[int, str], None] = lambda rank, name: None
-        self._secret, self._admit, self._told = secret, admit, told
+        self._secret = secret
+        self._admit = admit
+        self._told = told
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
         self._servers: list[asyncio.Server] = []
@@ -355,7 +369,10 @@ class Listener:
             return None
         if seat.line is not None:
             await seat.line.end()
-        seat.hello, seat.address, seat.line, seat.taken = hello, peer, line, True
+        seat.hello = hello
+        seat.address = peer
+        seat.line = line
+        seat.taken = True
         line.tell({"type": "wait"})  # so that it knows whom it has reached
         self._changed.set()
         return seat
@@ -405,7 +422,9 @@ class DialledTransport(Transport):
         self, listener: Listener, ranks: Mapping[str, int], guard_python: str | None = None, python: str | None = None
     ) -> None:
         super().__init__((), guard_python, python)
-        self._listener, self._ranks = listener, ranks  # node name → seat; all others are this machine
+        # node name → seat; all others are this machine
+        self._listener = listener
+        self._ranks = ranks
 
     async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
         """The node's present connection, or the next one it makes within `seconds`."""

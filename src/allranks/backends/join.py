@@ -137,8 +137,10 @@ def hello_of(spec: RunSpec, rank: int, mine: Agreed) -> Message:
     }
 
 
-DUPLICATE, WORLD_SIZE = "rank-missing-or-duplicate", "world-size-mismatch"
-OTHER_COMMAND, OTHER_CODE = "bad-launch-arguments", "environment-mismatch"
+DUPLICATE = "rank-missing-or-duplicate"
+WORLD_SIZE = "world-size-mismatch"
+OTHER_COMMAND = "bad-launch-arguments"
+OTHER_CODE = "environment-mismatch"
 # What is compared, the cause where it differs, and the words for it.
 COMPARED = {
     "version": (OTHER_CODE, "runs allranks {theirs}, {host} {mine}: install the same on all"),
@@ -152,13 +154,15 @@ class Admission:
     """Decides who gets a seat. A contradiction before the start is `failure`: nobody waits for it to go away."""
 
     def __init__(self, mine: Agreed, hostname: str) -> None:
-        self._mine, self._hostname = mine, hostname
+        self._mine = mine
+        self._hostname = hostname
         self.started = False
         self.failure: Finding | None = None
 
     def __call__(self, seats: dict[int, Seat], hello: Hello, address: str) -> int:
         """The rank of a node that is admitted; raises Refuse."""
-        rank, who = hello.rank, name_with(hello.hostname, address)
+        rank = hello.rank
+        who = name_with(hello.hostname, address)
         self._compare(hello, f"node {rank}, {who},")
         if rank not in seats:
             most = self._mine.nnodes - 1
@@ -237,9 +241,12 @@ class PinnedRules(Rules):
 def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     """Starts a relay on this machine and sends it its header; raises OSError."""
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        start_new_session=True, bufsize=0,
-    )  # fmt: skip
+        [sys.executable, "-I", "-S", "-c", BOOT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        bufsize=0,
+    )
     assert child.stdin is not None and child.stdout is not None
     banner = b""
     deadline = time.monotonic() + BOOT_SECONDS

@@ -55,8 +55,14 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
             return _finding(node, cause, _USER.sub("", told), tuple(lines[-3:]), have_key)
     if code == 127 or "not found" in said or "No such file" in said:
         message = f"{node.name}: the login shell could not start /bin/sh: {said}"
-        return Finding("remote-path-missing", "fail", message, "check the account's login shell on the node",
-                       Where(node=node.name), tuple(lines[-3:]))  # fmt: skip
+        return Finding(
+            "remote-path-missing",
+            "fail",
+            message,
+            "check the account's login shell on the node",
+            Where(node=node.name),
+            tuple(lines[-3:]),
+        )
     message = f"{node.name}: ssh {how_ended(code)} before the node answered" + (f": {said}" if said else "")
     remedy = f"try it by hand: ssh -T -o BatchMode=yes {shlex.quote(destination(node))} true"
     return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))

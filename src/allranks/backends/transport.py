@@ -40,7 +40,9 @@ class Client:
     """This side's end of a channel: descriptors to write to and to read from. `boots`: the marker comes first."""
 
     def __init__(self, stdin: int, stdout: int, stderr: int | None, process: subprocess.Popen[bytes] | None) -> None:
-        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self.stdin = stdin
+        self.stdout = stdout
+        self.stderr = stderr
         self.boots = process is not None
         self._process = process
         for fd in (stdin, stdout, *(() if stderr is None else (stderr,))):
@@ -50,9 +52,14 @@ class Client:
     def of_process(cls, argv: Sequence[str]) -> Client:
         """A client process, such as ssh; raises OSError."""
         process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, bufsize=0, preexec_fn=_die_with_the_controller,
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+            preexec_fn=_die_with_the_controller,
+        )
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         return cls(process.stdin.fileno(), process.stdout.fileno(), process.stderr.fileno(), process)
 
@@ -91,7 +98,8 @@ class Transport:
 
     def __init__(self, ssh_options: Sequence[str], guard_python: str | None, python: str | None) -> None:
         self._options = tuple(ssh_options)
-        self._guard_python, self._python = guard_python, python
+        self._guard_python = guard_python
+        self._python = python
 
     async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
         """Starts what carries the channel; None where the node can't be had within `seconds`.

@@ -44,7 +44,8 @@ class Archive:
     """The packed tree, in a file without a name that lives as long as this object."""
 
     def __init__(self, tree: Tree, file: IO[bytes]) -> None:
-        self.tree, self._file = tree, file
+        self.tree = tree
+        self._file = file
 
     def read(self, offset: int, count: int) -> bytes:
         """Bytes of the archive."""
@@ -76,8 +77,12 @@ def _in_repository(path: str) -> bool:
 def _git(directory: str, *words: str) -> bytes:
     environment = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     try:
-        found = subprocess.run(["git", "-C", directory, *words], capture_output=True, stdin=subprocess.DEVNULL,
-                               env={**environment, "LC_ALL": "C"})  # fmt: skip
+        found = subprocess.run(
+            ["git", "-C", directory, *words],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            env={**environment, "LC_ALL": "C"},
+        )
     except FileNotFoundError:
         raise UsageError(f"--sync: {directory} is in a git repository and git is not installed here") from None
     if found.returncode:
@@ -128,8 +133,10 @@ def _is_large(path: str) -> bool:
 
 
 def _too_many(root: str) -> UsageError:
-    return UsageError(f"--sync: {root} has more than {MOST_FILES} files; is this the project? Start from its "
-                      "directory, make it a git repository, or list what is no code in .gitignore")  # fmt: skip
+    return UsageError(
+        f"--sync: {root} has more than {MOST_FILES} files; is this the project? Start from its "
+        "directory, make it a git repository, or list what is no code in .gitignore"
+    )
 
 
 def _without_runs(names: set[str]) -> set[str]:
@@ -168,16 +175,20 @@ def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:
 def _outside(root: str, names: list[str]) -> UsageError:
     shown = ", ".join(_shown(f"{n} -> {os.readlink(os.path.join(root, n))}") for n in names[: 4 * SHOWN])
     more = f" and {len(names) - 4 * SHOWN} more" if len(names) > 4 * SHOWN else ""
-    return UsageError(f"--sync: symbolic links that lead out of the tree can't be shipped: {shown}{more}; list them "
-                      "in .gitignore, and give the program the path itself")  # fmt: skip
+    return UsageError(
+        f"--sync: symbolic links that lead out of the tree can't be shipped: {shown}{more}; list them "
+        "in .gitignore, and give the program the path itself"
+    )
 
 
 def _too_large(root: str, sizes: dict[str, int]) -> UsageError:
     largest = sorted(sizes, key=lambda n: (-sizes[n], n))[:SHOWN]
     shown = ", ".join(f"{_shown(n)} ({format_size(sizes[n])})" for n in largest)
-    return UsageError(f"--sync: {root} has {format_size(sum(sizes.values()))} in {len(sizes)} files, more than the "
-                      f"{format_size(MOST_BYTES)} that are shipped; list what is no code in .gitignore. "
-                      f"The largest: {shown}")  # fmt: skip
+    return UsageError(
+        f"--sync: {root} has {format_size(sum(sizes.values()))} in {len(sizes)} files, more than the "
+        f"{format_size(MOST_BYTES)} that are shipped; list what is no code in .gitignore. "
+        f"The largest: {shown}"
+    )
 
 
 def _shown(name: str) -> str:
@@ -201,11 +212,14 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
     """The working directory below the root: the caller's, or --workdir inside the tree."""
     wanted = os.path.realpath(os.path.join(cwd, os.path.expanduser(spec.workdir or "")))
     if not _is_inside(wanted, root):
-        raise UsageError(f"--workdir {spec.workdir} is outside of the tree that --sync ships ({root}); "
-                         "leave out one of the two")  # fmt: skip
+        raise UsageError(
+            f"--workdir {spec.workdir} is outside of the tree that --sync ships ({root}); leave out one of the two"
+        )
     if not os.path.isdir(wanted):
-        raise UsageError(f"--workdir {spec.workdir}: {wanted} is no directory; --sync ships the tree from here, "
-                         "so it must be here too")  # fmt: skip
+        raise UsageError(
+            f"--workdir {spec.workdir}: {wanted} is no directory; --sync ships the tree from here, "
+            "so it must be here too"
+        )
     below = os.path.relpath(wanted, root)
     return "" if below == "." else below
 
@@ -215,8 +229,10 @@ def _check_command(spec: RunSpec, root: str) -> None:
     words = read_training(spec).program if spec.command else ()
     script = words[0] if words else ""
     if os.path.isabs(script) and _is_inside(os.path.realpath(script), root):
-        raise UsageError(f"--sync ships {root}, but the command names {script}: on the nodes that is another file, "
-                         "or none; give it relative to the working directory")  # fmt: skip
+        raise UsageError(
+            f"--sync ships {root}, but the command names {script}: on the nodes that is another file, "
+            "or none; give it relative to the working directory"
+        )
 
 
 # -- packing -------------------------------------------------------------------------------------------
@@ -261,8 +277,9 @@ def pack(listing: Listing) -> Archive:
 def _fill(packed: gzip.GzipFile, listing: Listing) -> int:
     """Writes the archive; gives the bytes of the files."""
     tree = listing.tree
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8",
-                      errors="surrogateescape") as tar:  # fmt: skip
+    with tarfile.open(
+        fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
+    ) as tar:
         if tree.below:
             tar.addfile(_entry(tree.below, tarfile.DIRTYPE, 0o700))
         return sum(_add(tar, tree.root, name) for name in listing.names)
@@ -271,7 +288,8 @@ def _fill(packed: gzip.GzipFile, listing: Listing) -> int:
 def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
     """Nothing of the caller's machine but name, kind and whether it is executable."""
     found = tarfile.TarInfo(_text(name))
-    found.type, found.mode = kind, mode
+    found.type = kind
+    found.mode = mode
     return found
 
 

@@ -66,7 +66,8 @@ def _packed(files: dict[str, bytes]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, data in sorted(files.items()):
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), 0o600
+            entry.size = len(data)
+            entry.mode = 0o600
             archive.addfile(entry, io.BytesIO(data))
     return gzip.compress(buffer.getvalue(), 9, mtime=0)
 

@@ -66,9 +66,15 @@ def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
     if dry_run:
         click.echo(described(job, objects, json_))
         return DONE
-    where = {"engine": "kubernetes", "name": job.name, "kind": spec.kind, "nodes": job.nodes,
-             "namespace": spec.namespace, "context": spec.context,
-             "patience": spec.init_timeout}  # fmt: skip
+    where = {
+        "engine": "kubernetes",
+        "name": job.name,
+        "kind": spec.kind,
+        "nodes": job.nodes,
+        "namespace": spec.namespace,
+        "context": spec.context,
+        "patience": spec.init_timeout,
+    }
     run = create_run(spec, where, pod_names(job), now)
     kubectl = Kubectl(spec.context, spec.namespace)
     try:
@@ -125,16 +131,30 @@ def create_run(spec: RunSpec, where: Document, names: list[str], now: float) -> 
     nodes = [{"name": name, "host": name, "index": i} for i, name in enumerate(names)]
     (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     document = {
-        "run": run.name, "uid": where["name"], "started": now, "command": redact_argv(spec.command),
-        "spec": to_document(spec), "nodes": nodes, "source": where["engine"],
-        "workdir": os.getcwd(), "versions": {"allranks": allranks.__version__},
-        "controller": sessions.controller_identity(), "engine": where,
-    }  # fmt: skip
+        "run": run.name,
+        "uid": where["name"],
+        "started": now,
+        "command": redact_argv(spec.command),
+        "spec": to_document(spec),
+        "nodes": nodes,
+        "source": where["engine"],
+        "workdir": os.getcwd(),
+        "versions": {"allranks": allranks.__version__},
+        "controller": sessions.controller_identity(),
+        "engine": where,
+    }
     run.write_document("run.json", document)
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": where["name"]})
     waiting = [{"name": n["name"], "index": n["index"], "state": "connecting", "ranks": []} for n in nodes]
-    status = {"run": run.name, "state": "starting", "t": time.time(), "attempt": 0, "master": None,
-              "world_size": None, "nodes": waiting}  # fmt: skip
+    status = {
+        "run": run.name,
+        "state": "starting",
+        "t": time.time(),
+        "attempt": 0,
+        "master": None,
+        "world_size": None,
+        "nodes": waiting,
+    }
     run.write_document("status.json", status)
     return run
 
@@ -188,7 +208,8 @@ def take(run: RunDirectory) -> None:
 
 def follow(run: RunDirectory, engine: Follows, view: View | JsonView, json_: bool, stop: bool = False) -> int:
     """Until the result; Ctrl-C and SIGTERM stop the run, a lost terminal leaves it alone."""
-    signals, reason = Signals(), ""
+    signals = Signals()
+    reason = ""
     lost_signals: set[str] = set()
     try:
         if stop:

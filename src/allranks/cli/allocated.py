@@ -23,7 +23,8 @@ class Reach:
     """One step of the job, for one command of ours."""
 
     def __init__(self, step: Step, engine: Inside) -> None:
-        self.step, self.engine = step, engine
+        self.step = step
+        self.engine = engine
         self.transport: Transport = step.transport()
         engine.told = step.output
         engine.step_end = step.end_finding

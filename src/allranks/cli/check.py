@@ -114,7 +114,8 @@ class Progress:
 
     def __init__(self, silent: bool) -> None:
         self._terminal = sys.stderr.isatty() and not silent
-        self._silent, self._said = silent, ""
+        self._silent = silent
+        self._said = ""
 
     def told(self, what: str, done: int, of: int) -> None:
         """A step has gone on."""
@@ -162,9 +163,14 @@ def exit_code(found: Sequence[Finding]) -> int:
 
 
 def _print(
-    seen: dict[str, Any], checks: Sequence[Check], found: Sequence[Finding], rows: dict[str, dict[str, str]],
-    explained: Mapping[str, Sequence[Setting]], directory: str | None, verbose: bool,
-) -> None:  # fmt: skip
+    seen: dict[str, Any],
+    checks: Sequence[Check],
+    found: Sequence[Finding],
+    rows: dict[str, dict[str, str]],
+    explained: Mapping[str, Sequence[Setting]],
+    directory: str | None,
+    verbose: bool,
+) -> None:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size((120, 40)).columns
     lines = table_lines(rows, {c.name: c for c in checks}, width, verbose, colour)

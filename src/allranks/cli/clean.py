@@ -43,8 +43,10 @@ def command(
         return clean_leftovers({**given, "runs_dir": None}, foreign, yes, dry_run, json_)
     for row in OF_NODES:
         if given[row.name]:
-            raise UsageError(f"{row.option} is for nodes; add --leftovers or --foreign\n"
-                             f"hint: allranks clean --leftovers {row.option} …")  # fmt: skip
+            raise UsageError(
+                f"{row.option} is for nodes; add --leftovers or --foreign\n"
+                f"hint: allranks clean --leftovers {row.option} …"
+            )
     return _clean_runs(
         str(runs_dir) if runs_dir is not None else None, 5 if keep is None else keep, yes, dry_run, json_
     )
@@ -70,7 +72,8 @@ COMMAND = Declared(
 def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
     """Lists the old runs and looks, asks, removes them; with --json it never asks: --yes is needed. The exit code."""
     directory = runs_directory(runs_dir)
-    runs, looks = [r for r in RunDirectory.list_runs(directory) if is_ours(r)], list_looks(directory)
+    runs = [r for r in RunDirectory.list_runs(directory) if is_ours(r)]
+    looks = list_looks(directory)
     past = [*runs[:-keep], *looks[:-keep]] if keep else [*runs, *looks]
     old = [r for r in past if not may_live(r, time.time())]
     if not json_:
@@ -96,8 +99,11 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
 def list_looks(directory: Path) -> list[RunDirectory]:
     """What `check` has saved, the oldest first."""
     found = [p for p in sorted(directory.glob("check-*")) if LOOK.fullmatch(p.name) and not p.is_symlink()]
-    return [RunDirectory(p) for p in found if (p / "evidence" / "preflight.json").is_file()
-            and not (p / "run.json").exists()]  # fmt: skip
+    return [
+        RunDirectory(p)
+        for p in found
+        if (p / "evidence" / "preflight.json").is_file() and not (p / "run.json").exists()
+    ]
 
 
 def _remove(runs: list[RunDirectory]) -> dict[str, str]:

@@ -124,8 +124,15 @@ def resolve_join(given: Given, config: str | None, check_nodes: bool, suite: str
 def describe(spec: RunSpec, json_: bool) -> str:
     """What this node would do."""
     role = "coordinates" if spec.node_rank == 0 else f"dials {spec.master_addr}:{spec.join_port}"
-    what = {"node_rank": spec.node_rank, "nnodes": spec.nodes, "master_addr": spec.master_addr,
-            "port": spec.join_port, "role": role, "command": list(spec.command), "nproc": spec.nproc}  # fmt: skip
+    what = {
+        "node_rank": spec.node_rank,
+        "nnodes": spec.nodes,
+        "master_addr": spec.master_addr,
+        "port": spec.join_port,
+        "role": role,
+        "command": list(spec.command),
+        "nproc": spec.nproc,
+    }
     if json_:
         return json.dumps({"schema": 1, **what})
     return "\n".join(f"{key:<12}{value}" for key, value in what.items())
@@ -141,22 +148,26 @@ def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> i
     say = view.say if isinstance(view, LinesView) else _say
     names = node_names(os.environ, spec.master_addr or "", spec.nodes or 1)
     meeting = Meeting(spec, agreed(spec, os.getcwd()), secret, names, say)
-    code, message = exits.NODE_FAILED, "the coordinator failed"
+    code = exits.NODE_FAILED
+    message = "the coordinator failed"
     ending = Ending()
     try:
         meeting.open()
         cluster = meeting.gather(ending.taken)
         if isinstance(cluster, NoStart):
-            code, message = cluster.exit, cluster.finding.message
+            code = cluster.exit
+            message = cluster.finding.message
             return _no_start(meeting, cluster, view)
         ending.throw()
         code, message = _begin(resolved, cluster, meeting, check, view, json_)
         return code
     except AllranksError as error:
-        code, message = error.exit_code, str(error)
+        code = error.exit_code
+        message = str(error)
         raise
     except KeyboardInterrupt:
-        code, message = exits.CTRL_C, "ended by Ctrl-C on node 0"
+        code = exits.CTRL_C
+        message = "ended by Ctrl-C on node 0"
         raise
     finally:
         ending.note()  # the others are told, whatever comes now
@@ -191,7 +202,8 @@ def _begin(
     meeting.on_signal(session.signal_at_node)
     view.opening(opening(session))
     result = session.run(None if json_ else offer)
-    code, message = close(session, result, False), end_sentence(result)
+    code = close(session, result, False)
+    message = end_sentence(result)
     _terminate(result.get("verdict"), message)
     return code, message
 

@@ -23,7 +23,8 @@ Answers = dict[str, dict[str, Any]]
 def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
     """Lists leftovers of the target's nodes, asks, ends by pid and start time. Exit code 4 if some stay."""
     resolved = resolve_options(options, None)
-    spec, cluster = resolved.spec, find_cluster(resolved)
+    spec = resolved.spec
+    cluster = find_cluster(resolved)
     question = {"foreign": {"port": spec.master_port}} if foreign else {}
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = _choose(answers, foreign)

@@ -125,7 +125,8 @@ class JsonLines:
         """Bytes of a rank."""
         *lines, rest = (self._rest.get((node, rank), b"") + data).split(b"\n")
         if len(rest) > LINE_LIMIT:
-            lines, rest = [*lines, rest], b""
+            lines = [*lines, rest]
+            rest = b""
         self._rest[(node, rank)] = rest
         for line in lines:
             self._write(node, rank, line)

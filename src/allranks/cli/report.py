@@ -156,7 +156,12 @@ def write_loose_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[P
     logs = [(Log(file, str(file), "", None, 0), parts) for file, parts in scanned[:MOST_LOGS]]
     found = tuple(e for log, parts in logs if (e := excerpt(log, parts, Sizes())))
     state = "failed" if verdict.get("status") == "fail" else "unknown"
-    name = scanned[0][0].name if len(scanned) == 1 else f"{len(scanned)} logs" if scanned else "standard input"
+    if len(scanned) == 1:
+        name = scanned[0][0].name
+    elif scanned:
+        name = f"{len(scanned)} logs"
+    else:
+        name = "standard input"
     left_out = len(scanned) - len(found)
     record = Record(name, os.getcwd(), state, {}, {}, {}, verdict, excerpts=found, logs_left_out=left_out)
     _write(record, path, fresh_redactor())

@@ -168,7 +168,8 @@ def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
 
 
 def _watch_start(run: RunDirectory, pid: int, view: Watching, json_: bool) -> int:
-    offset, names = 0, set()
+    offset = 0
+    names = set()
     while True:
         events, offset = run.read_events(offset)
         for event in events:

@@ -79,7 +79,8 @@ class Signals:
 
     def take(self) -> str | None:
         """ctrl-c, stop or leave, if it has come since the last call."""
-        seen, self._seen = self._seen, None
+        seen = self._seen
+        self._seen = None
         return seen
 
     def restore(self) -> None:

@@ -33,7 +33,8 @@ def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transpor
     """Gives the exit code: that of the first group that failed."""
     run = RunDirectory.create(Path(spec.runs_dir), "test", time.time())
     staged = Staged(spec, cluster, run, json_, transport)
-    code, meaning = exits.DONE, ALL_PASSED
+    code = exits.DONE
+    meaning = ALL_PASSED
     for stage in stages([n.name for n in cluster.nodes]):
         failed = staged.stage(stage)
         if failed:
@@ -50,7 +51,10 @@ class Staged:
         self, spec: RunSpec, cluster: Cluster, run: RunDirectory, json_: bool, transport: Transport | None
     ) -> None:
         self._transport = transport
-        self._spec, self._cluster, self._run, self._json = spec, cluster, run, json_
+        self._spec = spec
+        self._cluster = cluster
+        self._run = run
+        self._json = json_
         self._stages: list[Document] = []
         self._findings: list[Document] = []
         self._started, self._began = time.time(), time.monotonic()
@@ -106,9 +110,21 @@ class Staged:
         from allranks.report.testpage import test_page
 
         nodes = [n.name for n in self._cluster.nodes]
-        result = {"run": self._run.name, "directory": str(self._run.path), "suite": "staged", "ok": code == 0,
-                  "exit": code, "nodes": nodes, "findings": self._findings, "stages": self._stages, "meaning": meaning,
-                  "collectives": [], "links": [], "statement": [meaning], "started": self._started}  # fmt: skip
+        result = {
+            "run": self._run.name,
+            "directory": str(self._run.path),
+            "suite": "staged",
+            "ok": code == 0,
+            "exit": code,
+            "nodes": nodes,
+            "findings": self._findings,
+            "stages": self._stages,
+            "meaning": meaning,
+            "collectives": [],
+            "links": [],
+            "statement": [meaning],
+            "started": self._started,
+        }
         self._run.write_document("result.json", result)
         (self._run.path / "report.html").write_text(test_page(result), encoding="utf-8")
         if self._json:

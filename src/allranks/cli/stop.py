@@ -47,8 +47,10 @@ def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
         active = [r for r in RunDirectory.list_runs(directory) if _is_active(r)]
         if len(active) > 1:
             names = join_words([r.name for r in active])
-            raise UsageError(f"{count_of(len(active), 'run')} are active: {names}\n"
-                             f"hint: allranks stop {active[-1].name}, or allranks stop --all")  # fmt: skip
+            raise UsageError(
+                f"{count_of(len(active), 'run')} are active: {names}\n"
+                f"hint: allranks stop {active[-1].name}, or allranks stop --all"
+            )
         if active:
             return active[0]
     return RunDirectory.find(directory, wanted)

@@ -32,11 +32,13 @@ def stop_job(run: RunDirectory, job: str, grace: float, json_: bool) -> dict[str
     if not json_:
         click.echo(f"stopping {run.name} in job {job}: ranks have {grace:g} s to save")
     end_job(job, grace > 0)
-    began, hurried = time.monotonic(), False
+    began = time.monotonic()
+    hurried = False
     asked = began
     while run.read_document("result.json") is None:
         if time.monotonic() - asked > LOOK_EVERY:
-            found, asked = jobs.look(job), time.monotonic()
+            found = jobs.look(job)
+            asked = time.monotonic()
             if found is None or found.over:
                 conclude(run, found, stopped=True)
                 break

@@ -96,10 +96,17 @@ def describe(spec: RunSpec, json_: bool) -> str:
 def write_run(run: RunDirectory, spec: RunSpec, name: str) -> None:
     """run.json and status.json until the controller in the job writes its own."""
     document = {
-        "run": name, "uid": "", "started": time.time(), "command": redact_argv(spec.command),
-        "spec": to_document(spec), "nodes": [], "source": "Slurm", "workdir": os.getcwd(),
-        "versions": {"allranks": allranks.__version__}, "controller": None,
-    }  # fmt: skip
+        "run": name,
+        "uid": "",
+        "started": time.time(),
+        "command": redact_argv(spec.command),
+        "spec": to_document(spec),
+        "nodes": [],
+        "source": "Slurm",
+        "workdir": os.getcwd(),
+        "versions": {"allranks": allranks.__version__},
+        "controller": None,
+    }
     run.write_document("run.json", document)
     status = {"run": name, "state": "queued", "t": time.time(), "attempt": 0, "world_size": None, "nodes": []}
     run.write_document("status.json", status)
@@ -152,14 +159,17 @@ class Follower:
     """Shows a job's way through the queue and the run's events and output, until there is a result."""
 
     def __init__(self, run: RunDirectory, job: str, view: View | JsonView, offset: int) -> None:
-        self.run, self.job, self.view = run, job, view
+        self.run = run
+        self.job = job
+        self.view = view
         self.stopped_by = ""  # ctrl-c or stop, once the person has ended the run
         self._offset, self._reader = offset, LogReader(run)
         if offset:
             self._reader.skip_to_end()
         self._said: set[str] = set()  # of the job's present state: its reasons to wait come and go
         self._state = ""
-        self._next, self._pause = 0.0, LOOK_EVERY
+        self._next = 0.0
+        self._pause = LOOK_EVERY
         self._last: Job | None = None
         self._hopeless_looks = 0
         self.begun = offset > 0
@@ -211,9 +221,14 @@ class Follower:
     def _open(self) -> None:
         document = self.run.read_document("run.json") or {}
         spec = document.get("spec") or {}
-        opening = {"run": self.run.name, "directory": str(self.run.path), "command": document.get("command") or [],
-                   "launcher": spec.get("launcher", "direct"), "source": document.get("source", "Slurm"),
-                   "nodes": document.get("nodes") or []}  # fmt: skip
+        opening = {
+            "run": self.run.name,
+            "directory": str(self.run.path),
+            "command": document.get("command") or [],
+            "launcher": spec.get("launcher", "direct"),
+            "source": document.get("source", "Slurm"),
+            "nodes": document.get("nodes") or [],
+        }
         if opening["nodes"]:
             self._reader.names_anew()
             self.view.opening(opening)
@@ -225,7 +240,8 @@ class Follower:
             said = _state_line(found)
             self._hopeless_looks = self._hopeless_looks + 1 if found is not None and is_hopeless(found) else 0
         except jobs.SlurmError as error:
-            found, said = self._last, str(error)
+            found = self._last
+            said = str(error)
         self._tell(found, said)
         if self.run.read_document("result.json") is not None:
             self._pause = LOOK_EVERY
@@ -272,12 +288,17 @@ def _state_line(job: Job | None) -> str:
 
 def _lower(said: str) -> str:
     state, _, rest = said.partition(" ")
-    return f"{state.lower()}: {rest}" if rest and state.isupper() else said.lower() if said.isupper() else said
+    if rest and state.isupper():
+        return f"{state.lower()}: {rest}"
+    if said.isupper():
+        return said.lower()
+    return said
 
 
 def follow(run: RunDirectory, job: str, view: View | JsonView, offset: int) -> dict[str, Any] | None:
     """Until the result, which it gives; None where the person leaves the job alone."""
-    follower, signals = Follower(run, job, view, offset), Signals()
+    follower = Follower(run, job, view, offset)
+    signals = Signals()
     try:
         while True:
             result = follower.turn()

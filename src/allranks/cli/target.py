@@ -163,12 +163,14 @@ def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
         return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)
     path = Path(spec.hosts)
     if path.is_file():
-        nodes, source = parse_hostfile(_read_hostfile(path), spec.hosts), spec.hosts
+        nodes = parse_hostfile(_read_hostfile(path), spec.hosts)
+        source = spec.hosts
     elif "/" in spec.hosts or spec.hosts.endswith((".txt", ".hosts")):
         raise HostfileError(f"{spec.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
     else:
         listed = expand_groups(spec.hosts, os.environ) if has_groups(spec.hosts) else spec.hosts
-        nodes, source = parse_host_argument(listed), "--hosts"
+        nodes = parse_host_argument(listed)
+        source = "--hosts"
     return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
 
 

@@ -27,9 +27,13 @@ SYNC_PASSED = (
 
 
 def run_together(
-    spec: RunSpec, cluster: Cluster, json_: bool,
-    before: Sequence[Finding] = (), dead: tuple[tuple[str, str], ...] = (), transport: Transport | None = None,
-) -> int:  # fmt: skip
+    spec: RunSpec,
+    cluster: Cluster,
+    json_: bool,
+    before: Sequence[Finding] = (),
+    dead: tuple[tuple[str, str], ...] = (),
+    transport: Transport | None = None,
+) -> int:
     """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
     view = JsonView() if json_ else TestView()
     session = sessions.create(spec, cluster, os.environ, os.getcwd(), lambda: view, dead=dead, transport=transport)
@@ -45,7 +49,8 @@ def close(spec: RunSpec, session: sessions.Session, result: dict[str, Any], json
     """Prints and saves the end; gives the exit code."""
     from allranks.report.testpage import test_page
 
-    gang, run = session.controller.gang, session.run_dir
+    gang = session.controller.gang
+    run = session.run_dir
     result = {**result, "suite": spec.suite, "ok": result["exit"] == exits.DONE, "started": session.started}
     if spec.suite == "sync" and result["ok"]:
         result["meaning"] = SYNC_PASSED

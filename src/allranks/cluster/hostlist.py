@@ -25,7 +25,9 @@ _DIGITS = re.compile(r"[0-9]+")
 
 def split_list(text: str) -> list[str]:
     """Items between commas that are outside brackets; one comma at the end is tolerated."""
-    items, start, depth = [], 0, 0
+    items = []
+    start = 0
+    depth = 0
     for position, character in enumerate(text):
         if character == "[":
             depth += 1
@@ -82,7 +84,8 @@ def exclude(names: Sequence[str], excluded: Sequence[str], item: str) -> list[st
 
 def _expand_groups(item: str, limit: int) -> list[str]:
     parts: list[Sequence[str]] = []
-    end, count = 0, 1
+    end = 0
+    count = 1
     for match in _GROUP.finditer(item):
         parts.append([_plain(item[end : match.start()], item)])
         literal = ":" in match[1] and item[: match.start()].rpartition("@")[2] == ""
@@ -104,12 +107,15 @@ def fold(names: Iterable[str]) -> str:
     items: list[str] = []
     start = 0
     while start < len(rest):
-        best_end, best = start + 1, rest[start]
+        best_end = start + 1
+        best = rest[start]
         for number in _DIGITS.finditer(rest[start]) if _can_group(rest[start]) else ():
-            prefix, suffix = rest[start][: number.start()], rest[start][number.end() :]
+            prefix = rest[start][: number.start()]
+            suffix = rest[start][number.end() :]
             numbers = list(_same_shape(rest, start, prefix, suffix))
             if start + len(numbers) > best_end:
-                best_end, best = start + len(numbers), f"{prefix}[{_ranges(numbers)}]{suffix}"
+                best_end = start + len(numbers)
+                best = f"{prefix}[{_ranges(numbers)}]{suffix}"
         items.append(best)
         start = best_end
     return ",".join(items)
@@ -143,7 +149,8 @@ def _range(low: str, high: str, step: str, item: str, limit: int) -> list[str]:
     padded = high.startswith("0") or (low.startswith("0") and len(high) < len(low))
     if padded and len(high) != len(low):
         raise UsageError(f"{show(item)}: {low}-{high}: write both numbers with the same number of digits")
-    first, last = int(low), int(high)
+    first = int(low)
+    last = int(high)
     if last < first:
         raise UsageError(f"{show(item)}: {low}-{high} runs backwards; write {high}-{low}")
     if int(step) == 0:

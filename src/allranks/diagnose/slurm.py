@@ -212,10 +212,21 @@ def _meaning(reason: str) -> tuple[str, str]:
 
 # Reasons that no other job's end takes away: only a change to the job, to the partition or to a limit does. Slurm keeps
 # such jobs in the queue where EnforcePartLimits and the QOS' DenyOnLimit do not refuse them (slurm.conf(5)).
-_HOPELESS = frozenset({
-    "DependencyNeverSatisfied", "ReservationDeleted", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig",
-    "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed", "MaxMemPerLimit",
-})  # fmt: skip
+_HOPELESS = frozenset(
+    {
+        "DependencyNeverSatisfied",
+        "ReservationDeleted",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "PartitionConfig",
+        "BadConstraints",
+        "InvalidAccount",
+        "InvalidQOS",
+        "AccountNotAllowed",
+        "QOSNotAllowed",
+        "MaxMemPerLimit",
+    }
+)
 
 
 def is_hopeless(job: Job) -> bool:

@@ -36,7 +36,8 @@ class Auditor:
     """Of one run: `take` what arrives, `look` now and then while ranks run, `conclude` after each attempt."""
 
     def __init__(self, batches: int, run: RunDirectory) -> None:
-        self._batches, self._run = batches, run
+        self._batches = batches
+        self._run = run
         self._attempt = 0
         self._arrivals = Arrivals(batches)
         self._told: set[tuple[str, str]] = set()
@@ -75,9 +76,13 @@ class Auditor:
             ranks, loaders = gather(_of_loaders(rows))
             ranks = {rank: ranks.get(rank, Place()) for rank in layout}
             return self._fresh(
-                [(case.audited.name, f) for case in cases_of(ranks, loaders, layout)
-                 for f in judge_case(case, set(ranks)) if f.status in TOLD]
-            )  # fmt: skip
+                [
+                    (case.audited.name, f)
+                    for case in cases_of(ranks, loaders, layout)
+                    for f in judge_case(case, set(ranks))
+                    if f.status in TOLD
+                ]
+            )
         except Exception as error:  # the program must not end because we cannot read
             return self._fresh([("", _failed(error))])
 

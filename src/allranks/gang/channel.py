@@ -54,7 +54,8 @@ class Channel:
     ) -> None:
         self.node = node
         self._transport = transport
-        self._on_frames, self._on_closed = on_frames, on_closed
+        self._on_frames = on_frames
+        self._on_closed = on_closed
         self._client: Client | None = None
         self._decoder = Decoder()
         self._out = bytearray()
@@ -242,7 +243,8 @@ class Channel:
 
     def close(self) -> None:
         """Ends the client process (never anything on the node but the relay)."""
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is None:
             return
         for fd in list(self._open_fds):

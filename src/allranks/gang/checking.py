@@ -24,9 +24,13 @@ from .session import make_setting, names_of
 
 
 def look(
-    spec: RunSpec, cluster: Cluster, run: RunDirectory, checks: Sequence[Check], told: Callable[[str, int, int], None],
+    spec: RunSpec,
+    cluster: Cluster,
+    run: RunDirectory,
+    checks: Sequence[Check],
+    told: Callable[[str, int, int], None],
     transport: Transport | None = None,
-) -> Document:  # fmt: skip
+) -> Document:
     """Looks at the cluster and saves evidence/preflight.json in the run directory."""
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.local and any(c.needs in ("pairs", "peer_names") for c in checks)
@@ -48,7 +52,11 @@ def judge_evidence(document: Mapping[str, Any], checks: Iterable[Check], allow: 
 def _finding(document: Mapping[str, Any]) -> Finding:
     where = document.get("where") or {}
     return Finding(
-        str(document.get("id")), document.get("status", "fail"), str(document.get("message")),
-        str(document.get("remedy") or ""), Where(node=where.get("node"), peer=where.get("peer")),
-        tuple(document.get("evidence") or ()), "reached",
-    )  # fmt: skip
+        str(document.get("id")),
+        document.get("status", "fail"),
+        str(document.get("message")),
+        str(document.get("remedy") or ""),
+        Where(node=where.get("node"), peer=where.get("peer")),
+        tuple(document.get("evidence") or ()),
+        "reached",
+    )

@@ -97,10 +97,21 @@ class Controller:
     """One run. `judge` decides after each attempt."""
 
     def __init__(
-        self, spec: RunSpec, cluster: Cluster, setting: Setting, transport: Transport, run: RunDirectory, view: View,
-        judge: Callable[[Gang], Decision], attach: bool = False, shipper: Shipper | None = None,
-    ) -> None:  # fmt: skip
-        self.spec, self.setting, self.run_dir, self.view = spec, setting, run, view
+        self,
+        spec: RunSpec,
+        cluster: Cluster,
+        setting: Setting,
+        transport: Transport,
+        run: RunDirectory,
+        view: View,
+        judge: Callable[[Gang], Decision],
+        attach: bool = False,
+        shipper: Shipper | None = None,
+    ) -> None:
+        self.spec = spec
+        self.setting = setting
+        self.run_dir = run
+        self.view = view
         self.cluster = cluster
         self.gang = Gang(spec, cluster, setting, time.monotonic(), time.time())
         self.roster = self.gang.roster
@@ -108,7 +119,9 @@ class Controller:
         self.logs = LogWriter(run)
         self.undecodable = Undecodable(lambda message: self._note(Note("note", {"message": message})))
         self.progress = Progress(spec.step_pattern, spec.hang_pattern, self._pattern_off, self.undecodable.note)
-        self._transport, self._judge, self._attach = transport, judge, attach
+        self._transport = transport
+        self._judge = judge
+        self._attach = attach
         self._shipper = shipper
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
@@ -231,7 +244,8 @@ class Controller:
             self.logs.continue_on(self.members[new].node.index, new, anew=new == old)
             if new != old:
                 self._let_go(self.members[old])
-        now, t = time.monotonic(), time.time()
+        now = time.monotonic()
+        t = time.time()
         self._act(self.gang.retry(now, t, decision.kind, decision.replace, decision.pause))
         if decision.replace:
             self._write_places()
@@ -396,7 +410,8 @@ class Controller:
             member.has_ended = member.has_ended or kind == "ended"
             return
         if kind == "pong":
-            sent, t = number(message.get("sent")), number(message.get("t"))
+            sent = number(message.get("sent"))
+            t = number(message.get("t"))
             if sent is None or t is None:
                 raise DecodeError("expected the times of a ping")
             member.clock.sample(sent, t, time.time())
@@ -414,7 +429,8 @@ class Controller:
         if kind == "hello":
             if not member.known:
                 self._rename(member, text(message.get("hostname"), 253))
-            member.known, member.behind = True, False
+            member.known = True
+            member.behind = False
             member.greeted.set()
             self._send(member, {"type": "ping", "sent": time.time()})
         if kind == "drained":
@@ -454,8 +470,10 @@ class Controller:
             self.run_dir.write_document("run.json", document)
 
     def _output(self, member: Member, frame: Output) -> None:
-        node, stream = member.node, frame.stream
-        now, t = time.monotonic(), time.time()
+        node = member.node
+        stream = frame.stream
+        now = time.monotonic()
+        t = time.time()
         in_place = stream.kind == METRICS and node.index in self.setting.local_nodes
         if not in_place and not member.behind:  # later frames would leave a hole: they are sent again
             member.behind = not self.logs.write(node.index, node.name, stream, frame.offset, frame.data)
@@ -483,7 +501,8 @@ class Controller:
         fresh = total - member.dropped.get(stream, 0)
         if fresh > 0:
             member.dropped[stream] = total
-            name, why = member.node.name, "bound" if message.get("bounded") else "full"
+            name = member.node.name
+            why = "bound" if message.get("bounded") else "full"
             ranks = self.dropped.setdefault(name, {})
             ranks[stream.rank] = ranks.get(stream.rank, 0) + fresh
             fields = {"node": name, "rank": stream.rank, "bytes": fresh, "total": ranks[stream.rank], "why": why}
@@ -531,7 +550,8 @@ class Controller:
 
     def _notice_pause(self) -> None:
         """Where this process did not run, nodes that were not heard meanwhile get that time on top."""
-        before, self._instant = self._instant, Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
+        before = self._instant
+        self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         pause = pause_between(before, self._instant, time.time(), self._tick_length(), self.spec.lease)
         if pause is None:
             return

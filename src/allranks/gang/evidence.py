@@ -55,10 +55,20 @@ def _record(roster: Roster, run: RunDirectory, item: Exit) -> ExitRecord:
     node = roster.nodes[item.node]
     head, tail, metrics = read_log(run, node.index, node.name, item) if item.code != 0 else ("", "", None)
     return ExitRecord(
-        item.rank, item.node, item.code, item.signal, item.t, item.expected, item.attempt, item.oom_kills,
-        dict(item.error) if item.error else None, tail, node.ranks[item.rank].pid if item.rank in node.ranks else None,
-        head, metrics,
-    )  # fmt: skip
+        item.rank,
+        item.node,
+        item.code,
+        item.signal,
+        item.t,
+        item.expected,
+        item.attempt,
+        item.oom_kills,
+        dict(item.error) if item.error else None,
+        tail,
+        node.ranks[item.rank].pid if item.rank in node.ranks else None,
+        head,
+        metrics,
+    )
 
 
 def _gpus(roster: Roster) -> dict[int, int]:

@@ -24,8 +24,14 @@ class History:
     ) -> tuple[Decision, Verdict | None]:
         """An attempt that is over: what follows, and its verdict with that in it. `steps` are those by rank,
         `against` is why there can be no further attempt, whatever the cause."""
-        outcome = "stopped" if gang.roster.stop_reason else ("failed" if verdict is not None else "done")
-        decision, step = Decision("finish"), _step(verdict, steps)
+        if gang.roster.stop_reason:
+            outcome = "stopped"
+        elif verdict is not None:
+            outcome = "failed"
+        else:
+            outcome = "done"
+        decision = Decision("finish")
+        step = _step(verdict, steps)
         seconds = gang.roster.attempt_seconds(now)
         if verdict is not None and not gang.roster.stop_reason:
             self._failed.append(_tried(gang, verdict, step, seconds))

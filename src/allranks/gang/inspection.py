@@ -86,10 +86,18 @@ class Inspection:
     """One look at a cluster. `told` is called with (what, done, of) while it goes on."""
 
     def __init__(
-        self, spec: RunSpec, cluster: Cluster, setting: Setting, told: Callable[[str, int, int], None], pairs: bool,
+        self,
+        spec: RunSpec,
+        cluster: Cluster,
+        setting: Setting,
+        told: Callable[[str, int, int], None],
+        pairs: bool,
         transport: Transport | None = None,
-    ) -> None:  # fmt: skip
-        self._spec, self._setting, self._told, self._pairs = spec, setting, told, pairs
+    ) -> None:
+        self._spec = spec
+        self._setting = setting
+        self._told = told
+        self._pairs = pairs
         self._transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
         self._peers = {n.name: Peer(n) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
@@ -126,7 +134,8 @@ class Inspection:
 
     async def _each(self, what: str, step: Callable[[Peer], Any]) -> None:
         """One step on all nodes at once."""
-        done, count = 0, len(self._peers)
+        done = 0
+        count = len(self._peers)
         self._told(what, done, count)
         for task in asyncio.as_completed([step(peer) for peer in self._peers.values()]):
             await task
@@ -148,10 +157,15 @@ class Inspection:
     async def _connect(self, peer: Peer) -> None:
         node = peer.node
         header = {
-            "mode": "guard", "uid": self._setting.uid, "node": node_label(node.index),
-            "mark": mark(self._setting, node.index), "lease": LEASE, "grace": self._spec.grace,
-            "node_dir": self._spec.node_dir, "checks": collectors(self._setting.checks),
-        }  # fmt: skip
+            "mode": "guard",
+            "uid": self._setting.uid,
+            "node": node_label(node.index),
+            "mark": mark(self._setting, node.index),
+            "lease": LEASE,
+            "grace": self._spec.grace,
+            "node_dir": self._spec.node_dir,
+            "checks": collectors(self._setting.checks),
+        }
         peer.channel = Channel(node, self._transport, peer.receive, peer.lose)
         hello = peer.expect("hello")
         try:
@@ -232,12 +246,23 @@ class Inspection:
         async def reach(peer: Peer) -> None:
             mine = peer.node.name
             wanted = {
-                name: {"address": main[name], "ways": other_ways(facts[mine], facts[name], main[name]),
-                       "port": doors[name]["port"], "udp": doors[name].get("udp")}
-                for name in plan[mine] if main.get(name) and doors[name].get("port")
-            }  # fmt: skip
-            message = {"type": "reach", "token": self._setting.token, "sender": peer.node.index, "names": names,
-                       "peers": wanted, "seconds": seconds}  # fmt: skip
+                name: {
+                    "address": main[name],
+                    "ways": other_ways(facts[mine], facts[name], main[name]),
+                    "port": doors[name]["port"],
+                    "udp": doors[name].get("udp"),
+                }
+                for name in plan[mine]
+                if main.get(name) and doors[name].get("port")
+            }
+            message = {
+                "type": "reach",
+                "token": self._setting.token,
+                "sender": peer.node.index,
+                "names": names,
+                "peers": wanted,
+                "seconds": seconds,
+            }
             found = await self._ask(peer, message, "reached", seconds + ANSWER_SECONDS)
             facts[mine]["peer_names"] = found.get("names") or {}
             facts[mine]["pairs"] = found.get("pairs") or {}

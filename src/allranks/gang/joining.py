@@ -43,7 +43,10 @@ class Meeting:
     def __init__(
         self, spec: RunSpec, mine: Agreed, secret: bytes, names: Sequence[str], say: Callable[[str], None]
     ) -> None:
-        self._spec, self._mine, self._names, self._say = spec, mine, names, say
+        self._spec = spec
+        self._mine = mine
+        self._names = names
+        self._say = say
         self._count = spec.nodes or 1
         self._admission = Admission(mine, socket.gethostname())
         self._listener = Listener(self._count, secret, self._admission, say)
@@ -76,7 +79,12 @@ class Meeting:
         if signals or self._stop:
             is_ctrl_c = "SIGINT" in signals or (not signals and self._stop == "ctrl-c")
             who = f"node 0 ({self._mine_name()})" if signals else "a node"
-            by = "Ctrl-C" if is_ctrl_c else (signals[0] if signals else "SIGTERM")
+            if is_ctrl_c:
+                by = "Ctrl-C"
+            elif signals:
+                by = signals[0]
+            else:
+                by = "SIGTERM"
             waited_for = f" while it waited for node {self._listed(missing)}" if missing else ""
             finding = Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}")
             return NoStart(CTRL_C if is_ctrl_c else TERMINATED, finding)
@@ -109,8 +117,10 @@ class Meeting:
         run = RunDirectory.create(Path(self._spec.runs_dir), self._spec.name, time.time())
         nodes = [{"name": name, "index": rank, "host": name} for rank, name in self._known().items()]
         began = time.time() - (time.monotonic() - self._started)
-        run.write_document("run.json", {"run": run.name, "spec": to_document(self._spec), "nodes": nodes,
-                                        "started": began, "source": "join"})  # fmt: skip
+        run.write_document(
+            "run.json",
+            {"run": run.name, "spec": to_document(self._spec), "nodes": nodes, "started": began, "source": "join"},
+        )
         run.append_event({"t": time.time(), "event": "run-start", "run": run.name})
         run.append_event({"t": time.time(), "event": "finding", **ended.finding.to_json()})
         result = untold_result(run, ended.exit, ended.verdict, [ended.finding])
@@ -155,14 +165,15 @@ class Meeting:
         names = [self._names[r] if r < len(self._names) else f"node {r}" for r in missing]
         one = len(missing) == 1
         return Finding(
-            "rendezvous-timeout", "fail",
+            "rendezvous-timeout",
+            "fail",
             f"node {self._listed(missing)} never joined within {waited}; {len(here)} of {self._count} were here: "
             f"{', '.join(here[r] for r in sorted(here))}",
             f"look at what {'it' if one else 'they'} printed: not started at all, another --master-addr or --port, or "
             f"port {self._spec.join_port} of {self._mine_name()} is filtered (try there: "
             f"nc -vz {self._spec.master_addr or self._mine_name()} {self._spec.join_port})",
             Where(node=names[0], nodes=tuple(names) if not one else ()),
-        )  # fmt: skip
+        )
 
     def _cluster(self) -> Cluster:
         names = _unique(self._known())

@@ -36,13 +36,19 @@ class Departure:
     def hear(self, event: Report, now: float) -> Note | None:
         """A report of the rank; the event that keeps it, where it is one of a departure."""
         if event.what == "raised":
-            self.raised_t, self.code = event.t, 1
+            self.raised_t = event.t
+            self.code = 1
         elif event.what == "leaving":
-            self.ended_t, self.ended_at, self.code, self.threads = event.t, now, event.code, event.threads
+            self.ended_t = event.t
+            self.ended_at = now
+            self.code = event.code
+            self.threads = event.threads
         elif event.what == "main-gone":
-            self.ended_t, self.ended_at = event.t, now
+            self.ended_t = event.t
+            self.ended_at = now
         elif event.what == "threads-ended":
-            self.ended_t, self.threads = None, ()
+            self.ended_t = None
+            self.threads = ()
         else:
             return None
         fields = {"code": self.code, "threads": list(self.threads), "waits": self.ended_t is not None}

@@ -31,7 +31,8 @@ def main(pattern: str, seconds: float, requests: BinaryIO, answers: BinaryIO) ->
         rank, at, t, length = REQUEST.unpack(head)
         *lines, rest = re.split(rb"[\r\n]", rests.get(rank, b"") + requests.read(length))
         rests[rank] = rest[:LINE]
-        count, number = 0, b"-"
+        count = 0
+        number = b"-"
         for line in lines:
             signal.setitimer(signal.ITIMER_PROF, seconds)
             match = compiled.search(line[:LINE])

@@ -44,10 +44,13 @@ class Matching:
     def __init__(
         self, option: str, pattern: str, on_seen: Callable[[Seen], None], on_off: Callable[[str], None]
     ) -> None:
-        self._option, self._pattern = option, pattern
-        self._on_seen, self._on_off = on_seen, on_off
+        self._option = option
+        self._pattern = pattern
+        self._on_seen = on_seen
+        self._on_off = on_off
         self._process: subprocess.Popen[bytes] | None = None
-        self._out, self._in = bytearray(), b""
+        self._out = bytearray()
+        self._in = b""
         self._asked = self._answered = 0
         self._writing = False
         self.is_off = False
@@ -76,7 +79,8 @@ class Matching:
 
     def close(self) -> None:
         """Ends its process."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is None:
             return
         assert process.stdin is not None and process.stdout is not None
@@ -97,8 +101,11 @@ class Matching:
             assert program is not None
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", program.decode(), self._pattern, str(SECONDS)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+            )
         except (OSError, AssertionError) as error:
             self._off(f"its process could not be started ({error})")
             return False
@@ -110,7 +117,8 @@ class Matching:
 
     def _write(self) -> None:
         assert self._process is not None and self._process.stdin is not None
-        loop, pipe = asyncio.get_running_loop(), self._process.stdin
+        loop = asyncio.get_running_loop()
+        pipe = self._process.stdin
         try:
             while self._out:
                 del self._out[: os.write(pipe.fileno(), memoryview(self._out)[:READ])]

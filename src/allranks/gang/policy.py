@@ -113,7 +113,8 @@ class Decision:
 
 def row_of(tried: Tried) -> Row:
     """The row of an attempt: by what the gang saw, by the verdict's sentence, by its label."""
-    cause, message = tried.verdict.cause, tried.verdict.finding.message
+    cause = tried.verdict.cause
+    message = tried.verdict.finding.message
     raised = RAISED.search(message)
     if tried.hung:
         return ROWS[Charge.HANG]
@@ -131,7 +132,8 @@ def row_of(tried: Tried) -> Row:
 
 def decide(history: Sequence[Tried], means: Means) -> Decision:
     """On the last of the attempts that failed; the others came before it, in order."""
-    last, number = history[-1], len(history)
+    last = history[-1]
+    number = len(history)
     row = row_of(last)
     replace = _replace(last, row, means)
     against = _against(history, row, means, replace)
@@ -209,7 +211,8 @@ def _replace(last: Tried, row: Row, means: Means) -> dict[str, str]:
     """Who takes whose place: nodes that can't go on are replaced or reached again, one that is blamed where it can."""
     may = last.blamed if row.replace or not last.ran else ()
     wanted = [*last.unusable_nodes, *(n for n in may if n not in last.unusable_nodes)]
-    free, found = dict(means.spares), dict[str, str]()
+    free = dict(means.spares)
+    found = dict[str, str]()
     for node in wanted:
         fitting = [name for name, room in free.items() if room is None or room >= means.ranks.get(node, 0)]
         if fitting:

@@ -20,9 +20,12 @@ class Progress:
     """
 
     def __init__(
-        self, pattern: str | None, recurring: str | None, on_off: Callable[[str, str], None],
+        self,
+        pattern: str | None,
+        recurring: str | None,
+        on_off: Callable[[str, str], None],
         on_refused: Callable[[str, str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._on_refused = on_refused
         self._steps = self._recurring = None
         if pattern:
@@ -98,5 +101,6 @@ class Progress:
 
     def changed(self) -> bool:
         """True once after anything went by."""
-        changed, self._changed = self._changed, False
+        changed = self._changed
+        self._changed = False
         return changed

@@ -18,10 +18,12 @@ def prelude_failed(node: str, error: str) -> Finding:
 
 def not_shared(node: str, master: str, directory: str) -> Finding:
     return Finding(
-        "output-dir-not-shared", "warn", f"{directory} on {node} is not the directory that {master} sees: "
-        "each node keeps its own outputs", "name a directory of a shared file system, or leave --output-dir out",
+        "output-dir-not-shared",
+        "warn",
+        f"{directory} on {node} is not the directory that {master} sees: each node keeps its own outputs",
+        "name a directory of a shared file system, or leave --output-dir out",
         Where(node=node, peer=master),
-    )  # fmt: skip
+    )
 
 
 def world_size_differs(expected: int, plan: Plan) -> Finding:
@@ -39,28 +41,36 @@ def spare_unused(name: str, why: str, remedy: str = "") -> Finding:
 def logs_cut(name: str, node_dir: str, attempt: int) -> Finding:
     """A node gets a new guard; what its old one had not sent stays there."""
     return Finding(
-        "logs-cut", "warn", f"{name}'s logs of attempt {attempt} end where the node was lost",
-        f"the rest, if it lives, is in {node_dir} on {name}", Where(node=name),
-    )  # fmt: skip
+        "logs-cut",
+        "warn",
+        f"{name}'s logs of attempt {attempt} end where the node was lost",
+        f"the rest, if it lives, is in {node_dir} on {name}",
+        Where(node=name),
+    )
 
 
 def too_small(name: str, room: int, need: int) -> Finding:
     """A node is back with fewer GPUs than its ranks had."""
     return Finding(
-        "world-size-mismatch", "fail", f"{name} has room for {count_of(room, 'rank')} now, and had {need}",
-        f"look at its GPUs: ssh {name} nvidia-smi", Where(node=name),
-    )  # fmt: skip
+        "world-size-mismatch",
+        "fail",
+        f"{name} has room for {count_of(room, 'rank')} now, and had {need}",
+        f"look at its GPUs: ssh {name} nvidia-smi",
+        Where(node=name),
+    )
 
 
 def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
     """The caller's tree could not be put on a node."""
     remedy = "free some space there, name another place with --node-dir, or list what is no code in .gitignore"
     if no_room:
-        return Finding("disk-full", "fail", f"{node}: no room for the synced tree in {path}: {error}", remedy,
-                       Where(node=node))  # fmt: skip
+        return Finding(
+            "disk-full", "fail", f"{node}: no room for the synced tree in {path}: {error}", remedy, Where(node=node)
+        )
     remedy = f"ls -ld {path.rpartition('/')[0]} on the node; allranks logs --node {node}; or run without --sync"
-    return Finding("tree-not-shipped", "fail", f"{node}: the synced tree is not in {path}: {error}", remedy,
-                   Where(node=node))  # fmt: skip
+    return Finding(
+        "tree-not-shipped", "fail", f"{node}: the synced tree is not in {path}: {error}", remedy, Where(node=node)
+    )
 
 
 def moved_by_look(looks: Sequence[StackSample], nodes: Mapping[int, str]) -> Finding:
@@ -76,6 +86,9 @@ def moved_by_look(looks: Sequence[StackSample], nodes: Mapping[int, str]) -> Fin
 def run_disk_full(path: str) -> Finding:
     """The run goes on; what found no room is not lost."""
     return Finding(
-        "disk-full", "warn", f"the disk of the run directory {path} is full: output that finds no room stays on the "
-        "nodes, and is fetched while the run goes on once there is some", f"free some space (df -h {path})",
-    )  # fmt: skip
+        "disk-full",
+        "warn",
+        f"the disk of the run directory {path} is full: output that finds no room stays on the "
+        "nodes, and is fetched while the run goes on once there is some",
+        f"free some space (df -h {path})",
+    )

@@ -73,7 +73,10 @@ class Session:
         engine: Engine | None = None,
     ) -> None:
         self.engine = engine
-        self.spec, self.cluster, self.setting, self.run_dir = spec, cluster, setting, run
+        self.spec = spec
+        self.cluster = cluster
+        self.setting = setting
+        self.run_dir = run
         self.adopted = adopted
         self.verdict: Verdict | None = None
         self.tested: Tested | None = None
@@ -178,7 +181,8 @@ class Session:
 
     def _shorten(self) -> None:
         """A SIGTERM may be the engine's own end, which leaves less time than ours; asked in a thread, it may take."""
-        loop, engine = asyncio.get_running_loop(), self.engine
+        loop = asyncio.get_running_loop()
+        engine = self.engine
         assert engine is not None
 
         def told(future: asyncio.Future[float | None]) -> None:
@@ -212,8 +216,15 @@ class Session:
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), self._against_retry())
         self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
         if decision.kind == "retry" and self.verdict is not None:
-            self._say({"t": time.time(), "event": "retry", "attempt": roster.attempt, "reason": decision.reason,
-                       "verdict": self.verdict.to_json()})  # fmt: skip
+            self._say(
+                {
+                    "t": time.time(),
+                    "event": "retry",
+                    "attempt": roster.attempt,
+                    "reason": decision.reason,
+                    "verdict": self.verdict.to_json(),
+                }
+            )
         return decision
 
     def _against_retry(self) -> str:
@@ -266,7 +277,12 @@ class Session:
         quick = self.spec.test == "quick"
         self.tested = judge_test(roster, self.run_dir, seen, quick)
         self.verdict = self.tested.verdict
-        outcome = "stopped" if roster.stop_reason else ("tested" if self.tested.exit == 0 else "failed")
+        if roster.stop_reason:
+            outcome = "stopped"
+        elif self.tested.exit == 0:
+            outcome = "tested"
+        else:
+            outcome = "failed"
         event = {"t": time.time(), "event": "attempt-end", "attempt": roster.attempt, "outcome": outcome}
         self.run_dir.append_event(event)
         if outcome != "tested" or not quick:
@@ -326,9 +342,11 @@ class Session:
         self.verdict = internal_verdict(error, self.run_dir.name)
         code = exit_code(self.verdict, None, False)
         try:
-            result, status = self._result(code), self.controller.status()
+            result = self._result(code)
+            status = self.controller.status()
         except Exception:
-            result, status = untold_result(self.run_dir, code, self.verdict), None
+            result = untold_result(self.run_dir, code, self.verdict)
+            status = None
         write_result(self.run_dir, result, False, status)
         return result
 
@@ -393,10 +411,16 @@ def _interrupt(sessions: Sequence[Session], reason: str) -> None:
 
 
 def create(
-    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, view_for: Callable[[], View],
-    expected_world_size: int | None = None, dead: tuple[tuple[str, str], ...] = (),
-    transport: Transport | None = None, engine: Engine | None = None,
-) -> Session:  # fmt: skip
+    spec: RunSpec,
+    cluster: Cluster,
+    environ: Mapping[str, str],
+    cwd: str,
+    view_for: Callable[[], View],
+    expected_world_size: int | None = None,
+    dead: tuple[tuple[str, str], ...] = (),
+    transport: Transport | None = None,
+    engine: Engine | None = None,
+) -> Session:
     """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
     are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh. The `engine` we run
     in may have a run directory for it already."""
@@ -513,7 +537,7 @@ def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str,
                 "node_rank": rank if rank < len(cluster) else None,
             }
             for rank, n in enumerate((*cluster.nodes, *cluster.spares))
-        ],  # fmt: skip
+        ],
         "source": cluster.source,
         "workdir": setting.workdir,
         "versions": {"allranks": allranks.__version__, "python": platform.python_version()},
@@ -569,7 +593,8 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
         if event.get("event") == "attempt-end" and "decision" in event:
             session.history.attempts.append({k: v for k, v in event.items() if k not in ("t", "event")})
         elif event.get("event") == "first-step":
-            progress.first_step_at, progress.first_step_told = roster.began_at + event["seconds"], True
+            progress.first_step_at = roster.began_at + event["seconds"]
+            progress.first_step_told = True
         elif event.get("event") == "all-initialised" and event.get("attempt") == roster.attempt:
             roster.initialised_t = started + event["seconds"]
         elif event.get("event") == "test-passed":
@@ -579,8 +604,10 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
 
 
 def _remember_drop(controller: Controller, event: Mapping[str, Any]) -> None:
-    rank, count = int(event["rank"]), int(event["bytes"])
-    ranks, streams = controller.dropped.setdefault(event["node"], {}), controller.members[event["node"]].dropped
+    rank = int(event["rank"])
+    count = int(event["bytes"])
+    ranks = controller.dropped.setdefault(event["node"], {})
+    streams = controller.members[event["node"]].dropped
     stream = Stream(RANK_LOG, rank, int(event["attempt"]))
     ranks[rank], streams[stream] = ranks.get(rank, 0) + count, streams.get(stream, 0) + count
 

@@ -123,9 +123,16 @@ class Exit(Event):
 def read_exit(node: str, message: Mapping[str, Any], t: float) -> Exit:
     """An `exit` message as an event; `t` is its corrected time."""
     return Exit(
-        node, t, int(message["rank"]), int(message.get("attempt", 0)), message.get("code"), message.get("signal"),
-        bool(message.get("expected")), int(message.get("oom_kills") or 0), message.get("error"),
-    )  # fmt: skip
+        node,
+        t,
+        int(message["rank"]),
+        int(message.get("attempt", 0)),
+        message.get("code"),
+        message.get("signal"),
+        bool(message.get("expected")),
+        int(message.get("oom_kills") or 0),
+        message.get("error"),
+    )
 
 
 def exit_fields(event: Exit, pid: int | None) -> dict[str, Any]:

@@ -17,8 +17,12 @@ from .roster import Roster
 
 CHECK_NAME = "collectives"
 TAIL = 64 << 10
-OWN_CAUSES = {"collective-hang": "straggler", "ports": "node-network-down",
-              "node-dead": "node-network-down", "link-dead": "node-network-down"}  # fmt: skip
+OWN_CAUSES = {
+    "collective-hang": "straggler",
+    "ports": "node-network-down",
+    "node-dead": "node-network-down",
+    "link-dead": "node-network-down",
+}
 OWN_CODES = (CHECK_FAILED, HANG)  # with these the tests end a rank themselves
 
 Row = Mapping[str, Any]
@@ -51,7 +55,12 @@ def judge_test(roster: Roster, run: RunDirectory, seen: Verdict | None, quick: b
     the tests saw of it."""
     rows = {} if quick else read_rows(run)
     names = {rank: node.name for node in roster.nodes.values() for rank in node.ranks}
-    found = findings_of(rows, names) if rows else _from_logs(roster, run, names) if seen is not None else []
+    if rows:
+        found = findings_of(rows, names)
+    elif seen is not None:
+        found = _from_logs(roster, run, names)
+    else:
+        found = []
     found = [typed_here(finding, roster.cluster.local_names) for finding in found]
     failed = any(e.code != 0 and not e.expected for e in roster.exits)
     if seen is None:
@@ -90,10 +99,18 @@ def findings_of(rows: Mapping[str, list[Row]], names: Mapping[int, str]) -> list
 
 def _link_finding(row: Row) -> Finding:
     where = row.get("where") or {}
-    place = Where(where.get("node"), where.get("peer"), interface=where.get("interface"),
-                  nodes=tuple(where.get("nodes") or ()))  # fmt: skip
-    return Finding(str(row["id"]), row.get("status", "fail"), str(row.get("message")), str(row.get("remedy") or ""),
-                   place, tuple(row.get("evidence") or ()), "links")  # fmt: skip
+    place = Where(
+        where.get("node"), where.get("peer"), interface=where.get("interface"), nodes=tuple(where.get("nodes") or ())
+    )
+    return Finding(
+        str(row["id"]),
+        row.get("status", "fail"),
+        str(row.get("message")),
+        str(row.get("remedy") or ""),
+        place,
+        tuple(row.get("evidence") or ()),
+        "links",
+    )
 
 
 def _failure(row: Row, names: Mapping[int, str]) -> Finding:
@@ -104,12 +121,15 @@ def _failure(row: Row, names: Mapping[int, str]) -> Finding:
     where = _where(ranks, names)
     on = f" ({_nodes(ranks, names)})" if ranks else ""
     kind = "collective-wrong" if sources or any("expected" in f for f in failures) else "collective-error"
-    return Finding(kind, "fail", f"{row['test']}: {row.get('reason')}{on}", FAILED, where, _shown(failures, names),
-                   CHECK_NAME)  # fmt: skip
+    return Finding(
+        kind, "fail", f"{row['test']}: {row.get('reason')}{on}", FAILED, where, _shown(failures, names), CHECK_NAME
+    )
 
 
-FAILED = ("the collective itself gives a wrong result or an error, whatever trains: look at that node's libraries and "
-          "devices (allranks check), and at its links (allranks test --suite pairs)")  # fmt: skip
+FAILED = (
+    "the collective itself gives a wrong result or an error, whatever trains: look at that node's libraries and "
+    "devices (allranks check), and at its links (allranks test --suite pairs)"
+)
 HUNG = "allranks test --suite pairs says which node or link is slow or dead; the stacks are in the ranks' logs"
 
 
@@ -120,8 +140,15 @@ def _hang(row: Row, names: Mapping[int, str]) -> Finding:
     stacks = hang.get("stacks") or {}
     last = [(int(rank), lines[-1]) for rank, lines in list(stacks.items())[:4] if lines]
     shown = [f"rank {rank} ({names.get(rank, '?')}) was in {line}" for rank, line in last]
-    return Finding("collective-hang", "fail", f"{row['test']}: {row.get('reason')}{on}", HUNG, _where(ranks, names),
-                   tuple(shown), CHECK_NAME)  # fmt: skip
+    return Finding(
+        "collective-hang",
+        "fail",
+        f"{row['test']}: {row.get('reason')}{on}",
+        HUNG,
+        _where(ranks, names),
+        tuple(shown),
+        CHECK_NAME,
+    )
 
 
 def _shown(failures: Iterable[Row], names: Mapping[int, str]) -> tuple[str, ...]:
@@ -157,6 +184,7 @@ def _from_logs(roster: Roster, run: RunDirectory, names: Mapping[int, str]) -> l
             if lines:
                 hung = any(e.code == HANG for e in roster.exits)
                 kind = "collective-hang" if hung else "collective-wrong"
-                return [Finding(kind, "fail", " ".join(lines[0][5:].split()), HUNG if hung else FAILED,
-                                check=CHECK_NAME)]  # fmt: skip
+                return [
+                    Finding(kind, "fail", " ".join(lines[0][5:].split()), HUNG if hung else FAILED, check=CHECK_NAME)
+                ]
     return []

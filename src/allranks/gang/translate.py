@@ -34,7 +34,8 @@ def _hello(node: str, m: Message, t: float) -> Event:
 
 
 def _shipped(node: str, m: Message, t: float) -> Event:
-    error, files = str(m.get("error") or ""), int(m.get("files") or 0)
+    error = str(m.get("error") or "")
+    files = int(m.get("files") or 0)
     return Shipped(node, t, str(m.get("sha256") or ""), files, str(m.get("path") or ""), error, m.get("errno"))
 
 
@@ -60,9 +61,15 @@ def _report(node: str, m: Message, t: float) -> Event:
     names = tuple(str(name)[:80] for name in threads[:5]) if isinstance(threads, list) else ()
     code = m.get("code")
     return Report(
-        node, t, int(m["rank"]), str(m.get("event")), int(m.get("world_size") or 0),
-        code if isinstance(code, int) else 0, names, str(m.get("program") or "")[:80],
-    )  # fmt: skip
+        node,
+        t,
+        int(m["rank"]),
+        str(m.get("event")),
+        int(m.get("world_size") or 0),
+        code if isinstance(code, int) else 0,
+        names,
+        str(m.get("program") or "")[:80],
+    )
 
 
 def _ended(node: str, m: Message, t: float) -> Event:

@@ -34,7 +34,9 @@ class Asking:
     """One question to all ranks at once: counters, look or dump (node/runner_recorder.py says what they give)."""
 
     def __init__(self, ranks: Dict[int, Process], node_dir: str, word: str) -> None:
-        self._ranks, self._dir, self._word = ranks, node_dir, word
+        self._ranks = ranks
+        self._dir = node_dir
+        self._word = word
         self._deadline = time.monotonic() + SECONDS
         self._found = {}  # type: Dict[int, Dict[str, Any]]
         self._open = {}  # type: Dict[int, socket.socket]

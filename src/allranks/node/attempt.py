@@ -31,9 +31,12 @@ class Attempt:
     def __init__(
         self, number: int, mark: str, group: Optional[str], outlet: Outlet, tell: Callable[[Dict[str, Any]], None]
     ) -> None:
-        self.number, self._group = number, group
+        self.number = number
+        self._group = group
         self.ranks: Dict[int, Rank] = {}
-        self._mark, self._outlet, self._tell = mark, outlet, tell
+        self._mark = mark
+        self._outlet = outlet
+        self._tell = tell
         self._end_at: Optional[float] = None
         self._reason = ""
         self._began_end = 0.0
@@ -58,17 +61,28 @@ class Attempt:
                 rank = start_rank(order, base, os.getpid())
             except StartError as error:
                 self._tell(
-                    {"type": "fault", "id": "start-failed", "rank": order["rank"], "message": str(error),
-                     "t": time.time()}
-                )  # fmt: skip
+                    {
+                        "type": "fault",
+                        "id": "start-failed",
+                        "rank": order["rank"],
+                        "message": str(error),
+                        "t": time.time(),
+                    }
+                )
                 return
             self.ranks[rank.rank] = rank
             self._outlet.add_spool(Stream(RANK_LOG, rank.rank, self.number))
             pass_pipe(rank)
             self._tell(
-                {"type": "started", "rank": rank.rank, "pid": rank.process.pid, "attempt": self.number,
-                 "start_time": rank.process.start, "t": time.time()}
-            )  # fmt: skip
+                {
+                    "type": "started",
+                    "rank": rank.rank,
+                    "pid": rank.process.pid,
+                    "attempt": self.number,
+                    "start_time": rank.process.start,
+                    "t": time.time(),
+                }
+            )
 
     def stream(self, rank: Rank) -> Stream:
         """The name of a rank's output."""
@@ -117,7 +131,9 @@ class Attempt:
         """SIGTERM to each main process alone; a second call can only shorten the grace."""
         now = time.monotonic()
         if self._end_at is None:
-            self._reason, self._began_end, self._end_at = reason, now, now + grace
+            self._reason = reason
+            self._began_end = now
+            self._end_at = now + grace
             for rank in self.ranks.values():
                 if rank.exit is None:
                     send_signal(rank.process, signal.SIGTERM)
@@ -155,9 +171,15 @@ class Attempt:
         self._await_exits({p.pid for p in left})
         self.left = [{"pid": p.pid, "state": p.state, "command": command_of(p.pid)} for p in left]
         self._tell(
-            {"type": "ended", "attempt": self.number, "left": self.left, "reason": self._reason,
-             "seconds": round(time.monotonic() - self._began_end, 3), "t": time.time()}
-        )  # fmt: skip
+            {
+                "type": "ended",
+                "attempt": self.number,
+                "left": self.left,
+                "reason": self._reason,
+                "seconds": round(time.monotonic() - self._began_end, 3),
+                "t": time.time(),
+            }
+        )
 
     def _await_exits(self, left: Set[int]) -> None:
         """A killed process is a zombie before its last thread has given back its memory and can be waited for."""

@@ -151,9 +151,14 @@ def _start_relay(archive: int, header: Dict[str, Any], files: Dict[str, bytes]) 
     """A relay of this very program, with its header and files."""
     line = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.node import boot; boot.enter()"
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", line % archive], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        pass_fds=(archive,), start_new_session=True, bufsize=0, preexec_fn=_ignore_user_signals,
-    )  # fmt: skip
+        [sys.executable, "-I", "-S", "-c", line % archive],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(archive,),
+        start_new_session=True,
+        bufsize=0,
+        preexec_fn=_ignore_user_signals,
+    )
     assert child.stdin is not None
     for part in (json.dumps({**header, "files": list(files)}).encode(), *files.values()):
         data = memoryview(len(part).to_bytes(4, "big") + part)
@@ -165,9 +170,13 @@ def _start_relay(archive: int, header: Dict[str, Any], files: Dict[str, bytes]) 
 def needs_scope(logind: Optional[Dict[str, Any]]) -> bool:
     """True where logind would end the guard with the ssh session, and a lingering user can keep it elsewhere."""
     return bool(
-        logind and logind["KillUserProcesses"] and logind["in_session"] and logind["Linger"]
-        and shutil.which("systemd-run") and os.environ.get("XDG_RUNTIME_DIR")
-    )  # fmt: skip
+        logind
+        and logind["KillUserProcesses"]
+        and logind["in_session"]
+        and logind["Linger"]
+        and shutil.which("systemd-run")
+        and os.environ.get("XDG_RUNTIME_DIR")
+    )
 
 
 def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.socket, log: str) -> bool:
@@ -179,9 +188,15 @@ def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.soc
     given = json.dumps({"header": header, "directory": directory, "listener": listener.fileno(), "log": log})
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     child = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, preexec_fn=_ignore_user_signals,
-        pass_fds=(archive, listener.fileno(), write_end), env={**os.environ, "ALLRANKS_READY": str(write_end)},
-    )  # fmt: skip
+        words,
+        stdin=subprocess.PIPE,
+        stdout=out,
+        stderr=out,
+        start_new_session=True,
+        preexec_fn=_ignore_user_signals,
+        pass_fds=(archive, listener.fileno(), write_end),
+        env={**os.environ, "ALLRANKS_READY": str(write_end)},
+    )
     for fd in (write_end, out, archive):
         os.close(fd)
     assert child.stdin is not None
@@ -309,7 +324,8 @@ def _shuttle(sock: socket.socket) -> None:
     sock.setblocking(False)
     os.set_blocking(0, False)
     os.set_blocking(1, False)
-    up, down = bytearray(), bytearray()
+    up = bytearray()
+    down = bytearray()
     poll = selectors.PollSelector()
     while True:
         _want(poll, 0, selectors.EVENT_READ if len(up) < BUFFER else 0)

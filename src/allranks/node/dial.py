@@ -30,7 +30,10 @@ HIGH_WATER = 4 << 20
 OVER_SECONDS = 5.0
 USER_SIGNALS_KEPT = 16  # of those that come while there is no connection
 MOST_TEXT = 2000  # characters of a sentence that the coordinator sends
-USAGE, NODE_FAILED, CTRL_C, SIGTERM_CODE = 2, 4, 130, 143
+USAGE = 2
+NODE_FAILED = 4
+CTRL_C = 130
+SIGTERM_CODE = 143
 
 
 class Outcome(NamedTuple):
@@ -77,12 +80,24 @@ class Dialler:
     """Dials, and serves the connection until the run is over. `say` shows a line to the person at this node."""
 
     def __init__(
-        self, places: List[Tuple[str, int]], secret: bytes, hello: Message, spawn: Spawn, rules: Rules,
-        patience: float, lease: float, say: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self._places, self._secret, self._hello = places, secret, hello
-        self._spawn, self._rules, self._say = spawn, rules, say
-        self._patience, self._lease = patience, lease
+        self,
+        places: List[Tuple[str, int]],
+        secret: bytes,
+        hello: Message,
+        spawn: Spawn,
+        rules: Rules,
+        patience: float,
+        lease: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._places = places
+        self._secret = secret
+        self._hello = hello
+        self._spawn = spawn
+        self._rules = rules
+        self._say = say
+        self._patience = patience
+        self._lease = lease
         self._socket: Optional[socket.socket] = None
         self._records: Optional[Records] = None
         self._child: Optional["subprocess.Popen[bytes]"] = None
@@ -176,13 +191,17 @@ class Dialler:
                 return None
             except SecureError as error:
                 if not self._begun and not isinstance(error, ForeignError):
-                    return Outcome(USAGE, "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere"
-                                   % (host, port, error))  # fmt: skip
-                word, text = "foreign", str(error)
+                    return Outcome(
+                        USAGE, "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
+                    )
+                word = "foreign"
+                text = str(error)
             except EOFError:
-                word, text = "foreign", "it hung up during the handshake"
+                word = "foreign"
+                text = "it hung up during the handshake"
             except OSError as error:
-                word, text = failure_word(error), error.strerror or str(error)
+                word = failure_word(error)
+                text = error.strerror or str(error)
             self._tried.append({**found, "error": word, "text": text, "seconds": round(time.monotonic() - began, 4)})
         why = "; ".join("%(address)s:%(port)d: %(text)s" % found for found in self._tried) or "no address"
         self._once(("dialling the coordinator again: " if self._begun else "waiting for the coordinator: ") + why)
@@ -246,7 +265,8 @@ class Dialler:
         child_in = child_out = -1
         if self._child is not None:
             assert self._child.stdin is not None and self._child.stdout is not None
-            child_in, child_out = self._child.stdin.fileno(), self._child.stdout.fileno()
+            child_in = self._child.stdin.fileno()
+            child_out = self._child.stdout.fileno()
         wanted = {
             self._socket.fileno(): (len(self._in) < HIGH_WATER, bool(self._out)),
             child_out: (len(self._out) < HIGH_WATER, False),
@@ -304,12 +324,14 @@ class Dialler:
 
     def _open(self, message: Message) -> None:
         """A new channel: a relay of this node's own. Raises Refused, NotStarted."""
-        number, header = message.get("number"), message.get("header")
+        number = message.get("number")
+        header = message.get("header")
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 32:
             raise SecureError("a channel without a number")
         self._end_child()
         self._header = self._rules.header(header if isinstance(header, dict) else {})
-        self._number, self._begun = number, True
+        self._number = number
+        self._begun = True
         try:
             child = self._child = self._spawn(self._header)
         except OSError as error:
@@ -351,7 +373,8 @@ class Dialler:
 
     def _end_child(self) -> None:
         """Ends the relay (never the guard)."""
-        child, self._child = self._child, None
+        child = self._child
+        self._child = None
         self._in.clear()
         if child is None:
             return
@@ -428,7 +451,8 @@ class Dialler:
     def _await_end(self, child: "subprocess.Popen[bytes]", release: bool) -> None:
         assert child.stdin is not None and child.stdout is not None
         os.set_blocking(child.stdout.fileno(), False)
-        decoder, deadline = Decoder(), time.monotonic() + 15.0
+        decoder = Decoder()
+        deadline = time.monotonic() + 15.0
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
             while time.monotonic() < deadline:

@@ -47,7 +47,8 @@ class _Dump:
     """One rank's."""
 
     def __init__(self, process: Process, path: str) -> None:
-        self._process, self._path = process, path
+        self._process = process
+        self._path = path
         self._start = _size(path)
         self._seen = -1
         self._before = position(process.pid)

@@ -354,9 +354,11 @@ def read_program(command: List[str], kind: Optional[str] = None) -> Program:
     """The words after `--`; `kind`, where the controller has said it, decides."""
     if not command:
         return Program(kind or "program", None, None)
-    python, rest = None, command
+    python = None
+    rest = command
     if _PYTHON.match(command[0]):
-        python, rest = command[0], _without_flags(command[1:])
+        python = command[0]
+        rest = _without_flags(command[1:])
     if len(rest) > 1 and rest[0] == "-m":
         return Program(kind or "python-module", python, rest[1])
     if rest and rest[0].endswith((".py", ".pyw")):
@@ -430,16 +432,23 @@ def interpreter(
 
 
 def ask(
-    path: str, workdir: str, environ: Mapping[str, str], modules: Sequence[str] = (),
+    path: str,
+    workdir: str,
+    environ: Mapping[str, str],
+    modules: Sequence[str] = (),
     seconds: float = INTERPRETER_SECONDS,
-) -> Dict[str, Any]:  # fmt: skip
+) -> Dict[str, Any]:
     """Starts an interpreter once and reads what it says of itself; "lacks" are those of `modules` that it has not."""
     try:
         process = subprocess.Popen(
             [path, "-c", QUESTION, *modules],
-            env=dict(environ), cwd=workdir if os.path.isdir(workdir) else "/", start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            env=dict(environ),
+            cwd=workdir if os.path.isdir(workdir) else "/",
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     except (OSError, ValueError) as error:
         return {"error": "could not be started: %s" % error}
     try:

@@ -10,7 +10,10 @@ from typing import Any, Dict, List, Optional
 from allranks.protocol.jsontext import DecodeError, read_object
 
 MOST_RANKS = 1 << 20
-TEXT, TRACE, LINKS = 16 << 10, 64 << 10, 32  # characters of a text and a traceback; exceptions of a chain
+# characters of a text and a traceback; exceptions of a chain
+TEXT = 16 << 10
+TRACE = 64 << 10
+LINKS = 32
 
 
 # -- values ------------------------------------------------------------------------------------------
@@ -47,26 +50,34 @@ def fields(value: Any) -> Dict[str, Any]:
 
 def error_file(found: Any) -> Optional[Dict[str, Any]]:
     """What a rank's error file says, of torch's form with allranks' own part; None where it says nothing."""
-    document, own = fields(found), fields(fields(found).get("allranks"))
+    document = fields(found)
+    own = fields(fields(found).get("allranks"))
     clean = {}  # type: Dict[str, Any]
     message = document.get("message")
     if isinstance(message, dict):
         extra = fields(message.get("extraInfo"))
         clean["message"] = {
             "message": text(message.get("message"), TRACE),
-            "extraInfo": {"py_callstack": text(extra.get("py_callstack"), TRACE),
-                          "timestamp": text(extra.get("timestamp"), 40)},
-        }  # fmt: skip
+            "extraInfo": {
+                "py_callstack": text(extra.get("py_callstack"), TRACE),
+                "timestamp": text(extra.get("timestamp"), 40),
+            },
+        }
     elif isinstance(message, str) and message:
         clean["message"] = text(message, TRACE)
     if text(own.get("type")):
         links = own.get("chain")
         chain = [_link(one) for one in (links if isinstance(links, list) else [])[:LINKS] if isinstance(one, dict)]
         clean["allranks"] = dict(
-            _link(own), schema=1, module=text(own.get("module"), 200), t=number(own.get("t")),
-            rank=whole(own.get("rank")), pid=whole(own.get("pid")), traceback=text(own.get("traceback"), TRACE),
+            _link(own),
+            schema=1,
+            module=text(own.get("module"), 200),
+            t=number(own.get("t")),
+            rank=whole(own.get("rank")),
+            pid=whole(own.get("pid")),
+            traceback=text(own.get("traceback"), TRACE),
             chain=chain,
-        )  # fmt: skip
+        )
     return clean or None
 
 
@@ -95,7 +106,8 @@ REPORTED = (("pid", 1, 1 << 31), ("world_size", 0, MOST_RANKS), ("code", -255, 2
 def report(data: bytes) -> Dict[str, Any]:
     """A datagram to the guard: who writes there is the training program, whatever it loads, and its launcher."""
     found = read_object(data, 1 << 16)
-    event, rank = text(found.get("event"), 40), whole(found.get("rank"), 0, MOST_RANKS)
+    event = text(found.get("event"), 40)
+    rank = whole(found.get("rank"), 0, MOST_RANKS)
     if not event or rank is None:
         raise DecodeError("expected an event of a rank")
     clean = {"event": event, "rank": rank, "t": number(found.get("t"))}  # type: Dict[str, Any]

@@ -18,8 +18,15 @@ MAX_OFFSET = 1 << 50  # bytes of a log: no file system of today holds more
 CHUNK = 128 << 10  # output bytes put into one frame
 
 # Kinds of output streams; TREE goes the other way, to the node.
-RANK_LOG, NODE_LOG, NCCL_LOG, METRICS, STACKS, TREE = 0, 1, 2, 3, 4, 5
-FLIGHT, RAS = 6, 7  # dumps of flight recorders; NCCL's word on the whole job, of a node
+RANK_LOG = 0
+NODE_LOG = 1
+NCCL_LOG = 2
+METRICS = 3
+STACKS = 4
+TREE = 5
+# dumps of flight recorders; NCCL's word on the whole job, of a node
+FLIGHT = 6
+RAS = 7
 AUDIT = 8  # what a rank's loaders gave
 OF_ATTEMPT = (NCCL_LOG, AUDIT)  # of these each attempt has a file of its own
 FOLLOWED = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS, "flight": FLIGHT, "ras": RAS, "audit": AUDIT}

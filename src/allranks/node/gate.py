@@ -48,7 +48,8 @@ def wildcard(port: int, reuse: bool) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         address = "::"
     except OSError:
-        sock, address = socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0"
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        address = "0.0.0.0"
     try:
         if reuse:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,7 +80,8 @@ def _free_port() -> int:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             low, high = (int(word) for word in file.read().split())
     except (OSError, ValueError):
-        low, high = 32768, 60999
+        low = 32768
+        high = 60999
     ranges = [r for r in ((LOWEST_PORT, low - 1), (high + 1, 65535)) if r[1] - r[0] > 100]
     first, last = ranges[0] if ranges else (LOWEST_PORT, 65535)
     for _ in range(TRIES):
@@ -205,7 +207,9 @@ class _Probe:
     """One connection attempt: connect, read the token, note the source address."""
 
     def __init__(self, address: str, port: int, token: bytes, allowed: Optional["Allowed"]) -> None:
-        self.address, self._port, self._token = address, port, token
+        self.address = address
+        self._port = port
+        self._token = token
         self.result: Dict[str, Any] = {"address": address, "port": port, "ok": False}
         self._begin = time.monotonic()
         self._data = b""

@@ -79,7 +79,8 @@ def _properties(path: str) -> Dict[str, str]:
 
 def _amd(devices: List[str], environ: Mapping[str, str]) -> Dict[str, Any]:
     """ROCR_VISIBLE_DEVICES first, then HIP's (which CUDA_VISIBLE_DEVICES stands in for) on what is left."""
-    chosen, source = [str(i) for i in range(len(devices))], "/dev/kfd"
+    chosen = [str(i) for i in range(len(devices))]
+    source = "/dev/kfd"
     for names in (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")):
         name = next((n for n in names if n in environ), None)
         if name is not None:

@@ -41,19 +41,23 @@ FAILURES = 5  # errors of its own after which a guard gives up
 LOOK_AT_RANKS_SECONDS = 20.0  # gang/hanging.py waits a little longer
 MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 
-RELEASED, LEASE_OVER = 0, 3  # how a guard ends; anything else is a death
+# how a guard ends; anything else is a death
+RELEASED = 0
+LEASE_OVER = 3
 
 
 class Guard:
     """The main loop and what the controller may ask for."""
 
     def __init__(self, header: Dict[str, Any], node_dir: str, listener: socket.socket, watcher: socket.socket) -> None:
-        self._header, self._dir = header, node_dir
+        self._header = header
+        self._dir = node_dir
         self._mark = header["mark"]
         self._lease = float(header["lease"])
         self._grace = float(header["grace"])
         self._watcher_pid = os.getppid()
-        self._watcher, self._listener = watcher, listener
+        self._watcher = watcher
+        self._listener = listener
         self._link: Optional[Link] = None
         # an engine finds its processes by a group of its own: nothing is taken out of it
         self._group = None if header.get("engine") else join_own("allranks-" + self._mark.replace("/", "-"))
@@ -67,10 +71,12 @@ class Guard:
         self._base = self._session
         self._tasks: Dict[int, Task] = {}
         self._selector = selectors.DefaultSelector()
-        self._heard, self._greeted = time.monotonic(), False
+        self._heard = time.monotonic()
+        self._greeted = False
         self._offsets_known = False  # of this connection: output may flow once it said how much it has
         self._next_tick = 0.0
-        self._watcher_stops, self._watcher_gone = 0, False
+        self._watcher_stops = 0
+        self._watcher_gone = False
         self._result: Optional[int] = None
         self._drain_told = True
         self._failures = 0
@@ -80,11 +86,22 @@ class Guard:
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._witness = Witness(self._selector, os.path.join(node_dir, "report.sock"))
         self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
-            "hello": self._on_hello, "ship": self._landing.ship, "setup": self._on_setup, "listen": self._on_listen,
-            "probe": self._on_probe, "start": self._on_start, "ping": self._on_ping, "ack": self._on_ack,
-            "end": self._on_end, "stacks": self._on_stacks, "counters": self._on_counters, "serve": self._on_serve,
-            "reach": self._on_reach, "release": self._on_release, "signal": self._on_signal,
-        }  # fmt: skip
+            "hello": self._on_hello,
+            "ship": self._landing.ship,
+            "setup": self._on_setup,
+            "listen": self._on_listen,
+            "probe": self._on_probe,
+            "start": self._on_start,
+            "ping": self._on_ping,
+            "ack": self._on_ack,
+            "end": self._on_end,
+            "stacks": self._on_stacks,
+            "counters": self._on_counters,
+            "serve": self._on_serve,
+            "reach": self._on_reach,
+            "release": self._on_release,
+            "signal": self._on_signal,
+        }
 
     # -- the loop ------------------------------------------------------------------------------------
 
@@ -295,13 +312,15 @@ class Guard:
         except OSError:
             return
         self._drop_link({"type": "replaced"})
-        self._link, self._offsets_known = Link(sock), False
+        self._link = Link(sock)
+        self._offsets_known = False
         self._selector.register(sock, selectors.EVENT_READ, self._on_link)
 
     def _drop_link(self, last_word: Optional[Dict[str, Any]] = None) -> None:
         if self._link is None:
             return
-        link, self._link = self._link, None
+        link = self._link
+        self._link = None
         self._selector.unregister(link.sock)
         if last_word is not None:
             try:
@@ -397,10 +416,18 @@ class Guard:
         self._drain_told = not (self._attempt is not None and self._attempt.ended)
         assert self._link is not None
         self._link.send(
-            {"type": "hello", "protocol": PROTOCOL, "node_dir": self._dir, "pid": os.getpid(), "t": time.time(),
-             "hostname": socket.gethostname(), "cwd": os.getcwd(), "dead": False,
-             "attempt": self._attempt.summary() if self._attempt is not None else None}
-        )  # fmt: skip
+            {
+                "type": "hello",
+                "protocol": PROTOCOL,
+                "node_dir": self._dir,
+                "pid": os.getpid(),
+                "t": time.time(),
+                "hostname": socket.gethostname(),
+                "cwd": os.getcwd(),
+                "dead": False,
+                "attempt": self._attempt.summary() if self._attempt is not None else None,
+            }
+        )
 
     def _run_task(
         self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[Dict[str, Any]], None]
@@ -430,7 +457,8 @@ class Guard:
             self._base = result.pop("environment", self._base)
             self._tell({"type": "facts", **result})
 
-        base, seconds = self._session, float(message.get("seconds", LOOK_SECONDS))
+        base = self._session
+        seconds = float(message.get("seconds", LOOK_SECONDS))
         self._run_task("the look at this node", lambda: look(message, base), seconds, done)
 
     def _on_listen(self, message: Dict[str, Any]) -> None:
@@ -457,8 +485,11 @@ class Guard:
         self._gate = None
 
     def _on_probe(self, message: Dict[str, Any]) -> None:
-        addresses, port, token = message["addresses"], int(message["port"]), message["token"]
-        seconds, only = float(message["seconds"]), message.get("only")
+        addresses = message["addresses"]
+        port = int(message["port"])
+        token = message["token"]
+        seconds = float(message["seconds"])
+        only = message.get("only")
         directory = message.get("nonce_dir")
         shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(token)))
         self._run_task(
@@ -511,8 +542,16 @@ class Guard:
         if self._attempt is None:
             self._attempt = Attempt(0, self._mark, self._group, self._outlet, self._tell)
         if self._attempt.ended:
-            self._tell({"type": "ended", "attempt": self._attempt.number, "left": self._attempt.left,
-                        "reason": "already", "seconds": 0.0, "t": time.time()})  # fmt: skip
+            self._tell(
+                {
+                    "type": "ended",
+                    "attempt": self._attempt.number,
+                    "left": self._attempt.left,
+                    "reason": "already",
+                    "seconds": 0.0,
+                    "t": time.time(),
+                }
+            )
             self._drain_told = False
             return
         self._attempt.begin_end(float(message["grace"]), message.get("reason", ""))
@@ -544,9 +583,11 @@ class Guard:
         self._look_at_ranks(message, lambda ranks: counters(ranks, self._dir))
 
     def _look_at_ranks(
-        self, message: Dict[str, Any], look_at: Callable[[Dict[int, Process]], Dict[str, Any]],
+        self,
+        message: Dict[str, Any],
+        look_at: Callable[[Dict[int, Process]], Dict[str, Any]],
         remember: Callable[[Dict[str, Any]], None] = lambda result: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         running = self._attempt.running() if self._attempt is not None else []
         wanted = {r.rank: r.process for r in running if r.rank in message.get("ranks", [])}
 
@@ -559,7 +600,8 @@ class Guard:
     def _on_serve(self, message: Dict[str, Any]) -> None:
         """Opens two ports for the peers' tries; a task answers there for as long as the controller said."""
         tcp, udp = peers.open_doors()
-        token, seconds = message["token"], float(message["seconds"])
+        token = message["token"]
+        seconds = float(message["seconds"])
         self._run_task("serving", lambda: peers.serve(tcp, udp, token, seconds), seconds + 5, lambda result: None)
         self._tell({"type": "serving", "port": tcp.getsockname()[1], "udp": udp.getsockname()[1]})
         tcp.close()
@@ -567,8 +609,12 @@ class Guard:
 
     def _on_reach(self, message: Dict[str, Any]) -> None:
         seconds = float(message["seconds"]) + 5
-        self._run_task("reaching peers", lambda: peers.reach(message), seconds,
-                       lambda result: self._tell({"type": "reached", **result}))  # fmt: skip
+        self._run_task(
+            "reaching peers",
+            lambda: peers.reach(message),
+            seconds,
+            lambda result: self._tell({"type": "reached", **result}),
+        )
 
     def _on_release(self, message: Dict[str, Any]) -> None:
         """All is done and fetched. The watcher removes the node directory."""

@@ -19,7 +19,9 @@ class Host:
     """What `allranks.preflight.host.Host` describes."""
 
     def __init__(self, request: Mapping[str, Any], env: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-        self.request, self.env, self.facts = request, env, facts
+        self.request = request
+        self.env = env
+        self.facts = facts
 
     def read(self, path: str, limit: int = 65536) -> str:
         """A file's text."""
@@ -69,16 +71,22 @@ class Host:
             given.seek(0)
             try:
                 child = subprocess.Popen(
-                    [path, *argv[1:]], stdin=given, stdout=out, stderr=err, cwd=cwd, start_new_session=True,
+                    [path, *argv[1:]],
+                    stdin=given,
+                    stdout=out,
+                    stderr=err,
+                    cwd=cwd,
+                    start_new_session=True,
                     env={**self.env, "LC_ALL": "C"},
-                )  # fmt: skip
+                )
             except OSError as error:
                 return Ran(None, "", "%s: %s" % (argv[0], error.strerror))
             try:
                 code = child.wait(seconds)  # type: Optional[int]
                 late = ""
             except subprocess.TimeoutExpired:
-                code, late = None, "%s gave no answer within %g s" % (argv[0], seconds)
+                code = None
+                late = "%s gave no answer within %g s" % (argv[0], seconds)
                 end_group(child)
             texts = []
             for file in (out, err):

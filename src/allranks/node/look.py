@@ -27,7 +27,8 @@ def look(request: Dict[str, Any], base: Dict[str, str]) -> Dict[str, Any]:
         outcome = run_prelude(request["prelude"], environment, request.get("workdir"))
         if outcome.environment is None:
             return {"facts": {}, "environment": environment, "prelude_error": outcome.error}
-        environment, remarks = outcome.environment, outcome.remarks
+        environment = outcome.environment
+        remarks = outcome.remarks
     found = facts.collect({**request, "environ": {**environment, **request.get("environ", {})}})
     return {"facts": {**found, "prelude": {"remarks": remarks}}, "environment": environment}
 

@@ -14,16 +14,47 @@ from .observing import command_line
 
 # System calls in which a program waits, by number (asm/unistd_64.h, asm-generic/unistd.h); others have only theirs.
 X86_64 = {
-    0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 23: "select", 34: "pause", 35: "nanosleep",
-    45: "recvfrom", 47: "recvmsg", 61: "wait4", 128: "rt_sigtimedwait", 202: "futex", 219: "restart_syscall",
-    220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 270: "pselect6", 271: "ppoll",
+    0: "read",
+    1: "write",
+    7: "poll",
+    16: "ioctl",
+    17: "pread64",
+    23: "select",
+    34: "pause",
+    35: "nanosleep",
+    45: "recvfrom",
+    47: "recvmsg",
+    61: "wait4",
+    128: "rt_sigtimedwait",
+    202: "futex",
+    219: "restart_syscall",
+    220: "semtimedop",
+    230: "clock_nanosleep",
+    232: "epoll_wait",
+    247: "waitid",
+    270: "pselect6",
+    271: "ppoll",
     281: "epoll_pwait",
-}  # fmt: skip
+}
 AARCH64 = {
-    22: "epoll_pwait", 29: "ioctl", 63: "read", 64: "write", 67: "pread64", 72: "pselect6", 73: "ppoll", 95: "waitid",
-    98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 128: "restart_syscall", 137: "rt_sigtimedwait",
-    192: "semtimedop", 207: "recvfrom", 212: "recvmsg", 260: "wait4",
-}  # fmt: skip
+    22: "epoll_pwait",
+    29: "ioctl",
+    63: "read",
+    64: "write",
+    67: "pread64",
+    72: "pselect6",
+    73: "ppoll",
+    95: "waitid",
+    98: "futex",
+    101: "nanosleep",
+    115: "clock_nanosleep",
+    128: "restart_syscall",
+    137: "rt_sigtimedwait",
+    192: "semtimedop",
+    207: "recvfrom",
+    212: "recvmsg",
+    260: "wait4",
+}
 CALLS = {"x86_64": X86_64, "aarch64": AARCH64}
 # A stop, as py-spy's for native frames, ends these early (signal(7), "Interruption ... by stop signals").
 ENDED_BY_STOP = ("epoll_wait", "epoll_pwait", "semtimedop", "rt_sigtimedwait")

@@ -11,11 +11,20 @@ import struct
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40
+IFF_UP = 0x1
+IFF_LOOPBACK = 0x8
+IFF_RUNNING = 0x40
 NAME_SECONDS = 3.0
 NETLINK_SECONDS = 2.0
-_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_GETADDR = 16, 18, 20, 22
-_IFLA_IFNAME, _IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL, _IFA_FLAGS = 3, 1, 2, 3, 8
+_RTM_NEWLINK = 16
+_RTM_GETLINK = 18
+_RTM_NEWADDR = 20
+_RTM_GETADDR = 22
+_IFLA_IFNAME = 3
+_IFA_ADDRESS = 1
+_IFA_LOCAL = 2
+_IFA_LABEL = 3
+_IFA_FLAGS = 8
 _DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ADDRESS_FLAGS = {0x01: "temporary", 0x08: "dadfailed", 0x20: "deprecated", 0x40: "tentative"}
 
@@ -64,7 +73,8 @@ def _dump(request: int, body: bytes, answer: int) -> Iterator[bytes]:
         link.bind((0, 0))
         link.send(struct.pack("=IHHII", 16 + len(body), request, _DUMP_REQUEST, 1, 0) + body)
         while True:
-            data, offset = link.recv(1 << 18), 0
+            data = link.recv(1 << 18)
+            offset = 0
             while offset + 16 <= len(data):
                 length, kind = struct.unpack_from("=IH", data, offset)
                 if kind == 3:  # NLMSG_DONE

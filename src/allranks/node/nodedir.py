@@ -53,7 +53,11 @@ def find(wanted: Optional[str], run: str, node: str) -> Optional[str]:
 def kept_outputs(path: str) -> Optional[str]:
     """Where the program left more than metrics (those travel): the outputs directory, the shipped tree, or both."""
     kept = _kept(path)
-    return os.path.join(path, kept[0]) if len(kept) == 1 else (path if kept else None)
+    if len(kept) == 1:
+        return os.path.join(path, kept[0])
+    if kept:
+        return path
+    return None
 
 
 def _kept(path: str) -> List[str]:

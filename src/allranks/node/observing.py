@@ -19,7 +19,8 @@ class Observed:
     """One rank. `argv` is what it was started with; `look` once a second."""
 
     def __init__(self, process: Process, argv: List[str]) -> None:
-        self._process, self._argv = process, argv
+        self._process = process
+        self._argv = argv
         self._runner = next((at for at, word in enumerate(argv) if os.path.basename(word) == "runner.py"), None)
         self._gone = 0
         self._programs = []  # type: List[str]

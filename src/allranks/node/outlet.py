@@ -38,8 +38,14 @@ class Drop(NamedTuple):
 
     def to_message(self) -> Dict[str, Any]:
         """For the controller, which may hear it twice."""
-        return {"type": "dropped", "kind": self.stream.kind, "rank": self.stream.rank, "attempt": self.stream.attempt,
-                "total": self.total, "bounded": self.bounded}  # fmt: skip
+        return {
+            "type": "dropped",
+            "kind": self.stream.kind,
+            "rank": self.stream.rank,
+            "attempt": self.stream.attempt,
+            "total": self.total,
+            "bounded": self.bounded,
+        }
 
 
 class _File:
@@ -126,7 +132,9 @@ class Outlet:
 
     def fill(self, room: int) -> bytes:
         """Frames with up to about `room` bytes of output, fairly over all streams."""
-        parts, used, moved = [], 0, True
+        parts = []
+        used = 0
+        moved = True
         while moved and used < room:
             moved = False
             for stream, source in self._sources.items():

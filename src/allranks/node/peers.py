@@ -32,10 +32,16 @@ BURST_PAUSE = 0.002
 ROUNDS = 3  # bursts where the first one lost something
 SIZES = (65535, 9216, 9000, 8192, 4096, 2044, 1500, 1492, 1476, 1450, 1420, 1400, 1376, 1300, 1280, 1000, 576)
 HEADERS = {4: 28, 6: 48}  # IP and UDP
-IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_MTU = 10, 3, 14
-IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24
+IP_MTU_DISCOVER = 10
+IP_PMTUDISC_PROBE = 3
+IP_MTU = 14
+IPV6_MTU_DISCOVER = 23
+IPV6_MTU = 24
 _HEAD = struct.Struct(">16sHBI")  # token, sender, kind, number
-BURST_KIND, SIZE_KIND, ASK_KIND, ANSWER_KIND = 1, 2, 3, 4
+BURST_KIND = 1
+SIZE_KIND = 2
+ASK_KIND = 3
+ANSWER_KIND = 4
 LINE = 4096
 
 
@@ -72,7 +78,9 @@ class _Counts:
 
 def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) -> Dict[str, Any]:
     """Answers peers until the time is over or the parent is gone."""
-    counts, parent, deadline = _Counts(), os.getppid(), time.monotonic() + seconds
+    counts = _Counts()
+    parent = os.getppid()
+    deadline = time.monotonic() + seconds
     room = threading.Semaphore(MOST_CLIENTS)
     while time.monotonic() < deadline and os.getppid() == parent:
         for ready in select.select([tcp, udp], [], [], 0.5)[0]:
@@ -175,7 +183,8 @@ def _try_peer(
 ) -> None:
     with slots:
         found = {"address": peer["address"]}  # type: Dict[str, Any]
-        token, sender = request["token"], int(request["sender"])
+        token = request["token"]
+        sender = int(request["sender"])
         ways = [_Way(address, int(peer["port"]), token) for address in peer.get("ways") or []]
         for way in ways:
             way.start()

@@ -21,7 +21,8 @@ SCAN_SECONDS = 1.0
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_DONE, _ERROR = 3, 2
+_DONE = 3
+_ERROR = 2
 
 
 class _Socket(NamedTuple):
@@ -94,7 +95,8 @@ def _from_sock_diag(family: int, port: int) -> List[_Socket]:
         link.settimeout(SCAN_SECONDS)
         link.send(head + body)
         while True:
-            data, offset = link.recv(1 << 16), 0
+            data = link.recv(1 << 16)
+            offset = 0
             while offset + 16 <= len(data):
                 length, kind = struct.unpack_from("=IH", data, offset)
                 if kind == _DONE:

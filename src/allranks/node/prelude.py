@@ -124,9 +124,12 @@ class _Run:
     def __init__(self, bash: str, prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> None:
         self.reports, report_end = os.pipe()
         own = {
-            "ALLRANKS_FD": str(report_end), "ALLRANKS_TEXT": "".join(prelude.split()), "ALLRANKS_TRAPS": TRAPS,
-            "ALLRANKS_PYTHON": sys.executable, "ALLRANKS_DUMP": DUMP,
-        }  # fmt: skip
+            "ALLRANKS_FD": str(report_end),
+            "ALLRANKS_TEXT": "".join(prelude.split()),
+            "ALLRANKS_TRAPS": TRAPS,
+            "ALLRANKS_PYTHON": sys.executable,
+            "ALLRANKS_DUMP": DUMP,
+        }
         try:
             self.process = subprocess.Popen(
                 ["bash", "-c", FIRST + prelude + LAST],

@@ -110,7 +110,9 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> List[Pro
     children: Dict[int, List[Process]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
-    found, queue, seen = [], list(roots), set(roots)
+    found = []
+    queue = list(roots)
+    seen = set(roots)
     while queue:
         for child in children.get(queue.pop(), []):
             if child.pid not in seen:

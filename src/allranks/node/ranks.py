@@ -19,7 +19,8 @@ class Rank:
     def __init__(
         self, rank: int, local_rank: int, process: Process, pipe: int, error_files: List[str], observed: Observed
     ) -> None:
-        self.rank, self.local_rank = rank, local_rank
+        self.rank = rank
+        self.local_rank = local_rank
         self.process = process
         self.pipe = pipe  # -1 once at its end
         self.error_files = error_files  # of itself, or of all ranks that it starts

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple
 
 NAME = "<allranks importlib._bootstrap>"  # what the runner's frames are called, see the last lines
-C10D, LOADER = "torch.distributed.distributed_c10d", "torch.utils.data.dataloader"
+C10D = "torch.distributed.distributed_c10d"
+LOADER = "torch.utils.data.dataloader"
 PID = os.getpid()  # forked children have all of this too and must not act for the rank
 ERROR_FILE = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
 STACKS_FILE = os.environ.get("ALLRANKS_STACKS_FILE", "")
@@ -42,9 +43,13 @@ PG_TIMEOUT = os.environ.get("ALLRANKS_PG_TIMEOUT", "")
 FORCED = os.environ.get("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
 AUDIT = os.environ.get("ALLRANKS_AUDIT_BATCHES", "")
 RANK = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else None
-TRACEBACK_LIMIT, TEXT_LIMIT, CHAIN_LIMIT = 64 << 10, 16 << 10, 16
+TRACEBACK_LIMIT = 64 << 10
+TEXT_LIMIT = 16 << 10
+CHAIN_LIMIT = 16
 THREADS_NAMED = 5
-REPORT_TRIES, REPORT_PAUSE = 20, 0.05  # seconds; only for what is said once, when the program has ended
+# seconds; only for what is said once, when the program has ended
+REPORT_TRIES = 20
+REPORT_PAUSE = 0.05
 show = sys.__excepthook__  # displays as the interpreter does, in C
 
 
@@ -147,7 +152,8 @@ def fresh_main(script: Optional[str]) -> None:
 
 def compile_script(path: str, plain: List[str]) -> CodeType:
     """Compiles the script; where that fails, plain Python says so, and prints the warnings held back here."""
-    stderr, held = sys.stderr, Held()
+    stderr = sys.stderr
+    held = Held()
     sys.stderr = held
     try:
         with open(path, "rb") as file:
@@ -251,7 +257,8 @@ def report_threads(code: int) -> None:
 
 def strip(error: BaseException) -> BaseException:
     """Takes the runner's frames out of the tracebacks of an exception and of all that it came from."""
-    seen, groups = set(), vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
+    seen = set()
+    groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
     waiting: List[Optional[BaseException]] = [error]
     while waiting:
         one = waiting.pop()
@@ -281,7 +288,9 @@ def display(error: BaseException, script: bool) -> None:
             stream.flush()
         except Exception:
             continue
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    sys.last_type = type(error)
+    sys.last_value = error
+    sys.last_traceback = error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
     hook = getattr(sys, "excepthook", None)
@@ -310,7 +319,8 @@ def complain(text: str) -> None:
 
 def fall_silent(error: BaseException) -> None:
     """The next uncaught exception is the one just displayed; after it all is as the program left it."""
-    hook, trace = getattr(sys, "excepthook", None), error.__traceback__
+    hook = getattr(sys, "excepthook", None)
+    trace = error.__traceback__
 
     def silent(*_: object) -> None:
         sys.last_traceback = error.__traceback__ = trace
@@ -349,7 +359,9 @@ def record(error: BaseException) -> None:
 def describe(error: BaseException) -> Dict[str, Any]:
     import traceback
 
-    now, kind, text = time.time(), type(error), text_of(error)
+    now = time.time()
+    kind = type(error)
+    text = text_of(error)
     trace = "".join(traceback.format_exception(kind, error, error.__traceback__))[-TRACEBACK_LIMIT:]
     more = {"py_callstack": trace, "timestamp": str(int(now))}
     facts: Dict[str, Any] = {"schema": 1, "type": kind.__qualname__, "module": kind.__module__, "text": text}
@@ -378,11 +390,14 @@ def causes_of(error: BaseException) -> Iterator[Tuple[BaseException, str]]:
     groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
     seen = {id(error)}
     while len(seen) <= CHAIN_LIMIT:
-        following, how = error.__cause__, "cause"
+        following = error.__cause__
+        how = "cause"
         if following is None and not error.__suppress_context__:
-            following, how = error.__context__, "context"
+            following = error.__context__
+            how = "context"
         if following is None and isinstance(error, groups):
-            following, how = error.exceptions[0], "member"
+            following = error.exceptions[0]
+            how = "member"
         if following is None or id(following) in seen:
             return
         seen.add(id(following))
@@ -454,7 +469,8 @@ def register_stacks() -> None:
 
         file = os.open(STACKS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if 960 not in map(int, os.listdir("/proc/self/fd")) and os.sysconf("SC_OPEN_MAX") > 960:
-            low, file = file, os.dup2(file, 960, inheritable=False)
+            low = file
+            file = os.dup2(file, 960, inheritable=False)
             os.close(low)
         faulthandler.register(SIGRTMIN + 7, file=file, all_threads=True, chain=False)
     except (OSError, RuntimeError, ValueError):
@@ -468,7 +484,8 @@ class TorchFinder:
     """Waits on sys.meta_path for one of torch's modules, has it loaded as ever, and is gone."""
 
     def __init__(self, wanted: str, file: str) -> None:
-        self.wanted, self.file = wanted, file
+        self.wanted = wanted
+        self.file = file
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.wanted:
@@ -494,7 +511,12 @@ class TorchFinder:
 class Known:
     """What the files beside the runner need to know."""
 
-    pid, rank, reports, ask, limit, forced = PID, RANK, REPORT_SOCKET, ASK_SOCKET, PG_TIMEOUT, FORCED
+    pid = PID
+    rank = RANK
+    reports = REPORT_SOCKET
+    ask = ASK_SOCKET
+    limit = PG_TIMEOUT
+    forced = FORCED
     report = staticmethod(report)
 
     @staticmethod

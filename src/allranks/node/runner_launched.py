@@ -25,7 +25,8 @@ LOCAL_RANK = ("--local_rank=", "--local-rank=")
 
 def main() -> None:
     """Looks, reports, and goes on as the runner."""
-    rank, size = number(RANKS), number(SIZES)
+    rank = number(RANKS)
+    size = number(SIZES)
     planned = number(("ALLRANKS_PLANNED",)) or 1
     if planned > 1 and (rank is None or (size or 1) < planned):
         mine = rank if rank is not None else number(("ALLRANKS_FIRST_RANK",)) or 0

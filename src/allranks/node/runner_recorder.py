@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 FIRST_DESCRIPTOR = 961
 PATIENCE = 2.0  # seconds for one question and its answer
-DEPTH, THREADS = 100, 30
+DEPTH = 100
+THREADS = 30
 BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))  # one recorder each, torch >= 2.5, 2.8
 
 
@@ -119,7 +120,8 @@ def serve(channel: socket.socket, module: Any, known: Known) -> None:
 
 def groups(module: Any) -> List[Dict[str, Any]]:
     """The process groups this rank is in. torch's own table of them (pg_config) is broken in 2.13."""
-    world, found = module._world, []
+    world = module._world
+    found = []
     for group, name in list(world.pg_names.items()):
         ranks = dict(world.pg_group_ranks.get(group) or {})
         one = {"name": str(name), "desc": str(getattr(group, "group_desc", "") or ""), "ranks": sorted(ranks)}
@@ -136,9 +138,11 @@ def stacks() -> str:
     import _thread
     import threading
 
-    main, texts = threading.main_thread().ident, []
+    main = threading.main_thread().ident
+    texts = []
     for ident, frame in sys._current_frames().items():
-        lines, at = [], frame  # type: List[str], Any
+        lines = []  # type: List[str]
+        at = frame  # type: Any
         while at is not None and len(lines) < DEPTH:
             place = at.f_code.co_filename, str(at.f_lineno or "???"), at.f_code.co_name
             lines.append('  File "%s", line %s in %s' % place)
@@ -156,7 +160,8 @@ def recorded(whole: bool) -> Dict[str, Any]:
     As JSON, which has no stacks: for these torch imports seconds' worth of modules, and others have them anyway."""
     import json
 
-    library, found = sys.modules.get("torch._C._distributed_c10d"), {}
+    library = sys.modules.get("torch._C._distributed_c10d")
+    found = {}
     for backend, name in BINDINGS:
         dump = getattr(library, name, None)
         if dump is not None:

@@ -72,7 +72,9 @@ def watch(module: Any, forced: Any, known: Known) -> None:
     for name in ("init_process_group", "new_group", "split_group") if forced is not None else ():
         if hasattr(module, name):
             setattr(module, name, limited(getattr(module, name)))
-    start, stop, recorder = module.init_process_group, module.destroy_process_group, Recorder(module, known)
+    start = module.init_process_group
+    stop = module.destroy_process_group
+    recorder = Recorder(module, known)
     entered: List[int] = []
 
     def parting() -> None:
@@ -106,7 +108,8 @@ def watch(module: Any, forced: Any, known: Known) -> None:
             report(known, "destroyed", *facts)
         return result
 
-    module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
+    module.init_process_group = init_process_group
+    module.destroy_process_group = destroy_process_group
 
 
 # Targets of processes that work for their program and train nothing.
@@ -137,7 +140,9 @@ class Recorder:
     """Answers the guard's questions (runner_recorder.py) while there are process groups."""
 
     def __init__(self, module: Any, known: Known) -> None:
-        self.module, self.known, self.end = module, known, None
+        self.module = module
+        self.known = known
+        self.end = None
 
     def start(self) -> None:
         """After the first group; never fails, and never in a forked child."""
@@ -149,7 +154,8 @@ class Recorder:
 
     def stop(self) -> None:
         if self.end is not None:
-            end, self.end = self.end, None
+            end = self.end
+            self.end = None
             end()
 
 

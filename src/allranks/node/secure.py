@@ -90,13 +90,15 @@ class Handshake:
         self._check_hello()
         if len(self._buffer) < GREETING:
             return b""
-        self._peer, self._buffer = self._buffer[len(HELLO) : GREETING], self._buffer[GREETING:]
+        self._peer = self._buffer[len(HELLO) : GREETING]
+        self._buffer = self._buffer[GREETING:]
         return HELLO + self._nonce + self._proof(b"listener") + self._check_proof()
 
     def _check_proof(self) -> bytes:
         if len(self._buffer) >= PROOF:
             self._compare(self._buffer[:PROOF], b"dialler")
-            self._buffer, self._done = self._buffer[PROOF:], True
+            self._buffer = self._buffer[PROOF:]
+            self._done = True
         return b""
 
     def _prove(self) -> bytes:
@@ -105,7 +107,8 @@ class Handshake:
             return b""
         self._peer = self._buffer[len(HELLO) : GREETING]
         self._compare(self._buffer[GREETING:ANSWER], b"listener")
-        self._buffer, self._done = self._buffer[ANSWER:], True
+        self._buffer = self._buffer[ANSWER:]
+        self._done = True
         return self._proof(b"dialler")
 
     def _check_hello(self) -> None:
@@ -117,7 +120,8 @@ class Handshake:
         raise ForeignError("another program answers there: it does not speak allranks' join protocol")
 
     def _nonces(self) -> bytes:
-        mine, theirs = self._nonce, self._peer
+        mine = self._nonce
+        theirs = self._peer
         return theirs + mine if self._listens else mine + theirs
 
     def _proof(self, who: bytes) -> bytes:
@@ -131,10 +135,12 @@ class Handshake:
         """The records of this connection; bytes that came early are in it."""
         if not self._done:
             raise SecureError("the handshake is not over")
-        up, down = _mac(self._secret, b"up", self._nonces()), _mac(self._secret, b"down", self._nonces())
+        up = _mac(self._secret, b"up", self._nonces())
+        down = _mac(self._secret, b"down", self._nonces())
         mine, theirs = (down, up) if self._listens else (up, down)
         records = Records(mine, theirs)
-        records.early, self._buffer = self._buffer, b""
+        records.early = self._buffer
+        self._buffer = b""
         return records
 
 
@@ -142,7 +148,8 @@ class Records:
     """Packs and unpacks records; each direction counts its own."""
 
     def __init__(self, mine: bytes, theirs: bytes) -> None:
-        self._mine, self._theirs = mine, theirs
+        self._mine = mine
+        self._theirs = theirs
         self._sent = self._read = 0
         self._buffer = bytearray()
         self.early = b""
@@ -160,7 +167,8 @@ class Records:
         """Adds bytes, gives whole payloads; raises SecureError, after which the connection is of no use."""
         self._buffer += self.early + data
         self.early = b""
-        found, start = [], 0
+        found = []
+        start = 0
         while len(self._buffer) - start >= 4 + CODE:
             length = struct.unpack_from(">I", self._buffer, start)[0]
             if length > MAX_RECORD:
@@ -174,7 +182,9 @@ class Records:
         return found
 
     def _open(self, record: bytes) -> bytes:
-        head, code, payload = record[:4], record[4 : 4 + CODE], record[4 + CODE :]
+        head = record[:4]
+        code = record[4 : 4 + CODE]
+        payload = record[4 + CODE :]
         expected = _mac(self._theirs, struct.pack(">Q", self._read), head, payload)[:CODE]
         if not hmac.compare_digest(code, expected):
             raise SecureError("a record was changed on the way, repeated, or comes from another connection")

@@ -42,7 +42,10 @@ class _Segment:
     """A run of the stream's bytes in one file (or memory): [start, end)."""
 
     def __init__(self, start: int, fd: int, path: Optional[str], end: int) -> None:
-        self.start, self.fd, self.path, self.end = start, fd, path, end
+        self.start = start
+        self.fd = fd
+        self.path = path
+        self.end = end
 
     def remove(self) -> None:
         os.close(self.fd)
@@ -85,7 +88,9 @@ class Spool:
     """
 
     def __init__(self, directory: str, name: str, budget: Budget) -> None:
-        self._directory, self._name, self._budget = directory, name, budget
+        self._directory = directory
+        self._name = name
+        self._budget = budget
         self._segments: List[_Segment] = []
         self.dropped = 0
         self.bounded = False

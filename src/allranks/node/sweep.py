@@ -45,9 +45,15 @@ def sweep(header: Dict[str, Any]) -> Dict[str, Any]:
             continue
         uid, _, node = mark.partition("/")
         found.append(
-            {"uid": uid, "node": node, "pid": process.pid, "start_time": process.start,
-             "command": command_of(process.pid), "live": mark in live}
-        )  # fmt: skip
+            {
+                "uid": uid,
+                "node": node,
+                "pid": process.pid,
+                "start_time": process.start,
+                "command": command_of(process.pid),
+                "live": mark in live,
+            }
+        )
     return {"processes": found, "directories": _directories(header.get("node_dir"), live)}
 
 

@@ -19,7 +19,8 @@ class Task:
     def __init__(
         self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[Dict[str, Any]], None]
     ) -> None:
-        self.name, self.done = name, done
+        self.name = name
+        self.done = done
         self.deadline = time.monotonic() + seconds
         self._seconds = seconds
         self._data = bytearray()

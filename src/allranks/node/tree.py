@@ -13,12 +13,15 @@ from typing import IO, Any, Callable, Dict, Iterator, List, Set, Tuple
 
 from .frames import Output
 
-NAME, MANIFEST = "tree", "tree.json"
+NAME = "tree"
+MANIFEST = "tree.json"
 MOST = 1 << 30  # bytes of an archive that a node takes at all
 BLOCK = 4096  # what a small file takes on a disk
 PART = 1 << 20
 SECONDS = 60.0
-BYTES_A_SECOND, FILES_A_SECOND = 2 << 20, 200  # slow enough for a shared disk
+# slow enough for a shared disk
+BYTES_A_SECOND = 2 << 20
+FILES_A_SECOND = 200
 
 RunTask = Callable[[str, Callable[[], Any], float, Callable[[Dict[str, Any]], None]], None]
 
@@ -31,11 +34,14 @@ class Landing:
     """Takes the archive in. `reply` sends to the controller where there is one; it asks again after a break."""
 
     def __init__(self, node_dir: str, reply: Callable[[Dict[str, Any]], None], run_task: RunTask) -> None:
-        self._dir, self._reply, self._run_task = node_dir, reply, run_task
+        self._dir = node_dir
+        self._reply = reply
+        self._run_task = run_task
         self._archive, self._target = os.path.join(node_dir, "tree.tar.gz"), os.path.join(node_dir, NAME)
         self._order: Dict[str, Any] = {}
         self._answer: Dict[str, Any] = {}
-        self._fd, self._have = -1, 0
+        self._fd = -1
+        self._have = 0
 
     def ship(self, message: Dict[str, Any]) -> None:
         """A tree is announced, for the first time or again over a new connection: says how much of it is here."""
@@ -56,7 +62,8 @@ class Landing:
         if not 0 < packed <= MOST:
             raise OSError(errno.EFBIG, "an archive of %d bytes" % packed)
         found = os.statvfs(self._dir)
-        free, needed = found.f_bavail * found.f_frsize, packed + unpacked + files * BLOCK // 2
+        free = found.f_bavail * found.f_frsize
+        needed = packed + unpacked + files * BLOCK // 2
         if free < needed:
             raise OSError(errno.ENOSPC, "%d MB needed, %d MB free" % (-(-needed >> 20), free >> 20))
         if found.f_files and found.f_favail < files:
@@ -80,7 +87,9 @@ class Landing:
             self._reply({"type": "got", "bytes": self._have})
             return
         self._close()
-        order, archive, target = self._order, self._archive, self._target
+        order = self._order
+        archive = self._archive
+        target = self._target
         seconds = SECONDS + order["bytes"] / BYTES_A_SECOND + order["files"] / FILES_A_SECOND
         self._run_task("unpacking the tree", lambda: unpack(archive, target, order), seconds, self._finish)
 
@@ -155,8 +164,8 @@ def has_results(node_dir: str) -> bool:
 
 
 def _failure(error: OSError) -> Dict[str, Any]:
-    name = error.filename
-    where = ": %s" % (os.fsdecode(name) if isinstance(name, bytes) else name) if name else ""
+    name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
+    where = ": %s" % name if name else ""
     known = os.strerror(error.errno) if error.errno else str(error)
     more = " (%s)" % error.strerror if error.strerror and error.strerror != known else ""
     return {"error": known + more + where, "errno": error.errno}
@@ -209,7 +218,9 @@ class _Target:
     """A directory that is being filled; it is ours alone, and nothing in it was there before."""
 
     def __init__(self, path: bytes, most_files: int, most_bytes: int) -> None:
-        self._path, self._files_left, self._bytes_left = path, most_files, most_bytes
+        self._path = path
+        self._files_left = most_files
+        self._bytes_left = most_bytes
         self._made: Set[Tuple[bytes, ...]] = {()}
         self._links: List[Tuple[Tuple[bytes, ...], bytes]] = []
         self._count = 0

@@ -44,8 +44,11 @@ class Watcher:
     def __init__(
         self, header: Dict[str, Any], node_dir: str, listener: socket.socket, guard: int, link: socket.socket
     ) -> None:
-        self._header, self._dir, self._listener = header, node_dir, listener
-        self._guard, self._link = guard, link
+        self._header = header
+        self._dir = node_dir
+        self._listener = listener
+        self._guard = guard
+        self._link = link
         self._group: Optional[str] = None
         self._pipes: Dict[Stream, int] = {}
         self._stops = 0
@@ -155,7 +158,9 @@ class Keeper:
     """Serves what a dead guard left: its state out of the journal, its output out of the spool."""
 
     def __init__(self, node_dir: str, outlet: Outlet, journal: List[Dict[str, Any]]) -> None:
-        self._dir, self._outlet, self._journal = node_dir, outlet, journal
+        self._dir = node_dir
+        self._outlet = outlet
+        self._journal = journal
         self._told = False
         self._greeted = False  # no output flows before a controller said how much it has
         drops = [e["streams"] for e in journal if e.get("event") == "drops"]
@@ -212,8 +217,16 @@ class Keeper:
             elif kind == "release":
                 return True
             elif kind == "end":
-                link.send({"type": "ended", "attempt": self._summary()["attempt"], "left": self._left(),
-                           "reason": "guard-death", "seconds": 0.0, "t": time.time()})  # fmt: skip
+                link.send(
+                    {
+                        "type": "ended",
+                        "attempt": self._summary()["attempt"],
+                        "left": self._left(),
+                        "reason": "guard-death",
+                        "seconds": 0.0,
+                        "t": time.time(),
+                    }
+                )
                 self._told = False
         link.flush()
         if self._greeted and link.backlog < HIGH_WATER:
@@ -236,12 +249,24 @@ class Keeper:
     def _hello(self) -> Dict[str, Any]:
         death = [e for e in self._journal if e.get("event") == "guard-death"]
         over = [e for e in self._journal if e.get("event") == "lease-over"]
-        how = death[-1]["how"] if death else ("ended: its lease was over" if over else "is gone")
+        if death:
+            how = death[-1]["how"]
+        elif over:
+            how = "ended: its lease was over"
+        else:
+            how = "is gone"
         return {
-            "type": "hello", "protocol": PROTOCOL, "node_dir": self._dir, "pid": os.getpid(), "t": time.time(),
-            "hostname": socket.gethostname(), "dead": True, "how": how,
-            "died_t": (death or over or [{"t": None}])[-1]["t"], "attempt": self._summary(),
-        }  # fmt: skip
+            "type": "hello",
+            "protocol": PROTOCOL,
+            "node_dir": self._dir,
+            "pid": os.getpid(),
+            "t": time.time(),
+            "hostname": socket.gethostname(),
+            "dead": True,
+            "how": how,
+            "died_t": (death or over or [{"t": None}])[-1]["t"],
+            "attempt": self._summary(),
+        }
 
     def _left(self) -> List[Dict[str, Any]]:
         death = [e for e in self._journal if e.get("event") == "guard-death"]
@@ -256,8 +281,10 @@ class Keeper:
                 continue
             if entry.get("type") == "started":
                 ranks[str(entry["rank"])] = {
-                    "pid": entry["pid"], "start_time": entry["start_time"], "exit": None,
-                }  # fmt: skip
+                    "pid": entry["pid"],
+                    "start_time": entry["start_time"],
+                    "exit": None,
+                }
             elif entry.get("type") == "exit" and str(entry["rank"]) in ranks:
                 ranks[str(entry["rank"])]["exit"] = entry
         return {"attempt": number, "ranks": ranks, "ending": True, "ended": self._left()}

@@ -21,9 +21,23 @@ NAMES = {
     "sendrecv": "send/recv",
 }
 # Bytes an element, by a part of the type's name: NCCL says BFloat16, Gloo's annotation c10::BFloat16 or `long int`.
-TYPES = (("complex<double>", 16), ("complexdouble", 16), ("complex", 8), ("float8", 1), ("bfloat16", 2), ("half", 2),
-         ("double", 8), ("float", 4), ("long", 8), ("short", 2), ("char", 1), ("byte", 1), ("bool", 1), ("int8", 1),
-         ("int", 4))  # fmt: skip
+TYPES = (
+    ("complex<double>", 16),
+    ("complexdouble", 16),
+    ("complex", 8),
+    ("float8", 1),
+    ("bfloat16", 2),
+    ("half", 2),
+    ("double", 8),
+    ("float", 4),
+    ("long", 8),
+    ("short", 2),
+    ("char", 1),
+    ("byte", 1),
+    ("bool", 1),
+    ("int8", 1),
+    ("int", 4),
+)
 LARGEST_COUNT = 2**48  # elements of a tensor: beyond, the trace is wrong
 NAME_LENGTH = 60  # characters of a kernel's or a group's name
 

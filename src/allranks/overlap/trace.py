@@ -24,8 +24,15 @@ CPU_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc):")
 COPIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 C10D = ("c10d::", "_c10d_functional::")
 # Operators that start or await something, or only hold others: what they compute has events of its own.
-HOLDERS = (*C10D, "c10d_functional::", "_c10d_functional_autograd::", "autograd::", "torch::autograd::", "FSDP::",
-           "profiler::")  # fmt: skip
+HOLDERS = (
+    *C10D,
+    "c10d_functional::",
+    "_c10d_functional_autograd::",
+    "autograd::",
+    "torch::autograd::",
+    "FSDP::",
+    "profiler::",
+)
 COMPILED = ("triton_", "cpp_fused", "graph_")  # of torch.compile: no :: in their names
 FILE_RANKS = (
     re.compile(r"rank[_.\-]?(\d{1,6})", re.IGNORECASE),

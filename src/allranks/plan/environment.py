@@ -18,9 +18,17 @@ from .versions import older_than
 FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_")
 FORWARDED_NAMES = ("OMP_NUM_THREADS",)
 # Set unless the node's own session, the prelude or the user says otherwise.
-RECORDER, OLD_RECORDER = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
-WEAK = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        RECORDER, OLD_RECORDER)  # fmt: skip
+RECORDER = "TORCH_FR_BUFFER_SIZE"
+OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+WEAK = (
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
+    "OMP_NUM_THREADS",
+    "PYTHONUNBUFFERED",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    RECORDER,
+    OLD_RECORDER,
+)
 # Read by allranks itself (they set --pg-timeout) and by no library.
 NOT_FORWARDED = ("NCCL_TIMEOUT",)
 RECORDED = "2000"  # collectives that torch's flight recorder keeps a rank

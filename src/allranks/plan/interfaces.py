@@ -213,7 +213,8 @@ def _gloo_names(facts: Facts) -> list[str]:
 def _judge_gloo(node: str, facts: Facts, names: Sequence[str], proof: Proof) -> list[Finding]:
     """Whether the user's GLOO_SOCKET_IFNAME can work on this node."""
     known = [name for name, _, _ in getifaddrs(facts)]
-    value, found = ",".join(names), []
+    value = ",".join(names)
+    found = []
     for name in names:
         where = Where(node=node, interface=name)
         if name[0] in "^=":
@@ -246,9 +247,12 @@ def choose_interfaces(node: str, facts: Facts, proof: Proof, pin: bool = True) -
     gloo = _choose_gloo(node, facts, proof)
     nccl = _choose_nccl(node, facts, proof, pin)
     return InterfaceChoice(
-        gloo.gloo, nccl.nccl, {**gloo.env, **nccl.env}, gloo.explanation + nccl.explanation,
+        gloo.gloo,
+        nccl.nccl,
+        {**gloo.env, **nccl.env},
+        gloo.explanation + nccl.explanation,
         gloo.findings + nccl.findings,
-    )  # fmt: skip
+    )
 
 
 def _choose_gloo(node: str, facts: Facts, proof: Proof) -> InterfaceChoice:

@@ -11,19 +11,57 @@ from allranks.settings.words import as_options
 
 # What the objects around the command say: where it runs, in which directory, with which variables.
 OUTSIDE = (
-    "local", "hosts", "slurm", "partition", "sbatch", "k8s", "sky", "kind", "namespace", "context", "image", "gpus",
-    "shm", "pod", "deadline", "infra", "autostop", "nodes", "nproc", "name", "workdir", "sync", "ssh_options",
-    "guard_python", "runs_dir", "connect_timeout", "fold", "end_leftovers", "detach", "test", "level", "only", "size",
+    "local",
+    "hosts",
+    "slurm",
+    "partition",
+    "sbatch",
+    "k8s",
+    "sky",
+    "kind",
+    "namespace",
+    "context",
+    "image",
+    "gpus",
+    "shm",
+    "pod",
+    "deadline",
+    "infra",
+    "autostop",
+    "nodes",
+    "nproc",
+    "name",
+    "workdir",
+    "sync",
+    "ssh_options",
+    "guard_python",
+    "runs_dir",
+    "connect_timeout",
+    "fold",
+    "end_leftovers",
+    "detach",
+    "test",
+    "level",
+    "only",
+    "size",
     "timeout",
-    "master_addr", "node_rank", "join_port", "secret_file",
-    "spares", "hang_pattern", "audit_data", "on_audit",
-)  # fmt: skip
+    "master_addr",
+    "node_rank",
+    "join_port",
+    "secret_file",
+    "spares",
+    "hang_pattern",
+    "audit_data",
+    "on_audit",
+)
 
 # Set for a run on pods or cloud machines, these would be left out in silence.
 REFUSED = {
-    "test": "test with `allranks join --test SUITE`", "spares": "ask for more --nodes, or set --retries",
-    "hang_pattern": "--hang-timeout is what there is", "audit_data": "use ssh or Slurm for the audit",
-}  # fmt: skip
+    "test": "test with `allranks join --test SUITE`",
+    "spares": "ask for more --nodes, or set --retries",
+    "hang_pattern": "--hang-timeout is what there is",
+    "audit_data": "use ssh or Slurm for the audit",
+}
 
 
 def join_words(spec: RunSpec, name: str) -> list[str]:

@@ -79,8 +79,16 @@ def offered(facts: Mapping[str, Facts], master: str, network: str | None) -> tup
         inside = [i for i, n in enumerate(networks) if address in n]
         if networks and not inside:
             continue
-        key = (inside[:1], not loopback, is_host_local(name), not name.startswith("ib"), item["family"],
-               "temporary" in (item.get("flags") or ()), not address.is_private, at)  # fmt: skip
+        key = (
+            inside[:1],
+            not loopback,
+            is_host_local(name),
+            not name.startswith("ib"),
+            item["family"],
+            "temporary" in (item.get("flags") or ()),
+            not address.is_private,
+            at,
+        )
         ranked.append((key, Offer(item["address"], name, item["family"])))
     return tuple(offer for _, offer in sorted(ranked, key=lambda pair: pair[0])[:MAX_OFFERS])
 
@@ -94,7 +102,8 @@ def share_network(facts: Mapping[str, Facts]) -> bool:
 def same_network(facts: Facts) -> tuple[str, int] | None:
     """Equal for nodes in one network namespace; None where unknown."""
     identity = facts.get("identity") or {}
-    boot, netns = identity.get("boot_id"), identity.get("netns")
+    boot = identity.get("boot_id")
+    netns = identity.get("netns")
     return (str(boot), int(netns)) if boot and netns else None
 
 
@@ -131,9 +140,12 @@ def no_address(spec: RunSpec, master: str) -> Finding:
     """The master has no address to offer."""
     inside = f" in --network {spec.network}" if spec.network else ""
     return Finding(
-        "no-interface", "fail", f"{master} has no address{inside} that other nodes could use",
-        f"show its addresses with `ssh {master} ip -br addr` and choose with --network CIDR", Where(node=master),
-    )  # fmt: skip
+        "no-interface",
+        "fail",
+        f"{master} has no address{inside} that other nodes could use",
+        f"show its addresses with `ssh {master} ip -br addr` and choose with --network CIDR",
+        Where(node=master),
+    )
 
 
 def target_words(spec: RunSpec) -> str:
@@ -156,8 +168,13 @@ def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
     elif owner:
         held = " by a process that is not visible to you"
     if error.get("errno") != "EADDRINUSE":
-        return Finding("unknown", "fail", f"{master} could not open port {port}: {error.get('text')}",
-                       "try another --master-port", Where(node=master, port=port))  # fmt: skip
+        return Finding(
+            "unknown",
+            "fail",
+            f"{master} could not open port {port}: {error.get('text')}",
+            "try another --master-port",
+            Where(node=master, port=port),
+        )
     remedy = "use --master-port 0 for a free one"
     run = re.sub(r"-[0-9a-f]{6}$", "", str(owner.get("run") or ""))  # gang/session.py: a uid is a name and six digits
     if run and owner.get("run_lives"):
@@ -170,9 +187,12 @@ def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
         clean = f"allranks clean --foreign --master-port {port} {target}"
         remedy += f", or end that process, if it is yours: {clean}"
     return Finding(
-        "port-in-use", "fail", f"port {port} on {master} is held{held or ' by another program'}", remedy,
+        "port-in-use",
+        "fail",
+        f"port {port} on {master} is held{held or ' by another program'}",
+        remedy,
         Where(node=master, port=port),
-    )  # fmt: skip
+    )
 
 
 def _chosen(spec: RunSpec, master: str, address: str, facts: Mapping[str, Facts], probes: Probes) -> Choice:
@@ -205,8 +225,15 @@ def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, 
     odd = min(families.values(), key=len)
     family = next(k for k, v in families.items() if v is odd)
     message = f"Gloo will use IPv{family} on {', '.join(odd)} and IPv{10 - family} on the other nodes"
-    return [Finding("ipv6-problem", "warn", message, "give every node's interface an IPv4 address, or choose "
-                    "another with --network", Where(node=odd[0]))]  # fmt: skip
+    return [
+        Finding(
+            "ipv6-problem",
+            "warn",
+            message,
+            "give every node's interface an IPv4 address, or choose another with --network",
+            Where(node=odd[0]),
+        )
+    ]
 
 
 def reached_by_all(probes: Probes) -> frozenset[str]:
@@ -220,7 +247,8 @@ def proof_of(
 ) -> Proof:
     """Which of a node's interfaces the proof went through, and over which it failed. What leads to an
     address that only some nodes reached has failed for all: NCCL joins every node with every other."""
-    mine, masters = facts.get(name) or {}, facts.get(master) or {}
+    mine = facts.get(name) or {}
+    masters = facts.get(master) or {}
     at_master = _of_master(masters, master, probes, common)
     if name == master:
         carries = _of_result(mine, _result_of(probes[name], address), probes, master)
@@ -294,10 +322,11 @@ def _of_other(
 
 def explain(
     node: str, address: str, master: str, port: int, spec: RunSpec, facts: Mapping[str, Facts], probes: Probes
-) -> Finding:  # fmt: skip
+) -> Finding:
     """The finding about one node that did not reach `address`, the one that most nodes reached."""
     result = next((r for r in probes[node] if r.get("address") == address), {"error": "not tried"})
-    mine, masters = facts.get(node) or {}, facts.get(master) or {}
+    mine = facts.get(node) or {}
+    masters = facts.get(master) or {}
     reached = [n for n in probes if n not in (node, master) and _ok(probes[n], address)]
     place = f"{address} port {port} on {master}"
     where = Where(node=node, peer=master, port=port)
@@ -315,8 +344,10 @@ def never_reached(
     node: str, spec: RunSpec, interfaces: Sequence[Mapping[str, Any]], tried: Sequence[Result]
 ) -> Finding:
     """Why a node that joins never reached node 0; `tried` are its last tries, `interfaces` its own ones."""
-    result, mine = tried[0], {"interfaces": list(interfaces)}
-    address, port = str(result.get("address")), int(result.get("port") or 0)
+    result = tried[0]
+    mine = {"interfaces": list(interfaces)}
+    address = str(result.get("address"))
+    port = int(result.get("port") or 0)
     cause, why, remedy = _never_reached(node, dataclasses.replace(spec, master_port=port), mine, address, result)
     message = f"{node} cannot reach node 0 at {address} port {port}: {why}"
     evidence = tuple(_evidence(found) for found in tried)
@@ -325,7 +356,9 @@ def never_reached(
 
 def _never_reached(node: str, spec: RunSpec, mine: Facts, address: str, result: Result) -> tuple[str, str, str]:
     """Label, reason and remedy. Unlike in the rendezvous check it is not known that anybody listens."""
-    error, text, port = result.get("error"), str(result.get("text") or ""), spec.master_port
+    error = result.get("error")
+    text = str(result.get("text") or "")
+    port = spec.master_port
     ip = str(result.get("ip") or address)
     if error == "resolution":
         remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
@@ -394,7 +427,8 @@ def _wrong_address(
 
 def _cause(result: Result, is_on_link: bool, others_reach: bool) -> tuple[str, str]:
     """(label, reason) from the error, where the address is one of the master's."""
-    error, seconds = result.get("error"), float(result.get("seconds") or 0.0)
+    error = result.get("error")
+    seconds = float(result.get("seconds") or 0.0)
     text = str(result.get("text") or "")
     if error == "refused":
         return "port-blocked", "refused, though the master listens: a firewall rejects it"

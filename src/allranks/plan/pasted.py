@@ -21,6 +21,9 @@ def pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
         options = launching["options"]
         launching = {**launching, "options": {k: v for k, v in options.items() if k not in COUNTS}}
     request: dict[str, Any] = {
-        "launching": launching, "nproc": spec.nproc, "slots": slots, "master_port": spec.master_port,
-    }  # fmt: skip
+        "launching": launching,
+        "nproc": spec.nproc,
+        "slots": slots,
+        "master_port": spec.master_port,
+    }
     return judge_options(request, Ranks(request, {}), {})

@@ -69,8 +69,10 @@ class Pin:
 
     def __init__(self, own: Own, tag: str) -> None:
         """`tag` is in the name of every run that is begun here: so none of them is a run that another command began."""
-        self._own, self._tag = own, tag
-        self._coordinator, self._here = "", ""
+        self._own = own
+        self._tag = tag
+        self._coordinator = ""
+        self._here = ""
         self._begun: dict[str, str] = {}  # run tags of the agents begun here, by what the coordinator calls them
         self._node_dir = ""
         self._facts: Mapping[str, Any] = {}
@@ -79,16 +81,28 @@ class Pin:
         self._peers: dict[str, frozenset[str]] = {}
         self._reaches = 0
         self._makers: dict[str, Callable[[Mapping[str, Any]], Message]] = {
-            "hello": self._hello, "ping": _ping, "ack": _ack, "setup": self._setup, "listen": self._listen,
-            "probe": self._probe, "serve": self._serve, "reach": self._reach, "start": self._start,
-            "stacks": _stacks, "counters": _counters, "signal": _signal, "end": _end, "release": _release,
-        }  # fmt: skip
+            "hello": self._hello,
+            "ping": _ping,
+            "ack": _ack,
+            "setup": self._setup,
+            "listen": self._listen,
+            "probe": self._probe,
+            "serve": self._serve,
+            "reach": self._reach,
+            "start": self._start,
+            "stacks": _stacks,
+            "counters": _counters,
+            "signal": _signal,
+            "end": _end,
+            "release": _release,
+        }
 
     # -- what this node has seen for itself ----------------------------------------------------------
 
     def connected(self, coordinator: str, here: str) -> None:
         """The addresses of both ends of the connection to the coordinator."""
-        self._coordinator, self._here = coordinator, here
+        self._coordinator = coordinator
+        self._here = here
 
     def heard(self, message: Mapping[str, Any]) -> None:
         """What this node's own agent says."""
@@ -108,7 +122,8 @@ class Pin:
     def header(self, header: Mapping[str, Any]) -> Message:
         """The header of a relay with this node's own directory; raises NotPinned."""
         mode = header.get("mode")
-        run, node = _matching(header, "uid", NAME), _matching(header, "node", NAME)
+        run = _matching(header, "uid", NAME)
+        node = _matching(header, "node", NAME)
         mark = _matching(header, "mark", MARK)
         if mark != f"{run}/{node}":
             raise NotPinned(f"the run tag {mark[:60]!r} for {run}/{node}")
@@ -167,7 +182,8 @@ class Pin:
         """Node 0 of a run is the coordinator itself; a group of nodes that is tested may have another first node."""
         if self._own.is_for_training:
             raise NotPinned("to open the master's port on a node that is not the first")
-        port, token = self._own.spec.master_port, _matching(message, "token", TOKEN)
+        port = self._own.spec.master_port
+        token = _matching(message, "token", TOKEN)
         return {"port": port, "token": token, "nonce_dir": self._own.spec.output_dir}
 
     def _probe(self, message: Mapping[str, Any]) -> Message:
@@ -222,7 +238,8 @@ class Pin:
     def _peer(self, name: str, peer: Any) -> Message:
         if not isinstance(peer, Mapping):
             raise NotPinned("a peer that is no table")
-        address, ways = _host(peer.get("address")), [_host(word) for word in _listed(peer, "ways", MAX_WAYS)]
+        address = _host(peer.get("address"))
+        ways = [_host(word) for word in _listed(peer, "ways", MAX_WAYS)]
         found = frozenset((address, *ways))
         for one in found:
             self._require_peer(one)
@@ -273,15 +290,19 @@ class Pin:
         master = (_matching(terms, "master_addr", HOST), _whole(terms, "master_port", 65535))
         if master not in self._proved:
             raise NotPinned(f"ranks that meet at {master[0]} port {master[1]}, which this node has not reached")
-        number, repeats = _whole(terms, "attempt", 65535), _whole(terms, "repeats", 65535)
+        number = _whole(terms, "attempt", 65535)
+        repeats = _whole(terms, "repeats", 65535)
         attempt = Attempt(number, *master, repeats, tested)
         place = Place(
-            node_dir=self._node_dir, workdir=str(self._own.setup["workdir"]),
-            output_dir=spec.output_dir or f"{self._node_dir}/outputs", outputs_here=False,
-            mark=self._mark(terms), run=_matching(terms, "run", NAME),
+            node_dir=self._node_dir,
+            workdir=str(self._own.setup["workdir"]),
+            output_dir=spec.output_dir or f"{self._node_dir}/outputs",
+            outputs_here=False,
+            mark=self._mark(terms),
+            run=_matching(terms, "run", NAME),
             interfaces=_interfaces(terms.get("interfaces") or {}),
             torch=str((self._facts.get("interpreter") or {}).get("torch") or ""),
-        )  # fmt: skip
+        )
         return orders(spec, Plan((node, others)), node, place, attempt, self._facts)
 
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
@@ -311,8 +332,10 @@ class Pin:
 
     def _node_plan(self, spec: RunSpec, terms: Mapping[str, Any], is_test: bool) -> tuple[NodePlan, NodePlan]:
         """This node's ranks, and all others as one."""
-        nproc, world = _whole(terms, "nproc", MOST_HERE), _whole(terms, "world_size", MOST_RANKS)
-        index, of = _whole(terms, "index", MOST_RANKS), _whole(terms, "of", MOST_RANKS)
+        nproc = _whole(terms, "nproc", MOST_HERE)
+        world = _whole(terms, "world_size", MOST_RANKS)
+        index = _whole(terms, "index", MOST_RANKS)
+        of = _whole(terms, "of", MOST_RANKS)
         first = _whole(terms, "first_rank", MOST_RANKS)
         this = Node(index, "this", "this")
         wanted, why = ranks_of(spec, this, self._facts)

@@ -20,7 +20,8 @@ from .ranks import Attempt, NodePlan, Plan, SuiteNodes
 
 def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, Mapping[str, Any]]) -> Plan:
     """Fixes the number of ranks a node: --nproc, slots, visible devices, GPUs listed, else 1."""
-    nodes, first = [], 0
+    nodes = []
+    first = 0
     for rank, node in enumerate(cluster.nodes):
         count, reason = ranks_of(spec, node, facts.get(node.name, {}), len(cluster) if spec.local else 1)
         nodes.append(NodePlan(node, count, first, len(cluster), reason, rank))
@@ -99,12 +100,21 @@ def _error_files(
 def terms(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, Any]:
     """What a node needs to make its own `start` message from its own spec: see `plan.pinned`."""
     return {
-        "world_size": world_size, "index": node.rank, "of": node.of,
-        "first_rank": node.first_rank, "nproc": node.nproc,
-        "attempt": attempt.number, "repeats": attempt.repeats, "tests": _tested(attempt.tests),
-        "master_addr": attempt.master_addr, "master_port": attempt.master_port,
-        "run": place.run, "mark": place.mark, "node_dir": place.node_dir, "interfaces": dict(place.interfaces),
-    }  # fmt: skip
+        "world_size": world_size,
+        "index": node.rank,
+        "of": node.of,
+        "first_rank": node.first_rank,
+        "nproc": node.nproc,
+        "attempt": attempt.number,
+        "repeats": attempt.repeats,
+        "tests": _tested(attempt.tests),
+        "master_addr": attempt.master_addr,
+        "master_port": attempt.master_port,
+        "run": place.run,
+        "mark": place.mark,
+        "node_dir": place.node_dir,
+        "interfaces": dict(place.interfaces),
+    }
 
 
 def _tested(tested: SuiteNodes | None) -> dict[str, Any] | None:

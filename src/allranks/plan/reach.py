@@ -22,9 +22,10 @@ def main_addresses(spec: RunSpec, gate: Mapping[str, Any], facts: Mapping[str, F
     found = {}
     for name, mine in facts.items():
         on_it = [
-            a["address"] for i, a, _ in getifaddrs(mine)
+            a["address"]
+            for i, a, _ in getifaddrs(mine)
             if i == chosen.get(name) and a.get("scope") != "link" and a["family"] == family
-        ]  # fmt: skip
+        ]
         offers = [o.address for o in offered({**facts, name: mine}, name, spec.network)]
         first = (on_it or offers)[:1]
         if first:

@@ -17,12 +17,45 @@ OVERLAP = (20, 11)  # the version that has srun --overlap, and without it lets a
 
 # What srun would take for the user's wish for this step: the step has one task a node and all that the job has.
 STEP_VARIABLES = (
-    "NTASKS", "NPROCS", "NTASKS_PER_NODE", "NTASKS_PER_CORE", "NTASKS_PER_SOCKET", "NTASKS_PER_GPU", "NTASKS_PER_TRES",
-    "TASKS_PER_NODE", "CPUS_PER_TASK", "TRES_PER_TASK", "GPUS_PER_TASK", "CPU_BIND", "CPU_BIND_TYPE", "CPU_BIND_LIST",
-    "CPU_BIND_VERBOSE", "MEM_BIND", "GPU_BIND", "DISTRIBUTION", "EXACT", "EXCLUSIVE", "THREADS_PER_CORE", "HINT",
-    "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE", "KILL_BAD_EXIT", "WAIT", "LABELIO", "UNBUFFEREDIO", "STDINMODE",
-    "STDOUTMODE", "STDERRMODE", "EXPORT_ENV", "MPI_TYPE", "OPEN_MODE", "WORKING_DIR", "MULTI_PROG", "NNODES",
-)  # fmt: skip
+    "NTASKS",
+    "NPROCS",
+    "NTASKS_PER_NODE",
+    "NTASKS_PER_CORE",
+    "NTASKS_PER_SOCKET",
+    "NTASKS_PER_GPU",
+    "NTASKS_PER_TRES",
+    "TASKS_PER_NODE",
+    "CPUS_PER_TASK",
+    "TRES_PER_TASK",
+    "GPUS_PER_TASK",
+    "CPU_BIND",
+    "CPU_BIND_TYPE",
+    "CPU_BIND_LIST",
+    "CPU_BIND_VERBOSE",
+    "MEM_BIND",
+    "GPU_BIND",
+    "DISTRIBUTION",
+    "EXACT",
+    "EXCLUSIVE",
+    "THREADS_PER_CORE",
+    "HINT",
+    "MEM_PER_CPU",
+    "MEM_PER_GPU",
+    "MEM_PER_NODE",
+    "KILL_BAD_EXIT",
+    "WAIT",
+    "LABELIO",
+    "UNBUFFEREDIO",
+    "STDINMODE",
+    "STDOUTMODE",
+    "STDERRMODE",
+    "EXPORT_ENV",
+    "MPI_TYPE",
+    "OPEN_MODE",
+    "WORKING_DIR",
+    "MULTI_PROG",
+    "NNODES",
+)
 
 # They would make of one run several, or of the script another program.
 _REFUSED = re.compile(
@@ -31,11 +64,16 @@ _REFUSED = re.compile(
     re.DOTALL,
 )
 _INSTEAD = {
-    "-N": "set --nodes of allranks", "--nodes": "set --nodes of allranks", "-J": "set --name of allranks",
-    "--job-name": "set --name of allranks", "-D": "set --workdir of allranks", "--chdir": "set --workdir of allranks",
+    "-N": "set --nodes of allranks",
+    "--nodes": "set --nodes of allranks",
+    "-J": "set --name of allranks",
+    "--job-name": "set --name of allranks",
+    "-D": "set --workdir of allranks",
+    "--chdir": "set --workdir of allranks",
     "--signal": "set --stop-grace: Slurm is asked for a signal in time for it",
-    "-a": "start one run for each", "--array": "start one run for each",
-}  # fmt: skip
+    "-a": "start one run for each",
+    "--array": "start one run for each",
+}
 
 
 def read_version(text: str) -> tuple[int, int]:

@@ -22,8 +22,18 @@ def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
     A quick test before a run leaves no rows: the file is the training program's.
     """
     quick = spec.test == "quick"
-    words = ["--suite", "sync" if quick else spec.suite, "--backend", spec.backend, "--size", str(spec.size),
-             "--timeout", f"{spec.timeout:g}s", "--nodes", ",".join(tested.nodes)]  # fmt: skip
+    words = [
+        "--suite",
+        "sync" if quick else spec.suite,
+        "--backend",
+        spec.backend,
+        "--size",
+        str(spec.size),
+        "--timeout",
+        f"{spec.timeout:g}s",
+        "--nodes",
+        ",".join(tested.nodes),
+    ]
     left_out = ",".join("/".join(pair) for pair in tested.dead)
     words += ["--dead", left_out] if left_out else []
     words += ["--only", ",".join(spec.only)] if spec.only and not quick else []

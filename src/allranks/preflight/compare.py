@@ -170,7 +170,8 @@ def differences(
     if not parted.fine:
         return [Difference(list(values), _no_majority(what, parted.odd, show), None, None)]
     norm = "none" if parted.norm is None else show(parted.norm)
-    fine, count = len(parted.fine), len(values)
+    fine = len(parted.fine)
+    count = len(values)
     rest = f"the other {fine} {many} {norm}" if len(parted.odd) == 1 else f"{fine} of {count} nodes {many} {norm}"
     sentences = []
     for value, nodes in parted.odd.items():

@@ -72,7 +72,9 @@ def flat_yaml(text: str) -> Dict[str, str]:
         match = _LINE.match(_without_comment(line).rstrip())
         if match is None:
             continue
-        depth, key, value = len(match.group(1)), match.group(2).strip("\"'"), (match.group(3) or "").strip()
+        depth = len(match.group(1))
+        key = match.group(2).strip("\"'")
+        value = (match.group(3) or "").strip()
         above = [item for item in above if item[0] < depth]
         if value:
             table["".join(name + "." for _, name in above) + key] = _plain(value)

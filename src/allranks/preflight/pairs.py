@@ -59,7 +59,8 @@ def tried(facts_by_node: Nodes) -> Tried:
 
 def loss(result: Record) -> float:
     """The part of UDP packets that did not arrive; 0 where it could not be measured."""
-    sent, arrived = int(result.get("sent") or 0), int(result.get("arrived") or 0)
+    sent = int(result.get("sent") or 0)
+    arrived = int(result.get("arrived") or 0)
     return (sent - arrived) / sent if sent and arrived else 0.0
 
 

@@ -15,7 +15,8 @@ from allranks.settings import RunSpec
 
 from .rdma import matching, ports_text
 
-ALLRANKS, LIBRARY = "allranks", "NCCL's default"
+ALLRANKS = "allranks"
+LIBRARY = "NCCL's default"
 
 
 class Setting(NamedTuple):
@@ -105,7 +106,8 @@ def _reached(facts: Facts) -> str:
     counts: dict[str, list[int]] = {}
     for result in (facts.get("pairs") or {}).values():
         for way in (result, *(result.get("ways") or ())):
-            local, address = str(way.get("local_address") or ""), str(way.get("address") or "")
+            local = str(way.get("local_address") or "")
+            address = str(way.get("address") or "")
             name = (interface_of(facts, local) if local else None) or (on_link(facts, address) if address else None)
             if name is not None:
                 counts.setdefault(name, []).append(bool(way.get("ok")))

@@ -66,7 +66,10 @@ class Folder:
     def __init__(
         self, fold: bool = True, colour: bool = False, most: int | None = MOST, window: float = WINDOW
     ) -> None:
-        self._fold, self._colour, self._most, self._window = fold, colour, most, window
+        self._fold = fold
+        self._colour = colour
+        self._most = most
+        self._window = window
         self._rest: dict[Who, bytes] = {}
         self._bars: dict[Who, tuple[float, bytes]] = {}  # unfinished progress bars: when shown last, and what
         self._queue: deque[_Said] = deque()
@@ -133,7 +136,8 @@ class Folder:
         return same[place] if place < len(same) else None
 
     def _show(self, said: _Said) -> str:
-        (node, rank), others = next(iter(said.who)), len(said.who) - 1
+        (node, rank) = next(iter(said.who))
+        others = len(said.who) - 1
         if not others:
             start = f"[{node} {rank}]"
         elif len(said.who) == self.ranks:
@@ -151,7 +155,8 @@ class Folder:
         return ready + self._notice()
 
     def _notice(self) -> list[str]:
-        skipped, self._skipped = self._skipped, 0
+        skipped = self._skipped
+        self._skipped = 0
         return [not_shown(skipped, self.logs_complete)] if skipped else []
 
     def _is_due(self, said: _Said, now: float) -> bool:

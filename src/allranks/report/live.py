@@ -95,7 +95,8 @@ class View:
             self._screen.show(lines, self._table)
 
     def _finish(self, lines: list[str]) -> None:
-        self._table, self._paused = [], False
+        self._table = []
+        self._paused = False
         self._screen.finish([*self._held, *self._folder.rest(time.time()), *lines])
         self._held.clear()
 

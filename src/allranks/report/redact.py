@@ -26,7 +26,10 @@ WINDOW = 64 << 10  # bytes of a line that are looked at
 KNOWN_LENGTH = 8  # characters from which on a known value is looked for
 PEM_LINES = 400  # of a private key whose end never comes
 PLACES_LISTED = 20
-USERS, NAMED, KNOWN, KEY = "user's pattern", "named value", "known value", "private key"
+USERS = "user's pattern"
+NAMED = "named value"
+KNOWN = "known value"
+KEY = "private key"
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()#][A-Z0-9]|[@-Z\\^_=>78])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff]")
@@ -169,7 +172,9 @@ class Lines:
     """Line after line of one file: what goes on over several lines is remembered."""
 
     def __init__(self, redactor: Redactor, file: str, place: int | str = 1) -> None:
-        self._redactor, self._file, self._place = redactor, file, place
+        self._redactor = redactor
+        self._file = file
+        self._place = place
         self._key = 0  # lines of a private key that may still come
         self._pair = False  # the next line has the value of a secret name
         self._block: int | None = None  # how far the name is indented whose block is secret
@@ -214,7 +219,8 @@ class Lines:
 
     def _paired(self, text: str) -> str:
         """Without the value, where the line before has named it."""
-        began, self._pair = self._pair, False
+        began = self._pair
+        self._pair = False
         start = forms.PAIR_ENDS.match(text) if began else None
         value = forms.VALUES.match(text, start.end()) if start else None
         if value is None:
@@ -237,7 +243,8 @@ class Stream:
     """A file in chunks: `feed` gives what is ready, `finish` the rest."""
 
     def __init__(self, lines: Lines, silent: int, from_start: bool) -> None:
-        self._lines, self._silent = lines, silent
+        self._lines = lines
+        self._silent = silent
         self._rest = bytearray()
         self._at = 0  # where `rest` begins in the bytes
         self._skipping = not from_start  # to the end of a line
@@ -261,7 +268,9 @@ class Stream:
 
     def _lines_of(self, block: bytes) -> bytes:
         """Whole lines: all at once where nothing in them looks like a secret."""
-        words, lines, at = forms.present(block), block.split(b"\n")[:-1], self._at
+        words = forms.present(block)
+        lines = block.split(b"\n")[:-1]
+        at = self._at
         plain_text = not words and not block.translate(None, _PLAIN) and max(map(len, lines)) <= WINDOW
         if plain_text and not self._skipping and at >= self._silent and self._lines.pass_by(len(lines)):
             return block
@@ -357,7 +366,8 @@ def _before_key(text: str) -> tuple[str, bool]:
 
 def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> str:
     """The text with each span hidden; they stand in order and do not overlap."""
-    kept, at = [], 0
+    kept = []
+    at = 0
     for start, end in spans:
         secret = text[start:end]
         if start < at or not secret or secret.strip("\"'") == REDACTED:
@@ -370,7 +380,8 @@ def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> s
 
 def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
     """The values of names that say secret."""
-    found, at = [], 0
+    found = []
+    at = 0
     for match in pattern.finditer(text):
         if match.end() <= at or not (pattern is forms.SPOKEN or is_secret(match["name"])):
             continue

@@ -15,22 +15,30 @@ def redacted(record: Record, redactor: Redactor) -> Record:
     value = redactor.value
     names = redactor.text
     return replace(
-        record, name=names(record.name, "names"), directory=names(record.directory, "names"),
-        run=value(record.run, "run.json"), result=value(record.result, "result.json"),
-        status=value(record.status, "status.json"), verdict=value(record.verdict, "verdict"),
+        record,
+        name=names(record.name, "names"),
+        directory=names(record.directory, "names"),
+        run=value(record.run, "run.json"),
+        result=value(record.result, "result.json"),
+        status=value(record.status, "status.json"),
+        verdict=value(record.verdict, "verdict"),
         events=tuple(value(e, "events.jsonl", i + 1) for i, e in enumerate(record.events)),
-        preflight=value(record.preflight, "evidence/preflight.json"), checks=_keys(record.checks, redactor),
-        tests=tuple(_tested(t, redactor) for t in record.tests), rows=value(record.rows, "outputs"),
+        preflight=value(record.preflight, "evidence/preflight.json"),
+        checks=_keys(record.checks, redactor),
+        tests=tuple(_tested(t, redactor) for t in record.tests),
+        rows=value(record.rows, "outputs"),
         texts={names(f, "names"): _text(f, text, redactor) for f, text in record.texts.items()},
         excerpts=tuple(_excerpt(e, redactor) for e in record.excerpts),
-    )  # fmt: skip
+    )
 
 
 def _text(file: str, text: str, redactor: Redactor) -> str:
     """JSON by its parts, as texts in it are escaped; anything else line by line."""
     if file.endswith(".jsonl"):
-        lines = [redactor.json_line(line, file, i + 1) or redactor.text(line, file, i + 1)
-                 for i, line in enumerate(text.split("\n"))]  # fmt: skip
+        lines = [
+            redactor.json_line(line, file, i + 1) or redactor.text(line, file, i + 1)
+            for i, line in enumerate(text.split("\n"))
+        ]
         return "\n".join(lines)
     whole = redactor.document(text, file) if file.endswith(".json") else None
     return redactor.text(text, file, 1) if whole is None else whole
@@ -49,7 +57,8 @@ def _tested(tested: Tested, redactor: Redactor) -> Tested:
 
 def _excerpt(found: Excerpt, redactor: Redactor) -> Excerpt:
     pieces = tuple(_piece(p, found.file, redactor, i > 0 and p.context == 0) for i, p in enumerate(found.pieces))
-    file, node = redactor.text(found.file, "names"), redactor.text(found.node, "names")
+    file = redactor.text(found.file, "names")
+    node = redactor.text(found.node, "names")
     return replace(found, file=file, node=node, pieces=pieces)
 
 

@@ -198,9 +198,13 @@ def _checks(record: Record) -> dict[str, Any]:
     worst = [n for n in nodes if any(row.get(n) not in ("ok", "skipped") for row in bad.values())]
     shown = nodes if len(nodes) <= NODES else worst[:NODES]
     scope = f"{count_of(len(rows), 'check')} on {count_of(len(nodes), 'node')}"
-    return {"count": len(rows), "summary": f"{scope}; rows that are not all ok:" if bad else f"{scope}: {fine(rows)}",
-            "columns": shown, "left_out": len(nodes) - len(shown),
-            "rows": [(check, [(WORDS[row[n]], row[n]) for n in shown]) for check, row in bad.items()]}  # fmt: skip
+    return {
+        "count": len(rows),
+        "summary": f"{scope}; rows that are not all ok:" if bad else f"{scope}: {fine(rows)}",
+        "columns": shown,
+        "left_out": len(nodes) - len(shown),
+        "rows": [(check, [(WORDS[row[n]], row[n]) for n in shown]) for check, row in bad.items()],
+    }
 
 
 # -- logs ------------------------------------------------------------------------------------------

@@ -161,7 +161,9 @@ class Screen:
             self._put(text.encode(self._encoding, "backslashreplace"))
 
     def _take(self) -> list[str]:
-        lines, self._lines, self._size = self._lines, [], 0
+        lines = self._lines
+        self._lines = []
+        self._size = 0
         if self._unshown:
             lines.append(not_shown(self._unshown, self.logs_complete))
             self._unshown = 0
@@ -181,7 +183,9 @@ class Screen:
 
     def _drop(self) -> None:
         with self._change:
-            self._gone, self._busy, self._lines = True, False, []
+            self._gone = True
+            self._busy = False
+            self._lines = []
             self._change.notify_all()
 
 

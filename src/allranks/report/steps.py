@@ -26,7 +26,8 @@ class StepReader:
         """Steps a second."""
         if len(self._seen) < 2:
             return None
-        (t0, s0), (t1, s1) = self._seen[0], self._seen[-1]
+        (t0, s0) = self._seen[0]
+        (t1, s1) = self._seen[-1]
         return round((s1 - s0) / (t1 - t0), 3) if t1 > t0 and s1 > s0 else None
 
     def metrics(self, data: bytes, now: float, on_refused: Callable[[str], None]) -> bool:

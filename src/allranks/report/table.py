@@ -133,8 +133,11 @@ def document(
 ) -> dict[str, Any]:
     """`check --json`."""
     return {
-        "schema": 1, "run": name, "directory": directory,
+        "schema": 1,
+        "run": name,
+        "directory": directory,
         "ok": not any(f.status == "fail" for f in found),
         "findings": [f.to_json() for f in found],
-        "table": {check: dict(row) for check, row in rows.items()}, **more,
-    }  # fmt: skip
+        "table": {check: dict(row) for check, row in rows.items()},
+        **more,
+    }

@@ -23,7 +23,8 @@ class TestView(View):
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(fold=False, stream=stream or sys.stdout)
-        self._terminal, self._quiet = False, quiet
+        self._terminal = False
+        self._quiet = quiet
         self._rest = b""
 
     def opening(self, info: Document) -> None:

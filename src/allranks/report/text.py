@@ -115,7 +115,8 @@ def count_text(number: int, noun: str) -> str:
 
 def counts_text(ranks: Document) -> str:
     """The world size, with the ranks of each node where they differ."""
-    total, each = sum(ranks.values()), set(ranks.values())
+    total = sum(ranks.values())
+    each = set(ranks.values())
     if len(each) == 1:
         return f"{total} in all, {each.pop()} a node"
     return f"{total} in all: " + ", ".join(f"{name} {count}" for name, count in ranks.items())
@@ -218,8 +219,11 @@ def closing_lines(result: Document, verdict: Document | None) -> list[str]:
         ]
     elsewhere = {n: p for n, p in (result.get("outputs") or {}).items() if not p.startswith(_top(result))}
     if elsewhere:
-        lines.append("outputs   " + ", ".join(f"{n}:{p}" for n, p in list(elsewhere.items())[:4])
-                     + (" …" if len(elsewhere) > 4 else ""))  # fmt: skip
+        lines.append(
+            "outputs   "
+            + ", ".join(f"{n}:{p}" for n, p in list(elsewhere.items())[:4])
+            + (" …" if len(elsewhere) > 4 else "")
+        )
     lines += attempt_lines(result.get("attempts") or [])
     words = {0: "done", 130: "stopped by Ctrl-C", 143: "stopped"}.get(result["exit"], "failed")
     seconds = (result.get("timing") or {}).get("total", 0.0)
@@ -239,7 +243,8 @@ def attempt_lines(attempts: list[Document]) -> list[str]:
         who = " on ".join(word for word in (rank, place) if word)
         step = f" at step {one['step']}" if one.get("step") is not None else ""
         line = f"attempt {one['attempt']}  {one['outcome']} after {one['seconds']:.1f} s{step}"
-        line += f": {one['cause']}" + (f", {who}" if who else "") if one.get("cause") else ""
+        if one.get("cause"):
+            line += f": {one['cause']}" + (f", {who}" if who else "")
         again = {"retry": "tried again: ", "finish": "not tried again: "}.get(str(one.get("decision")), "")
         lines.append(line + (f"; {again}{one['reason']}" if one.get("reason") else ""))
     return lines

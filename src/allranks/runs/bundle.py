@@ -29,7 +29,9 @@ from .gather import Checks, evidence_files, gather, related
 from .loose import Progress
 
 LOGS = 24 << 20  # bytes of all logs
-LEAST, MOST = 16 << 10, 1 << 20  # of one
+# of one
+LEAST = 16 << 10
+MOST = 1 << 20
 DOCUMENT = 8 << 20  # bytes of a JSON document that is taken as such
 MOST_FILES = 1024
 CHUNK = 256 << 10
@@ -70,7 +72,8 @@ class Bundle:
         """A path below the folder that no tool takes for anything else, and that no other file has."""
         words = [_UNSAFE.sub("_", word).strip(".-")[:100] for word in self.redactor.text(name, "names").split("/")]
         base = "/".join(word for word in words if word) or "file"
-        found, number = base, 1
+        found = base
+        number = 1
         while found.lower() in self._names:
             number += 1
             head, dot, end = base.rpartition(".")
@@ -131,7 +134,8 @@ def _text(
             entry.write(stream.feed(data))
         entry.write(stream.finish())
         return False
-    head, tail = budget // 4, budget - budget // 4
+    head = budget // 4
+    tail = budget - budget // 4
     stream = redactor.stream(name)
     for data in _chunks(file, head):
         entry.write(stream.feed(data))
@@ -165,7 +169,8 @@ def write_bundle(
     `fresh` makes redactors: the page has its own, so that nothing is listed twice.
     """
     whole = gather(run, judge, progress=progress)
-    for_page, redactor = fresh(), fresh()
+    for_page = fresh()
+    redactor = fresh()
     record = redacted(whole, for_page)
     part = path.with_name(f".{path.name}.part")
     try:

@@ -24,8 +24,15 @@ def conclude(run: RunDirectory, job: Job | None, stopped: bool = False) -> dict[
     """Writes result.json, verdict.json and the end of events and status; gives the result."""
     number = run.job or "?"
     finding = None if stopped else _finding(run, job, number)
-    verdict = Verdict(finding, finding.id, 0.9 if finding.id != "unknown" else 0.4) if finding is not None else None
-    code = TERMINATED if stopped else NODE_FAILED if verdict is not None else DONE
+    verdict = None
+    if finding is not None:
+        verdict = Verdict(finding, finding.id, 0.4 if finding.id == "unknown" else 0.9)
+    if stopped:
+        code = TERMINATED
+    elif verdict is not None:
+        code = NODE_FAILED
+    else:
+        code = DONE
     result = untold_result(run, code, verdict)
     write_result(run, result, stopped)
     return {"schema": 1, **result}

@@ -21,7 +21,9 @@ from .shapes import shaped
 
 DOCUMENT_LIMIT = 64 << 20
 ASK_SLURM_EVERY = 2.0
-GOES_ON, UNFINISHED, ENDED = 0, 1, 2
+GOES_ON = 0
+UNFINISHED = 1
+ENDED = 2
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
 STAMP = re.compile(r"-\d{8}-\d{6}(-\w+){0,2}\Z")  # what `create` puts behind the --name of a run
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -35,7 +37,8 @@ class RunDirectory:
         self.name = path.name
         self.lost_events = 0
         self._torn = False  # the last event was cut short by a full disk
-        self._lives, self._ask_again = False, 0.0
+        self._lives = False
+        self._ask_again = 0.0
 
     # -- finding -----------------------------------------------------------------------------------
 
@@ -91,8 +94,9 @@ class RunDirectory:
         if meant:
             which = "begin so" if not named else "have this name"
             which += " and go on" if nearest != ENDED else ""
-            raise RunNotFound(f"{wanted}: {len(meant)} runs in {runs_dir}/ {which}: "
-                              + ", ".join(r.name for r in meant[-3:]))  # fmt: skip
+            raise RunNotFound(
+                f"{wanted}: {len(meant)} runs in {runs_dir}/ {which}: " + ", ".join(r.name for r in meant[-3:])
+            )
         known = ", ".join(r.name for r in runs[-3:]) or "it has none"
         raise RunNotFound(f"no run {wanted!r} in {runs_dir}/ (the newest there: {known})")
 

@@ -113,7 +113,8 @@ def _telling(lines: Iterable[tuple[int, bytes]], within: range, most: int) -> li
 
 
 def _count(path: Path) -> int:
-    lines, last = 0, b"\n"
+    lines = 0
+    last = b"\n"
     with open_regular(path) as file:
         while data := file.read(BLOCK):
             lines += data.count(b"\n")

@@ -43,12 +43,22 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
     found = [e for log in logs[:MOST_LOGS] if (e := excerpt(log, scanned.get(log.path), sizes or Sizes()))]
     document = run.read_document("run.json") or {}
     return Record(
-        name=run.name, directory=str(run.path.absolute()), state=run.state(), run=document,
-        result=run.read_document("result.json") or {}, status=run.read_document("status.json") or {}, verdict=verdict,
-        events=tuple(run.read_events()[0][:MOST_EVENTS]), preflight=look, checks=judge(look)[1] if look else {},
-        tests=tuple(_tested(path, judge) for path in related(run, document)), rows=read_rows(run),
-        texts=dict(_texts(run)), excerpts=tuple(found), logs_left_out=len(logs) - len(found),
-    )  # fmt: skip
+        name=run.name,
+        directory=str(run.path.absolute()),
+        state=run.state(),
+        run=document,
+        result=run.read_document("result.json") or {},
+        status=run.read_document("status.json") or {},
+        verdict=verdict,
+        events=tuple(run.read_events()[0][:MOST_EVENTS]),
+        preflight=look,
+        checks=judge(look)[1] if look else {},
+        tests=tuple(_tested(path, judge) for path in related(run, document)),
+        rows=read_rows(run),
+        texts=dict(_texts(run)),
+        excerpts=tuple(found),
+        logs_left_out=len(logs) - len(found),
+    )
 
 
 def _first(logs: list[Log], verdict: Document) -> list[Log]:
@@ -92,7 +102,8 @@ def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
 
 def related(run: RunDirectory, document: Document) -> list[Path]:
     """Of each suite of tests, and of checks, the newest directory beside the run that is about nodes of it."""
-    mine, started = set(_names(document)), float(document.get("started") or 0.0)
+    mine = set(_names(document))
+    started = float(document.get("started") or 0.0)
     newest: dict[str, tuple[float, Path]] = {}
     for path in run.path.absolute().parent.glob("*"):
         if path.name == run.name or path.is_symlink() or not path.name.startswith(("test", "check")):
@@ -128,8 +139,16 @@ def _tested(path: Path, judge: Checks) -> Tested:
         look = _preflight(beside)
         found = judge(look)[0]
         ok = not any(f.get("status") == "fail" for f in found)
-        return Tested(path.name, {"suite": "check", "ok": ok, "findings": found, "started": look.get("t"),
-                                  "nodes": list(look.get("nodes") or ())})  # fmt: skip
+        return Tested(
+            path.name,
+            {
+                "suite": "check",
+                "ok": ok,
+                "findings": found,
+                "started": look.get("t"),
+                "nodes": list(look.get("nodes") or ()),
+            },
+        )
     links = result.get("links")
     rows = links if isinstance(links, list) else []
     return Tested(path.name, result, tuple(row for row in rows if isinstance(row, Mapping)))

@@ -23,7 +23,8 @@ class _Log:
     """One open file: `end` is where the next byte belongs."""
 
     def __init__(self, fd: int, end: int) -> None:
-        self.fd, self.end = fd, end
+        self.fd = fd
+        self.end = end
 
 
 class LogWriter:
@@ -93,7 +94,8 @@ class LogWriter:
         """Notes when which byte arrived, at most once a second: `logs --since` reads it."""
         if stream.kind != RANK_LOG:
             return
-        now, key = time.time(), (node_index, stream)
+        now = time.time()
+        key = (node_index, stream)
         if 0 <= now - self._indexed.get(key, 0.0) < EVERY:
             return
         self._indexed[key] = now

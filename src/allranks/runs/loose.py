@@ -116,7 +116,8 @@ Span = tuple[Path, int, int]
 
 
 def _here(spans: Sequence[Span], total: int, progress: Progress | None) -> dict[Span, Part]:
-    found, done = {}, 0
+    found = {}
+    done = 0
     for span in spans:
         found[span] = read_part(*span)
         done += span[2] - span[1]
@@ -129,7 +130,8 @@ def _in_parallel(
     spans: Sequence[Span], total: int, progress: Progress | None, processes: int | None
 ) -> dict[Span, Part]:
     count = min(processes or usable_cores(), len(spans))
-    found, done = {}, 0
+    found = {}
+    done = 0
     with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
         waiting = {pool.submit(read_part, *span): span for span in spans}
         for future in as_completed(waiting):
@@ -181,7 +183,9 @@ def _skip_line(file: io.FileIO) -> int:
 
 def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None) -> Part:
     """Reads whole lines until `length` bytes are passed (and the line that crosses it), or to the end."""
-    kept, rest, end = Filter(), b"", b""
+    kept = Filter()
+    rest = b""
+    end = b""
     done = 0
     while length is None or done < length:
         data = file.read(BLOCK if length is None else min(BLOCK, length - done))
@@ -212,7 +216,8 @@ def evidence(logs: Iterable[tuple[Path, list[Part]]]) -> Evidence:
     tail: list[Line] = []
     for path, parts in logs:
         name = str(path)
-        at, before = from_name(name), 0
+        at = from_name(name)
+        before = 0
         for part in parts:
             for number, raw in part.kept:
                 lines += read_line(raw.decode("utf-8", "replace"), name, before + number + 1, at)

@@ -21,15 +21,23 @@ Document = dict[str, Any]
 
 
 def document(
-    request: Mapping[str, Any], nodes: Mapping[str, Any], checks: Sequence[str], t: float,
-    unreachable: Sequence[Finding] = (), covered: str = "",
-) -> Document:  # fmt: skip
+    request: Mapping[str, Any],
+    nodes: Mapping[str, Any],
+    checks: Sequence[str],
+    t: float,
+    unreachable: Sequence[Finding] = (),
+    covered: str = "",
+) -> Document:
     """All that a judgement needs, without secrets; `t` is unix seconds."""
     return {
-        "schema": SCHEMA, "t": round(t, 3), "checks": list(checks),
-        "request": {**request, "environ": redact_env(request.get("environ") or {})}, "nodes": dict(nodes),
-        "unreachable": [f.to_json() for f in unreachable], "covered": covered,
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "t": round(t, 3),
+        "checks": list(checks),
+        "request": {**request, "environ": redact_env(request.get("environ") or {})},
+        "nodes": dict(nodes),
+        "unreachable": [f.to_json() for f in unreachable],
+        "covered": covered,
+    }
 
 
 def save(run: RunDirectory, found: Document) -> None:

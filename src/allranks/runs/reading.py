@@ -30,7 +30,9 @@ class LogReader:
     """Follows the logs of a run; `fresh` gives what has come since the last call, `merged` the same in order."""
 
     def __init__(self, run: RunDirectory, nodes: tuple[str, ...] = (), ranks: tuple[int, ...] = ()) -> None:
-        self._run, self._nodes, self._ranks = run, nodes, ranks
+        self._run = run
+        self._nodes = nodes
+        self._ranks = ranks
         self._offsets: dict[Path, int] = {}
         self._names = node_folders(run)
 

@@ -28,7 +28,8 @@ class Replay:
     """Events, output, states and the result go where they would be, had the run been started from here."""
 
     def __init__(self, run: RunDirectory, view: Shown, clock: Callable[[], float] = time.time) -> None:
-        self.run, self.view = run, view
+        self.run = run
+        self.view = view
         self.result: Document | None = None
         self.said: list[str] = []  # lines that are none of ours: an interpreter's complaint, a traceback
         self._clock, self._logs = clock, LogWriter(run)
@@ -72,7 +73,8 @@ class Replay:
         self.view.event(event)
 
     def _output(self, output: Document, now: float) -> None:
-        node, rank = str(output.get("node")), output.get("rank")
+        node = str(output.get("node"))
+        rank = output.get("rank")
         if not isinstance(rank, int):
             return
         data = _bytes(output)

@@ -59,5 +59,10 @@ def write_result(
     run.write_document("result.json", dict(result))
     run.append_event({"t": time.time(), "event": "run-end", "exit": result["exit"]})
     last = status or run.read_document("status.json") or {"run": run.name, "t": time.time(), "nodes": []}
-    state = "stopped" if stopped else ("failed" if result["exit"] else "done")
+    if stopped:
+        state = "stopped"
+    elif result["exit"]:
+        state = "failed"
+    else:
+        state = "done"
     run.write_document("status.json", {**last, "state": state})

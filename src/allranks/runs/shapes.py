@@ -27,38 +27,97 @@ _FINDING = Entry(
 )
 _VERDICT = Entry(
     {
-        **_FINDING.fields, "cause": str, "confidence": float, "victims": [int], "culprits": [int], "attempt": int,
-        "detected_after_s": float, "runners_up": [Entry({"cause": str, "confidence": float, "message": str})],
+        **_FINDING.fields,
+        "cause": str,
+        "confidence": float,
+        "victims": [int],
+        "culprits": [int],
+        "attempt": int,
+        "detected_after_s": float,
+        "runners_up": [Entry({"cause": str, "confidence": float, "message": str})],
         "decision": str,
     },
     ("cause", "message"),
-)  # fmt: skip
+)
 _RANK = Entry(
     {"rank": int, "local_rank": int, "state": str, "pid": int, "step": int, "rate": float, "last_output": float},
     ("rank",),
 )
 SHAPES: dict[str, Entry] = {
-    "run.json": Entry({
-        "run": str, "uid": str, "started": float, "command": [str], "spec": Entry({}), "source": str, "workdir": str,
-        "nodes": [Entry({"name": str, "index": int, "host": str, "user": str, "port": int, "slots": int,
-                         "is_local": bool, "node_rank": int, "life": int, "address": str}, ("name",))],
-        "versions": Entry({"allranks": str, "python": str}), "engine": Entry({"engine": str}), "slurm": Entry({}),
-        "controller": Entry({"host": str, "pid": int, "start_time": float}),
-    }),
-    "status.json": Entry({
-        "run": str, "state": str, "t": float, "attempt": int, "world_size": int,
-        "master": Entry({"address": str, "port": int}),
-        "nodes": [Entry({"name": str, "index": int, "state": str, "ranks": [_RANK], "address": str}, ("name",))],
-    }),
-    "result.json": Entry({
-        "run": str, "directory": str, "exit": int, "verdict": _VERDICT, "findings": [_FINDING],
-        "program_exit": Entry({"rank": int, "code": int, "signal": int}), "timing": Entry({"total": float}),
-        "attempts": [Entry({"attempt": int, "outcome": str, "cause": str, "seconds": float, "decision": str,
-                            "reason": str, "verdict": _VERDICT})],
-        "left": Entry({}), "unfetched": Entry({}), "dropped": Entry({}), "undecodable": Entry({}), "outputs": Entry({}),
-    }),
+    "run.json": Entry(
+        {
+            "run": str,
+            "uid": str,
+            "started": float,
+            "command": [str],
+            "spec": Entry({}),
+            "source": str,
+            "workdir": str,
+            "nodes": [
+                Entry(
+                    {
+                        "name": str,
+                        "index": int,
+                        "host": str,
+                        "user": str,
+                        "port": int,
+                        "slots": int,
+                        "is_local": bool,
+                        "node_rank": int,
+                        "life": int,
+                        "address": str,
+                    },
+                    ("name",),
+                )
+            ],
+            "versions": Entry({"allranks": str, "python": str}),
+            "engine": Entry({"engine": str}),
+            "slurm": Entry({}),
+            "controller": Entry({"host": str, "pid": int, "start_time": float}),
+        }
+    ),
+    "status.json": Entry(
+        {
+            "run": str,
+            "state": str,
+            "t": float,
+            "attempt": int,
+            "world_size": int,
+            "master": Entry({"address": str, "port": int}),
+            "nodes": [Entry({"name": str, "index": int, "state": str, "ranks": [_RANK], "address": str}, ("name",))],
+        }
+    ),
+    "result.json": Entry(
+        {
+            "run": str,
+            "directory": str,
+            "exit": int,
+            "verdict": _VERDICT,
+            "findings": [_FINDING],
+            "program_exit": Entry({"rank": int, "code": int, "signal": int}),
+            "timing": Entry({"total": float}),
+            "attempts": [
+                Entry(
+                    {
+                        "attempt": int,
+                        "outcome": str,
+                        "cause": str,
+                        "seconds": float,
+                        "decision": str,
+                        "reason": str,
+                        "verdict": _VERDICT,
+                    }
+                )
+            ],
+            "left": Entry({}),
+            "unfetched": Entry({}),
+            "dropped": Entry({}),
+            "undecodable": Entry({}),
+            "outputs": Entry({}),
+        }
+    ),
     "verdict.json": _VERDICT,
-}  # fmt: skip
+}
 
 
 def shaped(name: str, document: dict[str, Any]) -> dict[str, Any]:

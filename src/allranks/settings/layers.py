@@ -186,12 +186,14 @@ def _targets(given: dict[str, list[_Given]], notes: list[str]) -> dict[str, list
     chosen = dict(given)
     targets = sorted((name for name in TARGETS if _is_target(given.get(name))), key=lambda name: given[name][0].layer)
     for loser in targets[1:]:
-        first, other = given[targets[0]][0], given[loser][0]
+        first = given[targets[0]][0]
+        other = given[loser][0]
         if first.layer == other.layer:
             raise first.error(f"{first.where} and {other.where} are both set; keep one of them")
         notes.append(f"{first.label} overrides {other.label}")
         del chosen[loser]
-    local, nodes = given.get("local"), given.get("nodes")
+    local = given.get("local")
+    nodes = given.get("nodes")
     if "local" in chosen and nodes and local and local[0].layer < nodes[0].layer:
         if _read("nodes", nodes[0], lenient=True) != _read("local", local[0], lenient=True):
             notes.append(f"{local[0].label} overrides {nodes[0].label}")

@@ -58,7 +58,8 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
     shown: list[str] = []
     hide_next = False
     for word in argv:
-        hide, hide_next = hide_next and not word.startswith("--"), False
+        hide = hide_next and not word.startswith("--")
+        hide_next = False
         name, equals, _ = word.partition("=")
         if hide:
             shown.append(REDACTED)

@@ -38,11 +38,29 @@ _FLAGS = {
 }
 # Options that say who the nodes are, of any of them. `--node-rank $RANK train.py` with an empty variable takes the
 # script for the rank.
-_WHO = frozenset({
-    "nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_id", "rdzv_backend", "master_addr", "master_port",
-    "num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port", "num_nodes", "num_gpus",
-    "hostfile", "host", "include", "exclude",
-})  # fmt: skip
+_WHO = frozenset(
+    {
+        "nnodes",
+        "nproc_per_node",
+        "node_rank",
+        "rdzv_endpoint",
+        "rdzv_id",
+        "rdzv_backend",
+        "master_addr",
+        "master_port",
+        "num_machines",
+        "num_processes",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "num_nodes",
+        "num_gpus",
+        "hostfile",
+        "host",
+        "include",
+        "exclude",
+    }
+)
 _MODULE = {"torchrun": ("m", "module"), "accelerate": ("m", "module"), "deepspeed": ("module",), "colossalai": ()}
 
 

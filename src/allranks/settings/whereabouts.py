@@ -27,12 +27,17 @@ class Scheduler:
 SCHEDULERS = (
     Scheduler("the environment", "NODE_RANK", "NNODES"),
     Scheduler("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
-    Scheduler("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-              "mpirun -x ALLRANKS_JOIN_SECRET --map-by ppr:1:node"),
+    Scheduler(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "mpirun -x ALLRANKS_JOIN_SECRET --map-by ppr:1:node",
+    ),
     Scheduler("MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "mpirun -ppn 1"),
     Scheduler("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_TASKS_PER_NODE", "srun --ntasks-per-node=1"),
     Scheduler("Kubernetes", "JOB_COMPLETION_INDEX"),
-)  # fmt: skip
+)
 
 
 def whereabouts(environ: Mapping[str, str]) -> dict[str, object]:

@@ -43,7 +43,8 @@ class Following:
     """One run; `turn` is called a few times a second until it gives the result."""
 
     def __init__(self, run: RunDirectory, where: Document, view: Shown) -> None:
-        self.run, self.view = run, view
+        self.run = run
+        self.view = view
         self.name, self.kind, self.nodes = str(where["name"]), str(where["kind"]), int(where["nodes"])
         self.kubectl = Kubectl(where.get("context"), where.get("namespace"))
         self.replay = Replay(run, view)
@@ -52,7 +53,9 @@ class Following:
         self.events: list[Document] = []
         self._log: PodLog | None = None
         self._followed, self._since = "", str((run.read_document("follow.json") or {}).get("since") or "")
-        self._next, self._pause, self._said = 0.0, LOOK_EVERY, ""
+        self._next = 0.0
+        self._pause = LOOK_EVERY
+        self._said = ""
         self._waited_for: set[str] = set()
         self._alone_since: float | None = None
         self._ended_at = self._image_since = 0.0
@@ -190,9 +193,9 @@ class Following:
         )
 
     def _concluded(self, finding: Finding | None) -> Document:
-        verdict = (
-            Verdict(finding, finding.id, 0.4 if finding.id == "unknown" else 0.95) if finding is not None else None
-        )
+        verdict = None
+        if finding is not None:
+            verdict = Verdict(finding, finding.id, 0.4 if finding.id == "unknown" else 0.95)
         failed = any(p.exit_code for p in self.pods)
         code = exit_code(verdict, "stop" if self.stopping else None, failed)
         if verdict is not None and code not in (PROGRAM_FAILED, NODE_FAILED):

@@ -140,7 +140,9 @@ class Kubectl:
     def remove(self, run: str, kind: str, grace: int | None = None) -> None:
         """Everything of the run goes, pods by their grace; does not wait."""
         kinds = ",".join(part for part in (KINDS[kind], "pods" if kind == "pods" or grace is not None else "") if part)
-        hurry = [f"--grace-period={grace}", *(["--force"] if grace == 0 else [])] if grace is not None else []
+        hurry = [] if grace is None else [f"--grace-period={grace}"]
+        if grace == 0:
+            hurry.append("--force")
         label = ["-l", f"{RUN_LABEL}={run}", "--ignore-not-found", "--wait=false"]
         if KINDS[kind]:
             self.call(

@@ -30,7 +30,8 @@ class PodLog:
     """`lines` gives what has come; `since` is the time of the last line, from which another PodLog can go on."""
 
     def __init__(self, kubectl: Kubectl, pod: str, since: str = "") -> None:
-        self.pod, self.since = pod, since
+        self.pod = pod
+        self.since = since
         self._kubectl = kubectl
         self._running: ProcessLines | None = None
         self._ended_at = 0.0

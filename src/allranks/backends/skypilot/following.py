@@ -41,8 +41,15 @@ def launch_argv(name: str, task: str, secrets: Sequence[str]) -> list[str]:
 def call(*words: str) -> str:
     """What sky prints; NodeError with its last words."""
     try:
-        done = subprocess.run(["sky", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", timeout=PATIENCE)  # fmt: skip
+        done = subprocess.run(
+            ["sky", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+        )
     except subprocess.TimeoutExpired:
         raise NodeError(f"sky {words[0]}: no answer in {PATIENCE:g} s") from None
     except OSError as error:
@@ -57,7 +64,8 @@ class SkyRun:
     """One run; `turn` is called a few times a second until it gives the result."""
 
     def __init__(self, run: RunDirectory, where: Document, view: Shown) -> None:
-        self.run, self.view = run, view
+        self.run = run
+        self.view = view
         self.name, self.keep = str(where["name"]), bool(where.get("autostop"))
         self.grace = float(where.get("grace") or 30.0)
         self.replay = Replay(run, view)
@@ -97,14 +105,21 @@ class SkyRun:
         verdict = None
         if not self.stopping:
             message = f"sky ended (exit code {code}) and node 0 has said nothing of a result"
-            finding = Finding("unknown", "fail", message, f"see {self.run.path}/{LOG}", evidence=tuple(self._said[-5:]),
-                              check="skypilot")  # fmt: skip
+            finding = Finding(
+                "unknown",
+                "fail",
+                message,
+                f"see {self.run.path}/{LOG}",
+                evidence=tuple(self._said[-5:]),
+                check="skypilot",
+            )
             verdict = Verdict(finding, "unknown", 0.4)
         return untold_result(self.run, TERMINATED if self.stopping else NODE_FAILED, verdict)
 
     def stop(self) -> None:
         """Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
-        first, self.stopping = not self.stopping, True
+        first = not self.stopping
+        self.stopping = True
         self._stopped_at = time.monotonic() if first else 0.0
         self._say("cancelling the job" if first else "ending at once")
         if first:

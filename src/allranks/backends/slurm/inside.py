@@ -134,7 +134,8 @@ class Inside:
 
     def _of_the_job(self, job: Job, stopped: bool) -> Finding | None:
         """What srun and slurmstepd say is nearer than slurmctld's state, which is COMPLETING while we are here."""
-        advice, printed = self.advice, self.told()
+        advice = self.advice
+        printed = self.told()
         if self.warned_t is not None:
             return warned(job, self.warned_t, time.time(), advice)
         if job.state == "RUNNING" and job.preempted and stopped:

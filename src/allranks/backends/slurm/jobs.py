@@ -121,9 +121,17 @@ def _call(
         environ = {**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
     try:
         return subprocess.run(
-            argv, input=stdin, env=environ, cwd=cwd, capture_output=True, text=True, errors="replace",
-            timeout=SECONDS, start_new_session=True, check=False,
-        )  # fmt: skip
+            argv,
+            input=stdin,
+            env=environ,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            start_new_session=True,
+            check=False,
+        )
     except FileNotFoundError:
         raise UsageError(f"--slurm: {argv[0]} is not on PATH here; run this on a node of the cluster") from None
     except subprocess.TimeoutExpired:

@@ -41,10 +41,9 @@ LAUNCHER = "$SLURM_LAUNCH_NODE_IPADDR"  # where srun is, as a node sees it: Slur
 class Step:
     """The srun process. `say` shows what a stranger's connection was refused for; `advice` words the fixes."""
 
-    def __init__(
-        self, spec: RunSpec, cluster: Cluster, job: str, say: Callable[[str], None], advice: Advice
-    ) -> None:  # fmt: skip
-        self._spec, self._job = spec, job
+    def __init__(self, spec: RunSpec, cluster: Cluster, job: str, say: Callable[[str], None], advice: Advice) -> None:
+        self._spec = spec
+        self._job = job
         self.advice = advice
         self._secret = secrets.token_bytes(32)
         names = [n.name for n in sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)]
@@ -85,20 +84,30 @@ class Step:
         """Calls srun; what its tasks get lies in memory, as it has the secret in it."""
         port = self.listener.start([None], 0)
         order = {
-            "mode": "dial", "engine": "slurm", "rank_from": "SLURM_NODEID", "secret": self._secret.hex(),
-            "places": [[address, port] for address in (LAUNCHER, *own_addresses())], "lease": self._spec.lease,
-            "patience": max(60.0, 4 * self._spec.connect_timeout), "checks": header.get("checks"),
+            "mode": "dial",
+            "engine": "slurm",
+            "rank_from": "SLURM_NODEID",
+            "secret": self._secret.hex(),
+            "places": [[address, port] for address in (LAUNCHER, *own_addresses())],
+            "lease": self._spec.lease,
+            "patience": max(60.0, 4 * self._spec.connect_timeout),
+            "checks": header.get("checks"),
             "tests": header.get("tests"),
-        }  # fmt: skip
+        }
         given = os.memfd_create("allranks-step")
         with os.fdopen(given, "wb", closefd=False) as file:
             file.write(payload(order))
         os.lseek(given, 0, os.SEEK_SET)
         try:
             self._process = subprocess.Popen(
-                self.argv(), stdin=given, stdout=self._log, stderr=self._log, env=step_environment(os.environ),
-                start_new_session=True, preexec_fn=_die_with_the_controller,
-            )  # fmt: skip
+                self.argv(),
+                stdin=given,
+                stdout=self._log,
+                stderr=self._log,
+                env=step_environment(os.environ),
+                start_new_session=True,
+                preexec_fn=_die_with_the_controller,
+            )
         finally:
             os.close(given)
         threading.Thread(target=self._await_end, args=(self._process,), name="srun", daemon=True).start()
@@ -185,13 +194,14 @@ class StepTransport(DialledTransport):
             text = f"{node.name}: srun ended before the node answered: {said[:300]}"
             return Finding("slurm-config", "fail", text, "see srun.log in the run directory", place, lines[-3:])
         return Finding(
-            "master-unreachable", "fail",
+            "master-unreachable",
+            "fail",
             f"{node.name}: its task in Slurm's step did not dial back within {seconds:g} s: it hangs in a prolog, or a "
             f"firewall drops its way to {socket.gethostname()}",
             f"try: srun --overlap --nodelist={node.name} --nodes=1 hostname; a slow start needs a longer "
             f"--connect-timeout",
             place,
-        )  # fmt: skip
+        )
 
 
 def _admit(seats: dict[int, Seat], hello: Hello, address: str) -> int:
@@ -206,7 +216,8 @@ def _admit(seats: dict[int, Seat], hello: Hello, address: str) -> int:
 
 def own_addresses() -> list[str]:
     """This machine's addresses for others, of interfaces that are up; the loopback only where there is no other."""
-    found, loopback = [], []
+    found = []
+    loopback = []
     for item in interfaces():
         usable = item.get("up") and item.get("running")
         for address in item.get("addresses") or ():

@@ -145,8 +145,8 @@ _REMEDIES = {
     Kind.BLOCKED: "look at the disk or the network file system on {node}: dmesg, mount, nfsstat",
     Kind.ELSEWHERE: "look at what rank {rank} waits for there; its whole stack is in evidence/stacks",
     Kind.BUSY: "it still works: give it time, or move the work off the training path (evaluate and save on all ranks "
-               "alike, or without a collective meanwhile)",
-}  # fmt: skip
+    "alike, or without a collective meanwhile)",
+}
 
 
 def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang:

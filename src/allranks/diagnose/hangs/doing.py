@@ -12,28 +12,65 @@ from .stacks import Frame, Stack, main_stack, native_call
 BUSY = 0.25  # of a core between two samples, used or waited for: it computes, or would, and does not wait for others
 MOVES = 1 << 20  # bytes between two samples: it saves or loads; the stacks that it prints are far less
 # Calls of torch.distributed that wait for other ranks (distributed_c10d.py, torch 2.1 to 2.13).
-COLLECTIVES = frozenset({
-    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_single",
-    "all_gather_object", "all_gather_coalesced", "reduce_scatter", "reduce_scatter_tensor",
-    "reduce_scatter_single", "reduce", "broadcast", "broadcast_object_list", "gather", "gather_object",
-    "scatter", "scatter_object_list", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "send",
-    "recv", "batch_isend_irecv", "send_object_list", "recv_object_list",
-})  # fmt: skip
+COLLECTIVES = frozenset(
+    {
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_single",
+        "all_gather_object",
+        "all_gather_coalesced",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+        "reduce",
+        "broadcast",
+        "broadcast_object_list",
+        "gather",
+        "gather_object",
+        "scatter",
+        "scatter_object_list",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "monitored_barrier",
+        "send",
+        "recv",
+        "batch_isend_irecv",
+        "send_object_list",
+        "recv_object_list",
+    }
+)
 STARTING = frozenset({"init_process_group", "new_group", "rendezvous", "_store_based_barrier", "init_device_mesh"})
-GRADIENTS = ("torch/autograd/", "torch/nn/parallel/distributed.py", "torch/distributed/fsdp/",
-             "torch/distributed/_composable/")  # fmt: skip
+GRADIENTS = (
+    "torch/autograd/",
+    "torch/nn/parallel/distributed.py",
+    "torch/distributed/fsdp/",
+    "torch/distributed/_composable/",
+)
 BACKWARD = frozenset({"backward", "_engine_run_backward", "wait", "unshard", "finalize_backward"})
 LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
 # wchan (fs/proc/base.c) in words; names differ by kernel version, so their beginnings.
 WAITS = (
-    ("hrtimer_nanosleep", "sleeping"), ("do_nanosleep", "sleeping"), ("common_nsleep", "sleeping"),
-    ("futex", "waiting for a lock"), ("pipe", "waiting at a pipe"), ("fifo", "waiting for the other end of a FIFO"),
-    ("wait_for_partner", "waiting for the other end of a FIFO"), ("do_wait", "waiting for a child process"),
-    ("rpc_", "waiting for NFS"), ("nfs", "waiting for NFS"), ("io_schedule", "waiting for a disk"),
-    ("folio_wait", "waiting for a disk"), ("poll", "waiting for input"), ("ep_poll", "waiting for input"),
-    ("unix_", "waiting for another process"), ("tcp_recv", "waiting for the network"),
+    ("hrtimer_nanosleep", "sleeping"),
+    ("do_nanosleep", "sleeping"),
+    ("common_nsleep", "sleeping"),
+    ("futex", "waiting for a lock"),
+    ("pipe", "waiting at a pipe"),
+    ("fifo", "waiting for the other end of a FIFO"),
+    ("wait_for_partner", "waiting for the other end of a FIFO"),
+    ("do_wait", "waiting for a child process"),
+    ("rpc_", "waiting for NFS"),
+    ("nfs", "waiting for NFS"),
+    ("io_schedule", "waiting for a disk"),
+    ("folio_wait", "waiting for a disk"),
+    ("poll", "waiting for input"),
+    ("ep_poll", "waiting for input"),
+    ("unix_", "waiting for another process"),
+    ("tcp_recv", "waiting for the network"),
     ("sk_wait", "waiting for the network"),
-)  # fmt: skip
+)
 
 
 class Kind(enum.Enum):

@@ -14,8 +14,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_HEAD = re.compile(r"(?:#(?P<group>\d+-\d+) \((?P<comm>[0-9a-f]+)\) )?"
-                   r"(?P<what>INCOMPLETE|DEAD|MISMATCH|ERROR|TIMEOUT)$")  # fmt: skip
+_HEAD = re.compile(
+    r"(?:#(?P<group>\d+-\d+) \((?P<comm>[0-9a-f]+)\) )?"
+    r"(?P<what>INCOMPLETE|DEAD|MISMATCH|ERROR|TIMEOUT)$"
+)
 _PROCESS = re.compile(r"process (?P<pid>\d+) on node (?P<node>\S+)", re.IGNORECASE)
 LIMIT = 3
 

@@ -16,8 +16,18 @@ from allranks.text import join_words, plural
 
 from ..words import numbers
 
-BYTES = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Byte": 1, "Char": 1,
-         "Bool": 1}  # fmt: skip
+BYTES = {
+    "Float": 4,
+    "Double": 8,
+    "Half": 2,
+    "BFloat16": 2,
+    "Int": 4,
+    "Long": 8,
+    "Short": 2,
+    "Byte": 1,
+    "Char": 1,
+    "Bool": 1,
+}
 # Operations whose inputs are of one size on all ranks; lists may be uneven with NCCL, so its all_gather is not here.
 EVEN = ("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base")
 DEFAULT = "default_pg"

@@ -148,31 +148,40 @@ def _nothing(_match: re.Match[str], line: Line) -> Line:
     return line
 
 
-_PREFIXES = tuple((re.compile(pattern).match, take) for pattern, take in (
-    (r"\[rank(?P<rank>\d+)\]: ?", _rank),
-    (r"\[[a-z_]+(?P<rank>\d+)\]: ?", _local),
-    (r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?", _node),
-    (r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?", _rank),
-    (r"\((?:\w+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ?", _ray),
-    (r" *(?P<rank>\d{1,4}): (?!\d)", _rank),
-    (r"(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>[^\]]{0,40})\] (?=NCCL|\S+:\d+ |\[?\w)", _nccl),
-    (r"\[(?P<level>[EWIF])(?P<month>\d\d?)(?P<day>\d\d) " + _CLOCK + r"(?P<pid>)(?: [\w.]+:\d+)?\] ?", _glog),
-    (r"[EWIF](?P<month>\d\d)(?P<day>\d\d) " + _CLOCK + r" +(?P<pid>\d+) \S+:\d+\] ?", _glog),
-    (r"\[[EWIF] \S+?:\d+\] ?", _nothing),
-    (r"\[?" + _DATE + "[ T]" + _CLOCK + _ZONE + r"\]?:? ?(?:- )?", _time),
-    (r"\[?(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?" + _MONTH + r" +(?P<day>\d\d?) (?:\d{4} )?" + _CLOCK
-     + r"(?: \d{4})?\] ?", _time),
-    (_MONTH + r" +(?P<day>\d\d?) " + _CLOCK + r" (?P<node>[\w.-]+) (?=[\w/.()-]+(?:\[\d+\])?: )", _syslog),
-    (r"kernel: ", _nothing),
-    (r"(?:kern|user|daemon|syslog) *:(?:" + _LEVEL + r") *: ", _nothing),
-    (r"(?:<\d+>)?\[ *\d+\.\d{4,}\] ", _nothing),
-    (r"(?P<node>[A-Za-z][\w.-]*\d)  +\| ", _node),
-    (r" *(?P<node>(?!node\d*:\d)(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S)", _node),
-    (r"(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): (?=\S)", _node),
-    (r"\[?" + _LEVEL + r"\]?(?::[\w.]+)?[:\]]? +(?=\[|\S+Error)", _nothing),
-    (r"(?:ERROR|WARNING|INFO|CRITICAL):[\w.]+:", _nothing),
-    (r"\[" + _LEVEL + r"\] ", _nothing),
-))  # fmt: skip
+_PREFIXES = tuple(
+    (re.compile(pattern).match, take)
+    for pattern, take in (
+        (r"\[rank(?P<rank>\d+)\]: ?", _rank),
+        (r"\[[a-z_]+(?P<rank>\d+)\]: ?", _local),
+        (r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?", _node),
+        (r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?", _rank),
+        (r"\((?:\w+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ?", _ray),
+        (r" *(?P<rank>\d{1,4}): (?!\d)", _rank),
+        (r"(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>[^\]]{0,40})\] (?=NCCL|\S+:\d+ |\[?\w)", _nccl),
+        (r"\[(?P<level>[EWIF])(?P<month>\d\d?)(?P<day>\d\d) " + _CLOCK + r"(?P<pid>)(?: [\w.]+:\d+)?\] ?", _glog),
+        (r"[EWIF](?P<month>\d\d)(?P<day>\d\d) " + _CLOCK + r" +(?P<pid>\d+) \S+:\d+\] ?", _glog),
+        (r"\[[EWIF] \S+?:\d+\] ?", _nothing),
+        (r"\[?" + _DATE + "[ T]" + _CLOCK + _ZONE + r"\]?:? ?(?:- )?", _time),
+        (
+            r"\[?(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?"
+            + _MONTH
+            + r" +(?P<day>\d\d?) (?:\d{4} )?"
+            + _CLOCK
+            + r"(?: \d{4})?\] ?",
+            _time,
+        ),
+        (_MONTH + r" +(?P<day>\d\d?) " + _CLOCK + r" (?P<node>[\w.-]+) (?=[\w/.()-]+(?:\[\d+\])?: )", _syslog),
+        (r"kernel: ", _nothing),
+        (r"(?:kern|user|daemon|syslog) *:(?:" + _LEVEL + r") *: ", _nothing),
+        (r"(?:<\d+>)?\[ *\d+\.\d{4,}\] ", _nothing),
+        (r"(?P<node>[A-Za-z][\w.-]*\d)  +\| ", _node),
+        (r" *(?P<node>(?!node\d*:\d)(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S)", _node),
+        (r"(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): (?=\S)", _node),
+        (r"\[?" + _LEVEL + r"\]?(?::[\w.]+)?[:\]]? +(?=\[|\S+Error)", _nothing),
+        (r"(?:ERROR|WARNING|INFO|CRITICAL):[\w.]+:", _nothing),
+        (r"\[" + _LEVEL + r"\] ", _nothing),
+    )
+)
 
 _FILE_RANK = re.compile(r"(?:^|[/_.-])rank[_.=-]?(\d{1,5})(?=\D|$)", re.IGNORECASE)
 _FILE_NODE = re.compile(r"(?:^|/)node_\d\d_([^/]+)/")

@@ -10,16 +10,45 @@ from typing import Any
 from ..incident import ExitRecord, Incident
 
 NAMES = {
-    "batch": ("batch", "batch-size", "micro-batch", "micro-batch-size", "mbs", "per-device-train-batch-size",
-              "train-micro-batch-size-per-gpu", "per-gpu-batch-size", "per-gpu-train-batch-size", "train-batch-size",
-              "local-batch-size"),
-    "accumulation": ("grad-accum", "gradient-accumulation", "gradient-accumulation-steps", "grad-accum-steps",
-                     "accumulate-grad-batches", "accum", "accum-steps", "accumulation-steps"),
-    "length": ("seq-length", "seq-len", "sequence-length", "max-length", "max-seq-length", "max-seq-len", "context",
-               "context-length", "block-size", "model-max-length", "cutoff-len"),
+    "batch": (
+        "batch",
+        "batch-size",
+        "micro-batch",
+        "micro-batch-size",
+        "mbs",
+        "per-device-train-batch-size",
+        "train-micro-batch-size-per-gpu",
+        "per-gpu-batch-size",
+        "per-gpu-train-batch-size",
+        "train-batch-size",
+        "local-batch-size",
+    ),
+    "accumulation": (
+        "grad-accum",
+        "gradient-accumulation",
+        "gradient-accumulation-steps",
+        "grad-accum-steps",
+        "accumulate-grad-batches",
+        "accum",
+        "accum-steps",
+        "accumulation-steps",
+    ),
+    "length": (
+        "seq-length",
+        "seq-len",
+        "sequence-length",
+        "max-length",
+        "max-seq-length",
+        "max-seq-len",
+        "context",
+        "context-length",
+        "block-size",
+        "model-max-length",
+        "cutoff-len",
+    ),
     "side": ("image-size", "img-size", "resolution", "input-size", "crop-size"),
     "workers": ("workers", "num-workers", "dataloader-num-workers"),
-}  # fmt: skip
+}
 PARAMETERS = ("params", "parameters", "num-params", "num-parameters", "n-params", "model-parameters")
 _COUNT = r"(?<![\d,_.])(\d[\d,_]{0,30}(?:\.\d{1,20})?) ?([KMBT]|[mb]illion)?\b"
 _IN_LOG = (
@@ -69,7 +98,8 @@ def read_setting(
     for name, value in _pairs(command):
         for figure, names in NAMES.items():
             if _plain(name) in names and value.isdecimal() and int(value) > 0:
-                values[figure], options[figure] = int(value), name
+                values[figure] = int(value)
+                options[figure] = name
     for figure, names in NAMES.items():
         metric = _from(metrics, names)
         if figure not in values and metric is not None and metric >= 1 and metric == int(metric):

@@ -17,8 +17,11 @@ _ROOT = re.compile(
     r".{0,400}?^ +exitcode +: (-?\d+) +\(pid: (\d+)\)",
     re.DOTALL | re.MULTILINE,
 )
-_AGENT_LINE = re.compile(r"^[WEI]\d{4} [^\n]*torch/distributed/elastic/|^Traceback \(most recent call last\):\n"
-                         r"(?=(?:  [^\n]*\n)*[^\n]*ChildFailedError)", re.MULTILINE)  # fmt: skip
+_AGENT_LINE = re.compile(
+    r"^[WEI]\d{4} [^\n]*torch/distributed/elastic/|^Traceback \(most recent call last\):\n"
+    r"(?=(?:  [^\n]*\n)*[^\n]*ChildFailedError)",
+    re.MULTILINE,
+)
 
 
 def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:

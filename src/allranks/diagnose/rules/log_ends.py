@@ -118,6 +118,7 @@ def locate(evidence: Evidence, chosen: Candidate) -> Candidate:
 
 RULES = {
     "exit-code": (
-        "torch: elastic/multiprocessing/errors/__init__.py; Slurm: srun; signal(7), sh(1): 128 + signal", exit_codes
+        "torch: elastic/multiprocessing/errors/__init__.py; Slurm: srun; signal(7), sh(1): 128 + signal",
+        exit_codes,
     ),
-}  # fmt: skip
+}

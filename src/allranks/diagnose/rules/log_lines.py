@@ -114,12 +114,29 @@ def by_table(evidence: Evidence) -> list[Candidate]:
 
 # -- exceptions that no row knows ------------------------------------------------------------------------
 
-NOT_OWN = frozenset({
-    "DistBackendError", "DistStoreError", "DistNetworkError", "DistError", "SignalException", "SystemExit",
-    "KeyboardInterrupt", "ChildFailedError", "CalledProcessError", "BrokenPipeError", "ConnectionResetError",
-    "ConnectionAbortedError", "EOFError", "StopIteration", "Empty", "RemoteTraceback", "ConnectionError", "NCCLError",
-    "ProcessRaisedException",
-})  # fmt: skip
+NOT_OWN = frozenset(
+    {
+        "DistBackendError",
+        "DistStoreError",
+        "DistNetworkError",
+        "DistError",
+        "SignalException",
+        "SystemExit",
+        "KeyboardInterrupt",
+        "ChildFailedError",
+        "CalledProcessError",
+        "BrokenPipeError",
+        "ConnectionResetError",
+        "ConnectionAbortedError",
+        "EOFError",
+        "StopIteration",
+        "Empty",
+        "RemoteTraceback",
+        "ConnectionError",
+        "NCCLError",
+        "ProcessRaisedException",
+    }
+)
 _TRANSPORT = re.compile(
     r"NCCL (?:error|Error)|NCCL communicator|gloo/|\[c10d\]|Connection (?:closed|reset)|Broken pipe"
     r"|Caught \w+ in DataLoader worker|Engine core|EngineCore"

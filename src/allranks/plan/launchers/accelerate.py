@@ -20,10 +20,20 @@ from .agent import agent, has_gpu, interpreter, through
 from .words import launched_by, read_training
 
 OURS = (
-    "num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port", "rdzv_backend",
-    "rdzv_conf", "same_network", "max_restarts", "cpu", "mpirun_hostfile", "deepspeed_hostfile",
+    "num_machines",
+    "num_processes",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "rdzv_backend",
+    "rdzv_conf",
+    "same_network",
+    "max_restarts",
+    "cpu",
+    "mpirun_hostfile",
+    "deepspeed_hostfile",
     "deepspeed_multinode_launcher",
-)  # fmt: skip
+)
 MODES = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu")
 SINGLE = ("", "NO", "MULTI_CPU")  # distributed_type of a configuration that starts one process a machine
 
@@ -32,14 +42,22 @@ def accelerate(
     spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One agent a node; it starts the node's ranks."""
-    words, tool = read_training(spec), launched_by(spec)
+    words = read_training(spec)
+    tool = launched_by(spec)
     config = configured(facts)
     mode = ("--multi_gpu",) if world_size > 1 and needs_mode(tool, config) else ()
     no_python = ("--no_python",) if words.kind == "program" else ()
     argv = (
-        interpreter(words, facts), *words.flags, "-m", "accelerate.commands.launch", *kept(tool), *mode,
-        *arguments(node, attempt), *no_python, *through(words, place),
-    )  # fmt: skip
+        interpreter(words, facts),
+        *words.flags,
+        "-m",
+        "accelerate.commands.launch",
+        *kept(tool),
+        *mode,
+        *arguments(node, attempt),
+        *no_python,
+        *through(words, place),
+    )
     on_cpu = not has_gpu(facts) and not uses_deepspeed(tool, config)
     env = {"ACCELERATE_USE_CPU": "true"} if on_cpu or wants_cpu(tool, config) else {}
     return [agent(world_size, node, place, attempt, argv, env)]

@@ -13,9 +13,14 @@ ANY = "{rank}"  # node/runner_launched.py puts the number there
 
 
 def agent(
-    world_size: int, node: NodePlan, place: Place, attempt: Attempt, argv: tuple[str, ...],
-    env: Mapping[str, str] | None = None, files: Mapping[str, str] | None = None,
-) -> Process:  # fmt: skip
+    world_size: int,
+    node: NodePlan,
+    place: Place,
+    attempt: Attempt,
+    argv: tuple[str, ...],
+    env: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Process:
     """The one process of a node."""
     environment = {
         **node_environment(world_size, node, attempt),

@@ -20,9 +20,18 @@ from .agent import agent, interpreter, through
 from .words import launched_by, read_training
 
 OURS = (
-    "H", "host", "hostfile", "include", "exclude", "num_nodes", "nproc_per_node", "master_port", "master_addr",
-    "ssh_port", "extra_launch_args",
-)  # fmt: skip
+    "H",
+    "host",
+    "hostfile",
+    "include",
+    "exclude",
+    "num_nodes",
+    "nproc_per_node",
+    "master_port",
+    "master_addr",
+    "ssh_port",
+    "extra_launch_args",
+)
 WITH_PATH = 'PATH="${0%/*}:$PATH" exec "$0" "$@"'
 
 
@@ -30,11 +39,22 @@ def colossalai(
     spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> list[Process]:
     """One launcher a node; it starts the node's ranks."""
-    words, tool = read_training(spec), launched_by(spec)
+    words = read_training(spec)
+    tool = launched_by(spec)
     argv = (
-        "/bin/sh", "-c", WITH_PATH, interpreter(words, facts), *words.flags, "-m", "colossalai.cli.cli", "run",
-        *kept(tool), *arguments(node, attempt, tool), "--", *map(shlex.quote, through(words, place)),
-    )  # fmt: skip
+        "/bin/sh",
+        "-c",
+        WITH_PATH,
+        interpreter(words, facts),
+        *words.flags,
+        "-m",
+        "colossalai.cli.cli",
+        "run",
+        *kept(tool),
+        *arguments(node, attempt, tool),
+        "--",
+        *map(shlex.quote, through(words, place)),
+    )
     return [agent(world_size, node, place, attempt, argv)]
 
 
@@ -43,9 +63,15 @@ def arguments(node: NodePlan, attempt: Attempt, tool: Tool | None) -> tuple[str,
     theirs = [tool.value("extra_launch_args") or ""] if tool is not None else []
     ours = f"nnodes={node.of},node_rank={node.rank},rdzv_backend=static,max_restarts=0"
     return (
-        "--nproc_per_node", str(node.nproc), "--master_addr", attempt.master_addr, "--master_port",
-        str(attempt.master_port), "--extra_launch_args", ",".join(filter(None, [*theirs, ours])),
-    )  # fmt: skip
+        "--nproc_per_node",
+        str(node.nproc),
+        "--master_addr",
+        attempt.master_addr,
+        "--master_port",
+        str(attempt.master_port),
+        "--extra_launch_args",
+        ",".join(filter(None, [*theirs, ours])),
+    )
 
 
 def kept(tool: Tool | None) -> tuple[str, ...]:

@@ -25,6 +25,9 @@ def command(
     if tool is None:
         argv = python_argv(read_command(spec.command), facts, None)
     else:
-        argv = (*tool.head, *(w for o in tool.options for w in o.words if o.name not in ("m", "module")),
-                *through(behind(tool), place))  # fmt: skip
+        argv = (
+            *tool.head,
+            *(w for o in tool.options for w in o.words if o.name not in ("m", "module")),
+            *through(behind(tool), place),
+        )
     return [agent(world_size, node, place, attempt, argv)]

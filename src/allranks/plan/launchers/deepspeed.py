@@ -17,9 +17,25 @@ from .agent import agent, interpreter, through
 from .words import launched_by, read_training
 
 OURS = (
-    "H", "hostfile", "i", "include", "e", "exclude", "num_nodes", "num_gpus", "num_accelerators", "master_port",
-    "master_addr", "node_rank", "launcher", "launcher_args", "no_ssh", "no_ssh_check", "force_multi", "ssh_port",
-)  # fmt: skip
+    "H",
+    "hostfile",
+    "i",
+    "include",
+    "e",
+    "exclude",
+    "num_nodes",
+    "num_gpus",
+    "num_accelerators",
+    "master_port",
+    "master_addr",
+    "node_rank",
+    "launcher",
+    "launcher_args",
+    "no_ssh",
+    "no_ssh_check",
+    "force_multi",
+    "ssh_port",
+)
 
 
 def deepspeed(
@@ -29,18 +45,31 @@ def deepspeed(
     words = read_training(spec)
     path = f"{place.node_dir}/deepspeed_hostfile"
     argv = (
-        interpreter(words, facts), *words.flags, "-m", "deepspeed.launcher.runner", *kept(launched_by(spec)),
-        *arguments(node, attempt, path), *(("--no_python",) if words.kind == "program" else ()), *through(words, place),
-    )  # fmt: skip
+        interpreter(words, facts),
+        *words.flags,
+        "-m",
+        "deepspeed.launcher.runner",
+        *kept(launched_by(spec)),
+        *arguments(node, attempt, path),
+        *(("--no_python",) if words.kind == "program" else ()),
+        *through(words, place),
+    )
     return [agent(world_size, node, place, attempt, argv, files={path: hostfile(world_size, node)})]
 
 
 def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
     """Who the nodes are."""
     return (
-        "--hostfile", path, "--no_ssh", "--node_rank", str(node.rank), "--master_addr", attempt.master_addr,
-        "--master_port", str(attempt.master_port),
-    )  # fmt: skip
+        "--hostfile",
+        path,
+        "--no_ssh",
+        "--node_rank",
+        str(node.rank),
+        "--master_addr",
+        attempt.master_addr,
+        "--master_port",
+        str(attempt.master_port),
+    )
 
 
 def hostfile(world_size: int, node: NodePlan) -> str:

@@ -22,9 +22,18 @@ from .agent import agent, interpreter, through
 from .words import launched_by, read_training
 
 OURS = (
-    "nnodes", "nproc_per_node", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port",
-    "max_restarts", "standalone", "local_addr",
-)  # fmt: skip
+    "nnodes",
+    "nproc_per_node",
+    "node_rank",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "master_addr",
+    "master_port",
+    "max_restarts",
+    "standalone",
+    "local_addr",
+)
 
 
 def torchrun(
@@ -36,8 +45,16 @@ def torchrun(
     head = [f"--{k.replace('-', '_') if old else k}={v}" for k, v in arguments(node, attempt).items()]
     module = "torch.distributed.launch" if old else "torch.distributed.run"
     no_python = ("--no-python",) if words.kind == "program" else ()
-    argv = (interpreter(words, facts), *words.flags, "-m", module, *kept(launched_by(spec)), *head, *no_python,
-            *through(words, place))  # fmt: skip
+    argv = (
+        interpreter(words, facts),
+        *words.flags,
+        "-m",
+        module,
+        *kept(launched_by(spec)),
+        *head,
+        *no_python,
+        *through(words, place),
+    )
     return [agent(world_size, node, place, attempt, argv)]
 
 

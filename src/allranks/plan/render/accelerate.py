@@ -69,9 +69,15 @@ def _text(word: str) -> str:
 
 
 def _script(request: Request, node: NodePlan, config: str) -> str:
-    words, tool = read_training(request.spec), launched_by(request.spec)
+    words = read_training(request.spec)
+    tool = launched_by(request.spec)
     argv = [
-        *python_words(request, words), "-m", "accelerate.commands.launch", *kept(tool, "config_file"),
-        "--config_file", Here(config), *(("--no_python",) if words.kind == "program" else ()),
-    ]  # fmt: skip
+        *python_words(request, words),
+        "-m",
+        "accelerate.commands.launch",
+        *kept(tool, "config_file"),
+        "--config_file",
+        Here(config),
+        *(("--no_python",) if words.kind == "program" else ()),
+    ]
     return script(request, TOLD.format(node.node.name), argv, words.program)

@@ -19,8 +19,11 @@ from ..ranks import NodePlan
 from .request import Rendered, Request, script_name
 from .shell import TOLD, Here, python_words, script
 
-HOSTFILE, OWN = "hostfile", "ds_config.json"
-_TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+HOSTFILE = "hostfile"
+OWN = "ds_config.json"
+_TRAIN = "train_batch_size"
+_MICRO = "train_micro_batch_size_per_gpu"
+_STEPS = "gradient_accumulation_steps"
 _NOTE = f"# {OWN} fits these nodes: give it to the program, or to deepspeed.initialize(config=…)"
 
 
@@ -65,12 +68,17 @@ def _written(config: dict[str, Any]) -> str:
 
 
 def _script(request: Request, node: NodePlan, named: dict[str, str]) -> str:
-    words, tool = read_training(request.spec), launched_by(request.spec)
+    words = read_training(request.spec)
+    tool = launched_by(request.spec)
     ours = [Here(w) if w == HOSTFILE else w for w in arguments(node, request.attempt, HOSTFILE)]
     argv = [
-        *python_words(request, words), "-m", "deepspeed.launcher.runner", *kept(tool), *ours,
+        *python_words(request, words),
+        "-m",
+        "deepspeed.launcher.runner",
+        *kept(tool),
+        *ours,
         *(("--no_python",) if words.kind == "program" else ()),
-    ]  # fmt: skip
+    ]
     return script(request, TOLD.format(node.node.name), argv, _beside(words.program, named), () if named else (_NOTE,))
 
 

@@ -90,8 +90,13 @@ def pod_names(job: Job) -> list[str]:
 
 def secret_manifest(job: Job, name: str, values: dict[str, str]) -> Document:
     """A Secret: what `run --k8s` makes, and what a rendered file asks the user to make."""
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": job.metadata(name), "type": "Opaque",
-            "stringData": values}  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": job.metadata(name),
+        "type": "Opaque",
+        "stringData": values,
+    }
 
 
 # -- who may do it -------------------------------------------------------------------------------------
@@ -195,8 +200,11 @@ def _pod_group(job: Job) -> tuple[dict[str, str], dict[str, str]]:
 
 
 KINDS: dict[str, Callable[[Job], list[Document]]] = {
-    "job": _indexed, "jobset": _jobset, "trainjob": _trainjob, "pods": _pods,
-}  # fmt: skip
+    "job": _indexed,
+    "jobset": _jobset,
+    "trainjob": _trainjob,
+    "pods": _pods,
+}
 
 
 # -- parts ---------------------------------------------------------------------------------------------

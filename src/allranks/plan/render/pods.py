@@ -212,8 +212,10 @@ def gpu_resource(spec: RunSpec) -> tuple[str, int] | None:
         return None
     name = spec.gpus.rpartition(":")[0] or "nvidia.com/gpu"
     if "/" not in name:
-        raise UsageError(f"--gpus {spec.gpus}: Kubernetes asks for a resource, not a model: set --gpus 8 or "
-                         "amd.com/gpu:8, and the model by nodeSelector in a file for --pod")  # fmt: skip
+        raise UsageError(
+            f"--gpus {spec.gpus}: Kubernetes asks for a resource, not a model: set --gpus 8 or "
+            "amd.com/gpu:8, and the model by nodeSelector in a file for --pod"
+        )
     return name, gpu_count(spec)
 
 
@@ -224,7 +226,8 @@ def laid_over(base: Mapping[str, Any], top: Mapping[str, Any], where: str) -> Do
     """`top` laid over `base`: objects key by key, lists of named things by name, other lists are joined."""
     found: Document = dict(base)
     for key, value in top.items():
-        here, place = found.get(key), f"{where}: {key}"
+        here = found.get(key)
+        place = f"{where}: {key}"
         if isinstance(value, Mapping) and isinstance(here, Mapping):
             found[key] = laid_over(here, value, place)
         elif isinstance(value, list) and isinstance(here, list):

@@ -39,9 +39,13 @@ def skypilot(request: Request) -> Rendered:
 
 
 def sky_task(
-    spec: RunSpec, name: str, archive: str, workdir: str, stream: bool = False,
+    spec: RunSpec,
+    name: str,
+    archive: str,
+    workdir: str,
+    stream: bool = False,
     variables: Mapping[str, str] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file.
 
     `workdir` is what SkyPilot uploads: the directory that the command was given in, whole, as `.` would be the one from

@@ -17,8 +17,11 @@ def torchrun(request: Request) -> Rendered:
 def _script(request: Request, node: NodePlan) -> str:
     words = read_training(request.spec)
     argv = [
-        *python_words(request, words), "-m", "torch.distributed.run", *kept(launched_by(request.spec)),
+        *python_words(request, words),
+        "-m",
+        "torch.distributed.run",
+        *kept(launched_by(request.spec)),
         *(f"--{name}={value}" for name, value in arguments(node, request.attempt).items()),
         *(("--no-python",) if words.kind == "program" else ()),
-    ]  # fmt: skip
+    ]
     return script(request, TOLD.format(node.node.name), argv, words.program)

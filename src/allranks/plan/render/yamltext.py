@@ -23,7 +23,12 @@ def _dumper() -> Any:
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
         odd = not value.replace("\n", "").isprintable()  # quoted and escaped: PyYAML writes U+0085 as it is
-        style = '"' if odd else "|" if "\n" in value else None
+        if odd:
+            style = '"'
+        elif "\n" in value:
+            style = "|"
+        else:
+            style = None
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)

@@ -80,7 +80,9 @@ def _git(host: Host, top: str, words: Sequence[str]) -> str:
 
 def _status(text: str) -> Tuple[List[str], List[str], List[str]]:
     """Changed files, new ones that are code, new folders. git-status(1): XY, a blank, the name, NUL."""
-    changed, new, folders = [], [], []
+    changed = []
+    new = []
+    folders = []
     for entry in text.split("\0"):
         if not entry.startswith("?? "):
             changed += [entry[3:]] if len(entry) > 3 else []

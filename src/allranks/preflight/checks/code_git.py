@@ -71,7 +71,9 @@ def _join(base: str, path: str) -> str:
 
 def _real(host: Host, path: str) -> str:
     """Without symbolic links, as git sees the working directory."""
-    done, left, hops = "", [w for w in path.split("/") if w], 0
+    done = ""
+    left = [w for w in path.split("/") if w]
+    hops = 0
     while left:
         word = left.pop(0)
         link = host.link(f"{done.rstrip('/')}/{word}") if hops < 40 else None

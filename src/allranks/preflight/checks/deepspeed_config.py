@@ -20,7 +20,9 @@ ID = "deepspeed_config"
 GROUP = "software"
 LEVEL = "quick"
 _LABEL = "deepspeed-config"
-_TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+_TRAIN = "train_batch_size"
+_MICRO = "train_micro_batch_size_per_gpu"
+_STEPS = "gradient_accumulation_steps"
 _SHARING = ("tensor_parallel.autotp_size", "sequence_parallel_size")
 _KEYS = (_TRAIN, _MICRO, _STEPS, *_SHARING)
 

@@ -23,7 +23,9 @@ PLENTY = 200 << 30  # some checkpoints of a large model
 LITTLE = 1 << 30
 HALF = 0.5  # a small file system that is mostly empty is meant to be small
 MANY_INODES = 100_000
-NODEDIR_BYTES, NODEDIR_INODES = 64 << 20, 100  # below them the check nodedir speaks
+# below them the check nodedir speaks
+NODEDIR_BYTES = 64 << 20
+NODEDIR_INODES = 100
 
 
 def collect(host: Host) -> Optional[List[Record]]:
@@ -56,7 +58,8 @@ def collect(host: Host) -> Optional[List[Record]]:
 
 def _places(host: Host) -> List[Tuple[str, bool]]:
     """Each path once, and whether it is only read."""
-    disk, request = part(host.facts, "disk"), host.request
+    disk = part(host.facts, "disk")
+    request = host.request
     chosen = disk.get("node_dir") or {}
     inodes = chosen.get("inodes")
     is_reported = int(chosen.get("bytes") or 0) < NODEDIR_BYTES or (inodes is not None and int(inodes) < NODEDIR_INODES)
@@ -74,13 +77,15 @@ def _places(host: Host) -> List[Tuple[str, bool]]:
 
 def _is_read_only(mounts: str, path: str) -> bool:
     """An image (squashfs) is always full, and nobody writes there."""
-    best, flags = "", ""
+    best = ""
+    flags = ""
     for line in mounts.splitlines():
         words = line.split()
         if len(words) > 3:
             point = words[1].replace("\\040", " ")
             if len(point) >= len(best) and (path + "/").startswith(point.rstrip("/") + "/"):
-                best, flags = point, words[3]
+                best = point
+                flags = words[3]
     return "ro" in flags.split(",")
 
 
@@ -112,8 +117,10 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
 
 def _state(one: Record) -> Optional[Tuple[str, bool, str]]:
     """What to say, whether training fails, the figures."""
-    total, free = int(one["total"]), int(one["free"])
-    inodes, left = int(one.get("inodes") or 0), int(one.get("inodes_free") or 0)
+    total = int(one["total"])
+    free = int(one["free"])
+    inodes = int(one.get("inodes") or 0)
+    left = int(one.get("inodes_free") or 0)
     figures = f"{size(free)} of {size(total)} left"
     if free <= 0:
         return "full", not one.get("data"), figures

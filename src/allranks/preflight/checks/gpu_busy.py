@@ -20,7 +20,9 @@ GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 190.0
 LITTLE = 100  # MiB: a CUDA context alone takes more
-UNSEEN, SHARE = 2048, 0.04  # MiB and part of the whole: older drivers count what they reserve
+# MiB and part of the whole: older drivers count what they reserve
+UNSEEN = 2048
+SHARE = 0.04
 SHOWN = 16
 APPS = "gpu_bus_id,pid,process_name,used_gpu_memory"
 UNIFIED = ("GH200", "GB200", "GB300")  # Linux keeps files in their memory too
@@ -33,12 +35,14 @@ def collect(host: Host) -> Optional[Record]:
         return _amd(host)
     ran = smi.nvidia_smi(host, f"--query-compute-apps={APPS}", "--format=csv,noheader,nounits")
     index = {row["pci"]: row for row in answer.rows}
-    processes, taken = [], set()
+    processes = []
+    taken = set()
     for line in ran.out.splitlines():
         words = [word.strip() for word in line.split(", ")]
         if len(words) < 4 or not words[1].isdecimal():
             continue
-        pci, mib = smi.short(words[0]), smi.number(words[-1])
+        pci = smi.short(words[0])
+        mib = smi.number(words[-1])
         taken.add(pci)
         if mib is None or mib >= LITTLE:
             row = {**index.get(pci, {}), "pci": pci}
@@ -53,7 +57,8 @@ def collect(host: Host) -> Optional[Record]:
 
 
 def _is_taken(row: Mapping[str, str]) -> bool:
-    used, total = smi.number(row.get("memory.used")) or 0, smi.number(row.get("memory.total")) or 0
+    used = smi.number(row.get("memory.used")) or 0
+    total = smi.number(row.get("memory.total")) or 0
     return used > max(UNSEEN, SHARE * total) and not any(name in row.get("name", "") for name in UNIFIED)
 
 

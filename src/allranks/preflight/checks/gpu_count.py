@@ -98,7 +98,8 @@ def _failed(node: str, text: str) -> Finding:
 
 def _fewer(request: Request, collected: Nodes, there: Mapping[str, int]) -> List[Finding]:
     """Against --expect-gpus, which nodes without any must meet too, else --nproc, else what most nodes have."""
-    expected, ranks = request.get("expect_gpus"), request.get("nproc")
+    expected = request.get("expect_gpus")
+    ranks = request.get("nproc")
     if expected is not None:
         odd = {n: c for n, c in there.items() if c != int(expected)}
         norm = f"{count_of(int(expected), 'GPU')} {'is' if int(expected) == 1 else 'are'} expected"
@@ -128,12 +129,15 @@ def _against(
         gpus = count_of(count, "GPU") if count else "no GPU"
         message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} {gpus}; {norm}"
         idle = len((collected.get(nodes[0]) or {}).get("idle") or [])
-        label, how, remedy = ID, status, _compare_remedy(collected, nodes[0])
+        label = ID
+        how = status
+        remedy = _compare_remedy(collected, nodes[0])
         if count > wanted:
             how = "warn"
         elif idle and not count:
             message += f" ({nodes[0]} has {idle} on its PCI bus, and no driver holds them)"
-            label, how = "cuda-device-unavailable", "fail"
+            label = "cuda-device-unavailable"
+            how = "fail"
             remedy = f"load the driver: {remote(nodes[0], 'sudo', 'modprobe', 'nvidia')}; why not: {_log(nodes[0])}"
         findings.append(Finding(label, how, message, remedy, place(nodes)))
     return findings

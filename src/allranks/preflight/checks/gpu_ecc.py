@@ -22,7 +22,8 @@ LEVEL = "full"
 SECONDS = 130.0
 LABEL = "ecc-error"
 ERRORS = "ecc.errors.uncorrected"
-VOLATILE, SRAM = f"{ERRORS}.volatile.total", f"{ERRORS}.aggregate.sram"
+VOLATILE = f"{ERRORS}.volatile.total"
+SRAM = f"{ERRORS}.aggregate.sram"
 OVER = f"{SRAM}.thresholdExceeded"
 
 
@@ -70,7 +71,9 @@ def _switch(odd: Difference) -> str:
 
 
 def _finding(node: str, gpu: Record, amd: bool) -> Finding:
-    which, index, where = smi.which_gpus([gpu]), gpu.get("gpu"), place([node], gpu=gpu.get("gpu"))
+    which = smi.which_gpus([gpu])
+    index = gpu.get("gpu")
+    where = place([node], gpu=gpu.get("gpu"))
     look = (
         remote(node, "amd-smi", "metric", "-k", "-g", str(index))
         if amd

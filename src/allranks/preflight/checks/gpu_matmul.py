@@ -101,7 +101,8 @@ def _failed(node: str, one: Record) -> Finding:
 
 
 def _slow(node: str, slow: List[Record], alike: List[float]) -> Finding:
-    usual, worst = median(alike), min(float(one["tflops"]) for one in slow)
+    usual = median(alike)
+    worst = min(float(one["tflops"]) for one in slow)
     less = round(100 - 100 * worst / usual)
     does = plural(len(slow), "multiplies", "multiply")
     message = f"{smi.which_gpus(slow)} of {node} {does} matrices at {worst:.0f} TFLOP/s"

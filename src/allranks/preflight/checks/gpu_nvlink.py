@@ -37,7 +37,8 @@ def collect(host: Host) -> Optional[Record]:
     links = read_links(smi.nvidia_smi(host, "nvlink", "-s").out)
     fabric = []
     for row in answer.rows:
-        state, status = smi.value_of(row.get("fabric.state")), smi.value_of(row.get("fabric.status"))
+        state = smi.value_of(row.get("fabric.state"))
+        status = smi.value_of(row.get("fabric.status"))
         if state and (state, status) != ("Completed", "Success"):
             fabric.append({**smi.gpu_of(row), "said": f"{state}, {status}" if state == "Completed" else state})
     evidence = {"links": links, "fabric": fabric, "manager": _manager(host)}
@@ -49,7 +50,8 @@ def read_links(text: str) -> Dict[str, List[Any]]:
     links: Dict[str, List[Any]] = {}
     index = ""
     for line in text.splitlines():
-        gpu, link = GPU.match(line), LINK.match(line)
+        gpu = GPU.match(line)
+        link = LINK.match(line)
         if gpu:
             index = gpu.group(1)
             links[index] = [gpu.group(2), 0, []]
@@ -83,7 +85,8 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
             findings.append(_links(node, gpu, one["links"]))
     rest = {n: _counts(v["links"]) for n, v in collected.items() if n not in reported and v.get("links")}
     for d in differences("NVLinks:", rest, lambda count: f"{count} active NVLinks a GPU"):
-        node, message = d.nodes[0], d.message.replace(" NVLinks: ", " ", 1).replace("::", ":", 1)
+        node = d.nodes[0]
+        message = d.message.replace(" NVLinks: ", " ", 1).replace("::", ":", 1)
         remedy = f"look: {remote(node, 'nvidia-smi', 'nvlink', '-s')}; {remote(node, 'nvidia-smi', 'topo', '-m')}"
         findings.append(Finding(LABEL, "warn", message, remedy, place(d.nodes)))
     return findings

@@ -40,13 +40,16 @@ def collect(host: Host) -> Optional[Record]:
     ran = smi.nvidia_smi(host, "--query-remapped-rows=" + ",".join(COLUMNS), "--format=csv,noheader,nounits")
     full = {row["pci"]: int(smi.number(row.get(NONE_LEFT)) or 0) for row in answer.rows}
     index = {row["pci"]: row for row in answer.rows}
-    count, bad = 0, []
+    count = 0
+    bad = []
     for line in ran.out.splitlines():
         values = [value.strip() for value in line.split(", ")]
         if len(values) != len(COLUMNS) or not smi.value_of(values[3]):
             continue
         count += 1
-        pci, pending, failed = smi.short(values[0]), _is_yes(values[3]), _is_yes(values[4])
+        pci = smi.short(values[0])
+        pending = _is_yes(values[3])
+        failed = _is_yes(values[4])
         if pending or failed or full.get(pci):
             rows = sum(int(smi.number(value) or 0) for value in values[1:3])
             bad.append(
@@ -75,7 +78,9 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
 
 
 def _finding(node: str, gpu: Record) -> Finding:
-    which, index, where = smi.which_gpus([gpu]), str(gpu.get("gpu")), place([node], gpu=gpu.get("gpu"))
+    which = smi.which_gpus([gpu])
+    index = str(gpu.get("gpu"))
+    where = place([node], gpu=gpu.get("gpu"))
     evidence = (f"{gpu['pci']}: remapped {gpu['rows']}, pending {gpu['pending']}, failed {gpu['failed']}",)
     look = remote(node, "nvidia-smi", "-q", "-d", "ROW_REMAPPER", "-i", index)
     if gpu.get("failed"):

@@ -20,7 +20,8 @@ ID = "gpu_throttle"
 GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 130.0
-FIELD, OLDER = "clocks_event_reasons.active", "clocks_throttle_reasons.active"
+FIELD = "clocks_event_reasons.active"
+OLDER = "clocks_throttle_reasons.active"
 REASONS = {
     0x20: "SW thermal slowdown (it is too hot)",
     0x40: "HW thermal slowdown (it is far too hot)",
@@ -41,7 +42,8 @@ def collect(host: Host) -> Optional[Record]:
     answer = smi.query(host, [FIELD, "temperature.gpu"], {FIELD: OLDER})
     if answer is None:
         return _amd(host)
-    count, slow = 0, []
+    count = 0
+    slow = []
     for row in answer.rows:
         text = smi.value_of(row.get(FIELD))
         if not text.startswith("0x"):

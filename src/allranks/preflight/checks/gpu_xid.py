@@ -32,8 +32,10 @@ class Kind(NamedTuple):
     action: str = "reset"
 
 
-OFF_BUS, RECOVERY = 79, 154
-ECC, NVLINK = "ecc-error", "nvlink-error"
+OFF_BUS = 79
+RECOVERY = 154
+ECC = "ecc-error"
+NVLINK = "nvlink-error"
 KINDS = {
     46: Kind("GPU stopped processing"),
     48: Kind("double-bit ECC error", ECC),
@@ -114,7 +116,9 @@ def read_log(text: str, up: Optional[float]) -> List[Record]:
 
 def _read(words: str, probed: str) -> Tuple[Optional[int], str]:
     """The code, 0 for a switch, None for what is no fault; the PCI address."""
-    xid, switch, gone = XID.search(words), SXID.search(words), GONE.search(words)
+    xid = XID.search(words)
+    switch = SXID.search(words)
+    gone = GONE.search(words)
     if xid:
         code = int(xid.group(2))
         fault = code in KINDS and (code not in NVLINK5 or re.search(r"\bFatal\b", words) is not None)

@@ -149,7 +149,8 @@ def _lives(host: Host, journal: Optional[Record], age: Optional[float]) -> bool:
     if journal is None:
         return age is not None and age < YOUNG
     boot = host.text("/proc/sys/kernel/random/boot_id") or ""
-    name, space = host.text("/proc/sys/kernel/hostname") or "", host.link("/proc/self/ns/pid") or ""
+    name = host.text("/proc/sys/kernel/hostname") or ""
+    space = host.link("/proc/self/ns/pid") or ""
     there = list(journal.get("machine") or [name, boot, space])
     if there[0] != name or (there[1] == boot and there[2] != space):
         return True

@@ -34,22 +34,35 @@ SYSCTLS = {
     "conntrack": "net/netfilter/nf_conntrack_max",
     "conntrack_used": "net/netfilter/nf_conntrack_count",
 }
-USED = {"nproc": "nproc_used", "pids": "pids_used", "pid_max": "tasks", "threads_max": "tasks", "files": "files_used",
-        "conntrack": "conntrack_used"}  # fmt: skip
+USED = {
+    "nproc": "nproc_used",
+    "pids": "pids_used",
+    "pid_max": "tasks",
+    "threads_max": "tasks",
+    "files": "files_used",
+    "conntrack": "conntrack_used",
+}
 UNLIMITED = 1 << 60  # cgroup v1 writes "none" as the largest number of pages
 BY_SIZE = ("nproc", "pids", "threads_max", "files", "conntrack")  # the defaults follow from the memory: differ a little
 PROCESSES = 4096  # of all users, that are looked at
 
-FILES, FILES_OF_THE_STORE, FILES_OF_THE_AGENT = 10, 10, 12
+FILES = 10
+FILES_OF_THE_STORE = 10
+FILES_OF_THE_AGENT = 12
 THREADS = 6
 TASKS_OF_OURS = 8  # boot script, supervisor, agent, relay, and the agent's threads
 # What is safe. A rank with NCCL's and autograd's threads and a few data-loader workers has some hundred tasks.
 SAFE_FILES = 4096
 SAFE_FILES_A_RANK = 8  # of the run: groups of ranks (data, tensor, pipeline) have connections of their own
-SAFE_TASKS, SAFE_TASKS_A_RANK, SAFE_TASKS_A_GPU_RANK = 1024, 64, 512
-SAFE_MEMORY, SAFE_MEMORY_A_GPU_RANK = 1 << 30, 2 << 30
+SAFE_TASKS = 1024
+SAFE_TASKS_A_RANK = 64
+SAFE_TASKS_A_GPU_RANK = 512
+SAFE_MEMORY = 1 << 30
+SAFE_MEMORY_A_GPU_RANK = 2 << 30
 SAFE_MEMLOCK = 1 << 30  # ibv_reg_mr of NCCL's buffers counts against it
-SAFE_PORTS, SAFE_PORTS_A_RANK = 256, 32  # NCCL: bootstrap, proxies, several sockets a connection
+# NCCL: bootstrap, proxies, several sockets a connection
+SAFE_PORTS = 256
+SAFE_PORTS_A_RANK = 32
 SAFE_GROUPS = 4  # of ranks, each with connections of its own
 
 
@@ -121,37 +134,77 @@ def _none(load: Load) -> int:
 
 
 LIMITS: Dict[str, Limit] = {
-    "nofile": Limit("limit of open files (ulimit -Hn)", str, "raise 'nofile' in /etc/security/limits.conf to 65536",
-                    files_needed, lambda load: max(SAFE_FILES, SAFE_FILES_A_RANK * load.world), "too-many-open-files"),
-    "files": Limit("fs.file-max", str, "sudo sysctl -w fs.file-max=2097152",
-                   lambda load: load.local * _files_of_a_rank(load), lambda load: load.local * SAFE_FILES),
-    "stack": Limit("stack limit (ulimit -s)", size, "set 'stack' in /etc/security/limits.conf to 8192",
-                   _none, lambda load: 8 << 20),
-    "nproc": Limit("limit of processes (ulimit -Hu)", str, "raise 'nproc' in /etc/security/limits.conf",
-                   tasks_needed, safe_tasks),
-    "core": Limit("limit of core files (ulimit -c)", size, "set 'core' in /etc/security/limits.conf as elsewhere",
-                  _none, _none),
-    "somaxconn": Limit("net.core.somaxconn", str, "sudo sysctl -w net.core.somaxconn=4096",
-                       _none, lambda load: max(128, load.world)),  # all ranks reach the master's store at once
+    "nofile": Limit(
+        "limit of open files (ulimit -Hn)",
+        str,
+        "raise 'nofile' in /etc/security/limits.conf to 65536",
+        files_needed,
+        lambda load: max(SAFE_FILES, SAFE_FILES_A_RANK * load.world),
+        "too-many-open-files",
+    ),
+    "files": Limit(
+        "fs.file-max",
+        str,
+        "sudo sysctl -w fs.file-max=2097152",
+        lambda load: load.local * _files_of_a_rank(load),
+        lambda load: load.local * SAFE_FILES,
+    ),
+    "stack": Limit(
+        "stack limit (ulimit -s)", size, "set 'stack' in /etc/security/limits.conf to 8192", _none, lambda load: 8 << 20
+    ),
+    "nproc": Limit(
+        "limit of processes (ulimit -Hu)", str, "raise 'nproc' in /etc/security/limits.conf", tasks_needed, safe_tasks
+    ),
+    "core": Limit(
+        "limit of core files (ulimit -c)", size, "set 'core' in /etc/security/limits.conf as elsewhere", _none, _none
+    ),
+    "somaxconn": Limit(
+        "net.core.somaxconn", str, "sudo sysctl -w net.core.somaxconn=4096", _none, lambda load: max(128, load.world)
+    ),  # all ranks reach the master's store at once
     "pid_max": Limit("kernel.pid_max", str, "sudo sysctl -w kernel.pid_max=4194304", tasks_needed, safe_tasks),
-    "threads_max": Limit("kernel.threads-max", str, "sudo sysctl -w kernel.threads-max=1000000",
-                         tasks_needed, safe_tasks),
-    "max_map_count": Limit("vm.max_map_count", str, "sudo sysctl -w vm.max_map_count=262144",
-                           _none, lambda load: 65530),
-    "pids": Limit("cgroup limit of tasks (pids.max)", str,
-                  "raise it: docker --pids-limit, kubelet podPidsLimit, systemd TasksMax", tasks_needed, safe_tasks),
-    "memory": Limit("cgroup limit of memory (memory.max)", size,
-                    "raise it: docker --memory, the pod's limits.memory, Slurm --mem",
-                    _none, lambda load: max(SAFE_MEMORY, SAFE_MEMORY_A_GPU_RANK * load.local if load.gpus else 0)),
-    "memlock": Limit("limit of memory locked for InfiniBand or RoCE (ulimit -Hl)", size,
-                     "set 'memlock' in /etc/security/limits.conf to unlimited",
-                     _none, lambda load: SAFE_MEMLOCK, "memlock-limit"),
-    "ports": Limit("the number of ports in net.ipv4.ip_local_port_range", str,
-                   "sudo sysctl -w net.ipv4.ip_local_port_range=32768 60999",
-                   ports_needed, lambda load: SAFE_PORTS + SAFE_PORTS_A_RANK * load.local),
-    "conntrack": Limit("net.netfilter.nf_conntrack_max", str, "sudo sysctl -w net.netfilter.nf_conntrack_max=1048576",
-                       connections_needed, lambda load: 256 + SAFE_GROUPS * connections_needed(load)),
-}  # fmt: skip
+    "threads_max": Limit(
+        "kernel.threads-max", str, "sudo sysctl -w kernel.threads-max=1000000", tasks_needed, safe_tasks
+    ),
+    "max_map_count": Limit(
+        "vm.max_map_count", str, "sudo sysctl -w vm.max_map_count=262144", _none, lambda load: 65530
+    ),
+    "pids": Limit(
+        "cgroup limit of tasks (pids.max)",
+        str,
+        "raise it: docker --pids-limit, kubelet podPidsLimit, systemd TasksMax",
+        tasks_needed,
+        safe_tasks,
+    ),
+    "memory": Limit(
+        "cgroup limit of memory (memory.max)",
+        size,
+        "raise it: docker --memory, the pod's limits.memory, Slurm --mem",
+        _none,
+        lambda load: max(SAFE_MEMORY, SAFE_MEMORY_A_GPU_RANK * load.local if load.gpus else 0),
+    ),
+    "memlock": Limit(
+        "limit of memory locked for InfiniBand or RoCE (ulimit -Hl)",
+        size,
+        "set 'memlock' in /etc/security/limits.conf to unlimited",
+        _none,
+        lambda load: SAFE_MEMLOCK,
+        "memlock-limit",
+    ),
+    "ports": Limit(
+        "the number of ports in net.ipv4.ip_local_port_range",
+        str,
+        "sudo sysctl -w net.ipv4.ip_local_port_range=32768 60999",
+        ports_needed,
+        lambda load: SAFE_PORTS + SAFE_PORTS_A_RANK * load.local,
+    ),
+    "conntrack": Limit(
+        "net.netfilter.nf_conntrack_max",
+        str,
+        "sudo sysctl -w net.netfilter.nf_conntrack_max=1048576",
+        connections_needed,
+        lambda load: 256 + SAFE_GROUPS * connections_needed(load),
+    ),
+}
 OF_THE_LOGIN = ("stack", "core", "nofile", "memlock", "nproc")
 
 

@@ -100,7 +100,8 @@ def _gigabytes(value: int) -> str:
 def _swap(facts_by_node: Nodes) -> List[Finding]:
     findings = []
     for node, facts in facts_by_node.items():
-        used, total = int(part(facts, ID).get("swap") or 0), int(part(facts, "mem").get("total") or 0)
+        used = int(part(facts, ID).get("swap") or 0)
+        total = int(part(facts, "mem").get("total") or 0)
         if used >= MUCH_SWAP and used >= MUCH_OF_MEMORY * total:
             message = f"{node} has {size(used)} swapped out: memory ran short"
             remedy = f"end what takes the memory ({remote(node, 'top', '-b', '-n1', '-o', '%MEM')}), "

@@ -58,5 +58,6 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
 
 def _is_busy(facts: Facts) -> bool:
     """Other work on half of the processors may well take half of the bandwidth."""
-    load, cpus = facts.get("load"), facts.get("cpu")
+    load = facts.get("load")
+    cpus = facts.get("cpu")
     return isinstance(load, (list, tuple)) and isinstance(cpus, int) and float(load[0]) > cpus / 2

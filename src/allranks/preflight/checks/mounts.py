@@ -62,7 +62,8 @@ def collect(host: Host) -> Optional[Record]:
     if not mounted:
         return None
     by_point = {line.point: line for line in mounted}  # the last one covers the others
-    absent, read_only = [], []
+    absent = []
+    read_only = []
     for line in [] if _in_container(host) else _read(host.text("/etc/fstab") or ""):
         now = by_point.get(line.point)
         if now is None and _is_wanted(line):

@@ -34,14 +34,16 @@ def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
 
 def _is_smaller(result: Record) -> bool:
     """Both ends speak UDP, nothing was lost, and yet the full size did not arrive."""
-    arrived, local = int(result.get("mtu_arrived") or 0), int(result.get("mtu_local") or 0)
+    arrived = int(result.get("mtu_arrived") or 0)
+    local = int(result.get("mtu_local") or 0)
     return bool(arrived) and result.get("arrived") == result.get("sent") and arrived < min(local, 65535)
 
 
 def _hangs(item: Blame, pairs: Tried, facts: Nodes) -> Finding:
     pair = item.pairs[0]
     result = pairs[pair]
-    passes, local = int(result.get("mtu_arrived") or 0), int(result.get("mtu_local") or 0)
+    passes = int(result.get("mtu_arrived") or 0)
+    local = int(result.get("mtu_local") or 0)
     size = f"packets over {passes} of {local} bytes vanish" if passes and passes < local else "large messages vanish"
     message = f"{item.words()}: connections open, but {size} (an MTU black hole)"
     compare = f"compare the MTUs: ssh {pair[0]} ip link; ssh {pair[1]} ip link"
@@ -52,7 +54,8 @@ def _hangs(item: Blame, pairs: Tried, facts: Nodes) -> Finding:
 
 def _smaller(item: Blame, pairs: Tried, facts: Nodes) -> Finding:
     pair = item.pairs[0]
-    passes, local = int(pairs[pair]["mtu_arrived"]), int(pairs[pair]["mtu_local"])
+    passes = int(pairs[pair]["mtu_arrived"])
+    local = int(pairs[pair]["mtu_local"])
     message = f"{item.words()}: packets of {passes} bytes pass, those of {local} (the interface's MTU) do not"
     remedy = f"TCP can adapt, RDMA can't; {_lower(item, pairs, facts, passes)}"
     return Finding("mtu-or-packet-loss", "warn", message[0].upper() + message[1:], remedy, item.where())

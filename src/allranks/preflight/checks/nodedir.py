@@ -30,7 +30,9 @@ def _judge_node(node: str, disk: Record) -> list[Finding]:
     if not place:
         message = f"{node} has no writable place for the node directory (tried {tried})"
         return [Finding("permission-denied", "fail", message, "name one with --node-dir", Where(node=node))]
-    path, free, inodes = str(place.get("path")), int(place.get("bytes") or 0), place.get("inodes")
+    path = str(place.get("path"))
+    free = int(place.get("bytes") or 0)
+    inodes = place.get("inodes")
     full_inodes = inodes is not None and int(inodes) < FEW_INODES
     if free >= SMALL and not full_inodes:
         return []

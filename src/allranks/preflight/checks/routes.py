@@ -18,7 +18,8 @@ GROUP = "network"
 LEVEL = "quick"
 SECONDS = 3.0
 BETWEEN_MACHINES = True
-RTF_UP, RTF_REJECT = 0x1, 0x200
+RTF_UP = 0x1
+RTF_REJECT = 0x200
 
 
 def collect(host: Host) -> Optional[List[Record]]:

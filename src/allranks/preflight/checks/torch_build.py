@@ -104,7 +104,8 @@ def _versions(facts_by_node: Nodes, nodes: List[str]) -> "tuple[str, ...]":
 def _install(facts_by_node: Nodes, node: str, norm: Optional[str]) -> str:
     """Only the index of PyTorch has builds by platform; a plain torch brings the NCCL it was built with."""
     interpreter = part(facts_by_node[node], "interpreter")
-    path, version = str(interpreter.get("path") or "python3"), str(interpreter.get("torch")).partition("+")[0]
+    path = str(interpreter.get("path") or "python3")
+    version = str(interpreter.get("torch")).partition("+")[0]
     index: List[str] = []
     if norm is not None and norm.startswith("CUDA"):
         tag = "".join(norm[len("CUDA ") :].split(".")[:2])

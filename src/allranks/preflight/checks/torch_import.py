@@ -20,7 +20,9 @@ GROUP = "software"
 LEVEL = "full"
 LIMIT = 120.0  # a first import from a network file system may well take a minute
 SECONDS = LIMIT + 10
-TIMES, MORE = 3.0, 5.0  # seconds: so much slower than the median is told
+# seconds: so much slower than the median is told
+TIMES = 3.0
+MORE = 5.0
 _LABEL = "environment-mismatch"
 _ERROR = re.compile(r"Error \d+: .+")
 _OLD_DRIVER = re.compile(r"driver on your system is too old|driver version is insufficient")
