@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.hosts.bed import Bed
 
-BOOT = b"ALLRANKS-BOOT"  # in the command line of guard, watcher and relay
+BOOT = b"ALLRANKS-BOOT"  # in the command line of agent, supervisor and relay
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ def on_hosts(directory: Path) -> list[Alive]:
 
 
 def is_boot(pid: int) -> bool:
-    """Guard, watcher or relay."""
+    """Agent, supervisor or relay."""
     return BOOT in _words(pid)
 
 
 def others(bed: Bed, directory: Path) -> list[Alive]:
-    """What else is alive on hosts that are on: guards, watchers, relays, shells, sshd sessions."""
+    """What else is alive on hosts that are on: agents, supervisors, relays, shells, sshd sessions."""
     ours = set(pids_in(directory))
     return [
         Alive(p.pid, False, p.command[:120])

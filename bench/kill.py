@@ -41,7 +41,7 @@ def sample(bed: Bed, ground: Ground, moment: float) -> Sample:
             "ranks_up": ranks,
             "alive_at_kill": len(then),
             "orphans": len(orphans),
-            "guards": sum(is_boot(a.pid) for a in rest),
+            "agents": sum(is_boot(a.pid) for a in rest),
             "others": len(rest),
             "clients": len(clients),
             "directories": len(directories),
@@ -80,8 +80,9 @@ def run(quick: bool) -> Report:
     row = report.add("runs that left orphans", [with_orphans], "", f"0 of {len(every)}", lambda value: value == 0)
     row.met = row.met and len(good) == len(every)
     report.add("orphans, all runs", [sum(column(good, "orphans"))], "", "0", lambda value: value == 0)
-    report.add("guards and watchers left, all runs", [sum(column(good, "guards"))], "", "0", lambda value: value == 0)
-    sessions = sum(column(good, "clients")) + sum(column(good, "others")) - sum(column(good, "guards"))
+    left = [sum(column(good, "agents"))]
+    report.add("agents and supervisors left, all runs", left, "", "0", lambda value: value == 0)
+    sessions = sum(column(good, "clients")) + sum(column(good, "others")) - sum(column(good, "agents"))
     report.add("ssh clients, sshd sessions and all else left, all runs", [sessions], "", "0", lambda value: value == 0)
     report.add(
         "node directories left a run, for `attach` and `clean` (their logs are still there)",

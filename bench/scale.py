@@ -1,4 +1,4 @@
-"""scale: 200 guards on this machine, with ranks that sleep."""
+"""scale: 200 agents on this machine, with ranks that sleep."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def sample(common: Ground, number: int, window: float) -> Sample:
                 raise RuntimeError(f"{len(sleepers)} of {number} ranks: {launch.complaint}")
             time.sleep(0.05)
         started = time.time() - launch.began
-        guards = _parents(sleepers)
-        watchers = _parents(list(guards))
+        agents = _parents(sleepers)
+        supervisors = _parents(list(agents))
         relays = _children(launch.pid)
-        family = [*guards, *watchers, *relays]
+        family = [*agents, *supervisors, *relays]
         time.sleep(SETTLE)
         controller, rest, begun = _ticks([launch.pid]), _ticks(family), time.monotonic()
         time.sleep(window)
@@ -79,8 +79,8 @@ def sample(common: Ground, number: int, window: float) -> Sample:
         time.sleep(1.0)
         return {
             "started": started,
-            "guards": len(guards),
-            "watchers": len(watchers),
+            "agents": len(agents),
+            "supervisors": len(supervisors),
             "relays": len(relays),
             "cpu": used,
             "nodes_cpu": theirs,
@@ -115,9 +115,9 @@ def run(quick: bool) -> Report:
         "< 10 %",
         lambda v: v < 10,
     )
-    report.add("CPU of guards, watchers and relays together", column(found, "nodes_cpu"), "% of a core")
+    report.add("CPU of agents, supervisors and relays together", column(found, "nodes_cpu"), "% of a core")
     report.add("controller's memory", column(found, "controller_mb"), "MB")
-    report.add("memory of guards, watchers and relays together", column(found, "nodes_mb"), "MB")
+    report.add("memory of agents, supervisors and relays together", column(found, "nodes_mb"), "MB")
     report.add("`allranks stop` until the launcher is over", column(found, "stopped"))
     report.add("processes left", column(found, "left"), "", "0", lambda v: v == 0)
     report.remark()

@@ -49,10 +49,10 @@ def _kill(bed: Bed, launch: Launch) -> float:
     return now
 
 
-def _stop_guard(bed: Bed, launch: Launch) -> float:
-    guard = rank_process(bed, launch, CULPRIT).ppid
+def _stop_agent(bed: Bed, launch: Launch) -> float:
+    agent = rank_process(bed, launch, CULPRIT).ppid
     now = time.time()
-    os.kill(guard, signal.SIGSTOP)
+    os.kill(agent, signal.SIGSTOP)
     return now
 
 
@@ -80,13 +80,13 @@ def sample(bed: Bed, ground: Ground, user: str, words: list[str], fault: Fault) 
             raise RuntimeError(f"only {before} processes before the fault")
         since = fault(bed, launch)
         gone = seconds_until(lambda: not on_hosts(launch.work), since, LIMIT)
-        guards = seconds_until(lambda: not others(bed, launch.work), since, LIMIT)
+        agents = seconds_until(lambda: not others(bed, launch.work), since, LIMIT)
         code = launch.wait()
         left = [a.command for a in on_hosts(launch.work)]
         verdict = launch.result().get("verdict") or {}
         return {
             "gone": gone,
-            "guards_gone": guards,
+            "agents_gone": agents,
             "processes": before,
             "left": len(left),
             "exit": code,
@@ -104,7 +104,7 @@ def sample(bed: Bed, ground: Ground, user: str, words: list[str], fault: Fault) 
 FAULTS: dict[str, tuple[list[str], Fault, float, str]] = {
     "a rank raises": (["raise", str(CULPRIT)], _raise, GRACE + 0.5, "grace + 0.5 s"),
     "a rank is killed": (["wait"], _kill, GRACE + 0.5, "grace + 0.5 s"),
-    "its guard is stopped": (["wait"], _stop_guard, 5.0, "5 s"),
+    "its agent is stopped": (["wait"], _stop_agent, 5.0, "5 s"),
     "its host vanishes": (["wait"], _vanish, LEASE + 2.0, "lease + 2 s"),
 }
 
@@ -128,7 +128,7 @@ def run(quick: bool) -> Report:
             found = report.samples[f"{name}, as {user}"]
             row = report.add(f"{name}, as {user}", column(found, "gone"), aim=f"≤ {words} = {bound:g} s")
             row.met = len(row.values) == len(found) and row.median <= bound
-            report.add("… and guards and watchers gone too", column(found, "guards_gone"))
+            report.add("… and agents and supervisors gone too", column(found, "agents_gone"))
     left = [sum(column(found, "left")) for found in report.samples.values()]
     report.add("processes left, all runs", [sum(left)], "", "0", lambda value: value == 0)
     report.remark()

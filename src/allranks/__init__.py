@@ -1,7 +1,7 @@
 """allranks: start, prove, watch, stop and explain multi-node training.
 
 General layout: spec (what was asked) → cluster (hosts) → plan (ranks, environments, addresses) → gang
-(the state machine and its controller) → node (what ships: watcher, guard, ranks) → runs (the run
+(the state machine and its controller) → node (what ships: supervisor, agent, ranks) → runs (the run
 directory) → diagnose (verdict) → report (text, live table). cli holds one thin file a verb; program is what a
 training program may call, calls what a program may call in the place of the verbs.
 Nothing is imported here on purpose: `import allranks` costs nothing. The public names come when they are used:

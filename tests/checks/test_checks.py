@@ -13,8 +13,8 @@ import pytest
 from tests.checks.catalogue import PAGE, page
 from tests.checks.recorded import RecordedHost
 
+from allranks.agent import checks as node_checks
 from allranks.diagnose.causes import CAUSES
-from allranks.node import checks as node_checks
 from allranks.preflight import checks as package
 from allranks.preflight.host import CouldNotLook
 from allranks.preflight.judge import judge

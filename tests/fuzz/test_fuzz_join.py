@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.hostile import TOKEN, Service
 from tests.campaign import Campaign
-from tests.node.hostile import TOKEN, Service
 
+from allranks.agent.dial import Dialler, Outcome, Refused, Rules
+from allranks.agent.frames import Decoder, FrameError, pack_json
+from allranks.agent.secure import HELLO, Handshake, Records, pack_control
 from allranks.backends.dialled import Hello, Listener, Refuse, Seat
 from allranks.backends.join import PinnedRules, spawn
 from allranks.cli.join import own_of
-from allranks.node.dial import Dialler, Outcome, Refused, Rules
-from allranks.node.frames import Decoder, FrameError, pack_json
-from allranks.node.secure import HELLO, Handshake, Records, pack_control
 from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.fuzz
@@ -89,7 +89,7 @@ def flipped(data: bytes, rng: random.Random) -> bytes:
 
 CONTROLS: list[Message] = [
     {"type": "wait", "say": "1 of 2 nodes are here"},
-    {"type": "open", "number": 1, "header": {"mode": "guard", "uid": "r"}},
+    {"type": "open", "number": 1, "header": {"mode": "agent", "uid": "r"}},
     {"type": "close", "number": 1},
     {"type": "refused", "exit": 2, "message": "no"},
     {"type": "over", "exit": 0, "message": "done"},
@@ -125,7 +125,7 @@ def _records(records: Records, rng: random.Random) -> bytes:
 
 
 def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: Campaign) -> None:
-    """In one process, so that there are thousands of connections: tests/node/test_join_hostile.py has real nodes."""
+    """In one process, so that there are thousands of connections: tests/agent/test_join_hostile.py has real nodes."""
     outcomes = Counter[str]()
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -256,7 +256,7 @@ def orders(port: int) -> list[Message]:
 class Agent:
     """A real agent of this machine behind a node's own rules."""
 
-    HEADER: Message = {"mode": "guard", "uid": "r-1", "node": "node_01", "mark": "r-1/node_01", "lease": 60.0,
+    HEADER: Message = {"mode": "agent", "uid": "r-1", "node": "node_01", "mark": "r-1/node_01", "lease": 60.0,
                        "grace": 0.2, "checks": []}  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
@@ -264,7 +264,7 @@ class Agent:
         self.rules.connected("127.0.0.1", "127.0.0.1")
         self.frames: list[Message] = []
         self._relay: subprocess.Popen[bytes] | None = None
-        self.attach("guard")
+        self.attach("agent")
 
     def attach(self, mode: str = "attach") -> None:
         """A new relay; the one before ends."""

@@ -187,12 +187,12 @@ class Launch:
         """The machine pid of a rank's program, as it wrote its inner one: by its command's RANK."""
         for pid in self.alive():
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if f"RANK={rank}".encode() in environ and _parent_is_guard(pid):
+            if f"RANK={rank}".encode() in environ and _parent_is_agent(pid):
                 return pid
         raise AssertionError(f"rank {rank} is not alive")
 
-    def guard_pid(self, rank: int) -> int:
-        """The machine pid of the guard that owns a rank."""
+    def agent_pid(self, rank: int) -> int:
+        """The machine pid of the agent that owns a rank."""
         return _parent(self.rank_pid(rank))
 
 
@@ -204,10 +204,10 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
-def _parent_is_guard(pid: int) -> bool:
-    """A rank's main process is a child of the guard; the guard runs the boot line."""
+def _parent_is_agent(pid: int) -> bool:
+    """A rank's main process is a child of the agent; the agent runs the boot line."""
     words = Path(f"/proc/{_parent(pid)}/cmdline").read_bytes()
-    return b"ALLRANKS-BOOT" in words or b"allranks.node" in words
+    return b"ALLRANKS-BOOT" in words or b"allranks.agent" in words
 
 
 def program(name: str, *words: str) -> list[str]:

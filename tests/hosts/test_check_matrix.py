@@ -124,7 +124,7 @@ def test_a_clean_cluster_gives_no_alarm(check: Checker, checks: str) -> None:
 def nothing_left(bed: Bed) -> None:
     """A check leaves no process and no directory."""
     for host in bed.hosts:
-        wait_until(lambda host=host: not [p for p in host.pids() if "allranks" in p.command], BOUND, "no guard is left")
+        wait_until(lambda host=host: not [p for p in host.pids() if "allranks" in p.command], BOUND, "no agent is left")
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_proxy_variables(check: Checker) -> None:
 
 @pytest.mark.skipif(not FAKETIME, reason="libfaketime is not installed (apt install faketime)")
 def test_a_clock_five_minutes_ahead(check: Checker) -> None:
-    assert check.found("--guard-python", str(python_ahead(check.place, "h3"))) == {("clock", "h3", "warn")}
+    assert check.found("--agent-python", str(python_ahead(check.place, "h3"))) == {("clock", "h3", "warn")}
     assert "5 minutes ahead" in check.message("clock")
 
 
@@ -388,13 +388,13 @@ def test_few_open_files(check: Checker) -> None:
 
 @pytest.mark.slow
 def test_a_leftover_of_an_earlier_run(check: Checker) -> None:
-    """Launcher, guard and watcher are killed in one instant: the documented limit. A rank's child stays."""
+    """Launcher, agent and supervisor are killed in one instant: the documented limit. A rank's child stays."""
     launch = Launch(check.bed, check.place / "earlier").start(program("v_steps.py"), hosts="h3").until_running(1)
-    guard = launch.guard_pid(0)
-    watcher = int(Path(f"/proc/{guard}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    agent = launch.agent_pid(0)
+    supervisor = int(Path(f"/proc/{agent}/stat").read_text().rsplit(")", 1)[1].split()[1])
     launch.kill_launcher()
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in (watcher, guard):
+        for pid in (supervisor, agent):
             os.kill(pid, number)
     wait_until(lambda: len(launch.alive()) == 1, BOUND, "only a child is left")
     try:

@@ -16,8 +16,8 @@ AHEAD = 300
 
 
 def python_ahead(tmp_path: Path, host: str) -> Path:
-    """A python for the guard: on one host it runs, with all its children, five minutes ahead."""
-    path = tmp_path / "python-of-the-guard"
+    """A python for the agent: on one host it runs, with all its children, five minutes ahead."""
+    path = tmp_path / "python-of-the-agent"
     path.write_text(
         f'#!/bin/sh\nif [ "$(hostname)" = {host} ]; then\n'
         f"export LD_PRELOAD={FAKETIME[0]} FAKETIME=+{AHEAD}s\nfi\n"
@@ -36,7 +36,7 @@ def test_the_first_failure_with_a_clock_five_minutes_ahead(
     launch = Launch(bed2, tmp_path)
     begun = time.time()
     launch.start(program("one_after_another.py", str(first), str(second)),
-                 "--guard-python", str(python_ahead(tmp_path, "h2")), "--grace", "20s")  # fmt: skip
+                 "--agent-python", str(python_ahead(tmp_path, "h2")), "--grace", "20s")  # fmt: skip
     result = launch.result()
     said = {rank: float((launch.work / name).read_text()) for rank, name in ((first, "first"), (second, "second"))}
     assert said[1] - said[0] > AHEAD - 60, "the clock of h2 was not ahead"

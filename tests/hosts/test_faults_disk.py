@@ -18,7 +18,7 @@ from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.test_faults_start import done, refused, told
 from tests.hosts.waiting import wait_until
 
-from allranks.node.spool import Budget, Spool
+from allranks.agent.spool import Budget, Spool
 
 LINE = 100  # bytes of a line of printer.py
 
@@ -76,7 +76,7 @@ def test_a_disk_that_fills_up_under_the_run_directory(bed2: Bed, tmp_path: Path)
         directory = Path(rest["node_dir"])
         kept = sum(p.stat().st_size for p in (directory / "spool").iterdir() if "rank_1" in p.name)
         assert kept >= written(launch, 1) - arrived
-        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no guard after the lease")
+        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
         assert directory.is_dir()
         shutil.rmtree(directory.parent)
 
@@ -90,7 +90,7 @@ def test_a_person_is_told_of_a_full_disk_once(bed2: Bed, tmp_path: Path) -> None
         assert "h2's logs end early" in launch.stdout
         numbers = [int(line.split()[-1]) for line in launch.stdout.splitlines() if line.startswith("[h2 1] 1 0")]
         assert numbers == sorted(set(numbers))  # what was sent again is not shown again
-        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no guard after the lease")
+        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
         (left,) = {line.split()[-1] for line in launch.stdout.splitlines() if "logs end early" in line and "h2" in line}
         shutil.rmtree(Path(left).parent)
 
@@ -120,7 +120,7 @@ def test_a_full_disk_under_the_run_directory_at_the_start(bed2: Bed, tmp_path: P
         assert (result["exit"], result["verdict"]) == (0, None)
         assert set(result["unfetched"]) == {"h1", "h2"}
         assert launch.alive() == []
-        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no guard after the lease")
+        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
         for rest in result["unfetched"].values():
             shutil.rmtree(rest["node_dir"])
         Path(rest["node_dir"]).parent.rmdir()
@@ -194,7 +194,7 @@ def test_the_spool_is_bounded_while_the_controller_is_away(bed2: Bed, place: Pat
 
 
 def test_what_waits_in_memory_takes_few_descriptors(bed2: Bed, tmp_path: Path) -> None:
-    """Many small writes on a full disk: the guard may open 1024 files only."""
+    """Many small writes on a full disk: the agent may open 1024 files only."""
     disk = tmp_path / "spool"
     with small_disk(disk, "4k"):
         (disk / "filler").write_bytes(bytes(4096))

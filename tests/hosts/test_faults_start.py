@@ -104,7 +104,7 @@ def test_output_directory_that_cannot_be_made(bed4: Bed, tmp_path: Path) -> None
 
 
 def test_python36_first_on_path(bed2: Bed, tmp_path: Path) -> None:
-    """The guard takes a newer one from further down the list."""
+    """The agent takes a newer one from further down the list."""
     try:
         bed2.host("h1").python_first("3.6")
     except Unavailable as error:
@@ -125,16 +125,16 @@ def test_python36_as_the_training_interpreter(bed2: Bed, tmp_path: Path) -> None
     assert "Python 3.6" in verdict["message"] and "3.8 or newer" in verdict["message"]
 
 
-def test_no_python_for_the_guard_on_one_node(bed4: Bed, tmp_path: Path) -> None:
+def test_no_python_for_the_agent_on_one_node(bed4: Bed, tmp_path: Path) -> None:
     launch = Launch(bed4, tmp_path)
     python = tmp_path / "tools" / "python"
     python.parent.mkdir()
     python.symlink_to(PYTHON)
     bed4.host("h4").mount_empty(python.parent)
-    launch.start(program("tell.py"), "--guard-python", str(python))
+    launch.start(program("tell.py"), "--agent-python", str(python))
     verdict = refused(bed4, launch, "environment-mismatch", "h4", code=4)
     assert f"tried {python}" in verdict["message"]
-    assert "--guard-python" in verdict["remedy"]
+    assert "--agent-python" in verdict["remedy"]
 
 
 # -- prelude, environment, words -------------------------------------------------------------------

@@ -64,7 +64,7 @@ def place_of(result: dict[str, Any]) -> tuple[str, int]:
 
 
 def check_end(launch: Launch, result: dict[str, Any], expected: dict[str, Any]) -> None:
-    """How the rank ended, where the guard looked before its launcher had reaped it: on a busy machine it may not."""
+    """How the rank ended, where the agent looked before its launcher had reaped it: on a busy machine it may not."""
     seen = [e for e in launch.events("rank-exit") if e["rank"] == expected["rank"] and not e["expected"]]
     assert not seen or result["program_exit"] == expected
 

@@ -164,11 +164,11 @@ def test_the_pg_timeout_shortens_a_hang(launch: Launch) -> None:
 
 
 def ask_stacks(launch: Launch, rank: int) -> dict[str, Any]:
-    """What the guard of h1 answers to `stacks`."""
+    """What the agent of h1 answers to `stacks`."""
     host = launch.bed.host("h1")
     uid = json.loads((launch.run_dir / "run.json").read_text())["uid"]
-    guard = f"/tmp/allranks-{os.getuid()}/{uid}/node_00/guard.sock"
-    command = [PYTHON, str(PROGRAMS / "v_stacks.py"), guard, str(rank)]
+    agent = f"/tmp/allranks-{os.getuid()}/{uid}/node_00/agent.sock"
+    command = [PYTHON, str(PROGRAMS / "v_stacks.py"), agent, str(rank)]
     answer = host.run(command, env={"PYTHONPATH": str(SOURCES)}).stdout
     found: dict[str, Any] = json.loads(answer)[str(rank)]
     return found

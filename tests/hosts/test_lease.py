@@ -78,7 +78,7 @@ def clients(launch: Launch, host: str) -> list[int]:
 
 
 def relays(launch: Launch, host: str) -> list[Process]:
-    """Boot processes of a host that are neither guard nor watcher: they hang on an sshd session."""
+    """Boot processes of a host that are neither agent nor supervisor: they hang on an sshd session."""
     boots = [p for p in launch.bed.host(host).pids() if "ALLRANKS-BOOT" in p.command and p.state != "Z"]
     pids = {p.pid for p in boots}
     detached = {p.pid for p in boots if _session(p.pid) not in {_session(q.ppid) for q in boots if q.ppid == p.ppid}}
@@ -104,7 +104,7 @@ def ranks_on(host: Host) -> list[Process]:
 
 
 def nothing_left(launch: Launch) -> None:
-    """No process of the run anywhere, no guard or watcher either; the ssh clients are gone."""
+    """No process of the run anywhere, no agent or supervisor either; the ssh clients are gone."""
     wait_until(
         lambda: not launch.alive() and not any(h.pids() for h in launch.bed.hosts),
         BOUND,
@@ -235,7 +235,7 @@ def test_attach_to_a_run_whose_ranks_ended_alone(bed2: Bed, tmp_path: Path) -> N
     log in to than the lease is long; and the verdict says what happened."""
     launch = orphaned(bed2, tmp_path, "2s")
     launch.all_gone()
-    wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "guards gone")
+    wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "agents gone")
     if os.path.exists("/dev/net/tun"):
         bed2.host("h2").delay(120)
     begin(launch, "attach", "--json")
@@ -315,13 +315,13 @@ def test_a_launcher_killed_while_it_starts_leaves_nothing(bed2: Bed, tmp_path: P
     nothing_left(launch)
 
 
-# -- the guard dies ----------------------------------------------------------------------------------
+# -- the agent dies ----------------------------------------------------------------------------------
 
 
-def test_a_guard_killed_under_full_output_loses_no_line(bed2: Bed, tmp_path: Path) -> None:
+def test_a_agent_killed_under_full_output_loses_no_line(bed2: Bed, tmp_path: Path) -> None:
     launch = begun(bed2, tmp_path, pause="0")
     until_logs_grow(launch)
-    os.kill(launch.guard_pid(2), signal.SIGKILL)
+    os.kill(launch.agent_pid(2), signal.SIGKILL)
     result = launch.result()
     assert result["exit"] == 4 and result["verdict"]["where"]["node"] == "h2"
     assert launch.alive() == []

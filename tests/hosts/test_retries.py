@@ -120,15 +120,15 @@ def test_a_fixed_port_that_was_taken_is_a_failure(launch: Launch) -> None:
     assert outcomes(result) == [(0, "failed")]
 
 
-@pytest.mark.parametrize("who", ["guard", pytest.param("watcher", marks=pytest.mark.slow)])
-def test_a_new_guard_where_guard_or_watcher_was_killed(launch: Launch, who: str) -> None:
+@pytest.mark.parametrize("who", ["agent", pytest.param("supervisor", marks=pytest.mark.slow)])
+def test_a_new_agent_where_agent_or_supervisor_was_killed(launch: Launch, who: str) -> None:
     """Nothing would watch over the ranks of that node, and no spare is there: it is reached again."""
     launch.start(program("v_retry.py", "1", "wait"), "--retries", "3").until_running(2)
     metrics_file = launch.run_dir / "outputs" / "rank_01_metrics.jsonl"
     wait_until(lambda: metrics_file.exists() and metrics_file.stat().st_size, BOUND, "metrics of attempt 0")
-    guard = launch.guard_pid(1)
-    watcher = int(Path(f"/proc/{guard}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    os.kill(guard if who == "guard" else watcher, signal.SIGKILL)
+    agent = launch.agent_pid(1)
+    supervisor = int(Path(f"/proc/{agent}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(agent if who == "agent" else supervisor, signal.SIGKILL)
     result = launch.result()
     assert (result["exit"], result["verdict"]) == (0, None), result
     assert outcomes(result) == [(0, "failed"), (1, "done")]
@@ -136,7 +136,7 @@ def test_a_new_guard_where_guard_or_watcher_was_killed(launch: Launch, who: str)
     assert first["culprit"] == {"node": "h2"} and "no spare is there for h2, which is reached again" in first["reason"]
     assert launch.log(1, 1).endswith("done\n")
     metrics = metrics_file.read_text().splitlines()
-    assert [json.loads(line)["attempt"] for line in metrics] == [0, 1], "one file, whichever guard sent it"
+    assert [json.loads(line)["attempt"] for line in metrics] == [0, 1], "one file, whichever agent sent it"
     assert launch.alive() == []
 
 

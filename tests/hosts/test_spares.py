@@ -74,7 +74,7 @@ def test_a_host_without_power_gives_its_place_to_the_spare(bed4: Bed, launch: La
 
 @pytest.mark.slow
 def test_the_masters_place_too_and_the_old_one_does_not_come_back(bed4: Bed, launch: Launch) -> None:
-    """h1 loses its link: its guard ends its ranks by itself, and once the link is back nothing of it takes part."""
+    """h1 loses its link: its agent ends its ranks by itself, and once the link is back nothing of it takes part."""
     launch.start(program("v_retry.py", "1", "wait"), "--spares", "1", "--retries", "1", *LEASE)
     ready(launch)
     before = launch.events("gate-proved")[0]
@@ -161,11 +161,11 @@ def test_a_second_failure_takes_the_second_spare(bed4: Bed, launch: Launch) -> N
 
 
 @pytest.mark.slow
-def test_a_guard_that_is_killed_gives_its_place(bed4: Bed, launch: Launch) -> None:
-    """The blamed host lives: its watcher is let go, and nothing stays on it while the run goes on."""
+def test_a_agent_that_is_killed_gives_its_place(bed4: Bed, launch: Launch) -> None:
+    """The blamed host lives: its supervisor is let go, and nothing stays on it while the run goes on."""
     launch.start(program("v_retry.py", "1", "wait"), "--spares", "1", "--retries", "1")
     ready(launch)
-    os.kill(launch.guard_pid(1), signal.SIGKILL)
+    os.kill(launch.agent_pid(1), signal.SIGKILL)
     result = launch.result()
     assert (result["exit"], result["attempts"][0]["replaced"]) == (0, [{"node": "h2", "by": "h4"}]), result
     uid = json.loads((launch.run_dir / "run.json").read_text())["uid"]

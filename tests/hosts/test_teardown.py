@@ -57,16 +57,16 @@ def test_sigkill_of_a_rank(bed4: Bed, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("who", "number"),
     [
-        ("guard", signal.SIGKILL),
-        ("watcher", signal.SIGSTOP),
-        pytest.param("guard", signal.SIGSTOP, marks=pytest.mark.slow),
-        pytest.param("watcher", signal.SIGKILL, marks=pytest.mark.slow),
+        ("agent", signal.SIGKILL),
+        ("supervisor", signal.SIGSTOP),
+        pytest.param("agent", signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param("supervisor", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
-def test_a_guard_or_watcher_that_dies_or_stops(bed4: Bed, tmp_path: Path, who: str, number: int) -> None:
+def test_a_agent_or_supervisor_that_dies_or_stops(bed4: Bed, tmp_path: Path, who: str, number: int) -> None:
     launch = begun(bed4, tmp_path, "wait")
-    guard = launch.guard_pid(2)
-    pid = guard if who == "guard" else int(Path(f"/proc/{guard}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    agent = launch.agent_pid(2)
+    pid = agent if who == "agent" else int(Path(f"/proc/{agent}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(pid, number)
     result = launch.result()
     assert launch.alive() == []

@@ -225,14 +225,14 @@ def own2(make_bed: MakeBed, tmp_path: Path) -> Bed:
 
 
 def orphan(launch: Launch) -> Launch:
-    """Launcher, guards and watchers are killed in one instant: the documented limit."""
-    guards = {launch.guard_pid(rank) for rank in range(RANKS)}
-    watchers = {int(Path(f"/proc/{g}/stat").read_text().rsplit(")", 1)[1].split()[1]) for g in guards}
+    """Launcher, agents and supervisors are killed in one instant: the documented limit."""
+    agents = {launch.agent_pid(rank) for rank in range(RANKS)}
+    supervisors = {int(Path(f"/proc/{g}/stat").read_text().rsplit(")", 1)[1].split()[1]) for g in agents}
     launch.kill_launcher()
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in (*watchers, *guards):
+        for pid in (*supervisors, *agents):
             os.kill(pid, number)
-    # the ranks' main processes go with their guard; their children are what is left
+    # the ranks' main processes go with their agent; their children are what is left
     wait_until(lambda: len(launch.alive()) == RANKS, BOUND, "only the children are left")
     return launch
 
@@ -310,7 +310,7 @@ def test_foreign_holders_of_the_master_port(bed2: Bed, tmp_path: Path) -> None:
 
 
 def test_a_disk_that_several_hosts_share_is_no_reason_to_remove_a_live_run(bed2: Bed, tmp_path: Path) -> None:
-    """Both hosts see one /tmp: the directory of h2's guard looks dead on h1, where that pid means nothing."""
+    """Both hosts see one /tmp: the directory of h2's agent looks dead on h1, where that pid means nothing."""
     launch = begun(bed2, tmp_path)
     document = words(launch, "clean", "--leftovers", "--hosts", str(bed2.hostfile_names))
     for answer in document["nodes"].values():

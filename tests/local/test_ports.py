@@ -9,9 +9,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from tests.agent.test_runner_torch import free_port
 from tests.hosts.waiting import wait_until
 from tests.local.running import LocalRun
-from tests.node.test_runner_torch import free_port
 
 HOLDS = """import os, socket, time
 if os.environ["RANK"] == "0":
@@ -52,7 +52,7 @@ def test_a_port_held_by_the_users_own_run(tmp_path: Path) -> None:
 
 
 def test_a_port_held_by_what_is_left_of_a_run(tmp_path: Path) -> None:
-    """Its guard is gone; a process of it is known by its run mark."""
+    """Its agent is gone; a process of it is known by its run mark."""
     with socket.socket() as listener:
         listener.bind(("", 0))
         listener.listen()

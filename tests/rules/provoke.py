@@ -29,7 +29,7 @@ TAIL = 16 << 10
 LIMIT = 90.0
 END_AFTER = 0.25  # seconds from the first failure to SIGTERM for the others: the way through a controller
 
-RUNNER = HERE.parent.parent / "src/allranks/node/runner.py"
+RUNNER = HERE.parent.parent / "src/allranks/agent/runner.py"
 
 
 def free_port() -> int:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.node.test_runner import RUNNER
+from tests.agent.test_runner import RUNNER
 
 from allranks.diagnose.exceptions import HEADER, Raised, read_traceback
 from allranks.diagnose.incident import ExitRecord, Incident

@@ -1,4 +1,4 @@
-"""Inside an allocation: one srun step has the guards, all else is as over ssh."""
+"""Inside an allocation: one srun step has the agents, all else is as over ssh."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def test_a_node_that_cannot_dial_back_is_named(slurm: SlurmBed, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_guard_that_dies(slurm: SlurmBed, tmp_path: Path) -> None:
+def test_a_agent_that_dies(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait")).until_running(4)
-    os.kill(launch.guard_pid(1), signal.SIGKILL)
+    os.kill(launch.agent_pid(1), signal.SIGKILL)
     result = launch.result()
     assert (result["exit"], result["verdict"]["where"]["node"]) == (4, "h2")
     launch.nothing_left()

@@ -83,15 +83,15 @@ def test_an_ssh_client_that_may_not_be_executed(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["absent", "not-executable", "no-python"])
-def test_a_guard_python_that_is_none(tmp_path: Path, name: str) -> None:
+def test_a_agent_python_that_is_none(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name != "absent":
         path.write_text("#!/bin/sh\nexit 7\n")
         path.chmod(0o755 if name == "no-python" else 0o644)
     verdict = refused(
-        run(tmp_path, virtual_cluster(2), local=2, guard_python=str(path)), "environment-mismatch", f"tried {path}"
+        run(tmp_path, virtual_cluster(2), local=2, agent_python=str(path)), "environment-mismatch", f"tried {path}"
     )
-    assert "--guard-python" in verdict["remedy"]
+    assert "--agent-python" in verdict["remedy"]
 
 
 def test_a_client_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_too_few_file_descriptors_on_the_nodes(tmp_path: Path, files: int) -> No
     python.write_text(f'#!/bin/sh\nulimit -n {files}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     verdict = refused(
-        run(tmp_path, virtual_cluster(2), local=2, guard_python=str(python)), "too-many-open-files",
+        run(tmp_path, virtual_cluster(2), local=2, agent_python=str(python)), "too-many-open-files",
         f"the agent could not start: Too many open files: the limit (ulimit -Hn) is {files}",
     )  # fmt: skip
     assert "nofile" in verdict["remedy"]

@@ -267,7 +267,7 @@ def test_a_command_is_needed(shell: Shell) -> None:
 
 # Options of `run` that take a value, by what they take; in `--name $NAME train.py` with NAME unset, the next word is
 # the value. --sbatch takes options of another program, which begin with a dash.
-WORDS = ["--name", "--python", "--guard-python", "--launcher", "--network", "--master-addr", "--partition", "--image",
+WORDS = ["--name", "--python", "--agent-python", "--launcher", "--network", "--master-addr", "--partition", "--image",
          "--on-hang", "--test", "--step-pattern", "--hang-pattern", "--prelude", "--wrap", "--allow", "--namespace",
          "--env", "--gpus", "--context"]  # fmt: skip
 NUMBERS = ["--local", "--nodes", "--nproc", "--master-port", "--retries", "--spares", "--expect-gpus", "--audit-data"]

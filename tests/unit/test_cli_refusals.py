@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from tests.unit.shell import Answer, Shell
 
+from allranks.agent.processes import read_process
 from allranks.cli import exits
-from allranks.node.processes import read_process
 from allranks.runs.directory import RunDirectory
 
 
@@ -148,7 +148,7 @@ def test_checks_and_causes_may_be_allowed(shell: Shell, label: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--hosts", "h1"), ("--local", "1"), ("--nodes", "2"), ("--node-dir", "/scratch"), ("--guard-python", "python3"),
+    [("--hosts", "h1"), ("--local", "1"), ("--nodes", "2"), ("--node-dir", "/scratch"), ("--agent-python", "python3"),
      ("--ssh-option", "Port=22"), ("--master-port", "29500")],
 )  # fmt: skip
 def test_clean_of_nodes_says_so(shell: Shell, option: str, value: str) -> None:

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from allranks.node import facts, gpufacts, netfacts
-from allranks.node.portowner import who_holds
-from allranks.node.processes import read_process
+from allranks.agent import facts, gpufacts, netfacts
+from allranks.agent.portowner import who_holds
+from allranks.agent.processes import read_process
 
 SOURCE = Path(facts.__file__).parents[2]
 OLDEST = next(
     (p for p in ("/root/.pyenv/versions/3.8.18/bin/python3.8", shutil.which("python3.8")) if p and Path(p).exists()),
     None,
 )
-SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.node.facts import collect; " \
+SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.facts import collect; " \
          "print(json.dumps(collect(json.loads(sys.argv[2]))))"  # fmt: skip
 PARTS = {
     "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "shm", "disk", "gpus", "nccl",
@@ -369,7 +369,7 @@ def test_a_free_port_has_no_holder() -> None:
 
 
 def test_proc_says_the_same_as_sock_diag(monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.node import portowner
+    from allranks.agent import portowner
 
     def refuse(*_: object) -> Any:
         raise PermissionError("seccomp")
@@ -384,7 +384,7 @@ def test_proc_says_the_same_as_sock_diag(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_process_that_may_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.node import portowner
+    from allranks.agent import portowner
 
     monkeypatch.setattr(portowner, "_process_of", lambda _: None)
     with socket.socket() as sock:
@@ -395,7 +395,7 @@ def test_a_process_that_may_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_places_of_the_facts_are_not_written(tmp_path: Path) -> None:
-    """collect only looks: the node directory is the guard's to make."""
+    """collect only looks: the node directory is the agent's to make."""
     before = sorted(p.name for p in tmp_path.iterdir())
     facts.collect({"workdir": str(tmp_path), "node_dirs": [str(tmp_path)], "command": ["true"]})
     assert sorted(p.name for p in tmp_path.iterdir()) == before

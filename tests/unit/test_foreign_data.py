@@ -23,14 +23,14 @@ with open("%s/rank_%02d_metrics.jsonl" % (os.environ["ALLRANKS_OUTPUT_DIR"], ran
                  b'{"step": "three", "t": []}', b'{"step": -5}', b'{"step": true}'):
         metrics.write(line + b"\n")
     metrics.write(b'{"step": 7, "t": %d}\n' % time.time())
-with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as guard:
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
     for data in (b'{"rank": 0, "event": "initialised", "world_size": "abc"}', b"[" * 60_000, b"\xff", b"null", b"{}",
                  b'{"rank": 0, "event": "init-entered", "world_size": 1e400}', b'{"rank": 0, "event": ["x"], "t": {}}',
                  b'{"rank": %s, "event": "raised"}' % (b"9" * 400), b'{"rank": 0, "event": "leaving", "code": "x"}',
                  b'{"rank": 0, "event": "leaving", "threads": [[1]], "code": 10000000000}',
                  b'{"rank": -1, "event": "x"}',
                  b'{"rank": 7, "event": "launched", "pid": 1e9}', b'{"rank": 0, "event": "became", "program": 5}'):
-        guard.sendto(data, os.environ["ALLRANKS_REPORT_SOCKET"])
+        agent.sendto(data, os.environ["ALLRANKS_REPORT_SOCKET"])
 with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
     file.write(sys.argv[1])
 events = os.path.join(os.environ["ALLRANKS_OUTPUT_DIR"], "..", "events.jsonl")
@@ -79,13 +79,13 @@ def test_a_run_survives_what_its_program_writes(code: int, error: str, tmp_path:
     result = result_of(tmp_path)
     assert (done.returncode, result["exit"]) == ((0, 0) if code == 0 else (1, 1)), done.stderr[-2000:]
     assert result["undecodable"]["metrics of rank 0"] == result["undecodable"]["metrics of rank 1"] == 8
-    assert result["undecodable"]["a report to the guard of local0"] == 2 * 12
+    assert result["undecodable"]["a report to the agent of local0"] == 2 * 12
     logs = [path.read_text() for path in (run_of(tmp_path) / "logs").glob("*/rank_*.log")]
     ended = [log.endswith("still here\n") for log in logs]
     assert len(logs) == 2 and (any(ended) if code else all(ended))  # the first to fail ends the other
     said = done.stdout + done.stderr
     assert "\x1b]" not in said and "Traceback" not in said
-    for source in ("metrics of rank 0", "a report to the guard of local0"):
+    for source in ("metrics of rank 0", "a report to the agent of local0"):
         assert said.count(f"{source}: left out what cannot be read") == 1
     for option in ("--step-pattern", "--hang-pattern"):
         assert said.count(f"note: {option} ") == 1

@@ -108,7 +108,7 @@ class Drive:
         words = []
         for action in actions:
             if isinstance(action, Send):
-                assert self.roster.everyone[action.node].node_dir, "a message is for a guard that has spoken"
+                assert self.roster.everyone[action.node].node_dir, "a message is for an agent that has spoken"
                 self.sent.append((action.node, dict(action.message)))
                 words.append(f"{action.message['type']}>{action.node}")
             elif isinstance(action, Note):
@@ -391,7 +391,7 @@ GATHERING = {
         facts h0         | facts
         hello h0         |
     """,
-    "a guard dies during the look": """
+    "an agent dies during the look": """
         hello h0         | node-ready setup>h0
         hello h1         | node-ready setup>h1
         dead h1          | fault ending end>h0 end>h1
@@ -579,8 +579,8 @@ RUNNING = {
         drained h1       |
         lost h2          | node-lost OVER
     """,
-    "a guard's fault ends all": """
-        fault h2 watcher-lost | fault ending end>*
+    "an agent's fault ends all": """
+        fault h2 supervisor-lost | fault ending end>*
     """,
     "stop twice: the second is shorter": """
         stop 30          | ending end>*
@@ -592,7 +592,7 @@ RUNNING = {
     "a failure in the grace of a stop shortens nothing": """
         stop 30          | ending end>*
         exit 1 code=1    | rank-exit
-        fault h1 watcher-lost | fault
+        fault h1 supervisor-lost | fault
         lost h2          | node-lost
     """,
     "a node that never confirms its end": f"""
@@ -807,7 +807,7 @@ def test_init_timeout_counts_anew_for_each_attempt() -> None:
 
 
 def summary(attempt: int, ending: bool = False, **ranks: int | None) -> dict[str, Any]:
-    """What a guard says of its attempt: r3=None runs, r3=1 has ended with code 1."""
+    """What an agent says of its attempt: r3=None runs, r3=1 has ended with code 1."""
     found = {}
     for name, code in ranks.items():
         exit_ = None if code is None else {"rank": int(name[1:]), "attempt": attempt, "code": code, "t": BEGIN}
@@ -832,29 +832,29 @@ def test_missed_start_and_exit_are_caught_up() -> None:
     assert drive.hello("h2", summary(0, r2=1)) == ["end>h2"]
 
 
-def test_a_guard_that_ended_its_ranks_alone() -> None:
+def test_a_agent_that_ended_its_ranks_alone() -> None:
     drive = Drive().running()
     words = drive.hello("h1", summary(0, ending=True, r1=None))
     assert words[:2] == ["fault", "ending"]
     assert [(f.node, f.id) for f in drive.roster.faults] == [("h1", "ended-alone")]
 
 
-def test_the_hello_of_a_dead_guard() -> None:
+def test_the_hello_of_a_dead_agent() -> None:
     drive = Drive().running()
     words = drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
     assert words == ["fault", "ending", "end>h0", "end>h1", "end>h2"]
-    assert ("h1", "guard-death") in [(f.node, f.id) for f in drive.roster.faults]
+    assert ("h1", "agent-death") in [(f.node, f.id) for f in drive.roster.faults]
     drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
-    assert [f.id for f in drive.roster.faults].count("guard-death") == 1
+    assert [f.id for f in drive.roster.faults].count("agent-death") == 1
 
 
-def test_a_dead_guard_whose_lease_was_over_is_told_so() -> None:
+def test_a_dead_agent_whose_lease_was_over_is_told_so() -> None:
     drive = Drive().running()
     drive.dead("h1", "ended: its lease was over", attempt=summary(0, ending=True, r1=None))
     assert {f.id for f in drive.roster.faults} <= {"lease-over", "ended-alone"}
 
 
-def test_a_guard_that_dies_after_its_ranks_have_ended() -> None:
+def test_a_agent_that_dies_after_its_ranks_have_ended() -> None:
     drive = Drive(count=2).running()
     drive.stop("5")
     drive.ended("h0")
@@ -992,8 +992,8 @@ def test_a_port_that_was_taken_is_not_repeated_after_a_stop() -> None:
     assert not drive.through_the_end().gang.rendezvous.port_was_taken
 
 
-@pytest.mark.parametrize("lame", ["guard-death", "watcher-lost", "lost"])
-def test_no_attempt_without_guard_and_watcher_on_every_node(lame: str) -> None:
+@pytest.mark.parametrize("lame", ["agent-death", "supervisor-lost", "lost"])
+def test_no_attempt_without_agent_and_supervisor_on_every_node(lame: str) -> None:
     drive = Drive().running()
     drive.lost("h1") if lame == "lost" else drive.fault("h1", lame)
     assert not drive.roster.can_retry
@@ -1110,7 +1110,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(node=NODES)
     def facts(self, node: str) -> None:
-        if self.drive.roster.everyone[node].node_dir:  # nobody asks a guard that has not spoken
+        if self.drive.roster.everyone[node].node_dir:  # nobody asks an agent that has not spoken
             self.drive.facts(node)
 
     @rule()

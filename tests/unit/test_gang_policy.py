@@ -156,8 +156,8 @@ def test_a_lost_node_must_be_replaced_or_is_reached_again() -> None:
     assert "no spare is there for h2, which is reached again" in alone.reason
 
 
-def test_a_killed_guard_is_no_failure_of_the_program() -> None:
-    dead = tried("unknown", "the allranks guard on h2 was killed by SIGKILL", H2, step=None, unusable_nodes=("h2",))
+def test_a_killed_agent_is_no_failure_of_the_program() -> None:
+    dead = tried("unknown", "the allranks agent on h2 was killed by SIGKILL", H2, step=None, unusable_nodes=("h2",))
     assert on(dead).replace == {"h2": "h2"}
 
 

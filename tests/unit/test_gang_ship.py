@@ -192,7 +192,7 @@ def test_the_next_attempt_runs_in_the_same_tree() -> None:
 # -- messages ------------------------------------------------------------------------------------------
 
 
-def test_ship_message_is_what_the_guard_reads() -> None:
+def test_ship_message_is_what_the_agent_reads() -> None:
     assert set(ship_message(TREE)) == {"type", "sha256", "packed", "bytes", "files"}
 
 
@@ -204,5 +204,5 @@ def test_ship_message_is_what_the_guard_reads() -> None:
         ({"path": "/n/tree", "error": "no", "errno": None}, Shipped("h0", 5.0, "", 0, "/n/tree", "no")),
     ],
 )
-def test_the_guards_answer(message: dict[str, Any], event: Shipped) -> None:
+def test_the_agents_answer(message: dict[str, Any], event: Shipped) -> None:
     assert translate("h0", {"type": "shipped", "t": 5.0, **message}, Clock()) == event

@@ -21,7 +21,7 @@ def standing_by(drive: Drive, spare: str) -> Drive:
 
 
 def lost(drive: Drive, node: str) -> Drive:
-    """A node is lost, the others have ended, and its own guard has had its time."""
+    """A node is lost, the others have ended, and its own agent has had its time."""
     drive.lost(node)
     for name in drive.names:
         if name != node:
@@ -227,7 +227,7 @@ def test_a_stop_ends_a_pause() -> None:
 
 
 def test_the_fence_before_a_lost_nodes_ranks_start_elsewhere() -> None:
-    """A cut host's guard ends its ranks when its lease is over: only then two ranks 1 cannot meet."""
+    """A cut host's agent ends its ranks when its lease is over: only then two ranks 1 cannot meet."""
     drive = ready()
     drive.lost("h1")
     drive.ended("h0")
@@ -260,7 +260,7 @@ def test_without_a_spare_the_node_is_reached_anew() -> None:
         drive,
     )
     start = drive.last("start")
-    assert start["ranks"][0]["env"]["ALLRANKS_MARK"] == "uid-1/node_01_1", "a further guard has its own directory"
+    assert start["ranks"][0]["env"]["ALLRANKS_MARK"] == "uid-1/node_01_1", "a further agent has its own directory"
 
 
 def test_a_node_that_cannot_be_reached_anew_ends_it() -> None:

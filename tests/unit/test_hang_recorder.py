@@ -128,7 +128,7 @@ def test_a_rank_that_gives_no_dump_is_the_one_that_is_missing() -> None:
 
 
 def test_of_a_rank_that_was_not_asked_nothing_follows() -> None:
-    """A launcher of other makers: the guard knows the first rank of each node."""
+    """A launcher of other makers: the agent knows the first rank of each node."""
     found = account([read_recording(0, STUCK), read_recording(2, STUCK)])
     assert found is not None and (found.case, found.culprits) == (Case.TOGETHER, ())
 

@@ -63,16 +63,16 @@ def test_a_crash_of_allranks_ends_the_ranks_and_says_where_to_report_it(what: st
     assert json.loads(left.stdout)["state"] == "failed"
 
 
-def test_a_crash_of_the_guard_is_no_fault_of_its_node(tmp_path: Path) -> None:
-    """The guard's code travels: its own copy is broken on the way."""
+def test_a_crash_of_the_agent_is_no_fault_of_its_node(tmp_path: Path) -> None:
+    """The agent's code travels: its own copy is broken on the way."""
     (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     start = (
         "import allranks.backends.bundle as b\nmodules = b.node_zip.__wrapped__\n"
         "from pathlib import Path\nread = Path.read_bytes\n"
         "def changed(self):\n"
         "    data = read(self)\n"
-        "    if self.name == 'guard.py' and self.parent.name == 'node':\n"
-        "        data = data.replace(b'        self._watcher_beat()', b'        1 / (self._attempt is None)', 1)\n"
+        "    if self.name == 'agent.py' and self.parent.name == 'node':\n"
+        "        data = data.replace(b'        self._supervisor_beat()', b'        1 / (self._attempt is None)', 1)\n"
         "    return data\n"
         "Path.read_bytes = changed\nb._byte_code = lambda name, path: b''\n"
     )

@@ -136,7 +136,7 @@ def test_every_part_of_the_evidence_is_read() -> None:
         event("rank-entered", node="h2", rank=1),
         event("rank-departed", node="h2", rank=1, t=T + 9),
         event("node-lost", node="h2", last_heard=T + 1, t=T + 10),
-        event("fault", node="h1", id="guard-death", message="was killed", t=T + 2),
+        event("fault", node="h1", id="agent-death", message="was killed", t=T + 2),
         event("init-timeout"),
         event("hang", **hang),
         event("stop-asked", reason="ctrl-c"),
@@ -149,7 +149,7 @@ def test_every_part_of_the_evidence_is_read() -> None:
     assert [(f.id, f.where.nodes) for f in found.findings] == [("clock-skew", ("h1", "h2"))]
     assert (found.initialised, found.init_entered, found.departed) == ({0}, {0, 1}, {1: T + 9})
     assert (found.lost[0].node, found.lost[0].last_heard, found.lost[0].t) == ("h2", T + 1, T + 10)
-    assert (found.faults[0].id, found.init_timeout_hit, found.stop_reason) == ("guard-death", True, "ctrl-c")
+    assert (found.faults[0].id, found.init_timeout_hit, found.stop_reason) == ("agent-death", True, "ctrl-c")
     assert found.hang is not None and (found.hang.culprits, found.hang.evidence) == ((1,), ("e",))
     assert (found.detected_t, found.master) == (T + 3, "h1")
 

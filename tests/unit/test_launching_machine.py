@@ -52,7 +52,7 @@ builtins.open, os.readlink, os.listdir = refuse(real_open), refuse(real_readlink
 IMPORT_ALL = """
 import importlib, pkgutil, allranks
 for found in pkgutil.walk_packages(allranks.__path__, "allranks."):
-    if found.name.startswith("allranks.node.") or found.name.endswith("__main__"):
+    if found.name.startswith("allranks.agent.") or found.name.endswith("__main__"):
         continue  # what ships to the nodes, which are Linux
     try:
         importlib.import_module(found.name)

@@ -16,7 +16,7 @@ from allranks.settings import RunSpec
 
 FACTS = {"interpreter": {"path": "/opt/py/bin/python"}}
 MARK = "run-1-a/node_01"
-HEADER = {"mode": "guard", "uid": "run-1-a", "node": "node_01", "mark": MARK, "lease": 60.0,
+HEADER = {"mode": "agent", "uid": "run-1-a", "node": "node_01", "mark": MARK, "lease": 60.0,
           "grace": 1.0, "node_dir": "/etc", "checks": ["memory", "evil"], "tests": True}  # fmt: skip
 SPEC = RunSpec(command=("train.py", "--lr", "1"), nodes=2, node_rank=1, nproc=2, env={"MINE": "1"}, master_addr="a")
 TESTS = RunSpec(
@@ -159,7 +159,7 @@ def test_the_header_keeps_this_nodes_directory_and_is_of_a_run_of_its_own():
     spec = dataclasses.replace(SPEC, node_dir="/scratch")
     made = Pin(own(spec), "f00d")
     assert made.header(HEADER) == {
-        "mode": "guard", "uid": "run-1-a-f00d", "node": "node_01", "mark": "run-1-a-f00d/node_01", "ends": [],
+        "mode": "agent", "uid": "run-1-a-f00d", "node": "node_01", "mark": "run-1-a-f00d/node_01", "ends": [],
         "lease": 60.0, "grace": 1.0, "node_dir": "/scratch", "checks": ["memory"], "tests": False, "audit": False,
     }  # fmt: skip
     assert made.header({**HEADER, "mode": "attach"})["mark"] == "run-1-a-f00d/node_01"

@@ -91,7 +91,7 @@ def test_every_check_ships_and_collects_under_python_3_8(tmp_path: Path) -> None
     archive.write_bytes(bundle.node_zip(checks))
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[1])\n"
-        "from allranks.node.facts import collect\n"
+        "from allranks.agent.facts import collect\n"
         "found = collect({'checks': sys.argv[2].split(','), 'workdir': '/', 'command': ['true'], 'uid': 'u'})\n"
         "print(json.dumps({n: found.get(n, 'absent') for n in sys.argv[2].split(',')}))"
     )

@@ -192,7 +192,7 @@ HERE = PACKAGE / "settings" / "example.py"
     "text",
     [
         "import os", "import os.path as p", "from os import environ", "from time import sleep", "import numpy",
-        "from ..node import guard", "from .. import backends", "from allranks.gang.controller import Controller",
+        "from ..node import agent", "from .. import backends", "from allranks.gang.controller import Controller",
         "from allranks import gang", "import allranks", "def f() -> None:\n    import socket",
         "from . import *; import io",
     ],
@@ -249,7 +249,7 @@ OF_THE_WALL = {
     "gang/controller.py _lose": "when a node was last heard, as it is stored",
     "gang/joining.py no_start": "when the meeting began, as it is stored",
     "gang/session.py _remember": "since the controller before us began",
-    "node/sweep.py _is_being_made": "the age of a file",
+    "agent/sweep.py _is_being_made": "the age of a file",
     "runs/logs.py _index": "how often the time of output is noted, as it is stored",
     "runs/result.py untold_result": "since another process began",
 }

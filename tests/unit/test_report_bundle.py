@@ -44,7 +44,7 @@ def filled(directory: Path) -> Path:
     (run / "evidence" / "flight" / "rank_000.json").write_text('{"entries": []}')
     (run / "evidence" / "errors" / "rank_001.json").write_text('{"message": "m"}')
     (run / "logs" / "node_00_h1" / "nccl_rank_000.log").write_text("h1:1:2 [0] NCCL INFO Bootstrap: Using eth0\n")
-    (run / "logs" / "node_00_h1" / "node.log").write_text("guard said\n")
+    (run / "logs" / "node_00_h1" / "node.log").write_text("agent said\n")
     (run / "outputs").mkdir()
     (run / "outputs" / "rank_00_metrics.jsonl").write_text('{"step": 1}\nnot json\n')
     (run / "controller.log").write_text("detached\n")

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from allranks.agent.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream
 from allranks.errors import RunNotFound
 from allranks.gang.session import controller_identity
-from allranks.node.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
 from allranks.runs.reading import LogReader
@@ -157,16 +157,16 @@ def test_what_another_node_sends_of_a_shared_file_comes_after_what_is_there(run)
     assert run.log_path(1, "h2", *metrics).read_bytes() == b"first\nsecond\nthird\nfourth\n"
 
 
-def test_a_second_guard_of_a_node_goes_on_in_its_log(run):
+def test_a_second_agent_of_a_node_goes_on_in_its_log(run):
     node_log, metrics = Stream(NODE_LOG, 0, 0), Stream(METRICS, 0, 0)
     writer = LogWriter(run)
-    writer.write(0, "h1", node_log, 0, b"old guard\n")
+    writer.write(0, "h1", node_log, 0, b"old agent\n")
     writer.write(0, "h1", metrics, 0, b"one\n")
     writer.continue_on(0, "h1", anew=True)
     assert writer.sizes(0, "h1") == {"1/0/0": 0}
-    writer.write(0, "h1", node_log, 0, b"new guard\n")
+    writer.write(0, "h1", node_log, 0, b"new agent\n")
     writer.write(0, "h1", metrics, 0, b"two\n")
-    assert run.log_path(0, "h1", *node_log).read_bytes() == b"old guard\nnew guard\n"
+    assert run.log_path(0, "h1", *node_log).read_bytes() == b"old agent\nnew agent\n"
     assert run.log_path(0, "h1", *metrics).read_bytes() == b"one\ntwo\n"
 
 

@@ -43,7 +43,7 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "autostop": _maybe(st.floats(60, 10**6)),
     "launcher": st.sampled_from(LAUNCHERS),
     "python": _maybe(_PATHS),
-    "guard_python": _maybe(_PATHS),
+    "agent_python": _maybe(_PATHS),
     "workdir": _maybe(_PATHS),
     "prelude": _maybe(st.sampled_from(["a\nb", "module load x"])),
     "wrap": _maybe(st.just("apptainer exec x")),

@@ -247,7 +247,7 @@ def test_stopped_while_a_node_could_not_be_reached() -> None:
     assert judge(incident(findings=(down,), stop_reason="ctrl-c", detected_t=T + 1)) is not None
 
 
-# -- nodes, guards, checks ---------------------------------------------------------------------------------
+# -- nodes, agents, checks ---------------------------------------------------------------------------------
 
 
 def test_a_lost_node_explains_what_follows_and_not_what_came_before() -> None:
@@ -258,10 +258,10 @@ def test_a_lost_node_explains_what_follows_and_not_what_came_before() -> None:
     assert before.cause == "program-exception" and before.victims == (2, 3)
 
 
-def test_killed_with_their_guard() -> None:
-    fault = Fault("h2", "guard-death", "was killed by signal 9", T + 6)
+def test_killed_with_their_agent() -> None:
+    fault = Fault("h2", "agent-death", "was killed by signal 9", T + 6)
     found = verdict(signalled(2, 5, 9), signalled(3, 5, 9), lost_peer(0, 5.1), faults=(fault,))
-    assert found.finding.where == Where(node="h2") and "guard" in found.finding.message
+    assert found.finding.where == Where(node="h2") and "agent" in found.finding.message
 
 
 def test_a_finding_explains_a_timeout_but_no_exception_of_a_rank() -> None:
@@ -333,7 +333,7 @@ EXITS = st.builds(
                                        + [(None, signal) for signal in (6, 7, 9, 15, 40)]),
     TIMES, st.booleans(), st.integers(0, 1), ERRORS, TAILS,
 )  # fmt: skip
-FAULTS = st.builds(Fault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start-failed", "guard-death", "lease-over",
+FAULTS = st.builds(Fault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start-failed", "agent-death", "lease-over",
                    "protocol", "boot", "node-dir", "new-kind"]), TEXTS, TIMES | st.just(0.0))  # fmt: skip
 RANKS = st.frozensets(st.integers(0, 3))
 

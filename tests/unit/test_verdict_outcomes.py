@@ -33,7 +33,7 @@ def on(cause: str, message: str = "") -> Verdict:
         ("internal-error", None, True, 70),
         ("internal-error", None, False, 70),
         ("a-cause-of-a-later-version", None, True, 1),
-        ("unknown", None, False, 4),  # a guard was killed before any rank
+        ("unknown", None, False, 4),  # an agent was killed before any rank
         ("host-out-of-memory", None, True, 1),
         ("ssh-unreachable", None, False, 4),
         ("port-blocked", None, False, 4),

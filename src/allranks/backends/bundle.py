@@ -1,4 +1,4 @@
-"""What is sent to a node: a zip of `allranks.node` and the wanted checks, the runner, and the lines that start it all.
+"""What is sent to a node: a zip of `allranks.agent` and the wanted checks, the runner, and the lines that start it all.
 
 The zip holds sources for every Python ≥ 3.8 and the controller's own byte code beside them (unchecked,
 hash-based), which an interpreter of the same version takes instead of compiling: 60 ms a node.
@@ -47,7 +47,7 @@ except (AttributeError, OSError):
 while z:
     z = z[os.write(f, z):]
 sys.path.insert(0, "/proc/self/fd/%d" % f)
-from allranks.node.boot import enter
+from allranks.agent.boot import enter
 enter()
 """
 
@@ -88,11 +88,11 @@ def _quote(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
-def boot_script(guard_python: str | None, training_python: str | None) -> bytes:
+def boot_script(agent_python: str | None, training_python: str | None) -> bytes:
     """The sh script sent over standard input: finds a Python ≥ 3.8 and starts the boot line in it."""
     names = list(PYTHONS)
-    if guard_python:
-        names = [guard_python]
+    if agent_python:
+        names = [agent_python]
     elif training_python:
         names.append(training_python)
     tried = ", ".join(names).replace("'", "")
@@ -102,7 +102,7 @@ def boot_script(guard_python: str | None, training_python: str | None) -> bytes:
 
 @cache
 def node_zip(checks: tuple[str, ...] = ()) -> bytes:
-    """`allranks.node` and the named checks as a zip, sources and byte code."""
+    """`allranks.agent` and the named checks as a zip, sources and byte code."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("allranks/__init__.py", "")
@@ -115,9 +115,9 @@ def node_zip(checks: tuple[str, ...] = ()) -> bytes:
 def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     """What ships, by the name its code has there; packages by the name of their __init__."""
     found = {}
-    for path in sorted((HOME / "node").glob("*.py")):
+    for path in sorted((HOME / "agent").glob("*.py")):
         if not path.name.startswith("runner"):
-            found[f"allranks.node.{path.stem}"] = path
+            found[f"allranks.agent.{path.stem}"] = path
     for stem in ("__init__", "jsontext"):
         found[f"allranks.protocol.{stem}"] = HOME / "protocol" / f"{stem}.py"
     found["allranks.findings"] = HOME / "findings.py"
@@ -155,7 +155,7 @@ def _byte_code(name: str, path: Path) -> bytes:
 @cache
 def beside_the_runner(tests: bool, audit: bool = False) -> dict[str, bytes]:
     """Files of their own in the node directory, by name: they run under the training interpreter."""
-    files = {path.name: path.read_bytes() for path in sorted((HOME / "node").glob("runner*.py"))}
+    files = {path.name: path.read_bytes() for path in sorted((HOME / "agent").glob("runner*.py"))}
     if audit:
         files["probe.py"] = (HOME / "data" / "probe.py").read_bytes()
     if tests:

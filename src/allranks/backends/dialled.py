@@ -19,11 +19,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from allranks.agent.processes import USER_SIGNALS
+from allranks.agent.secure import Handshake, Records, SecureError, pack_control, read_control
 from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
-from allranks.node.processes import USER_SIGNALS
-from allranks.node.secure import Handshake, Records, SecureError, pack_control, read_control
 
 from .transport import Client, Transport
 
@@ -419,9 +419,9 @@ class DialledTransport(Transport):
     """Nodes that have dialled in; those of this machine start as ever."""
 
     def __init__(
-        self, listener: Listener, ranks: Mapping[str, int], guard_python: str | None = None, python: str | None = None
+        self, listener: Listener, ranks: Mapping[str, int], agent_python: str | None = None, python: str | None = None
     ) -> None:
-        super().__init__((), guard_python, python)
+        super().__init__((), agent_python, python)
         # node name → seat; all others are this machine
         self._listener = listener
         self._ranks = ranks

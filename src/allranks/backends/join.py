@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import allranks
+from allranks.agent.dial import Dialler, Outcome, Refused, Rules
+from allranks.agent.frames import PROTOCOL, Decoder, Frame, Output, pack_json
+from allranks.agent.secure import LEAST_SECRET
 from allranks.errors import UsageError
 from allranks.findings import Finding
-from allranks.node.dial import Dialler, Outcome, Refused, Rules
-from allranks.node.frames import PROTOCOL, Decoder, Frame, Output, pack_json
-from allranks.node.secure import LEAST_SECRET
 from allranks.plan.launchers.words import read_command
 from allranks.plan.pinned import NotPinned, Own, Pin
 from allranks.settings import RunSpec
@@ -253,7 +253,7 @@ def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     while MARKER not in banner and time.monotonic() < deadline:
         part = child.stdout.read(len(MARKER) + 1 - len(banner))
         if not part:
-            raise OSError(f"the guard could not start: {sys.executable} ended with code {child.wait()}")
+            raise OSError(f"the agent could not start: {sys.executable} ended with code {child.wait()}")
         banner += part
     data = memoryview(payload(dict(header)))
     while data:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from allranks.agent.processes import PR_SET_PDEATHSIG, prctl, raise_limits
 from allranks.cluster import Node
 from allranks.findings import Finding, Where
-from allranks.node.processes import PR_SET_PDEATHSIG, prctl, raise_limits
 
 from .bundle import BOOT, NO_PYTHON, boot_script
 from .ssh_errors import destination, explain, how_ended, mute, not_started, silent, worth_another_try
@@ -96,9 +96,9 @@ class Client:
 class Transport:
     """Starts node processes: directly for this machine, through the system's ssh for all others."""
 
-    def __init__(self, ssh_options: Sequence[str], guard_python: str | None, python: str | None) -> None:
+    def __init__(self, ssh_options: Sequence[str], agent_python: str | None, python: str | None) -> None:
         self._options = tuple(ssh_options)
-        self._guard_python = guard_python
+        self._agent_python = agent_python
         self._python = python
 
     async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
@@ -128,11 +128,11 @@ class Transport:
 
     def opening(self, node: Node) -> bytes:
         """What is written before the marker is awaited."""
-        return b"" if self._boots_directly(node) else boot_script(self._guard_python, self._python)
+        return b"" if self._boots_directly(node) else boot_script(self._agent_python, self._python)
 
     def _boots_directly(self, node: Node) -> bool:
         """Here our own interpreter is at hand; one that was named is tried by the boot script, as on other nodes."""
-        return node.is_local and self._guard_python is None
+        return node.is_local and self._agent_python is None
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """Why the node process ended before its marker came."""
@@ -142,12 +142,12 @@ class Transport:
                 "environment-mismatch",
                 "fail",
                 f"{node.name}: no Python 3.8 or newer was found (tried {tried})",
-                "name one with --guard-python /path/to/python3",
+                "name one with --agent-python /path/to/python3",
                 Where(node=node.name),
             )
         if node.is_local:
             text = stderr.strip()[-300:] or f"its process {how_ended(code)}"
-            return Finding("unknown", "fail", f"{node.name}: the guard could not start: {text}", "", Where(node.name))
+            return Finding("unknown", "fail", f"{node.name}: the agent could not start: {text}", "", Where(node.name))
         return explain(node, stderr, code, have_ssh_key())
 
     def not_started(self, node: Node, error: Exception) -> Finding:

@@ -1,7 +1,7 @@
 """allranks as one file, `allranks.pyz`: for images that have Python and torch and nothing else (reads its own sources).
 
 It holds the sources of allranks and of Click in one compressed piece, which halves them. It unpacks itself
-into a private directory first, as the guard is made from files, and removes that at the end.
+into a private directory first, as the agent is made from files, and removes that at the end.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def allocated(spec: RunSpec, cluster: Cluster) -> Reach | None:
 
 
 def step_argv(spec: RunSpec, cluster: Cluster) -> list[str]:
-    """The command that starts all guards, its script left out."""
+    """The command that starts all agents, its script left out."""
     reach = allocated(spec, cluster)
     assert reach is not None
     return [*reach.step.argv()[:-1], "<boot script>"]

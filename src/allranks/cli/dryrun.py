@@ -9,13 +9,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from allranks.agent.facts import choose_interpreter, read_program
+from allranks.agent.ranks import environment_of
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for, setup_message
 from allranks.gang.session import RunNames, make_setting
-from allranks.node.facts import choose_interpreter, read_program
-from allranks.node.ranks import environment_of
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, Plan, SuiteNodes
 from allranks.plan.tree import Tree
@@ -123,7 +123,7 @@ def reaching(spec: RunSpec, cluster: Cluster) -> Callable[[Node], list[str]]:
     if spec.slurm:
         step = step_argv(spec, cluster)
         return lambda node: step
-    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    transport = Transport(spec.ssh_options, spec.agent_python, spec.python)
     return lambda node: ["(this machine, no ssh)"] if node.is_local else transport.argv(node)
 
 

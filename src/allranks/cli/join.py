@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from allranks.agent.netfacts import interfaces
 from allranks.backends.bundle import node_zip
 from allranks.backends.join import agreed, follow, hello_of, require_loopback, take_secret
 from allranks.backends.plugins import all_checks
@@ -21,7 +22,6 @@ from allranks.gang import session as sessions
 from allranks.gang.joining import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
 from allranks.gang.places import Setting, setup_message
 from allranks.gang.session import own_environment
-from allranks.node.netfacts import interfaces
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import Own
 from allranks.report.lines import LinesView

@@ -46,7 +46,7 @@ def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, dry_ru
 
 
 def _choose(answers: Answers, foreign: bool) -> dict[str, list[dict[str, Any]]]:
-    """Without --foreign: processes of runs whose guard is dead. With it: the user's others that are in the way."""
+    """Without --foreign: processes of runs whose agent is dead. With it: the user's others that are in the way."""
     if foreign:
         return {name: answer.get("foreign") or [] for name, answer in answers.items()}
     return {name: [p for p in a["processes"] if not p["live"]] for name, a in answers.items()}
@@ -91,7 +91,7 @@ def _end(
 
 
 def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
-    """run --end-leftovers: ends processes of runs whose guard is dead, before anything starts.
+    """run --end-leftovers: ends processes of runs whose agent is dead, before anything starts.
 
     What no run of allranks has started is left alone, and named.
     """

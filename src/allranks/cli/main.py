@@ -53,7 +53,7 @@ completion: eval "$(_ALLRANKS_COMPLETE=bash_source allranks)"   (zsh_source, fis
 
 def main() -> None:
     """Entry point."""
-    streams.guard_streams()
+    streams.agent_streams()
     try:
         code = _main()
     except streams.OutputLost:
@@ -102,7 +102,7 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
     from .declare import Asked
 
     if verb in OF_A_RUN:
-        from allranks.node.processes import survive_user_signals  # imported late: other verbs leave signals alone
+        from allranks.agent.processes import survive_user_signals  # imported late: other verbs leave signals alone
 
         survive_user_signals()
     asked = Asked()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+from allranks.agent.processes import USER_SIGNALS
 from allranks.errors import Interrupted
-from allranks.node.processes import USER_SIGNALS
 
 from . import exits
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
+from allranks.agent.processes import Process, read_process, send_signal
 from allranks.errors import UsageError
-from allranks.node.processes import Process, read_process, send_signal
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG, duration
@@ -132,13 +132,13 @@ def _seconds(run: RunDirectory, grace: float | None) -> float:
 
 
 def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]:
-    """The controller is dead: its guards are looked for on the nodes and told to end."""
+    """The controller is dead: its agents are looked for on the nodes and told to end."""
     from allranks.gang import session as sessions  # imported late: most runs have a controller
 
     from .run import close
 
     if not json_:
-        click.echo(f"the controller of {run.name} is dead: looking for its guards on the nodes")
+        click.echo(f"the controller of {run.name} is dead: looking for its agents on the nodes")
     session = sessions.adopt(run, JsonView() if json_ else View())
     if grace is not None:
         session.spec = dataclasses.replace(session.spec, stop_grace=grace)

@@ -87,8 +87,8 @@ class Unfiltered:
         return len(text)
 
 
-def guard_streams() -> None:
-    """Open the standard streams that are closed as /dev/null, and guard output and error."""
+def agent_streams() -> None:
+    """Open the standard streams that are closed as /dev/null, and agent output and error."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 HEADER = "Traceback (most recent call last):\n"
-LINKS = 16  # as many as the runner writes (node/runner.py, CHAIN_LIMIT)
+LINKS = 16  # as many as the runner writes (agent/runner.py, CHAIN_LIMIT)
 # What CPython prints between two tracebacks of a chain (Lib/traceback.py), and what the second is of the first.
 JOINTS = (
     ("The above exception was the direct cause of the following exception:", "cause"),

@@ -53,7 +53,7 @@ class ExitRecord:
 
 @dataclass(frozen=True)
 class Fault:
-    """A guard's own trouble: start-failed, watcher-lost, guard-death, lease-over, node-dir, protocol, boot, …"""
+    """An agent's own trouble: start-failed, supervisor-lost, agent-death, lease-over, node-dir, protocol, boot, …"""
 
     node: str
     id: str

@@ -301,7 +301,7 @@ def _troubles(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Iterator[Finding
         yield _fail(
             "remote-path-missing",
             f"the container of {pod.host} can't be started: {_short(pod.message)}",
-            "the image must have what is started: python3 (--guard-python) and --workdir",
+            "the image must have what is started: python3 (--agent-python) and --workdir",
             pod.host,
             (),
         )

@@ -481,7 +481,7 @@ _DEAD = re.compile(r"communication|timed out|node failure|not responding|refused
 def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], advice: Advice = Advice()) -> Finding:
     """A node that srun or its own shell has given up; `started`: allranks ran there before."""
     if NO_PYTHON in why:
-        remedy = "name one with --guard-python /path/to/python3"
+        remedy = "name one with --agent-python /path/to/python3"
         return _fail("environment-mismatch", f"{node}: {why}", remedy, evidence, node)
     what = "srun ended the step because of its task there" if started else "Slurm could not start its task"
     without = advice.option(f"--exclude={node}")

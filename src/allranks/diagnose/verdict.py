@@ -170,7 +170,7 @@ def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Fin
 
 def _victims(incident: Incident, chosen: Candidate) -> tuple[int, ...]:
     """The other ranks that failed or were ended, with those that nothing reports: their node or its agent is lost."""
-    lost = {n.node for n in incident.lost} | {f.node for f in incident.faults if f.id == "guard-death"}
+    lost = {n.node for n in incident.lost} | {f.node for f in incident.faults if f.id == "agent-death"}
     silent = {rank for node in lost for rank in incident.ranks_by_node.get(node, ())}
     ranks = {e.rank for e in incident.exits if e.failed} | (silent - {e.rank for e in incident.exits})
     return tuple(sorted(ranks - chosen.culprits))

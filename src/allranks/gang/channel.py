@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from allranks.agent.frames import TREE, Decoder, Frame, FrameError, Stream, pack_json, pack_output
 from allranks.backends.bundle import MARKER, beside_the_runner, node_zip, payload
 from allranks.backends.transport import Client, Transport
 from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
-from allranks.node.frames import TREE, Decoder, Frame, FrameError, Stream, pack_json, pack_output
 from allranks.plan.tree import CHUNK, WINDOW
 
 from .clocks import Clock
@@ -273,7 +273,7 @@ class Member:
         self.heard = time.monotonic()
         self.silent = False
         self.lost = False
-        self.known = False  # its guard has said hello once
+        self.known = False  # its agent has said hello once
         self.greeted = asyncio.Event()  # with `known`
         self.opening: asyncio.Task[None] | None = None
         self.waiting: list[Mapping[str, Any]] = []
@@ -285,7 +285,7 @@ class Member:
 
     @property
     def open(self) -> bool:
-        """Its guard can be spoken to."""
+        """Its agent can be spoken to."""
         return self.channel is not None and self.channel.is_open
 
     @property

@@ -115,7 +115,7 @@ class Connections:
         roster = self.roster
         node = roster.nodes[event.node]
         actions = self._catch_up(node, event, now)
-        kind = "lease-over" if "lease was over" in event.how else "guard-death"
+        kind = "lease-over" if "lease was over" in event.how else "agent-death"
         if any((f.node, f.id) == (node.name, kind) for f in roster.faults):
             return actions
         fault = Fault(node.name, event.t, kind, event.how)

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from allranks.agent.foreign import fields, number, text, whole
+from allranks.agent.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.backends.tasks import start_task
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL
 from allranks.findings import Finding
-from allranks.node.foreign import fields, number, text, whole
-from allranks.node.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
@@ -68,7 +68,7 @@ ROOM = 64 << 10  # bytes free on the disk of the run directory that make another
 RELEASE_PATIENCE = 3.0
 ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
 HELLO_SECONDS = 20.0  # from the start of Python on a node to its agent's first word: 400 KB are sent, files written
-OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no guard is left to its lease
+OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no agent is left to its lease
 
 
 def has_room(path: str) -> bool:
@@ -251,13 +251,13 @@ class Controller:
             self._write_places()
 
     def _let_go(self, member: Member) -> None:
-        """Another node has its place: its guard goes at once, if it lives and all its output is here."""
+        """Another node has its place: its agent goes at once, if it lives and all its output is here."""
         if member.open and self._may_go(member):
             self._send(member, {"type": "release"})
         self.released.add(member.node.name)
 
     def _reach_anew(self, member: Member, pause: float) -> None:
-        """A new guard on the same node, after `pause` seconds.
+        """A new agent on the same node, after `pause` seconds.
 
         What is left of the old one is let go, or ends with its lease.
         """
@@ -351,14 +351,14 @@ class Controller:
             raise ChannelFailed(self._transport.mute(member.node, HELLO_SECONDS)) from None
 
     def _patience(self, member: Member) -> float:
-        """A guard that was there is asked again before its lease is over; a first contact may take its time."""
+        """An agent that was there is asked again before its lease is over; a first contact may take its time."""
         again = min(self.spec.connect_timeout, max(2.0, self.spec.lease / 3))
         return again if member.known else self.spec.connect_timeout
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
         life = self.roster.everyone[member.node.name].life
         return {
-            "mode": "attach" if renewing else "guard",
+            "mode": "attach" if renewing else "agent",
             "uid": self.setting.uid,
             "node": node_label(member.node.index, life),
             "mark": mark(self.setting, member.node.index, life),
@@ -376,7 +376,7 @@ class Controller:
         return {"type": "hello", "protocol": PROTOCOL, "lease": self.spec.lease, "have": have}
 
     def _closed(self, member: Member, why: str) -> None:
-        """The channel ended: a guard that is being released does that; any other is looked for again."""
+        """The channel ended: an agent that is being released does that; any other is looked for again."""
         if self._over.is_set() or member.lost or member.node.name in self.released:
             return
         if not member.known:
@@ -388,7 +388,7 @@ class Controller:
 
     def _frames(self, member: Member, frames: list[Frame]) -> None:
         if self.members.get(member.node.name) is not member:
-            return  # of a guard that has a successor
+            return  # of an agent that has a successor
         self._notice_pause()  # before what came meanwhile is acted upon
         member.heard = time.monotonic()
         if member.silent:
@@ -638,7 +638,7 @@ class Controller:
     # -- the end -----------------------------------------------------------------------------------
 
     async def _release(self) -> None:
-        """Guards go, and node directories with them, except where a log has not been fetched whole."""
+        """Agents go, and node directories with them, except where a log has not been fetched whole."""
         asked: set[str] = set()
         deadline = time.monotonic() + RELEASE_PATIENCE
         opening = time.monotonic() + (0.0 if self._attach else OPENING_PATIENCE)

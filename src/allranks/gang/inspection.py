@@ -1,6 +1,6 @@
 """`allranks check` on the nodes: facts, the proof of the master's port, every pair; no ranks (IO, no judgement).
 
-The same guards and channels as a run's. Each step asks all nodes at once and waits for the slowest.
+The same agents and channels as a run's. Each step asks all nodes at once and waits for the slowest.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from allranks.agent.frames import PROTOCOL, Frame
 from allranks.backends.tasks import run_with_callbacks, start_task
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
 from allranks.findings import Finding
-from allranks.node.frames import PROTOCOL, Frame
 from allranks.plan.network import offered
 from allranks.plan.reach import main_addresses, other_ways
 from allranks.preflight.schedule import peers_of
@@ -65,7 +65,7 @@ class Peer:
         return self._waiting[kind]
 
     def receive(self, frames: list[Frame]) -> None:
-        """Messages of this node's guard."""
+        """Messages of this node's agent."""
         for frame in frames:
             if not isinstance(frame, dict):
                 continue
@@ -98,13 +98,13 @@ class Inspection:
         self._setting = setting
         self._told = told
         self._pairs = pairs
-        self._transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
+        self._transport = transport or Transport(spec.ssh_options, spec.agent_python, spec.python)
         self._peers = {n.name: Peer(n) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._found = Evidence()
 
     async def run(self) -> Evidence:
-        """All steps; guards are released at the end, whatever happens."""
+        """All steps; agents are released at the end, whatever happens."""
         return await run_with_callbacks(self._run())
 
     async def _run(self) -> Evidence:
@@ -125,7 +125,7 @@ class Inspection:
         return self._found
 
     async def _beat(self) -> None:
-        """Guards end themselves without word for their lease, and a look may take minutes."""
+        """Agents end themselves without word for their lease, and a look may take minutes."""
         while True:
             await asyncio.sleep(LEASE / 6)
             for peer in self._peers.values():
@@ -157,7 +157,7 @@ class Inspection:
     async def _connect(self, peer: Peer) -> None:
         node = peer.node
         header = {
-            "mode": "guard",
+            "mode": "agent",
             "uid": self._setting.uid,
             "node": node_label(node.index),
             "mark": mark(self._setting, node.index),

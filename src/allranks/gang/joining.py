@@ -95,7 +95,7 @@ class Meeting:
 
     def transport(self) -> DialledTransport:
         """How the nodes of `gather`'s cluster are reached."""
-        return DialledTransport(self._listener, self._ranks, self._spec.guard_python, self._spec.python)
+        return DialledTransport(self._listener, self._ranks, self._spec.agent_python, self._spec.python)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """What to do when a node asks for the end, or has asked since all were here."""

@@ -32,7 +32,7 @@ class RankState:
 
 @dataclass
 class NodeState:
-    """One node: how far it is, what it said. `life` counts the guards it has had before this one."""
+    """One node: how far it is, what it said. `life` counts the agents it has had before this one."""
 
     name: str
     index: int

@@ -1,4 +1,4 @@
-"""Where a run's ranks live on each node, and what a guard is asked to look at (pure)."""
+"""Where a run's ranks live on each node, and what an agent is asked to look at (pure)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mark(setting: Setting, index: int, life: int = 0) -> str:
 
 
 def node_label(index: int, life: int = 0) -> str:
-    """The node's directory name; virtual nodes share a machine, so it carries the index. A further guard on the same
+    """The node's directory name; virtual nodes share a machine, so it carries the index. A further agent on the same
     node has a directory of its own."""
     return f"node_{index:02d}" + (f"_{life}" if life else "")
 
@@ -71,7 +71,7 @@ def look_seconds(checks: tuple[Check, ...]) -> float:
 
 
 def ship_message(tree: Tree) -> dict[str, Any]:
-    """Announces the synced tree; the guard says how much of it has arrived, from 0 on."""
+    """Announces the synced tree; the agent says how much of it has arrived, from 0 on."""
     return {"type": "ship", "sha256": tree.sha256, "packed": tree.packed, "bytes": tree.bytes, "files": tree.files}
 
 
@@ -96,7 +96,7 @@ def _program(spec: RunSpec) -> tuple[str, ...]:
 
 
 def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> dict[str, Any]:
-    """What a guard is asked to look at."""
+    """What an agent is asked to look at."""
     return {
         "type": "setup",
         "workdir": workdir_on(spec, setting, node_dir),

@@ -101,7 +101,7 @@ class Means:
 class Decision:
     """What follows on an attempt: finish, retry, repeat (another port) or train (after the tests), and why.
 
-    `replace` maps nodes to those that take their place; a node to itself: it is reached again, with a new guard.
+    `replace` maps nodes to those that take their place; a node to itself: it is reached again, with a new agent.
     `pause` are seconds until then.
     """
 
@@ -126,7 +126,7 @@ def row_of(tried: Tried) -> Row:
     if raised is not None and cause == "collective-mismatch":
         return ROWS[Charge.PROGRAM]  # torch saw it and raised: nothing hung
     if tried.unusable_nodes and cause == "unknown":
-        return ROWS[Charge.NODE]  # a guard was killed: the program did not fail
+        return ROWS[Charge.NODE]  # an agent was killed: the program did not fail
     return ROWS[CAUSES.get(cause, UNKNOWN).charge]
 
 

@@ -39,7 +39,7 @@ def spare_unused(name: str, why: str, remedy: str = "") -> Finding:
 
 
 def logs_cut(name: str, node_dir: str, attempt: int) -> Finding:
-    """A node gets a new guard; what its old one had not sent stays there."""
+    """A node gets a new agent; what its old one had not sent stays there."""
     return Finding(
         "logs-cut",
         "warn",

@@ -19,8 +19,8 @@ from .places import Setting
 from .states import Exit, Fault, Lost, Note, State
 
 UNUSABLE_AFTER = (
-    "guard-death",
-    "watcher-lost",
+    "agent-death",
+    "supervisor-lost",
     "lease-over",
 )  # faults after which nothing would watch over ranks there
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import allranks
+from allranks.agent.frames import RANK_LOG, Stream
+from allranks.agent.processes import USER_SIGNALS, read_process, survive_user_signals
 from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
@@ -26,8 +28,6 @@ from allranks.diagnose.causes import exit_code
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG
 from allranks.findings import SURE, Finding, Verdict
-from allranks.node.frames import RANK_LOG, Stream
-from allranks.node.processes import USER_SIGNALS, read_process, survive_user_signals
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
@@ -83,7 +83,7 @@ class Session:
         self.history = History()
         self.started = time.time()
         self.view = view
-        transport = transport or Transport(spec.ssh_options, spec.guard_python, spec.python)
+        transport = transport or Transport(spec.ssh_options, spec.agent_python, spec.python)
         shipper = Shipper(archive) if archive is not None else None
         self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, adopted, shipper)
         if spec.audit_data:
@@ -546,7 +546,7 @@ def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str,
 
 
 def adopt(run: RunDirectory, view: View) -> Session:
-    """A session for a run whose controller is gone: its guards are looked for and taken over."""
+    """A session for a run whose controller is gone: its agents are looked for and taken over."""
     document = run.read_document("run.json") or {}
     status = run.read_document("status.json") or {}
     entries = [n for n in document["nodes"] if n.get("node_rank", n["index"]) is not None]  # spares end by themselves

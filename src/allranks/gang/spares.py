@@ -95,7 +95,7 @@ class HotSpares:
         node.node_dir = event.node_dir
         node.hostname = event.hostname
         if event.dead:
-            return self._drop(node, f"its guard {event.how}")
+            return self._drop(node, f"its agent {event.how}")
         actions = self.on_back(event, now)
         if is_first:
             node.state = "ready"

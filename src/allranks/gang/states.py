@@ -37,7 +37,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Hello(Event):
-    """A guard (or what is left of one: `dead`) answers."""
+    """An agent (or what is left of one: `dead`) answers."""
 
     node_dir: str
     hostname: str
@@ -93,8 +93,8 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Report(Event):
-    """The runner says: init-entered, initialised, destroyed, raised, leaving, threads-ended; node/observing.py:
-    main-gone, became; node/runner_launched.py: alone.
+    """The runner says: init-entered, initialised, destroyed, raised, leaving, threads-ended; agent/observing.py:
+    main-gone, became; agent/runner_launched.py: alone.
 
     `size` is the process group's. Of a program that leaves: the `code` of its process and the names of the `threads`
     that this waits for; `program` is what a rank has become by exec."""
@@ -161,7 +161,7 @@ class Drained(Event):
 
 @dataclass(frozen=True)
 class Fault(Event):
-    """A guard, or the way to it, reports a failure of its own."""
+    """An agent, or the way to it, reports a failure of its own."""
 
     id: str
     message: str
@@ -187,7 +187,7 @@ class Back(Event):
 
 @dataclass(frozen=True)
 class Lost(Event):
-    """A node was silent for the whole lease: its guard has ended its ranks by itself, if it lives."""
+    """A node was silent for the whole lease: its agent has ended its ranks by itself, if it lives."""
 
     last_heard: float
 
@@ -258,7 +258,7 @@ class Tick(Event):
 
 @dataclass(frozen=True)
 class Send:
-    """A message to a node's guard."""
+    """A message to a node's agent."""
 
     node: str
     message: Mapping[str, Any]
@@ -281,7 +281,7 @@ class AttemptOver:
 
 @dataclass(frozen=True)
 class Reach:
-    """A node is reached anew after `pause` seconds, with a guard of its own: its old one is lost or has died."""
+    """A node is reached anew after `pause` seconds, with an agent of its own: its old one is lost or has died."""
 
     node: str
     pause: float = 0.0

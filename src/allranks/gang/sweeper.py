@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from allranks.agent.frames import Frame
 from allranks.backends.tasks import run_with_callbacks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
-from allranks.node.frames import Frame
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
@@ -42,7 +42,7 @@ async def _one(spec: RunSpec, node: Node, header: Mapping[str, Any], limit: asyn
         if not answer.done():
             answer.set_result({"type": "fault", "message": why})
 
-    transport = Transport(spec.ssh_options, spec.guard_python, spec.python)
+    transport = Transport(spec.ssh_options, spec.agent_python, spec.python)
     channel = Channel(node, transport, on_frames, on_closed)
     async with limit:
         try:

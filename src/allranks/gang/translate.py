@@ -1,11 +1,11 @@
-"""A guard's messages as events of the gang, with times on the controller's clock (pure)."""
+"""An agent's messages as events of the gang, with times on the controller's clock (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from allranks.node.foreign import error_file, fields, number, text
+from allranks.agent.foreign import error_file, fields, number, text
 from allranks.protocol.jsontext import DecodeError
 
 from .clocks import Clock

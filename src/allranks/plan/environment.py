@@ -52,7 +52,7 @@ class Place:
     torch: str = ""
 
     def nccl_log(self, rank: int | str, attempt: int) -> str:
-        """NCCL's own log of a rank; for all ranks with "{rank}" instead of the number (node/runner_launched.py)."""
+        """NCCL's own log of a rank; for all ranks with "{rank}" instead of the number (agent/runner_launched.py)."""
         return f"{self.node_dir}/nccl_a{attempt}_rank_{_digits(rank)}.log"
 
     def audit(self, rank: str, attempt: int) -> str:
@@ -64,19 +64,19 @@ class Place:
         return f"{self.node_dir}/error_a{attempt}_rank_{_digits(rank)}.json"
 
     def stacks(self, rank: int | str) -> str:
-        """Where a rank's runner writes stacks on SIGRTMIN+7 (node/look.py has the same name)."""
+        """Where a rank's runner writes stacks on SIGRTMIN+7 (agent/look.py has the same name)."""
         return f"{self.node_dir}/stacks_rank_{_digits(rank)}.txt"
 
     def asked(self, rank: int | str) -> str:
-        """The socket at which a rank's runner says which collective it is at (node/asking.py has the same name)."""
+        """The socket at which a rank's runner says which collective it is at (agent/asking.py has the same name)."""
         return f"{self.node_dir}/ask_{_digits(rank)}"
 
     def flight(self, rank: int) -> str:
-        """Where the guard keeps a rank's flight-recorder dumps (node/asking.py has the same name)."""
+        """Where the agent keeps a rank's flight-recorder dumps (agent/asking.py has the same name)."""
         return f"{self.node_dir}/flight_rank_{rank:03d}.jsonl"
 
     def ras(self) -> str:
-        """Where the guard keeps what NCCL's RAS says (node/ras.py has the same name)."""
+        """Where the agent keeps what NCCL's RAS says (agent/ras.py has the same name)."""
         return f"{self.node_dir}/ras.txt"
 
 

@@ -34,7 +34,7 @@ OUTSIDE = (
     "workdir",
     "sync",
     "ssh_options",
-    "guard_python",
+    "agent_python",
     "runs_dir",
     "connect_timeout",
     "fold",

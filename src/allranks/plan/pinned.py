@@ -127,7 +127,7 @@ class Pin:
         mark = _matching(header, "mark", MARK)
         if mark != f"{run}/{node}":
             raise NotPinned(f"the run tag {mark[:60]!r} for {run}/{node}")
-        if mode not in ("guard", "attach"):
+        if mode not in ("agent", "attach"):
             raise NotPinned(f"the relay's mode {str(mode)[:40]!r}")
         if mode == "attach" and mark not in self._begun:
             raise NotPinned(f"to attach to {mark[:60]!r}, which was not begun here")

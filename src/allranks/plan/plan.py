@@ -1,7 +1,7 @@
 """Plan: which ranks run on which node, with which argv and environment.
 
 `make_plan` needs the facts of every node (slots, interpreter); `orders` needs the attempt's address.
-What it returns is what a guard executes and what --dry-run prints.
+What it returns is what an agent executes and what --dry-run prints.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def room_on(node: Node, facts: Mapping[str, Any], shared_by: int = 1) -> int | N
 def orders(
     spec: RunSpec, plan: Plan, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The `start` message for one node's guard."""
+    """The `start` message for one node's agent."""
     launcher = collectives if attempt.tests else LAUNCHERS[spec.launcher]
     ranks = []
     for process in launcher(spec, plan.world_size, node, place, attempt, facts):

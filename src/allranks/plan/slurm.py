@@ -1,4 +1,4 @@
-"""The commands that allranks gives to Slurm: the step of the guards, the batch script's options (pure)."""
+"""The commands that allranks gives to Slurm: the step of the agents, the batch script's options (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check may do on a node: read files, run commands. The real one is `allranks.node.host.Host`.
+"""What a check may do on a node: read files, run commands. The real one is `allranks.agent.host.Host`.
 
 So checks stay pure: their tests give them recorded files and outputs.
 """
@@ -48,7 +48,7 @@ class Host(Protocol):
     env: Mapping[str, str]
     """The environment that ranks will have."""
     facts: Mapping[str, Any]
-    """The node's basic facts (see `allranks.node.facts`), without those of other checks."""
+    """The node's basic facts (see `allranks.agent.facts`), without those of other checks."""
 
     def read(self, path: str, limit: int = 65536) -> str:
         """A file's text; raises OSError."""

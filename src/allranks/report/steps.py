@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from allranks.node.foreign import number, whole
+from allranks.agent.foreign import number, whole
 from allranks.protocol.jsontext import DecodeError, read_object
 
 WINDOW = 20  # steps the rate is taken over

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from allranks.agent.processes import PR_SET_PDEATHSIG, prctl
 from allranks.errors import AllranksError
-from allranks.node.processes import PR_SET_PDEATHSIG, prctl
 
 Result = TypeVar("Result")
 READ = 1 << 20

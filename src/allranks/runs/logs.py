@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from allranks.node.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, RAS, STACKS, Stream
-from allranks.node.outlet import stream_key
+from allranks.agent.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, RAS, STACKS, Stream
+from allranks.agent.outlet import stream_key
 
 from .directory import RunDirectory, safe_name
 from .index import EVERY, note
@@ -102,7 +102,7 @@ class LogWriter:
         note(self._run.log_path(node_index, node_name, *stream), now, offset)
 
     def continue_on(self, node_index: int, node_name: str, anew: bool) -> None:
-        """Ranks of another node, or of another guard (`anew`), go on here: what it sends of a file that is there
+        """Ranks of another node, or of another agent (`anew`), go on here: what it sends of a file that is there
         already comes after what is in it."""
         self._newcomers.add(node_index)
         kinds = (*SHARED, NODE_LOG) if anew else SHARED

@@ -44,7 +44,7 @@ class RunSpec:
     # launch
     launcher: str = "direct"
     python: str | None = None  # training interpreter
-    guard_python: str | None = None  # of the agent
+    agent_python: str | None = None  # of the agent
     workdir: str | None = None  # None: the caller's directory
     sync: bool = False  # the caller's working tree is shipped, and the ranks run in it
     prelude: str | None = None  # shell lines before the ranks

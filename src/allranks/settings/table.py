@@ -167,7 +167,7 @@ _ROWS = (
                _RENDERED, metavar="NAME"),
     SettingRow("python", path("the name or path of a Python interpreter"), LAUNCH, "training interpreter on the nodes",
                _ALL, example='"python3"'),
-    SettingRow("guard_python", path("the name or path of a Python interpreter"), LAUNCH,
+    SettingRow("agent_python", path("the name or path of a Python interpreter"), LAUNCH,
                "interpreter of allranks' agent on the nodes, 3.8 or newer", _NODES, example='"python3"'),
     SettingRow("workdir", path("the path of a directory"), LAUNCH, "working directory on the nodes; default: this one",
                _ALL, example='"/shared/project"'),

@@ -1,4 +1,4 @@
-"""Asks a guard for the stacks of its ranks, as a controller would: v_stacks.py SOCKET RANK… prints the answer.
+"""Asks an agent for the stacks of its ranks, as a controller would: v_stacks.py SOCKET RANK… prints the answer.
 
 Runs on the node, with allranks' sources on PYTHONPATH.
 """
@@ -8,8 +8,8 @@ import selectors
 import socket
 import sys
 
-from allranks.node.frames import PROTOCOL
-from allranks.node.link import Link
+from allranks.agent.frames import PROTOCOL
+from allranks.agent.link import Link
 
 sock = socket.socket(socket.AF_UNIX)
 sock.connect(sys.argv[1])

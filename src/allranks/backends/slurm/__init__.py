@@ -1,1 +1,1 @@
-"""Slurm through its own commands: jobs are submitted, looked at and cancelled, guards start in one step (IO)."""
+"""Slurm through its own commands: jobs are submitted, looked at and cancelled, agents start in one step (IO)."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from allranks.agent.processes import command_of
 from allranks.cluster.slurm import MADE_BY_ALLRANKS, Allocation, read_allocation
 from allranks.diagnose.slurm import (
     Advice,
@@ -29,7 +30,6 @@ from allranks.diagnose.slurm import (
 )
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
-from allranks.node.processes import command_of
 from allranks.plan.render.slurm import run_suffix, warning
 from allranks.plan.slurm import WARNING_SIGNAL
 from allranks.runs.directory import RunDirectory

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from allranks.agent.netfacts import interfaces
 from allranks.backends.bundle import NO_PYTHON as NO_PYTHON_LINE
 from allranks.backends.bundle import boot_script, payload
 from allranks.backends.dialled import DialledTransport, Hello, Listener, Refuse, Seat
@@ -26,7 +27,6 @@ from allranks.backends.transport import Client, _die_with_the_controller
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
 from allranks.findings import Finding, Where
-from allranks.node.netfacts import interfaces
 from allranks.plan.slurm import step_command, step_environment
 from allranks.settings import RunSpec
 
@@ -77,7 +77,7 @@ class Step:
 
     def argv(self) -> list[str]:
         """The command."""
-        script = boot_script(self._spec.guard_python, self._spec.python).decode()
+        script = boot_script(self._spec.agent_python, self._spec.python).decode()
         return step_command(self._job, list(self.ranks), jobs.version(), script)
 
     def start(self, header: Mapping[str, Any]) -> None:
@@ -163,7 +163,7 @@ class StepTransport(DialledTransport):
     """Channels over the connections of a step's tasks; the step starts with the first that is wanted."""
 
     def __init__(self, step: Step, spec: RunSpec) -> None:
-        super().__init__(step.listener, step.ranks, spec.guard_python, spec.python)
+        super().__init__(step.listener, step.ranks, spec.agent_python, spec.python)
         self._step = step
 
     async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:

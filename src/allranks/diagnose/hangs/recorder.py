@@ -149,7 +149,7 @@ class Stall:
 
 
 def read_recording(rank: int, answer: Mapping[str, Any]) -> Recording:
-    """From the answer of a rank's helper (node/runner_recorder.py), which is a thread of the training program."""
+    """From the answer of a rank's helper (agent/runner_recorder.py), which is a thread of the training program."""
     try:
         return _read_recording(rank, answer)
     except (AttributeError, TypeError, ValueError, OverflowError):

@@ -15,9 +15,9 @@ from ..candidate import Candidate
 from ..incident import Incident
 from ..logs.evidence import Evidence
 from . import (
+    agent_fault,
     check_finding,
     engine_ended,
-    guard_fault,
     hung,
     init_timeout,
     launcher_paused,
@@ -41,7 +41,7 @@ _ON_RUNS = (
     start_failed,
     launcher_paused,
     node_lost,
-    guard_fault,
+    agent_fault,
     rank_raised,
     rank_crashed,
     rank_killed,

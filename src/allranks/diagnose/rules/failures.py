@@ -4,7 +4,7 @@
   raised before.
 - What torch's transports say of a lost or absent peer is a CONSEQUENCE. An exception's first link decides: a
   ValueError whose `finally` then fails in a barrier is a ValueError.
-- SIGKILL under a guard that died is a consequence of that death.
+- SIGKILL under an agent that died is a consequence of that death.
 - Exit codes and signals that say nothing (1 without a traceback, SIGTERM) are UNEXPLAINED.
 """
 
@@ -98,8 +98,8 @@ def failures(incident: Incident) -> list[Failure]:
 def _classify(incident: Incident, end: ExitRecord) -> Failure:
     end = _own_end(incident, end)
     failure = _by_itself(end)
-    dead_guards = {f.node for f in incident.faults if f.id == "guard-death"}
-    if failure.signal == KILL and end.node in dead_guards:
+    dead_agents = {f.node for f in incident.faults if f.id == "agent-death"}
+    if failure.signal == KILL and end.node in dead_agents:
         return replace(failure, role=Role.CONSEQUENCE)
     if end.expected:
         raised_before = failure.kind == "raised" and not failure.from_log and _before(end.t, incident.detected_t)

@@ -12,7 +12,7 @@ from ..incident import CHANNEL, Incident, LostNode
 from ..words import name_nodes, utc
 
 ID = "node-lost"
-SOURCE = "allranks' own beats (docs/architecture.md: ping, pong); a guard that died is told by a fault instead"
+SOURCE = "allranks' own beats (docs/architecture.md: ping, pong); an agent that died is told by a fault instead"
 OURS = "look at this machine's own link first: ip -br link; ping one of the nodes"
 STOPPED = (
     "ps -eo pid,stat,args | grep allranks (T: stopped by Ctrl-Z, a debugger or kill -STOP; D: waits for a disk); a "
@@ -22,7 +22,7 @@ STOPPED = (
 
 def apply(incident: Incident) -> Candidate | None:
     """The node that fell silent first, with those that did so together."""
-    answering = {f.node for f in incident.faults if f.id == "guard-death"}
+    answering = {f.node for f in incident.faults if f.id == "agent-death"}
     lost = sorted((n for n in incident.lost if n.node not in answering), key=lambda n: n.last_heard)
     if not lost:
         return None

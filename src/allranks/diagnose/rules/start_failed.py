@@ -12,7 +12,7 @@ from ..signatures import cause_of
 from ..words import name_nodes, one_line
 
 ID = "start-failed"
-SOURCE = "node/ranks.py: which call failed (chdir, execvpe), with strerror(3)"
+SOURCE = "agent/ranks.py: which call failed (chdir, execvpe), with strerror(3)"
 REMEDY = "ls -ld {path} on {node}; name another with --workdir, --python or --prelude, or copy it there"
 
 

@@ -9,7 +9,7 @@ from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan
 from .words import Words
 
-ANY = "{rank}"  # node/runner_launched.py puts the number there
+ANY = "{rank}"  # agent/runner_launched.py puts the number there
 
 
 def agent(
@@ -43,7 +43,7 @@ def node_environment(world_size: int, node: NodePlan, attempt: Attempt) -> dict[
 
 
 def for_ranks(world_size: int, node: NodePlan, place: Place, attempt: Attempt) -> dict[str, str]:
-    """What node/runner_launched.py reads: how many ranks there shall be, and the files of each.
+    """What agent/runner_launched.py reads: how many ranks there shall be, and the files of each.
 
     No quotes: colossalai passes variables through a shell.
     """

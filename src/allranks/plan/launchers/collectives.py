@@ -11,7 +11,7 @@ from ..environment import Place, Process
 from ..ranks import Attempt, NodePlan
 from ..testing import arguments
 
-ARCHIVE = "fabric.zip"  # node/boot.py writes it there
+ARCHIVE = "fabric.zip"  # agent/boot.py writes it there
 
 
 def collectives(

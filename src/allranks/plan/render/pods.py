@@ -164,7 +164,7 @@ def _container(job: Job, master: str, rank: int | None) -> Document:
 
 
 def _command(job: Job, master: str) -> list[str]:
-    python = job.spec.guard_python or "python3"
+    python = job.spec.agent_python or "python3"
     where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(job.spec.join_port)]
     kept = job.spec.runs_dir != RunSpec().runs_dir and not job.stream  # else of a pod: it may have no place of its own
     words = [f"--runs-dir={job.spec.runs_dir if kept else SCRATCH}", *join_words(job.spec, job.name)]

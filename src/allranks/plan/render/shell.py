@@ -10,7 +10,7 @@ from allranks.settings.secrets import is_secret_name
 from ..launchers.words import Words
 from .request import Request
 
-# As node/prelude.py tells them apart; here the status of a file that it sources counts, whatever it comes from.
+# As agent/prelude.py tells them apart; here the status of a file that it sources counts, whatever it comes from.
 PRELUDE = """\
 # A command of the prelude that fails ends this script, one inside a file or function that it uses does not.
 trap 'code=$? line=$LINENO; if [ ${#BASH_SOURCE[@]} = 1 ]; then

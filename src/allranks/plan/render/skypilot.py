@@ -70,7 +70,7 @@ def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
 
 def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
     """The task's `run:` part, the same on every machine."""
-    python = spec.guard_python or "python3"
+    python = spec.agent_python or "python3"
     words = ["--port", str(spec.join_port), *(["--json"] if stream else []), *join_words(spec, name)]
     return (
         "# the same on every machine; the rank, the number of nodes and GPUs come from SKYPILOT_*\n"

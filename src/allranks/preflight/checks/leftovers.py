@@ -1,7 +1,7 @@
 """No process of an earlier run is left on a node.
 
-Processes of allranks carry a run mark in their environment, and a live run has a guard (see
-`allranks.node.sweep`). Ranks of other launchers are orphans where init has become their parent: when
+Processes of allranks carry a run mark in their environment, and a live run has an agent (see
+`allranks.agent.sweep`). Ranks of other launchers are orphans where init has become their parent: when
 torchrun is killed, its workers stay.
 """
 
@@ -121,7 +121,7 @@ def _orphans_can_be_told(host: Host) -> bool:
 
 
 def _journals(host: Host, uid: object) -> Dict[str, Record]:
-    """{mark: the first entry of its guard's journal}, in every directory where runs may be."""
+    """{mark: the first entry of its agent's journal}, in every directory where runs may be."""
     disk = part(host.facts, "disk").get("node_dirs") or ()
     bases = [str(host.request.get("node_dir") or ""), *(str(d.get("path") or "") for d in disk), *BASES]
     journals: Dict[str, Record] = {}
@@ -145,7 +145,7 @@ def _entry(line: str) -> Record:
 
 
 def _lives(host: Host, journal: Optional[Record], age: Optional[float]) -> bool:
-    """Its guard or watcher runs, or may: on another machine that sees this disk, or about to write its journal."""
+    """Its agent or supervisor runs, or may: on another machine that sees this disk, or about to write its journal."""
     if journal is None:
         return age is not None and age < YOUNG
     boot = host.text("/proc/sys/kernel/random/boot_id") or ""

@@ -1,6 +1,6 @@
 """Whether systemd-logind would kill a node's ranks when the ssh session ends.
 
-With KillUserProcesses the session is the lease: a broken connection ends the guard too, so --detach and a
+With KillUserProcesses the session is the lease: a broken connection ends the agent too, so --detach and a
 controller that comes back find nothing (logind.conf(5)).
 """
 

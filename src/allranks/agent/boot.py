@@ -1,0 +1,412 @@
+"""The process that ssh starts: it makes the node directory, leaves supervisor and agent, and relays bytes.
+
+It dies with the ssh session and nothing else does. Modes: `agent` starts a run on this node, `attach`
+connects to one that is there, `sweep` lists or ends what earlier runs left, `dial` opens the channel itself
+(srun starts it on every node of a step) and starts the others as it is told.
+"""
+
+import json
+import os
+import resource
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from typing import Any, Dict, List, Optional
+
+from . import facts, nodedir
+from .dial import Dialler, Rules
+from .frames import NODE_LOG, Stream, pack_json
+from .link import Link, read_journal
+from .outlet import Outlet
+from .processes import (
+    PR_SET_CHILD_SUBREAPER,
+    USER_SIGNALS,
+    end_all,
+    marked,
+    prctl,
+    raise_limits,
+    read_process,
+    reap_children,
+    snapshot,
+    survive_user_signals,
+)
+from .supervisor import END_SECONDS, Keeper, Supervisor
+from .sweep import sweep
+
+BUFFER = 1 << 20
+FILES = 24  # 13 that stay open with one rank, and what a look at the node takes; with 16 parts of it failed
+
+
+class TooFewFiles(Exception):
+    """The limit of open files is too small for an agent; the text says it."""
+
+
+def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
+    """Entry point, called by the boot line with the header the controller sent."""
+    survive_user_signals()
+    raise_limits()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if header.get("engine"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it goes to every process of the step: ranks heed it, we stay
+    try:
+        if header["mode"] == "sweep":
+            _say({"type": "swept", **sweep(header)})
+        elif header["mode"] == "attach":
+            _attach(header)
+        elif header["mode"] == "dial":
+            _dial(header, files)
+        else:
+            _start(header, files)
+    except nodedir.NoNodeDir as error:
+        _say({"type": "fault", "id": "node-dir", "message": str(error)})
+    except TooFewFiles as error:
+        _say({"type": "fault", "id": "few-files", "message": str(error)})
+    except Exception as error:
+        text = "%s: %s" % (type(error).__name__, error)
+        _say({"type": "fault", "id": "boot", "message": text, "traceback": traceback.format_exc()[-2000:]})
+
+
+def _require_files() -> None:
+    """Raise TooFewFiles before anything is begun: later each part of the agent fails in a way of its own."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit < FILES:
+        raise TooFewFiles("Too many open files: the limit (ulimit -Hn) is %d, and an agent needs %d" % (limit, FILES))
+
+
+def _ignore_user_signals() -> None:
+    """In a child before exec: until its own `survive_user_signals` nothing may end it."""
+    for number in USER_SIGNALS.values():
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _say(message: Dict[str, Any]) -> None:
+    data = pack_json(message)
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
+    if header.get("engine"):
+        holder = read_process(os.getppid())  # the engine's own task: without it nobody can come back to us
+        header["holder"] = [holder.pid, holder.start] if holder is not None else None
+    _end_marked(header.get("ends", []))
+    directory = nodedir.make(header.get("node_dir"), header["uid"], header["node"])
+    for name, content in files.items():
+        if content:
+            with open(os.path.join(directory, name), "wb") as file:
+                file.write(content)
+    log, path = nodedir.scratch(directory)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(8)
+    if not (needs_scope(facts.logind()) and _leave_in_scope(header, directory, listener, log)):
+        daemon = os.fork()
+        if daemon == 0:
+            _leave(header, directory, listener, log)
+        os.waitpid(daemon, 0)
+    listener.close()
+    _relay(path)
+
+
+def _end_marked(marks: List[str]) -> None:
+    """A second agent of a run on this node: ranks of the first, which is lost or dead, must not live beside it."""
+    _require_files()
+    for mark in marks:
+        end_all(lambda mark=mark: marked(mark, snapshot()), reap_children, END_SECONDS)  # type: ignore[misc]
+
+
+def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
+    """Dials header["places"] as the node whose number stands in the variable header["rank_from"]; exits.
+
+    A place may name a variable ($NAME) that has the address.
+    """
+    rank = int(os.environ[header["rank_from"]])
+    hello = {**header.get("hello", {}), "rank": rank, "hostname": socket.gethostname()}
+    hello["instance"] = "%d-%d" % (os.getpid(), time.time_ns())
+    archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
+
+    def spawn(order: Dict[str, Any]) -> "subprocess.Popen[bytes]":
+        return _start_relay(archive, order, files)
+
+    def say(text: str) -> None:
+        os.write(2, ("allranks: node %d (%s): %s\n" % (rank, hello["hostname"], text)).encode("utf-8", "replace"))
+
+    places = [(os.path.expandvars(str(host)), int(port)) for host, port in header["places"]]
+    places = list(dict.fromkeys(place for place in places if not place[0].startswith("$")))
+    secret = bytes.fromhex(header["secret"])
+    dialler = Dialler(places, secret, hello, spawn, Rules(), header["patience"], header["lease"], say)
+    dialler.one_signal = bool(header.get("engine"))
+    outcome = dialler.run()
+    if outcome.exit:
+        say(outcome.message)
+    sys.exit(outcome.exit)
+
+
+def _start_relay(archive: int, header: Dict[str, Any], files: Dict[str, bytes]) -> "subprocess.Popen[bytes]":
+    """A relay of this very program, with its header and files."""
+    line = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.enter()"
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", line % archive],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(archive,),
+        start_new_session=True,
+        bufsize=0,
+        preexec_fn=_ignore_user_signals,
+    )
+    assert child.stdin is not None
+    for part in (json.dumps({**header, "files": list(files)}).encode(), *files.values()):
+        data = memoryview(len(part).to_bytes(4, "big") + part)
+        while data:
+            data = data[child.stdin.write(data) or 0 :]
+    return child
+
+
+def needs_scope(logind: Optional[Dict[str, Any]]) -> bool:
+    """True where logind would end the agent with the ssh session, and a lingering user can keep it elsewhere."""
+    return bool(
+        logind
+        and logind["KillUserProcesses"]
+        and logind["in_session"]
+        and logind["Linger"]
+        and shutil.which("systemd-run")
+        and os.environ.get("XDG_RUNTIME_DIR")
+    )
+
+
+def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.socket, log: str) -> bool:
+    """Starts supervisor and agent in a scope of the user's own service manager; False where that failed."""
+    archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
+    line = (
+        "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.scoped()" % archive
+    )
+    words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", sys.executable, "-I", "-S", "-c", line]
+    read_end, write_end = os.pipe()
+    given = json.dumps({"header": header, "directory": directory, "listener": listener.fileno(), "log": log})
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=out,
+        stderr=out,
+        start_new_session=True,
+        preexec_fn=_ignore_user_signals,
+        pass_fds=(archive, listener.fileno(), write_end),
+        env={**os.environ, "ALLRANKS_READY": str(write_end)},
+    )
+    for fd in (write_end, out, archive):
+        os.close(fd)
+    assert child.stdin is not None
+    child.stdin.write(given.encode())
+    child.stdin.close()
+    ready = os.read(read_end, 1) == b"1"
+    os.close(read_end)
+    return ready
+
+
+def scoped() -> None:
+    """In the scope: becomes the supervisor. Its order comes over standard input."""
+    survive_user_signals()
+    raise_limits()
+    order = json.loads(sys.stdin.read())
+    ready = int(os.environ.pop("ALLRANKS_READY"))
+    listener = socket.socket(fileno=order["listener"])
+    listener.set_inheritable(False)
+    _detach_output(order["log"])
+    os.write(ready, b"1")
+    os.close(ready)
+    _watch_and_guard(order["header"], order["directory"], listener)
+
+
+def _leave(header: Dict[str, Any], directory: str, listener: socket.socket, log: str) -> None:
+    """Forks the supervisor out of the ssh session; never returns."""
+    try:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        _detach_output(log)
+        _watch_and_guard(header, directory, listener)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
+
+
+def _detach_output(log: str) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(null)
+    os.close(out)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _watch_and_guard(header: Dict[str, Any], directory: str, listener: socket.socket) -> None:
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agent = os.fork()
+    if agent == 0:
+        status = 1
+        try:
+            from .agent import Agent
+
+            ours.close()
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+            status = Agent(header, directory, listener, theirs).run()
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+    theirs.close()
+    Supervisor(header, directory, listener, agent, ours).run()
+    os._exit(0)
+
+
+def _attach(header: Dict[str, Any]) -> None:
+    """To an agent (or its supervisor) that lives, else to what the node directory still holds."""
+    directory = nodedir.find(header.get("node_dir"), header["uid"], header["node"])
+    if directory is None:
+        _say({"type": "fault", "id": "no-run", "message": "nothing of run %s is on this node" % header["uid"]})
+        return
+    _, path = nodedir.scratch(directory)
+    if not _relay(path):
+        _keep(directory)
+
+
+def _keep(directory: str) -> None:
+    """Nobody lives there: this process itself gives out the spool."""
+    outlet = Outlet(os.path.join(directory, "spool"))
+    outlet.add_existing_spools()
+    outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(directory, "node.log"))
+    keeper = Keeper(directory, outlet, read_journal(os.path.join(directory, "journal.jsonl")))
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        _shuttle(theirs)
+        os._exit(0)
+    theirs.close()
+    link = Link(ours)
+    try:
+        while True:
+            with selectors.DefaultSelector() as selector:
+                mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.backlog else 0)
+                selector.register(ours, mask)
+                selector.select(5.0)
+            if keeper.answer(link, link.receive()):
+                nodedir.remove(directory)
+                return
+    except (EOFError, OSError):
+        return
+
+
+def _relay(path: str) -> bool:
+    """Connects and shuttles until either side ends; False where nobody listens."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(path)
+    except OSError:
+        return False
+    _shuttle(sock)
+    return True
+
+
+def _shuttle(sock: socket.socket) -> None:
+    """Bytes from standard input to the socket and from the socket to standard output, both at once."""
+    sock.setblocking(False)
+    os.set_blocking(0, False)
+    os.set_blocking(1, False)
+    up = bytearray()
+    down = bytearray()
+    poll = selectors.PollSelector()
+    while True:
+        _want(poll, 0, selectors.EVENT_READ if len(up) < BUFFER else 0)
+        _want(poll, 1, selectors.EVENT_WRITE if down else 0)
+        wanted = (selectors.EVENT_READ if len(down) < BUFFER else 0) | (selectors.EVENT_WRITE if up else 0)
+        _want(poll, sock.fileno(), wanted)
+        for key, events in poll.select():
+            try:
+                if key.fd == 0:
+                    _take(os.read(0, 65536), up)
+                elif key.fd == 1:
+                    del down[: os.write(1, memoryview(down)[:65536])]
+                else:
+                    if events & selectors.EVENT_READ:
+                        _take(sock.recv(65536), down)
+                    if events & selectors.EVENT_WRITE:
+                        del up[: sock.send(memoryview(up)[:65536])]
+            except BlockingIOError:
+                continue
+            except (EOFError, OSError):
+                _last_words(down)
+                return
+
+
+def _take(data: bytes, buffer: bytearray) -> None:
+    if not data:
+        raise EOFError
+    buffer += data
+
+
+def _last_words(data: bytearray) -> None:
+    """What the agent sent before it closed still goes out, within a second."""
+    deadline = time.monotonic() + 1
+    while data and time.monotonic() < deadline:
+        try:
+            del data[: os.write(1, data)]
+        except BlockingIOError:
+            time.sleep(0.01)
+        except OSError:
+            return
+
+
+def _want(poll: selectors.BaseSelector, fd: int, events: int) -> None:
+    key: Optional[selectors.SelectorKey] = poll.get_map().get(fd)
+    if key is None:
+        if events:
+            poll.register(fd, events)
+    elif not events:
+        poll.unregister(fd)
+    elif key.events != events:
+        poll.modify(fd, events)
+
+
+def read_exactly(count: int) -> bytes:
+    """Reads from standard input; used before the relay takes over."""
+    data: List[bytes] = []
+    while count:
+        part = os.read(0, min(count, 1 << 20))
+        if not part:
+            raise SystemExit(1)
+        data.append(part)
+        count -= len(part)
+    return b"".join(data)
+
+
+def enter() -> None:
+    """Reads the header (4 bytes length, JSON), then the files that it names (the same), and goes to `main`."""
+    _restore_functions()
+    header = json.loads(_read_part().decode())
+    main(header, {name: _read_part() for name in header["files"]})
+
+
+def _restore_functions() -> None:
+    """Bash's exported functions, which a /bin/sh between it and us has dropped: a prelude calls `module`."""
+    for entry in bytes.fromhex(os.environ.pop("ALLRANKS_FUNCTIONS", "")).split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name:
+            os.environb.setdefault(name, value)
+
+
+def _read_part() -> bytes:
+    return read_exactly(int.from_bytes(read_exactly(4), "big"))

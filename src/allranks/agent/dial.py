@@ -1,0 +1,510 @@
+"""The node's side of a channel that the node itself opens: dial the controller, start the relay, carry frames.
+
+Where nobody can log in (Kubernetes pods, tasks of a scheduler, a second terminal), every node dials the node
+that coordinates. Records carry control messages (`C` and JSON) or bytes of a channel (`D`, 4 bytes its number).
+
+    node → controller: hello, closed, stop, signal  controller → node: wait, refused, open, close, over
+
+A connection that breaks is dialled again for as long as the lease lasts; the agent and its ranks do not notice.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from .frames import Decoder, FrameError, pack_json
+from .gate import failure_word
+from .processes import USER_SIGNALS
+from .secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
+
+CONNECT_SECONDS = 5.0
+HANDSHAKE_SECONDS = 10.0
+SILENT = 20.0  # seconds without a word after which a connection is taken for dead; beats come every 5
+PAUSES = (0.2, 0.5, 1.0, 2.0)
+HIGH_WATER = 4 << 20
+OVER_SECONDS = 5.0
+USER_SIGNALS_KEPT = 16  # of those that come while there is no connection
+MOST_TEXT = 2000  # characters of a sentence that the coordinator sends
+USAGE = 2
+NODE_FAILED = 4
+CTRL_C = 130
+SIGTERM_CODE = 143
+
+
+class Outcome(NamedTuple):
+    """How it ended: the exit code, and a sentence for the person at this node.
+
+    `tried`: where no coordinator ever answered, the last try at each address, as `gate.probe` words it."""
+
+    exit: int
+    message: str
+    tried: Tuple[Dict[str, Any], ...] = ()
+
+
+class Refused(Exception):
+    """This node does not do what it was asked to; the text says why."""
+
+
+class NotStarted(Exception):
+    """The agent's process could not be started here; the text is the system's."""
+
+
+Message = Dict[str, Any]
+Spawn = Callable[[Message], "subprocess.Popen[bytes]"]
+
+
+class Rules:
+    """What a node does with an order before it goes to the agent. This one lets everything pass."""
+
+    def connected(self, coordinator: str, here: str) -> None:
+        """The addresses of both ends of the connection."""
+
+    def header(self, header: Message) -> Message:
+        """The header of a relay; raises Refused."""
+        return header
+
+    def down(self, data: bytes) -> bytes:
+        """Bytes for the agent; raises Refused."""
+        return data
+
+    def up(self, data: bytes) -> None:
+        """Bytes from the agent, as they pass."""
+
+
+class Dialler:
+    """Dials, and serves the connection until the run is over. `say` shows a line to the person at this node."""
+
+    def __init__(
+        self,
+        places: List[Tuple[str, int]],
+        secret: bytes,
+        hello: Message,
+        spawn: Spawn,
+        rules: Rules,
+        patience: float,
+        lease: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._places = places
+        self._secret = secret
+        self._hello = hello
+        self._spawn = spawn
+        self._rules = rules
+        self._say = say
+        self._patience = patience
+        self._lease = lease
+        self._socket: Optional[socket.socket] = None
+        self._records: Optional[Records] = None
+        self._child: Optional["subprocess.Popen[bytes]"] = None
+        self._number = -1
+        self._header: Message = {}
+        self._out, self._in = bytearray(), bytearray()  # to the controller, to the child
+        self._heard = 0.0  # when the coordinator of this run last said something
+        self._received = 0.0  # when anything last came over this connection
+        self._begun = False  # an agent has been started here
+        self._agent_lives = False  # and has not ended by itself, as far as its relay showed
+        self._tried: List[Message] = []
+        self._over: Optional[Outcome] = None
+        self._over_at = 0.0
+        self._signals: List[int] = []
+        self._for_the_ranks: List[str] = []  # names of signals that the controller has not been told of
+        self._passed_on = False
+        self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
+        self._said = ""
+        self._wake_read, self._wake_write = os.pipe()
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Until the controller says that it is over, refuses this node, or stays away for too long."""
+        self._catch_signals()
+        self._heard = time.monotonic()
+        tries = 0
+        while True:
+            outcome = self._dial()
+            if outcome is not None:
+                return outcome
+            if self._socket is not None:
+                heard = self._heard
+                outcome = self._serve()
+                self._hang_up()
+                tries = 0 if self._heard > heard else tries
+                if outcome is not None:
+                    return outcome
+            if self._signals:
+                return self._leave(self._signals[0])
+            limit = self._lease if self._begun else self._patience
+            if time.monotonic() - self._heard > limit:
+                return self._alone(limit)
+            self._rest(PAUSES[min(tries, len(PAUSES) - 1)])
+            tries += 1
+
+    def _catch_signals(self) -> None:
+        for end in (self._wake_read, self._wake_write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda got, _: self._signals.append(got))
+        for number in USER_SIGNALS.values():
+            signal.signal(number, self._keep_for_ranks)
+
+    def _keep_for_ranks(self, number: int, frame: object) -> None:
+        """A signal for the ranks came here. The controller passes it on to all of them, once it is told."""
+        if len(self._for_the_ranks) < USER_SIGNALS_KEPT:
+            self._for_the_ranks += [name for name, known in USER_SIGNALS.items() if known == number]
+
+    def _rest(self, seconds: float) -> None:
+        """Sleeps, but a signal ends it."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            if selector.select(seconds):
+                self._clear_wake()
+
+    def _clear_wake(self) -> None:
+        try:
+            os.read(self._wake_read, 512)
+        except OSError:
+            pass
+
+    def _once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._say(text)
+
+    # -- dialling ----------------------------------------------------------------------------------
+
+    def _dial(self) -> Optional[Outcome]:
+        """One try at every address; an outcome only where another try is of no use.
+
+        Once ranks run here, nothing that answers is a reason to leave them: it is dialled on until the lease ends."""
+        self._tried = []
+        for host, port in self._places:
+            began = time.monotonic()
+            found = {"address": host, "port": port, "ok": False}  # type: Message
+            try:
+                self._greet(_connect(host, port, found))
+                return None
+            except SecureError as error:
+                if not self._begun and not isinstance(error, ForeignError):
+                    return Outcome(
+                        USAGE, "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
+                    )
+                word = "foreign"
+                text = str(error)
+            except EOFError:
+                word = "foreign"
+                text = "it hung up during the handshake"
+            except OSError as error:
+                word = failure_word(error)
+                text = error.strerror or str(error)
+            self._tried.append({**found, "error": word, "text": text, "seconds": round(time.monotonic() - began, 4)})
+        why = "; ".join("%(address)s:%(port)d: %(text)s" % found for found in self._tried) or "no address"
+        self._once(("dialling the coordinator again: " if self._begun else "waiting for the coordinator: ") + why)
+        return None
+
+    def _greet(self, sock: socket.socket) -> None:
+        """Handshake and hello; raises OSError, EOFError, SecureError and then closes the connection."""
+        sock.settimeout(HANDSHAKE_SECONDS)
+        shake = Handshake(self._secret, listens=False)
+        try:
+            sock.sendall(shake.begin())
+            while not shake.done:
+                data = sock.recv(4096)
+                if not data:
+                    raise EOFError
+                sock.sendall(shake.feed(data))
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._rules.connected(str(sock.getpeername()[0]), str(sock.getsockname()[0]))
+        except (OSError, EOFError, SecureError):
+            sock.close()
+            raise
+        self._socket, self._records = sock, shake.channel()
+        self._received = time.monotonic()
+        self._out.clear()
+        self._tell({**self._hello, "type": "hello", "begun": self._begun})
+
+    # -- serving -----------------------------------------------------------------------------------
+
+    def _serve(self) -> Optional[Outcome]:
+        """Carries bytes until the connection breaks (None) or it is over."""
+        with selectors.PollSelector() as selector:  # relays come and go, and their descriptors' numbers with them
+            while True:
+                if self._signals:
+                    self._pass_signal()
+                while self._for_the_ranks:
+                    self._tell({"type": "signal", "name": self._for_the_ranks.pop(0)})
+                if self._over is not None and (self._child is None or time.monotonic() > self._over_at):
+                    self._end_child()
+                    if self._agent_lives:  # it was not released: its output may be wanted, its ranks are not
+                        self._end_agent(0.0, "over", release=False)
+                    return self._over
+                try:
+                    self._round(selector)
+                except (EOFError, OSError):
+                    return self._over
+                except (SecureError, FrameError, ValueError, TypeError, KeyError, struct.error) as error:
+                    self._once("the connection to the coordinator is given up: %s" % error)
+                    return self._over
+                except Refused as error:
+                    return self._refuse(str(error))
+                except NotStarted as error:
+                    self._hang_up()
+                    return Outcome(NODE_FAILED, "the agent could not be started here: %s" % error)
+                if time.monotonic() - self._received > SILENT:
+                    self._once("the coordinator is silent: dialling again")
+                    return self._over
+
+    def _round(self, selector: selectors.BaseSelector) -> None:
+        assert self._socket is not None
+        child_in = child_out = -1
+        if self._child is not None:
+            assert self._child.stdin is not None and self._child.stdout is not None
+            child_in = self._child.stdin.fileno()
+            child_out = self._child.stdout.fileno()
+        wanted = {
+            self._socket.fileno(): (len(self._in) < HIGH_WATER, bool(self._out)),
+            child_out: (len(self._out) < HIGH_WATER, False),
+            child_in: (False, bool(self._in)),
+            self._wake_read: (True, False),
+        }
+        _want(selector, wanted)
+        for key, events in selector.select(1.0):
+            if key.fd == self._wake_read:
+                self._clear_wake()
+            elif key.fd == child_out:
+                self._from_child(child_out)
+            elif key.fd == child_in:
+                self._to_child()
+            else:
+                if events & selectors.EVENT_READ:
+                    self._from_controller()
+                if events & selectors.EVENT_WRITE and self._socket is not None:
+                    del self._out[: self._socket.send(memoryview(self._out)[: 256 << 10])]
+
+    def _from_controller(self) -> None:
+        assert self._socket is not None and self._records is not None
+        try:
+            data = self._socket.recv(256 << 10)
+        except BlockingIOError:
+            return
+        if not data:
+            raise EOFError
+        self._received = time.monotonic()
+        for record in self._records.feed(data):
+            if record[:1] == b"C":
+                self._obey(read_control(record))
+            elif record[:1] == b"D" and struct.unpack_from(">I", record, 1)[0] == self._number:
+                self._heard = time.monotonic()
+                self._in += self._rules.down(record[5:])
+
+    def _obey(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "refused" and self._begun:
+            raise SecureError("another run's coordinator answers there (%s)" % _sentence(message))
+        self._heard = time.monotonic()
+        if kind == "wait":
+            if message.get("say"):
+                self._once(_sentence(message, "say"))
+        elif kind == "open":
+            self._open(message)
+        elif kind == "close" and message.get("number") == self._number:
+            self._end_child()
+        elif kind in ("over", "refused"):
+            code = message.get("exit")
+            if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 255:
+                raise SecureError("an end without an exit code")
+            self._over = Outcome(code, _sentence(message))
+            self._over_at = time.monotonic() + OVER_SECONDS
+
+    def _open(self, message: Message) -> None:
+        """A new channel: a relay of this node's own. Raises Refused, NotStarted."""
+        number = message.get("number")
+        header = message.get("header")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 32:
+            raise SecureError("a channel without a number")
+        self._end_child()
+        self._header = self._rules.header(header if isinstance(header, dict) else {})
+        self._number = number
+        self._begun = True
+        try:
+            child = self._child = self._spawn(self._header)
+        except OSError as error:
+            raise NotStarted(error.strerror or str(error)) from None
+        self._agent_lives = True
+        assert child.stdin is not None and child.stdout is not None
+        for pipe in (child.stdin, child.stdout):
+            os.set_blocking(pipe.fileno(), False)
+
+    def _from_child(self, fd: int) -> None:
+        try:
+            data = os.read(fd, 256 << 10)
+        except BlockingIOError:
+            return
+        if not data:
+            number = self._number
+            self._end_child()
+            self._agent_lives = False
+            self._tell({"type": "closed", "number": number})
+            return
+        self._rules.up(data)
+        assert self._records is not None
+        self._out += self._records.pack(b"D" + struct.pack(">I", self._number) + data)
+
+    def _to_child(self) -> None:
+        assert self._child is not None and self._child.stdin is not None
+        try:
+            del self._in[: os.write(self._child.stdin.fileno(), memoryview(self._in)[: 256 << 10])]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._in.clear()  # its end of output will tell
+
+    def _tell(self, message: Message) -> None:
+        assert self._records is not None
+        self._out += self._records.pack(pack_control(message))
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _end_child(self) -> None:
+        """Ends the relay (never the agent)."""
+        child = self._child
+        self._child = None
+        self._in.clear()
+        if child is None:
+            return
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    pass
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = self._records = None
+        self._end_child()
+        self._number = -1
+
+    def _pass_signal(self) -> None:
+        """The coordinator ends the run in order; a second signal does not wait for it."""
+        if len(self._signals) > 1 and not self.one_signal:
+            self._over = self._leave(self._signals[0])
+        elif not self._passed_on:
+            self._passed_on = True
+            self._tell({"type": "stop", "reason": "ctrl-c" if self._signals[0] == signal.SIGINT else "sigterm"})
+
+    def _refuse(self, why: str) -> Outcome:
+        """An order that this node does not carry out ends what runs here."""
+        self._hang_up()
+        self._end_agent(0.0, "refused")
+        return Outcome(NODE_FAILED, "this node refused an order of the coordinator: " + why)
+
+    def _leave(self, number: int) -> Outcome:
+        self._hang_up()
+        self._end_agent(0.0, "stop")
+        if number == signal.SIGINT:
+            return Outcome(CTRL_C, "ended by Ctrl-C")
+        return Outcome(SIGTERM_CODE, "ended by %s" % signal.Signals(number).name)
+
+    def _alone(self, limit: float) -> Outcome:
+        where = ", ".join("%s:%d" % place for place in self._places)
+        if not self._begun:
+            tried = tuple(self._tried)
+            why = "; ".join("%(address)s: %(text)s" % found for found in tried)
+            text = "no coordinator answered at %s within %g s" % (where, limit)
+            return Outcome(NODE_FAILED, text + (" (%s)" % why if why else ""), tried)
+        self._end_agent(0.0, "lease")
+        text = "nothing was heard from the coordinator (%s) for the lease of %g s: the ranks here are ended"
+        said = "; ".join(str(found["text"]) for found in self._tried)
+        return Outcome(NODE_FAILED, text % (where, limit) + (" (%s)" % said if said else ""))
+
+    def _end_agent(self, grace: float, reason: str, release: bool = True) -> None:
+        """Has this node's agent end its ranks and itself, and waits for it (as a controller would)."""
+        if not self._begun:
+            return
+        try:
+            child = self._spawn({**self._header, "mode": "attach"})
+        except OSError:
+            return  # its own lease ends it
+        assert child.stdin is not None and child.stdout is not None
+        hello = {"type": "hello", "protocol": 1, "lease": 10.0, "have": {}}
+        try:
+            child.stdin.write(pack_json(hello) + pack_json({"type": "end", "grace": grace, "reason": reason}))
+            child.stdin.flush()
+            self._await_end(child, release)
+        except (OSError, ValueError):
+            pass
+        finally:
+            self._child = child
+            self._end_child()
+
+    def _await_end(self, child: "subprocess.Popen[bytes]", release: bool) -> None:
+        assert child.stdin is not None and child.stdout is not None
+        os.set_blocking(child.stdout.fileno(), False)
+        decoder = Decoder()
+        deadline = time.monotonic() + 15.0
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while time.monotonic() < deadline:
+                if not selector.select(0.5):
+                    continue
+                data = os.read(child.stdout.fileno(), 1 << 18)
+                if not data:
+                    return
+                kinds = [f["type"] for f in decoder.feed(data) if isinstance(f, dict)]
+                if ("fault" in kinds or "ended" in kinds) and not release:
+                    return
+                if "fault" in kinds or "ended" in kinds:
+                    child.stdin.write(pack_json({"type": "release"}))
+                    child.stdin.flush()
+                    deadline = min(deadline, time.monotonic() + 2.0)
+
+
+def _connect(host: str, port: int, found: Message) -> socket.socket:
+    """A connection to the first address of a name that answers; `found["ip"]` is the last one tried. Raises OSError."""
+    failure = OSError("no address")
+    for family, kind, proto, _, where in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+        found["ip"] = str(where[0])
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(CONNECT_SECONDS)
+            sock.connect(where)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+    raise failure
+
+
+def _sentence(message: Message, key: str = "message") -> str:
+    """Words of the coordinator's, on one line and of bounded length."""
+    text = str(message.get(key) or "")[:MOST_TEXT]
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _want(selector: selectors.BaseSelector, wanted: Dict[int, Tuple[bool, bool]]) -> None:
+    """Makes the selector watch exactly what is wanted: descriptor → (read, write)."""
+    masks = {
+        fd: (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
+        for fd, (read, write) in wanted.items()
+        if fd >= 0
+    }
+    present = {key.fd: key.events for key in selector.get_map().values()}
+    for fd, events in present.items():
+        if not masks.get(fd):
+            selector.unregister(fd)
+        elif masks[fd] != events:
+            selector.modify(fd, masks[fd])
+    for fd, mask in masks.items():
+        if mask and fd not in present:
+            selector.register(fd, mask)

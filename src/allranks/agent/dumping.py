@@ -1,0 +1,131 @@
+"""Python stacks by a signal: the last means, for ranks that neither answer nor can be read from outside.
+
+The runner's handler (faulthandler, C) writes the stacks of all threads. Sent to the process, the signal runs it in
+the main thread, and a C function that sleeps or polls there returns early (EINTR): the program goes on otherwise than
+without us. So it goes to the thread of the runner that answers questions, which sleeps (agent/runner_recorder.py);
+only where there is none, to the process, once, and it is said if the program moved by it.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from typing import AbstractSet, Any, Dict, Optional
+
+from .native import position
+from .observing import STACKS_SIGNAL, catches
+from .processes import Process, send_signal
+
+SECONDS = 2.0  # for the handler to write
+SETTLED = 0.03  # seconds without a further byte: the dump is whole
+MOVED = 0.2  # seconds after which a program that was interrupted is seen elsewhere
+LIMIT = 64 << 10
+TGKILL = {"x86_64": 234, "aarch64": 131}  # system calls by machine
+FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # the helper does not block these
+
+
+def stacks_file(node_dir: str, rank: int) -> str:
+    """Where the runner of a rank writes its stacks (plan/environment.py has the same name)."""
+    return os.path.join(node_dir, "stacks_rank_%03d.txt" % rank)
+
+
+def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) -> Dict[int, Dict[str, Any]]:
+    """By rank: text, or why there is none (error); `signalled` where the process itself was, and `moved`: the call
+    that this ended. Ranks in `signalled` have been before and are not again."""
+    dumps = {rank: _Dump(process, stacks_file(node_dir, rank)) for rank, process in ranks.items()}
+    for rank, one in dumps.items():
+        one.begin(rank not in signalled)
+    deadline = time.monotonic() + SECONDS
+    while any(one.waits for one in dumps.values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        for one in dumps.values():
+            one.look()
+    return {rank: one.result() for rank, one in dumps.items()}
+
+
+class _Dump:
+    """One rank's."""
+
+    def __init__(self, process: Process, path: str) -> None:
+        self._process = process
+        self._path = path
+        self._start = _size(path)
+        self._seen = -1
+        self._before = position(process.pid)
+        self._sent_to_process = False
+        self._error = ""
+        self.waits = False
+
+    def begin(self, may_signal: bool) -> None:
+        pid = self._process.pid
+        if not catches(pid, STACKS_SIGNAL):
+            self._error = "the program has no dump handler"
+            return
+        helper = helper_thread(pid)
+        if helper is not None and _tgkill(pid, helper):
+            self.waits = True
+        elif may_signal:
+            self.waits = self._sent_to_process = send_signal(self._process, STACKS_SIGNAL)
+        else:
+            self._error = "its stack was taken by a signal before, which is done once"
+
+    def look(self) -> None:
+        """Whether all is written."""
+        if self.waits:
+            size = _size(self._path)
+            self.waits = size == self._start or size != self._seen
+            self._seen = size
+
+    def result(self) -> Dict[str, Any]:
+        found = {"signalled": True} if self._sent_to_process else {}  # type: Dict[str, Any]
+        if self._sent_to_process and self._before.call:
+            time.sleep(MOVED)
+            if position(self._process.pid) != self._before:
+                found["moved"] = self._before.call
+        if self._error or self._seen <= self._start:
+            return dict(found, error=self._error or "no stack within %g s" % SECONDS)
+        text = _tail(self._path, self._start)
+        if not self._sent_to_process:  # the thread that ran the handler is not the main one, which comes last
+            text = text.replace("Current thread 0x", "Thread 0x")
+        return dict(found, text=text, how="signal")
+
+
+def helper_thread(pid: int) -> Optional[int]:
+    """The thread that answers for a rank, known by the signals that it blocks: all but faults and the dump's own."""
+    wanted = _mask(set(signal.valid_signals()) - FAULTS - {signal.SIGKILL, signal.SIGSTOP, STACKS_SIGNAL})
+    try:
+        threads = [int(name) for name in os.listdir("/proc/%d/task" % pid)]
+    except OSError:
+        return None
+    return next((t for t in threads if t != pid and _blocked(pid, t) == wanted), None)
+
+
+def _mask(signals: AbstractSet[int]) -> int:
+    return sum(1 << (int(number) - 1) for number in signals)
+
+
+def _blocked(pid: int, thread: int) -> int:
+    try:
+        with open("/proc/%d/task/%d/status" % (pid, thread)) as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:")), 0)
+
+
+def _tgkill(pid: int, thread: int) -> bool:
+    number = TGKILL.get(os.uname().machine)
+    return number is not None and ctypes.CDLL(None).syscall(number, pid, thread, int(STACKS_SIGNAL)) == 0
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _tail(path: str, start: int) -> str:
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read(LIMIT).decode("utf-8", "replace")

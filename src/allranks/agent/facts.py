@@ -1,0 +1,481 @@
+"""What a node is and has, for the checks before ranks start: `collect(request)` → one JSON object.
+
+Parts that may block (names, file systems of the user's, another interpreter) run side by side in
+threads with a limit each; the others only read /proc and /dev. A part that fails is {"error": …}. Then the
+checks that the request names collect theirs, each under its own name.
+"""
+
+import glob
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from . import gpufacts, netfacts
+from .nodedir import bases
+
+FILE_SECONDS = 5.0
+CONF_LIMIT = 4096
+NCCL_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_")
+PLUGIN_PREFIXES = ("libnccl-net", "librccl-net", "libnccl-env")
+
+INTERPRETER_SECONDS = 20.0
+MARK = "ALLRANKS-PYTHON"
+_PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+# Runs as the user would run it, in any Python from 2.7 on; no module of the working directory is
+# imported. torch/version.py is read as text: importing torch takes seconds, importlib.metadata 30 ms. `python -m NAME`
+# looks into the working directory first; finding a module of the first level imports nothing.
+QUESTION = r"""
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import os, re
+out = {"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
+try:
+    from importlib.util import find_spec
+    spec = find_spec("torch")
+    if spec is not None and spec.origin:
+        out["torch"] = "?"
+        with open(os.path.join(os.path.dirname(spec.origin), "version.py")) as f:
+            text = f.read()
+        for key, name in (("__version__", "torch"), ("cuda", "cuda"), ("hip", "hip")):
+            m = re.search(r"(?m)^%s[ \t]*(?::[^=\n]*)?=[ \t]*'([^'\n]+)'" % re.escape(key), text)
+            if m:
+                out[name] = m.group(1)
+except Exception:
+    pass
+if out.get("torch") == "?":
+    try:
+        from importlib.metadata import version
+        out["torch"] = version("torch")
+    except Exception:
+        pass
+sys.path.insert(0, os.getcwd())
+lacks = []
+for name in sys.argv[1:]:
+    try:
+        if find_spec(name) is None:
+            lacks.append(name)
+    except Exception:
+        pass
+if lacks:
+    out["lacks"] = ",".join(lacks)
+sys.stdout.write("\nALLRANKS-PYTHON\t%s\n" % "\t".join("%s=%s" % i for i in out.items()))
+"""
+
+
+class Part(NamedTuple):
+    """One key of the facts; `seconds` 0 means it cannot block."""
+
+    name: str
+    look: Callable[[], Any]
+    seconds: float = 0.0
+
+
+def collect(request: Mapping[str, Any]) -> Dict[str, Any]:
+    """The facts of this node (keys: see `_parts`, and hostname, t, monotonic). Never raises."""
+    found = {"hostname": _hostname()}  # type: Dict[str, Any]
+    begun = time.monotonic()
+    parts = _parts(request)
+    waiting = [(part, _start(part, found)) for part in parts if part.seconds]
+    for part in parts:
+        if not part.seconds:
+            _run(part, found)
+    for part, thread in waiting:
+        if thread is not None:
+            thread.join(max(0.0, begun + part.seconds - time.monotonic()))
+    result = dict(found)  # a thread that comes late writes into the other one
+    for part in parts:
+        result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
+    if request.get("checks"):
+        from . import checks  # here: what they need takes a third of an agent's start
+        from .host import Host
+
+        environ = request.get("environ") or dict(os.environ)
+        result.update(checks.collect(request["checks"], Host(request, environ, result)))
+    result["t"], result["monotonic"] = time.time(), time.monotonic()
+    return result
+
+
+def _parts(request: Mapping[str, Any]) -> List[Part]:
+    environ = request.get("environ") or dict(os.environ)  # type: Mapping[str, str]
+    workdir = os.path.expanduser(str(request.get("workdir") or os.getcwd()))
+    program = read_program([str(w) for w in request.get("command") or []], request.get("kind"))
+    node_dirs = request.get("node_dirs") or bases(None)
+    return [
+        Part("own_name", lambda: netfacts.own_name(_hostname()), netfacts.NAME_SECONDS + 1),
+        Part(
+            "interpreter",
+            lambda: interpreter(request, program, workdir, environ),
+            INTERPRETER_SECONDS + 2,
+        ),
+        Part("workdir", lambda: _workdir(workdir), FILE_SECONDS),
+        Part("script", lambda: find_target(program, workdir, environ), FILE_SECONDS),
+        Part("disk", lambda: _disk(workdir, [str(d) for d in node_dirs]), FILE_SECONDS),
+        Part("data", lambda: [_data(str(p)) for p in request.get("data_paths") or []], FILE_SECONDS),
+        Part("nccl", lambda: _nccl(environ), FILE_SECONDS),
+        Part("interfaces", netfacts.interfaces),
+        Part("shm", lambda: _shm("/dev/shm")),
+        Part("gpus", lambda: gpufacts.gpus(environ)),
+        Part("logind", logind),
+        Part("port_range", _port_range),
+        Part("identity", _identity),
+        Part("ipv6", netfacts.dual_stack),
+        Part("cpu", lambda: len(os.sched_getaffinity(0))),
+        Part("mem", _memory),
+        Part("load", os.getloadavg),
+    ]
+
+
+def _run(part: Part, found: Dict[str, Any]) -> None:
+    try:
+        found[part.name] = part.look()
+    except Exception as error:
+        found[part.name] = {"error": "%s: %s" % (type(error).__name__, error)}
+
+
+def _start(part: Part, found: Dict[str, Any]) -> Optional[threading.Thread]:
+    thread = threading.Thread(target=_run, args=(part, found), daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads allowed
+        _run(part, found)
+        return None
+    return thread
+
+
+def _hostname() -> str:
+    try:
+        return socket.gethostname()
+    except OSError:
+        return "?"
+
+
+def _read(path: str, limit: int = 65536) -> str:
+    with open(path, "rb") as file:
+        return file.read(limit).decode("utf-8", "replace")
+
+
+def _read_or_none(path: str) -> Optional[str]:
+    try:
+        return _read(path).strip()
+    except OSError:
+        return None
+
+
+def _workdir(path: str) -> Dict[str, Any]:
+    return {
+        "path": path,
+        "exists": os.path.isdir(path),
+        "readable": os.access(path, os.R_OK),
+        "cwd_ok": os.path.isdir(path) and os.access(path, os.X_OK),
+    }
+
+
+def _data(path: str) -> Dict[str, Any]:
+    return {"path": path, "exists": os.path.exists(path), "readable": os.access(path, os.R_OK)}
+
+
+def _disk(workdir: str, node_dirs: List[str]) -> Dict[str, Any]:
+    """Free space for this user; "node_dir" is the first base that can be written."""
+    places = [_space(path) for path in node_dirs]
+    usable = next((p for p in places if p.get("writable")), None)
+    return {"node_dir": usable, "node_dirs": places, "workdir": _space(workdir)}
+
+
+def _space(path: str) -> Dict[str, Any]:
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return {"path": path, "writable": False, "error": error.strerror or str(error)}
+    writable = os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) and not found.f_flag & os.ST_RDONLY
+    return {
+        "path": path,
+        "writable": writable,
+        "bytes": found.f_bavail * found.f_frsize,
+        "inodes": found.f_favail if found.f_files else None,  # some file systems do not count them
+    }
+
+
+def _shm(path: str) -> Dict[str, Any]:
+    found = os.statvfs(path)
+    return {"bytes": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+
+
+def _nccl(environ: Mapping[str, str]) -> Dict[str, Any]:
+    """Whatever may speak about NCCL's or Gloo's interfaces on this node."""
+    rdma = "/sys/class/infiniband"
+    return {
+        "environ": {k: str(v) for k, v in environ.items() if k.startswith(NCCL_PREFIXES)},
+        "conf": _conf_files(environ),
+        "plugins": _plugins(environ),
+        "rdma": sorted(os.listdir(rdma)) if os.path.isdir(rdma) else [],
+    }
+
+
+def _conf_files(environ: Mapping[str, str]) -> Dict[str, str]:
+    """In NCCL's order (src/misc/param.cc, initEnvFunc): NCCL_CONF_FILE or ~/.nccl.conf, then /etc."""
+    own = environ.get("NCCL_CONF_FILE") or os.path.join(_home(), ".nccl.conf")
+    found = {}  # type: Dict[str, str]
+    for path in (own, "/etc/nccl.conf"):
+        try:
+            found[path] = _read(path, CONF_LIMIT)
+        except OSError:
+            continue
+    return found
+
+
+def _home() -> str:
+    """The password entry's, not $HOME, as NCCL does."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return os.path.expanduser("~")
+
+
+def _plugins(environ: Mapping[str, str]) -> List[str]:
+    """Network plug-ins that dlopen would find: LD_LIBRARY_PATH and the loader's cache."""
+    found: Set[str] = set()
+    for directory in environ.get("LD_LIBRARY_PATH", "").split(":"):
+        try:
+            names = os.listdir(directory) if directory else []
+        except OSError:
+            continue
+        found.update(n for n in names if n.startswith(PLUGIN_PREFIXES) and ".so" in n)
+    try:
+        cache = _read("/etc/ld.so.cache", 4 << 20)
+    except OSError:
+        cache = ""
+    for prefix in PLUGIN_PREFIXES:
+        at = cache.find(prefix)
+        while at >= 0:
+            found.add(os.path.basename(cache[at : cache.find("\0", at)]))
+            at = cache.find(prefix, at + 1)
+    return sorted(found)
+
+
+def logind(root: str = "/") -> Optional[Dict[str, Any]]:
+    """What systemd-logind does to this user's processes when a session ends; None without systemd.
+
+    logind.conf(5): drop-ins of /usr/lib, /run and /etc in the order of their names, above the main file,
+    whose comments show the compiled-in defaults. KillExcludeUsers is root unless set.
+    """
+    if not os.path.isdir(os.path.join(root, "run/systemd/system")):
+        return None
+    values = {"KillUserProcesses": "no", "RemoveIPC": "yes", "KillExcludeUsers": "root", "KillOnlyUsers": ""}
+    for path in _logind_files(root):
+        for line in (_read_or_none(path) or "").splitlines():
+            key, sign, value = line.strip().partition("=")
+            is_default = key.startswith("#") and path.endswith("/logind.conf")
+            key = key.lstrip("#").strip() if is_default else key.strip()
+            if sign and key in values and (value.strip() or not is_default):
+                values[key] = value.strip()
+    user = _user()
+    kills = values["KillUserProcesses"].lower() in ("yes", "true", "1", "on")
+    only = values["KillOnlyUsers"].split()
+    kills = kills and user not in values["KillExcludeUsers"].split() and (not only or user in only)
+    return {
+        "KillUserProcesses": kills,
+        "RemoveIPC": values["RemoveIPC"].lower() in ("yes", "true", "1", "on"),
+        "Linger": os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)),
+        "in_session": "session-" in (_read_or_none(os.path.join(root, "proc/self/cgroup")) or ""),
+    }
+
+
+def _logind_files(root: str) -> List[str]:
+    homes = [os.path.join(root, d, "systemd") for d in ("usr/lib", "run", "etc")]
+    by_name = {}  # type: Dict[str, str]
+    for home in homes:  # a later directory replaces a file of the same name
+        for path in glob.glob(os.path.join(home, "logind.conf.d", "*.conf")):
+            by_name[os.path.basename(path)] = path
+    main = [os.path.join(home, "logind.conf") for home in homes]
+    return main + [by_name[name] for name in sorted(by_name)]
+
+
+def _port_range() -> List[int]:
+    return [int(word) for word in _read("/proc/sys/net/ipv4/ip_local_port_range").split()]
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _identity() -> Dict[str, Any]:
+    """Two nodes with the same boot_id, netns and pidns are the same machine."""
+    return {
+        "boot_id": _read_or_none("/proc/sys/kernel/random/boot_id"),
+        "machine_id": _read_or_none("/etc/machine-id"),
+        "netns": _inode("/proc/self/ns/net"),
+        "pidns": _inode("/proc/self/ns/pid"),
+        "uid": os.getuid(),
+        "user": _user(),
+    }
+
+
+def _inode(path: str) -> Optional[int]:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
+def _memory() -> Dict[str, int]:
+    found = {}  # type: Dict[str, int]
+    for line in _read("/proc/meminfo").splitlines():
+        key, _, rest = line.partition(":")
+        if key in ("MemTotal", "MemAvailable"):
+            found[key[3:].lower()] = int(rest.split()[0]) * 1024
+    return found
+
+
+# -- the training program and its interpreter ------------------------------------------------------
+
+
+class Program(NamedTuple):
+    """`kind` is python-script, python-module, python-other or program; `target` the script, module or
+    program; `python` the word the user wrote for the interpreter."""
+
+    kind: str
+    python: Optional[str]
+    target: Optional[str]
+
+
+def read_program(command: List[str], kind: Optional[str] = None) -> Program:
+    """The words after `--`; `kind`, where the controller has said it, decides."""
+    if not command:
+        return Program(kind or "program", None, None)
+    python = None
+    rest = command
+    if _PYTHON.match(command[0]):
+        python = command[0]
+        rest = _without_flags(command[1:])
+    if len(rest) > 1 and rest[0] == "-m":
+        return Program(kind or "python-module", python, rest[1])
+    if rest and rest[0].endswith((".py", ".pyw")):
+        return Program(kind or "python-script", python, rest[0])
+    if python is not None:
+        return Program(kind or "python-other", python, None)
+    return Program(kind or "program", None, command[0])
+
+
+def _without_flags(words: List[str]) -> List[str]:
+    index = 0
+    while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-c", "-", "--"):
+        index += 2 if words[index] in _WITH_VALUE else 1
+    return words[index:]
+
+
+def find_target(program: Program, workdir: str, environ: Mapping[str, str]) -> Dict[str, Any]:
+    """Whether the script or the program is there."""
+    target = program.target
+    if target is None:
+        return {"kind": program.kind}
+    if program.kind == "python-module":
+        return {"kind": program.kind, "module": target}
+    if program.kind == "program":
+        path = lookup(target, workdir, environ)
+        return {"kind": program.kind, "name": target, "path": path or target, "exists": path is not None}
+    path = os.path.join(workdir, target)
+    exists = os.path.isfile(path) or (os.path.exists(path) and not os.path.isdir(path))
+    return {"kind": program.kind, "path": path, "exists": exists, "readable": os.access(path, os.R_OK)}
+
+
+def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]:
+    """A program by path (relative to the working directory) or on the PATH the ranks will have."""
+    name = os.path.expanduser(name)
+    if "/" in name:
+        path = os.path.join(workdir, name)
+        return path if os.path.isfile(path) and os.access(path, os.X_OK) else None
+    return shutil.which(name, path=environ.get("PATH", os.defpath))
+
+
+def choose_interpreter(
+    request: Mapping[str, Any], program: Program, workdir: str, environ: Mapping[str, str]
+) -> Tuple[Optional[str], str]:
+    """Path (None: absent) and which rule chose it: --python, the command's first word, the caller's
+    VIRTUAL_ENV or CONDA_PREFIX where it is on this node too, python3 on the PATH after the prelude."""
+    for word, how in ((request.get("python"), "--python"), (program.python, "the command")):
+        if word:
+            return lookup(str(word), workdir, environ), "%s: %s" % (how, word)
+    for key, how in (("virtual_env", "VIRTUAL_ENV"), ("conda_prefix", "CONDA_PREFIX")):
+        prefix = request.get(key)
+        if prefix:
+            path = lookup(os.path.join(str(prefix), "bin", "python"), workdir, environ)
+            if path is not None:
+                return path, "%s: %s" % (how, prefix)
+    return lookup("python3", workdir, environ), "python3 on PATH"
+
+
+def interpreter(
+    request: Mapping[str, Any], program: Program, workdir: str, environ: Mapping[str, str]
+) -> Dict[str, Any]:
+    """The training interpreter: path, version, torch (None: absent), how; or error. Not for programs."""
+    if program.kind == "program" and not request.get("python") and not request.get("modules"):
+        return {"kind": program.kind, "skipped": "the command is no Python program"}
+    path, how = choose_interpreter(request, program, workdir, environ)
+    found = {"kind": program.kind, "how": how}  # type: Dict[str, Any]
+    if path is None:
+        searched = environ.get("PATH", os.defpath)
+        return {**found, "error": "not found or not executable", "missing": True, "searched": searched}
+    modules = [str(name) for name in request.get("modules") or []]
+    return {**found, "path": path, **ask(path, workdir, environ, modules)}
+
+
+def ask(
+    path: str,
+    workdir: str,
+    environ: Mapping[str, str],
+    modules: Sequence[str] = (),
+    seconds: float = INTERPRETER_SECONDS,
+) -> Dict[str, Any]:
+    """Starts an interpreter once and reads what it says of itself; "lacks" are those of `modules` that it has not."""
+    try:
+        process = subprocess.Popen(
+            [path, "-c", QUESTION, *modules],
+            env=dict(environ),
+            cwd=workdir if os.path.isdir(workdir) else "/",
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    except (OSError, ValueError) as error:
+        return {"error": "could not be started: %s" % error}
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return {"error": "did not answer within %g s" % seconds}
+    return _answer(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), process.returncode)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Its whole session, so that a shim's child does not stay; never waits for long."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(1)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+
+
+def _answer(out: str, err: str, code: int) -> Dict[str, Any]:
+    for line in out.splitlines():
+        words = line.split("\t")
+        if words[0] == MARK:
+            found = dict(w.split("=", 1) for w in words[1:] if "=" in w)  # type: Dict[str, Any]
+            found.setdefault("torch", None)
+            if "lacks" in found:
+                found["lacks"] = found["lacks"].split(",")
+            return found
+    last = (err.strip().splitlines() or ["no output"])[-1]
+    return {"error": "ended with code %d: %s" % (code, last[:300])}

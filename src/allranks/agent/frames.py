@@ -1,0 +1,132 @@
+"""Frames: how controller and agent talk over any byte stream (no IO here).
+
+A frame is 4 bytes length (big endian, of what follows), 1 byte type, payload. Type J is one JSON object
+with a "type"; type O is raw output: kind (1 byte), rank (4), attempt (2), offset (8), bytes.
+Sizes are bounded; an unknown type is an error that names both versions.
+"""
+
+import json
+import struct
+from typing import Any, Dict, List, NamedTuple, Union
+
+from allranks.protocol.jsontext import read_object
+
+PROTOCOL = 1
+MAX_JSON = 8 << 20  # a start message for 1024 ranks with large environments stays below 4 MiB
+MAX_OUTPUT = 1 << 20
+MAX_OFFSET = 1 << 50  # bytes of a log: no file system of today holds more
+CHUNK = 128 << 10  # output bytes put into one frame
+
+# Kinds of output streams; TREE goes the other way, to the node.
+RANK_LOG = 0
+NODE_LOG = 1
+NCCL_LOG = 2
+METRICS = 3
+STACKS = 4
+TREE = 5
+# dumps of flight recorders; NCCL's word on the whole job, of a node
+FLIGHT = 6
+RAS = 7
+AUDIT = 8  # what a rank's loaders gave
+OF_ATTEMPT = (NCCL_LOG, AUDIT)  # of these each attempt has a file of its own
+FOLLOWED = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS, "flight": FLIGHT, "ras": RAS, "audit": AUDIT}
+
+_HEAD = struct.Struct(">IB")
+_OUTPUT = struct.Struct(">BIHQ")
+
+
+class FrameError(ValueError):
+    """The bytes are no frame of this protocol; the stream can't be used any more."""
+
+
+class Stream(NamedTuple):
+    """Names one stream of output: its kind, the rank (0 for the node's log) and the attempt."""
+
+    kind: int
+    rank: int
+    attempt: int
+
+
+class Output(NamedTuple):
+    """Bytes of one stream, from `offset` on."""
+
+    stream: Stream
+    offset: int
+    data: bytes
+
+
+Frame = Union[Dict[str, Any], Output]
+
+
+def pack_json(message: Dict[str, Any]) -> bytes:
+    """One control message as a frame."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > MAX_JSON:
+        raise FrameError("a control message of %d bytes is over the limit of %d" % (len(body), MAX_JSON))
+    return _HEAD.pack(len(body) + 1, ord("J")) + body
+
+
+def pack_output(stream: Stream, offset: int, data: bytes) -> bytes:
+    """Bytes of a stream as a frame."""
+    head = _HEAD.pack(len(data) + 1 + _OUTPUT.size, ord("O"))
+    return head + _OUTPUT.pack(stream.kind, stream.rank, stream.attempt, offset) + data
+
+
+class Decoder:
+    """Turns bytes, cut anywhere, into frames; raises FrameError on what is none."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> List[Frame]:
+        """Adds bytes and returns the frames that are complete now."""
+        self._buffer += data
+        frames: List[Frame] = []
+        start = 0
+        while len(self._buffer) - start >= _HEAD.size:
+            length, kind = _HEAD.unpack_from(self._buffer, start)
+            _check_head(length, kind)
+            end = start + 4 + length
+            if len(self._buffer) < end:
+                break
+            frames.append(_decode(kind, bytes(self._buffer[start + _HEAD.size : end])))
+            start = end
+        if start:
+            del self._buffer[:start]
+        return frames
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return len(self._buffer)
+
+
+def _check_head(length: int, kind: int) -> None:
+    if kind == ord("J"):
+        limit = MAX_JSON + 1
+    elif kind == ord("O"):
+        limit = MAX_OUTPUT + 1 + _OUTPUT.size
+    else:
+        raise FrameError(
+            "a frame of unknown type 0x%02x: this side speaks protocol %d, the other side something else; "
+            "start both from the same allranks" % (kind, PROTOCOL)
+        )
+    if not 1 <= length <= limit:
+        raise FrameError("a frame of %d bytes is over the limit of %d" % (length, limit))
+
+
+def _decode(kind: int, body: bytes) -> Frame:
+    if kind == ord("O"):
+        if len(body) < _OUTPUT.size:
+            raise FrameError("an output frame of %d bytes is too short" % len(body))
+        stream_kind, rank, attempt, offset = _OUTPUT.unpack_from(body)
+        if offset > MAX_OFFSET:
+            raise FrameError("an output frame for byte %d is beyond the limit of %d" % (offset, MAX_OFFSET))
+        return Output(Stream(stream_kind, rank, attempt), offset, body[_OUTPUT.size :])
+    try:
+        message = read_object(body, MAX_JSON)
+    except ValueError as error:
+        raise FrameError("a control frame is not JSON: %s" % error) from None
+    if not isinstance(message.get("type"), str):
+        raise FrameError('a control frame has no "type"')
+    return message

@@ -1,0 +1,156 @@
+"""The node directory: allranks-UID/RUN/NODE below the first usable base, private to its user."""
+
+import errno
+import os
+import shutil
+import stat
+from typing import List, Optional, Sequence, Tuple
+
+from . import tree
+
+SOCKET_LIMIT = 107  # bytes of a Unix socket's path
+LONGEST_NAME = len("/report.sock")
+PROBE = 65536  # bytes that must find room
+DEFAULT_BASES = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+class NoNodeDir(Exception):
+    """No base was usable; the text says why for each."""
+
+
+def bases(wanted: Optional[str]) -> List[str]:
+    """Where to try, in order: what the user asked for alone, or the usual places."""
+    if wanted:
+        return [wanted]
+    given = os.environ.get("TMPDIR")
+    return ([given] if given else []) + list(DEFAULT_BASES)
+
+
+def make(wanted: Optional[str], run: str, node: str) -> str:
+    """Makes the directory (0700, owner checked, no symbolic links) and gives its path; raises NoNodeDir."""
+    why: List[str] = []
+    for base in bases(wanted):
+        try:
+            return _make_below(base, run, node)
+        except (OSError, NoNodeDir) as error:
+            why.append("%s: %s" % (base, error.strerror if isinstance(error, OSError) else error))
+    raise NoNodeDir("no usable node directory: " + "; ".join(why))
+
+
+def find(wanted: Optional[str], run: str, node: str) -> Optional[str]:
+    """The directory that a run already has on this node, or None."""
+    for base in bases(wanted):
+        path = _path(base, run, node)
+        try:
+            _check_private(os.path.dirname(os.path.dirname(path)))
+            _check_private(path)
+        except (OSError, NoNodeDir):
+            continue
+        return path
+    return None
+
+
+def kept_outputs(path: str) -> Optional[str]:
+    """Where the program left more than metrics (those travel): the outputs directory, the shipped tree, or both."""
+    kept = _kept(path)
+    if len(kept) == 1:
+        return os.path.join(path, kept[0])
+    if kept:
+        return path
+    return None
+
+
+def _kept(path: str) -> List[str]:
+    outputs = os.path.join(path, "outputs")
+    kept = ["outputs"] if os.path.isdir(outputs) and _worth_keeping(outputs) else []
+    return kept + ([tree.NAME] if tree.has_results(path) else [])
+
+
+def remove(path: str) -> None:
+    """Removes the directory, but keeps what `kept_outputs` names, and that a second time too."""
+    kept = _kept(path)
+    kept += [tree.MANIFEST] if tree.NAME in kept else []
+    for name in os.listdir(path):
+        if name not in kept:
+            _remove_entry(os.path.join(path, name))
+    _remove_empty((path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))))
+
+
+def _worth_keeping(outputs: str) -> List[str]:
+    """Everything but the metrics, which travel to the run directory."""
+    return [n for n in os.listdir(outputs) if not (n.startswith("rank_") and n.endswith("_metrics.jsonl"))]
+
+
+def _remove_entry(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
+def _path(base: str, run: str, node: str) -> str:
+    return os.path.join(os.path.abspath(base), "allranks-%d" % os.getuid(), run, node)
+
+
+def _make_below(base: str, run: str, node: str) -> str:
+    path = _path(base, run, node)
+    if len(path.encode()) + LONGEST_NAME > SOCKET_LIMIT:
+        raise NoNodeDir("the path is too long for a Unix socket")
+    parents: Tuple[str, str] = (os.path.dirname(os.path.dirname(path)), os.path.dirname(path))
+    try:
+        for directory in parents:
+            try:
+                os.mkdir(directory, 0o700)
+            except FileExistsError:
+                pass
+            _check_private(directory)
+        _fill(path)
+    except (OSError, NoNodeDir):
+        _remove_empty(parents[::-1])
+        raise
+    return path
+
+
+def _fill(path: str) -> None:
+    """A full disk is seen here, while another base can still be taken."""
+    os.mkdir(path, 0o700)
+    try:
+        for name in ("spool", "outputs"):
+            os.mkdir(os.path.join(path, name), 0o700)
+        probe = os.path.join(path, "probe")
+        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            if os.write(fd, bytes(PROBE)) < PROBE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+        os.unlink(probe)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _remove_empty(directories: Sequence[str]) -> None:
+    for directory in directories:
+        try:
+            os.rmdir(directory)
+        except OSError:
+            return
+
+
+def _check_private(directory: str) -> None:
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NoNodeDir("%s is not a directory (a symbolic link is refused)" % directory)
+    if found.st_uid != os.getuid():
+        raise NoNodeDir("%s belongs to user %d" % (directory, found.st_uid))
+    if found.st_mode & 0o077:
+        raise NoNodeDir("%s may be entered by others (mode %o)" % (directory, found.st_mode & 0o777))
+
+
+def scratch(path: str) -> Tuple[str, str]:
+    """Files of the node's own: log and socket."""
+    return os.path.join(path, "node.log"), os.path.join(path, "agent.sock")

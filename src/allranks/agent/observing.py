@@ -1,0 +1,91 @@
+"""What the kernel shows of a rank's process while it runs: its main thread has ended, or it is another program now.
+
+Nothing is sent to the process and nothing in it is touched.
+"""
+
+import os
+import signal
+from typing import Any, Dict, List, Optional
+
+from .processes import Process, read_process
+
+STACKS_SIGNAL = signal.SIGRTMIN + 7  # agent/runner.py catches it; exec resets the handlers of a process
+STACKS_FILE = 960  # agent/runner.py: its file descriptor, closed by exec
+GONE_LOOKS = 2  # a main thread that has ended is seen so for an instant at every end
+BECOME_LIMIT = 3  # programs that a rank has become; more are not reported
+
+
+class Observed:
+    """One rank. `argv` is what it was started with; `look` once a second."""
+
+    def __init__(self, process: Process, argv: List[str]) -> None:
+        self._process = process
+        self._argv = argv
+        self._runner = next((at for at, word in enumerate(argv) if os.path.basename(word) == "runner.py"), None)
+        self._gone = 0
+        self._programs = []  # type: List[str]
+
+    def look(self) -> List[Dict[str, Any]]:
+        """Reports of what has changed: main-gone, became."""
+        now = read_process(self._process.pid)
+        if now is None or now.start != self._process.start:
+            return []
+        if now.state == "Z":
+            self._gone += 1
+            return [{"event": "main-gone"}] if self._gone == GONE_LOOKS else []
+        program = self._other_program()
+        if program is None or program in self._programs or len(self._programs) == BECOME_LIMIT:
+            return []
+        self._programs.append(program)
+        return [{"event": "became", "program": program}]
+
+    def _other_program(self) -> Optional[str]:
+        """The name of the program that replaced the runner's by exec; None while it is the runner's.
+
+        A program may change its command line (setproctitle) and close files, but only exec does that and resets
+        the signal handlers too."""
+        words = command_line(self._process.pid)
+        if self._runner is None or not words or self._argv[self._runner] in words:
+            return None
+        plain = self._argv[: self._runner] + self._argv[self._runner + 1 :]
+        if words[1:] == plain[1:]:  # what the runner cannot run, it leaves to the plain interpreter
+            return None
+        if catches(self._process.pid, STACKS_SIGNAL) or _has_file(self._process.pid, STACKS_FILE):
+            return None
+        return program_name(words)
+
+
+def program_name(words: List[str]) -> str:
+    """A program without its arguments, which may hold secrets: `bash`, `python3 other.py`, `python3 -m package`."""
+    name = os.path.basename(words[0])
+    if name.startswith("python"):
+        if words[1:2] == ["-m"]:
+            return " ".join([name, *words[1:3]])
+        if words[1:] and not words[1].startswith("-"):
+            return "%s %s" % (name, os.path.basename(words[1]))
+    return name[:80]
+
+
+def command_line(pid: int) -> List[str]:
+    """The words of a process's command line; empty where it may not be read, or it is a zombie."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return [os.fsdecode(word) for word in file.read(1 << 16).split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; by default a signal would end it."""
+    try:
+        with open("/proc/%d/status" % pid) as file:
+            for line in file:
+                if line.startswith("SigCgt:"):
+                    return bool(int(line.split()[1], 16) & (1 << (number - 1)))
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def _has_file(pid: int, descriptor: int) -> bool:
+    return os.path.lexists("/proc/%d/fd/%d" % (pid, descriptor))

@@ -1,0 +1,188 @@
+"""The outlet: every stream a node has for the controller, and how far each has been sent.
+
+Sources are spools (rank output) and plain files that something else writes (the node's log, NCCL's log,
+metrics). The controller's log sizes are the only acknowledgement, so a new controller just says them.
+"""
+
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from .frames import CHUNK, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream, pack_output
+from .spool import Budget, Spool, spool_names
+
+
+def stream_key(stream: Stream) -> str:
+    """The stream as a JSON key: kind/rank/attempt."""
+    return "%d/%d/%d" % stream
+
+
+def spool_name(stream: Stream) -> str:
+    """File name prefix of a rank's spool."""
+    return "a%d_rank_%d" % (stream.attempt, stream.rank)
+
+
+def parse_spool_name(name: str) -> Optional[Stream]:
+    """The inverse of `spool_name`; None for another file."""
+    attempt, _, rank = name.partition("_rank_")
+    if not (attempt[:1] == "a" and attempt[1:].isdecimal() and rank.isdecimal()):
+        return None
+    return Stream(RANK_LOG, int(rank), int(attempt[1:]))
+
+
+class Drop(NamedTuple):
+    """How many bytes of a stream have been dropped in all; `bounded`: as the spool may take no more of the disk."""
+
+    stream: Stream
+    total: int
+    bounded: bool
+
+    def to_message(self) -> Dict[str, Any]:
+        """For the controller, which may hear it twice."""
+        return {
+            "type": "dropped",
+            "kind": self.stream.kind,
+            "rank": self.stream.rank,
+            "attempt": self.stream.attempt,
+            "total": self.total,
+            "bounded": self.bounded,
+        }
+
+
+class _File:
+    """A file that grows, written by somebody else; it may not exist yet."""
+
+    bounded = False
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.dropped = 0
+
+    @property
+    def end(self) -> int:
+        try:
+            return os.stat(self.path).st_size
+        except OSError:
+            return 0
+
+    def read(self, offset: int, count: int) -> Tuple[int, bytes]:
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return offset, b""
+        try:
+            return offset, os.pread(fd, count, offset)
+        finally:
+            os.close(fd)
+
+    def acknowledge(self, offset: int) -> None:
+        """Nothing to free: the file is not ours."""
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class Outlet:
+    """All streams of a node; `fill` packs what the controller does not have yet."""
+
+    def __init__(self, spool_dir: str, budget: Optional[Budget] = None) -> None:
+        self._dir = spool_dir
+        self._budget = budget or Budget()
+        self._sources: Dict[Stream, Any] = {}
+        self._sent: Dict[Stream, int] = {}
+        self._have: Dict[str, int] = {}
+        self._reported_drops: Dict[Stream, int] = {}
+
+    def add_spool(self, stream: Stream) -> Spool:
+        """The spool of a rank's output, made or taken over."""
+        spool = Spool(self._dir, spool_name(stream), self._budget)
+        self._sources[stream] = spool
+        self._sent.setdefault(stream, self._have.get(stream_key(stream), 0))
+        return spool
+
+    def add_existing_spools(self) -> None:
+        """Takes over every spool that lies in the directory (after the agent's death)."""
+        for name in spool_names(self._dir):
+            stream = parse_spool_name(name)
+            if stream is not None and stream not in self._sources:
+                self.add_spool(stream)
+
+    def add_file(self, stream: Stream, path: str) -> None:
+        """A file to follow under a stream's name."""
+        self._sources[stream] = _File(path)
+        self._sent.setdefault(stream, self._have.get(stream_key(stream), 0))
+
+    def spool(self, stream: Stream) -> Optional[Spool]:
+        """The spool of a stream, None where it has none."""
+        source = self._sources.get(stream)
+        return source if isinstance(source, Spool) else None
+
+    def controller_has(self, sizes: Dict[str, int]) -> None:
+        """A controller connected and said how much of each log it has: sending starts there."""
+        self._have = dict(sizes)
+        self._reported_drops = {}
+        self._sent = {stream: sizes.get(stream_key(stream), 0) for stream in self._sources}
+        self.acknowledge(sizes)
+
+    def acknowledge(self, sizes: Dict[str, int]) -> None:
+        """Frees what the controller has on its disk."""
+        for stream, source in self._sources.items():
+            size = sizes.get(stream_key(stream))
+            if size is not None:
+                source.acknowledge(size)
+
+    def fill(self, room: int) -> bytes:
+        """Frames with up to about `room` bytes of output, fairly over all streams."""
+        parts = []
+        used = 0
+        moved = True
+        while moved and used < room:
+            moved = False
+            for stream, source in self._sources.items():
+                if source.end <= self._sent[stream]:
+                    continue
+                at, data = source.read(self._sent[stream], CHUNK)
+                if data:
+                    parts.append(pack_output(stream, at, data))
+                    self._sent[stream] = at + len(data)
+                    used += len(data)
+                    moved = True
+        return b"".join(parts)
+
+    @property
+    def drained(self) -> bool:
+        """True when everything there is has been put into frames."""
+        return all(source.end <= self._sent[stream] for stream, source in self._sources.items())
+
+    def new_drops(self) -> List[Drop]:
+        """Streams of which more was dropped since the last call, or since a controller connected."""
+        found = []
+        for stream, source in self._sources.items():
+            if source.dropped > self._reported_drops.get(stream, 0):
+                found.append(Drop(stream, source.dropped, source.bounded))
+                self._reported_drops[stream] = source.dropped
+        return found
+
+    def drops(self) -> Dict[str, int]:
+        """Bytes dropped in all, by stream; for whoever comes after this process."""
+        return {stream_key(stream): source.dropped for stream, source in self._sources.items() if source.dropped}
+
+    def remember_drops(self, drops: Dict[str, int]) -> None:
+        """What `drops` of a process before this one gave."""
+        for stream, source in self._sources.items():
+            source.dropped += drops.get(stream_key(stream), 0)
+
+    def sizes(self) -> Dict[str, int]:
+        """Where each stream ends now."""
+        return {stream_key(stream): source.end for stream, source in self._sources.items()}
+
+
+__all__ = [
+    "METRICS",
+    "NCCL_LOG",
+    "NODE_LOG",
+    "RANK_LOG",
+    "Outlet",
+    "Stream",
+    "parse_spool_name",
+    "spool_name",
+]

@@ -1,0 +1,169 @@
+"""Starting a rank: fork from the agent's only thread, set limits and death signal, exec."""
+
+import fcntl
+import os
+import signal
+import struct
+from typing import Any, Dict, List, Optional
+
+from .observing import Observed
+from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_process
+
+PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on; below a user's soft limit
+SYSTEM_PATHS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+class Rank:
+    """A rank of the present attempt: its main process, its pipe, how it ended."""
+
+    def __init__(
+        self, rank: int, local_rank: int, process: Process, pipe: int, error_files: List[str], observed: Observed
+    ) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.process = process
+        self.pipe = pipe  # -1 once at its end
+        self.error_files = error_files  # of itself, or of all ranks that it starts
+        self.observed = observed
+        self.signalled = False  # its stack was taken by a signal
+        self.seen = False  # the ranks that it starts are to be seen end
+        self.exit: Optional[Dict[str, Any]] = None
+
+
+class StartError(Exception):
+    """A rank could not be started; the text says which call failed on what."""
+
+
+def environment_of(order: Dict[str, Any], base: Dict[str, str]) -> Dict[str, str]:
+    """The environment of a rank: the node's own below what was ordered, but for what yields to it."""
+    environment = dict(base)
+    for name in order.get("unset", []):
+        environment.pop(name, None)
+    kept = [name for name in order.get("weak", []) if name in environment]
+    environment.update({k: v for k, v in order["env"].items() if k not in kept})
+    environment["PATH"] = _path(environment.get("PATH", os.defpath), order.get("path_first"))
+    environment["PWD"] = order["workdir"]  # as after cd: the session's own is the home directory
+    return environment
+
+
+def start_rank(order: Dict[str, Any], base: Dict[str, str], agent_pid: int) -> Rank:
+    """Forks and execs one rank as the controller ordered; raises StartError."""
+    environment = environment_of(order, base)
+    _write_files(order)
+    read_end, write_end = os.pipe()
+    _grow(read_end)
+    os.set_blocking(read_end, False)
+    error_read, error_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become_rank(order, environment, write_end, error_write, agent_pid)
+    os.close(write_end)
+    os.close(error_write)
+    process = read_process(pid)
+    failure = _read_all(error_read)
+    if failure or process is None:
+        os.close(read_end)
+        number, step = _unpack_failure(failure)
+        raise StartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
+    observed = Observed(process, order["argv"])
+    rank = Rank(order["rank"], order["local_rank"], process, read_end, list(order.get("error_files", [])), observed)
+    rank.seen = bool(order.get("seen"))
+    return rank
+
+
+def _path(path: str, first: Optional[str]) -> str:
+    """PATH with a directory in front; the system's own stay where they are: others may hide programs of theirs."""
+    entries = path.split(":")
+    if not first or (first in SYSTEM_PATHS and first in entries):
+        return path
+    return ":".join([first] + [entry for entry in entries if entry != first])
+
+
+def _write_files(order: Dict[str, Any]) -> None:
+    """What a launcher reads: a hostfile, a configuration. They lie in the node directory."""
+    for path, text in order.get("files", {}).items():
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(text)
+        except OSError as error:
+            raise StartError("rank %d could not write %s: %s" % (order["rank"], path, error.strerror)) from None
+
+
+def _step_text(step: int, order: Dict[str, Any]) -> str:
+    steps = ["start", "enter the working directory %s" % order["workdir"], "run %s" % order["argv"][0]]
+    return "rank %d could not %s" % (order["rank"], steps[min(step, 2)])
+
+
+def _grow(pipe: int) -> None:
+    try:
+        fcntl.fcntl(pipe, 1031, PIPE_SIZE)  # F_SETPIPE_SZ
+    except OSError:
+        pass
+
+
+def _read_all(fd: int) -> bytes:
+    """Waits until exec closes the pipe: empty means that it succeeded."""
+    data = b""
+    while True:
+        part = os.read(fd, 64)
+        if not part:
+            os.close(fd)
+            return data
+        data += part
+
+
+def _unpack_failure(data: bytes) -> List[int]:
+    return list(struct.unpack("ii", data)) if len(data) == 8 else [0, 0]
+
+
+def _become_rank(order: Dict[str, Any], environment: Dict[str, str], output: int, failure: int, agent_pid: int) -> None:
+    """In the child: never returns."""
+    step = 0
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a help only: setuid programs clear it
+        _allow_looks(agent_pid)
+        if os.getppid() != agent_pid:
+            os._exit(1)
+        _restore_signals()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        step = 1
+        os.chdir(order["workdir"])
+        step = 2
+        os.execvpe(order["argv"][0], order["argv"], environment)
+    except OSError as error:
+        os.write(failure, struct.pack("ii", error.errno or 0, step))
+    finally:
+        os._exit(127)
+
+
+def _allow_looks(agent_pid: int) -> None:
+    """Where Yama lets only ancestors attach (Ubuntu's default), py-spy and reads of /proc below the agent may too.
+
+    The relation covers the agent's descendants and outlives exec (Linux security/yama/yama_lsm.c)."""
+    try:
+        prctl(PR_SET_PTRACER, agent_pid)
+    except OSError:  # no Yama in this kernel
+        pass
+
+
+def _restore_signals() -> None:
+    """Python ignores SIGPIPE and SIGXFSZ, the agent handles SIGCHLD, and a batch script may ignore SIGXCPU: a rank
+    starts with none of it."""
+    signal.set_wakeup_fd(-1)
+    for number in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+        signal.SIGCHLD,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGXCPU,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -1,0 +1,172 @@
+"""The part of the runner that answers the agent while the rank waits in a collective.
+
+Lies beside runner.py and is run by runner_torch.py once the first process group is up. Python's signal handlers do
+not run inside a collective, so a thread of its own waits at a socket of the node directory:
+
+    counters    which collective each group is at: 0.2 ms, nothing but numbers is copied
+    look        … and the stacks of all other threads
+    dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
+
+Stacks are taken here, with the interpreter's lock held, so that no other thread moves meanwhile. The dump signal
+(runner.py) is for ranks that do not answer: its handler reads the stacks of threads that run, which can end a process
+(seen: SIGSEGV after some 90 dumps while this thread was at work).
+
+The thread starts with the first process group and not before the program: before, there is nothing to tell, and a
+second thread would make fork() warn. From then on torch has threads of its own. It ends with the last group. It is
+none of `threading`'s, takes no signals, and its descriptor lies above those that the program will see.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # as in runner.py
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, Callable, Dict, List
+
+    from .runner import Known
+
+FIRST_DESCRIPTOR = 961
+PATIENCE = 2.0  # seconds for one question and its answer
+DEPTH = 100
+THREADS = 30
+BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))  # one recorder each, torch >= 2.5, 2.8
+
+
+def start(module: Any, known: Known) -> Callable[[], None]:
+    """Begins to answer; the function that comes back ends it. `module` is distributed_c10d."""
+    import _thread
+    import signal
+
+    listener = listen(known.ask)
+    over = _thread.allocate_lock()
+    over.acquire()
+    faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # of the thread itself
+    dump = {signal.SIGRTMIN + 7}  # of runner.py: sent to this thread, it interrupts nothing (agent/dumping.py)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults - dump)
+    try:  # the thread inherits the mask: a signal that the program waits for must not end up here
+        _thread.start_new_thread(answer, (listener, module, known, over))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def stop() -> None:
+        """Not in a forked child: it shares the socket and has no such thread."""
+        import socket
+
+        if os.getpid() == known.pid:
+            try:
+                listener.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            over.acquire(timeout=PATIENCE)
+
+    return stop
+
+
+def listen(path: str) -> socket.socket:
+    """The rank's socket; one that an earlier attempt left is replaced."""
+    import fcntl
+    import socket
+
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(8)
+    try:
+        high = fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+    except OSError:  # a low limit of open files
+        return listener
+    listener.close()
+    return socket.socket(fileno=high)
+
+
+def answer(listener: socket.socket, module: Any, known: Known, over: Any) -> None:
+    """The thread: one question after the other, until stop()."""
+    try:
+        while True:
+            channel = listener.accept()[0]
+            try:
+                serve(channel, module, known)
+            except Exception:  # whoever asked is gone, or the program ends
+                pass
+            finally:
+                channel.close()
+    except OSError:  # stop()
+        pass
+    finally:
+        listener.close()
+        over.release()
+
+
+def serve(channel: socket.socket, module: Any, known: Known) -> None:
+    import json
+    import socket
+
+    channel.settimeout(PATIENCE)
+    word = channel.recv(64).decode("ascii")
+    found: Dict[str, Any] = {"schema": 1, "rank": known.rank, "pid": known.pid, "t": time.time()}
+    found["groups"] = groups(module)
+    found.update(recorded(word == "dump"))
+    if word != "counters":
+        found["stacks"] = stacks()
+    channel.sendall(json.dumps(found).encode(), socket.MSG_NOSIGNAL)
+
+
+def groups(module: Any) -> List[Dict[str, Any]]:
+    """The process groups this rank is in. torch's own table of them (pg_config) is broken in 2.13."""
+    world = module._world
+    found = []
+    for group, name in list(world.pg_names.items()):
+        ranks = dict(world.pg_group_ranks.get(group) or {})
+        one = {"name": str(name), "desc": str(getattr(group, "group_desc", "") or ""), "ranks": sorted(ranks)}
+        try:
+            one["sequence"] = group._get_sequence_number_for_group()
+        except Exception:  # a backend that does not count
+            pass
+        found.append(one)
+    return found
+
+
+def stacks() -> str:
+    """As faulthandler prints them: the main thread is the last, and is called the current one."""
+    import _thread
+    import threading
+
+    main = threading.main_thread().ident
+    texts = []
+    for ident, frame in sys._current_frames().items():
+        lines = []  # type: List[str]
+        at = frame  # type: Any
+        while at is not None and len(lines) < DEPTH:
+            place = at.f_code.co_filename, str(at.f_lineno or "???"), at.f_code.co_name
+            lines.append('  File "%s", line %s in %s' % place)
+            at = at.f_back
+        head = "%s 0x%016x (most recent call first):" % ("Current thread" if ident == main else "Thread", ident)
+        if ident != _thread.get_ident():
+            texts.append((ident == main, "\n".join([head, *lines, ""])))
+    texts.sort(key=lambda one: one[0])
+    return "\n".join(text for _, text in texts[-THREADS:])
+
+
+def recorded(whole: bool) -> Dict[str, Any]:
+    """What torch's recorders have, by backend; the counters alone unless `whole`.
+
+    As JSON, which has no stacks: for these torch imports seconds' worth of modules, and others have them anyway."""
+    import json
+
+    library = sys.modules.get("torch._C._distributed_c10d")
+    found = {}
+    for backend, name in BINDINGS:
+        dump = getattr(library, name, None)
+        if dump is not None:
+            try:
+                found[backend] = json.loads(dump(includeCollectives=whole, onlyActive=False))
+            except Exception as error:
+                found[backend] = {"error": "%s: %s" % (type(error).__name__, error)}
+    return {"torch": str(getattr(sys.modules.get("torch"), "__version__", "")), "recorders": found}

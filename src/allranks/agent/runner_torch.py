@@ -1,0 +1,168 @@
+"""The part of the runner that wakes up when torch.distributed is imported: reports to the agent, and timeouts.
+
+Lies beside runner.py and is run by it (`beside`), never imported: its frames bear the runner's name. `known` is
+what the runner knew at the start.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # as in runner.py
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, List
+
+    from .runner import Known
+
+
+def attend(loader: Any, known: Known) -> None:
+    """Patches at the end of exec_module: before `from .distributed_c10d import *` copies the names."""
+    try:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the class's own is back
+            limit = set_timeout(known)
+            execute(module)
+            try:
+                watch(module, limit if known.forced else None, known)
+            except Exception:  # a torch that is built otherwise: the program runs, without reports
+                pass
+
+        if os.getpid() == known.pid:
+            loader.exec_module = exec_module
+    except Exception:
+        pass
+
+
+def set_timeout(known: Known) -> Any:
+    """Before distributed_c10d runs: what it copies, also into default arguments (torch 2.1), is then ours."""
+    try:
+        import datetime
+
+        import torch.distributed.constants as constants
+
+        limit = datetime.timedelta(seconds=float(known.limit))
+        for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+            if getattr(constants, name, None) is not None:  # None: this torch has no NCCL
+                setattr(constants, name, limit)
+        return limit
+    except Exception:
+        return None
+
+
+def watch(module: Any, forced: Any, known: Known) -> None:
+    """Wraps what starts and ends process groups."""
+    from functools import wraps
+    from inspect import signature
+
+    def limited(function: Any) -> Any:
+        """Overrides a timeout that the program names, by position or by name."""
+        at = list(signature(function).parameters).index("timeout")
+
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            if len(given) > at:
+                return function(*given[:at], forced, *given[at + 1 :], **named)
+            return function(*given, **{**named, "timeout": forced})
+
+        return call
+
+    for name in ("init_process_group", "new_group", "split_group") if forced is not None else ():
+        if hasattr(module, name):
+            setattr(module, name, limited(getattr(module, name)))
+    start = module.init_process_group
+    stop = module.destroy_process_group
+    recorder = Recorder(module, known)
+    entered: List[int] = []
+
+    def parting() -> None:
+        """Said, not concluded from silence: a report can be lost. Processes that it started may be its ranks."""
+        if not entered and not started:
+            report(known, "never-joined", None, None)
+
+    started: List[int] = []
+    if known.reports:
+        import atexit
+
+        atexit.register(parting)
+        watch_processes(started)
+
+    @wraps(start)
+    def init_process_group(*given: Any, **named: Any) -> Any:
+        entered.append(1)
+        backend = named.get("backend", given[0] if given else None)
+        report(known, "init-entered", named.get("world_size"), backend)
+        result = start(*given, **named)
+        report(known, "initialised", module.get_world_size(), module.get_backend())
+        recorder.start()
+        return result
+
+    @wraps(stop)
+    def destroy_process_group(*given: Any, **named: Any) -> Any:
+        facts = (module.get_world_size(), module.get_backend()) if module.is_initialized() else (None, None)
+        result = stop(*given, **named)
+        if not module.is_initialized():
+            recorder.stop()
+            report(known, "destroyed", *facts)
+        return result
+
+    module.init_process_group = init_process_group
+    module.destroy_process_group = destroy_process_group
+
+
+# Targets of processes that work for their program and train nothing.
+HELPERS = ("torch.utils.data", "torch.multiprocessing.pool", "multiprocessing.", "concurrent.")
+
+
+def watch_processes(started: List[int]) -> None:
+    """Count the processes that the program starts to run functions of its own, as torch.multiprocessing.spawn does."""
+    import sys
+    from functools import wraps
+
+    base = getattr(sys.modules.get("multiprocessing.process"), "BaseProcess", None)
+    if base is None:
+        return
+    begin = base.start
+
+    @wraps(begin)
+    def start(self: Any) -> Any:
+        target = getattr(self, "_target", None)
+        if not str(getattr(target, "__module__", "")).startswith(HELPERS):
+            started.append(1)
+        return begin(self)
+
+    base.start = start
+
+
+class Recorder:
+    """Answers the agent's questions (runner_recorder.py) while there are process groups."""
+
+    def __init__(self, module: Any, known: Known) -> None:
+        self.module = module
+        self.known = known
+        self.end = None
+
+    def start(self) -> None:
+        """After the first group; never fails, and never in a forked child."""
+        if self.known.ask and self.end is None and os.getpid() == self.known.pid:
+            try:
+                self.end = self.known.beside("runner_recorder.py")["start"](self.module, self.known)
+            except Exception:
+                pass
+
+    def stop(self) -> None:
+        if self.end is not None:
+            end = self.end
+            self.end = None
+            end()
+
+
+def report(known: Known, event: str, size: Any, backend: Any) -> None:
+    """A process group's size, as planned where it is not known, and its backend; for the agent."""
+    try:
+        size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
+        known.report(event, world_size=size or None, backend=str(backend or ""))
+    except Exception:
+        pass

@@ -1,0 +1,105 @@
+"""Sees how ranks end that another launcher has started, and that are not this agent's children.
+
+Each tells its process when it starts (runner_launched.py). A pidfd says that it has ended; until its launcher has
+reaped it, a second or a tenth of one later, /proc still has its exit status. Where the launcher is quicker, or the
+kernel knows no pidfd (before 5.3), there is only the launcher's own word.
+"""
+
+import ctypes
+import os
+import selectors
+import time
+from typing import Any, Dict, List, Optional
+
+from .attempt import Attempt
+from .processes import Process, read_process
+
+PIDFD_OPEN = 434  # the same on every architecture
+EXEC_LOOKS = 50
+EXEC_PAUSE = 0.002  # seconds between two looks at a process that is in the midst of exec(2)
+
+
+class Witness:
+    """Follows processes through the agent's selector. `reports` is the socket that they know, by their environment:
+    in a container of its own counting a number may be another's."""
+
+    def __init__(self, selector: selectors.BaseSelector, reports: str) -> None:
+        self._selector, self._proof = selector, ("ALLRANKS_REPORT_SOCKET=" + reports).encode()
+        self._attempt = None  # type: Optional[Attempt]
+        self._open = []  # type: List[int]
+        self.processes: Dict[int, Process] = {}
+
+    def heard(self, message: Dict[str, Any], attempt: "Optional[Attempt]") -> bool:
+        """Takes the word of a process that starts; the attempt is told of its failure."""
+        if message.get("event") != "launched":
+            return False
+        if attempt is not self._attempt:
+            self.forget()
+            self._attempt = attempt
+        pid = message.get("pid")
+        fd = _pidfd(pid) if isinstance(pid, int) and self._proof in _environment(pid) else None
+        if fd is not None and isinstance(pid, int):
+            self._follow(fd, pid, int(message["rank"]))
+        return True
+
+    def _follow(self, fd: int, pid: int, rank: int) -> None:
+        self._open.append(fd)
+        process = read_process(pid)
+        if process is not None:
+            self.processes[rank] = process
+        self._selector.register(fd, selectors.EVENT_READ, lambda: self._look(fd, pid, rank))
+
+    def _look(self, fd: int, pid: int, rank: int) -> None:
+        status = exit_status(pid)
+        self._close(fd)
+        if status and self._attempt is not None:
+            self._attempt.seen_end(rank, status)
+
+    def _close(self, fd: int) -> None:
+        self._open.remove(fd)
+        self._selector.unregister(fd)
+        os.close(fd)
+
+    def forget(self) -> None:
+        """The attempt is over."""
+        self.processes.clear()
+        for fd in list(self._open):
+            self._close(fd)
+
+
+def exit_status(pid: int) -> Optional[int]:
+    """The wait status of a process that has ended and is not reaped; None where there is none."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            fields = file.read().rpartition(") ")[2].split()
+    except OSError:
+        return None
+    return int(fields[49]) if fields[:1] == ["Z"] and len(fields) > 49 else None
+
+
+def _environment(pid: int) -> List[bytes]:
+    """The entries; none where they cannot be read.
+
+    A process reports, then becomes the runner: in the midst of exec(2) its environment reads as empty.
+    """
+    for _ in range(EXEC_LOOKS):
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                found = file.read()
+        except OSError:
+            return []
+        if found:
+            return found.split(b"\0")
+        time.sleep(EXEC_PAUSE)
+    return []
+
+
+def _pidfd(pid: int) -> Optional[int]:
+    """os.pidfd_open came with Python 3.9."""
+    try:
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(pid)
+        found = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_OPEN, pid, 0)
+    except OSError:
+        return None
+    return found if found >= 0 else None

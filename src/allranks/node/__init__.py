@@ -1,4 +1,0 @@
-"""What ships to the nodes: relay, watcher, guard, ranks, facts, probes.
-
-Standard library only, Python 3.8 or newer, no import from outside this package.
-"""

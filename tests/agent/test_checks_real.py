@@ -1,0 +1,432 @@
+"""Checks of code, data, storage and leftovers with the real host, on this machine: real repositories, trees,
+a real listener, a real process that an earlier run left.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allranks.agent import checks, facts
+from allranks.agent.host import Host
+from allranks.agent.processes import machine, read_process
+from allranks.preflight.judge import judge
+from allranks.preflight.registry import built_in
+
+SOURCE = Path(facts.__file__).parents[2]
+OLDEST = "/root/.pyenv/versions/3.8.18/bin/python3.8"
+PYTHONS = [p for p in ("/usr/bin/python3", OLDEST) if Path(p).exists()]
+GIT_ENV = {
+    **{k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
+    "GIT_AUTHOR_NAME": "n", "GIT_AUTHOR_EMAIL": "n@x", "GIT_COMMITTER_NAME": "n", "GIT_COMMITTER_EMAIL": "n@x",
+    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
+
+def look(check: str, workdir: Path, command: tuple[str, ...] = ("train.py",), **request: Any) -> Any:
+    """What a check finds on this machine."""
+    asked = {"workdir": str(workdir), "command": list(command), "environ": dict(os.environ), **request}
+    basic = facts.collect({**asked, "checks": []})
+    return checks.collect([check], Host(asked, asked["environ"], basic))[check]
+
+
+def said(check: str, *found: Any, request: dict[str, Any] | None = None, **more: Any) -> list[str]:
+    """The messages about nodes h0, h1, … that found this."""
+    nodes = {f"h{i}": {check: one, "workdir": {"exists": True, "path": "/w"}, **more} for i, one in enumerate(found)}
+    return [f.message for f in judge(request or {}, nodes, [built_in()[check]])]
+
+
+def git(where: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=where, env=GIT_ENV, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    top = tmp_path / "repo"
+    top.mkdir()
+    git(top, "init", "-q", "-b", "main")
+    (top / "train.py").write_text("lr = 1\n")
+    (top / "model.py").write_text("x\n")
+    git(top, "add", ".")
+    git(top, "commit", "-qm", "one")
+    return top
+
+
+def clone(top: Path, name: str) -> Path:
+    shutil.copytree(top, top.parent / name, symlinks=True)
+    return top.parent / name
+
+
+# -- code_git ----------------------------------------------------------------------------------------
+
+
+@needs_git
+def test_the_commit_is_what_git_says(repository: Path, tmp_path: Path) -> None:
+    head = git(repository, "rev-parse", "HEAD")
+    expected = {"top": str(repository), "commit": head, "branch": "main"}
+    assert look("code_git", repository) == expected
+    below = repository / "src" / "deep"
+    below.mkdir(parents=True)
+    assert look("code_git", below) == expected
+    link = tmp_path / "link"
+    link.symlink_to(below)
+    assert look("code_git", link) == expected
+    git(repository, "branch", "other")
+    git(repository, "pack-refs", "--all")
+    assert not (repository / ".git/refs/heads/main").exists()
+    assert look("code_git", repository) == expected
+    git(repository, "checkout", "-q", "--detach")
+    assert look("code_git", repository) == {**expected, "branch": None}
+
+
+@needs_git
+def test_a_worktree_has_a_commit_of_its_own(repository: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    git(repository, "worktree", "add", "-q", "-b", "side/x", str(tree))
+    (tree / "train.py").write_text("lr = 3\n")
+    git(tree, "commit", "-qam", "two")
+    found = look("code_git", tree)
+    assert found == {"top": str(tree), "commit": git(tree, "rev-parse", "HEAD"), "branch": "side/x"}
+    (message,) = said("code_git", look("code_git", repository), look("code_git", repository), found)
+    assert message.startswith(f"h2 is at commit {found['commit'][:10]}; the other 2 are at ")
+
+
+@needs_git
+def test_a_submodule(repository: Path, tmp_path: Path) -> None:
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(clone(repository, "lib")), "lib")
+    assert (repository / "lib" / ".git").is_file()
+    assert look("code_git", repository / "lib")["commit"] == git(repository / "lib", "rev-parse", "HEAD")
+
+
+@needs_git
+def test_no_commit_and_no_repository(tmp_path: Path) -> None:
+    assert look("code_git", tmp_path) is None
+    git(tmp_path, "init", "-q", "-b", "main")
+    assert look("code_git", tmp_path) == {"top": str(tmp_path), "commit": None, "branch": "main"}
+    assert look("code_changes", tmp_path) is None
+
+
+# -- code_changes ------------------------------------------------------------------------------------
+
+
+@needs_git
+def test_changes_are_seen_and_named(repository: Path) -> None:
+    clean, dirty = clone(repository, "clean"), clone(repository, "dirty")
+    (dirty / "train.py").write_text("lr = 2\n")
+    (dirty / "model.py").unlink()
+    (dirty / "new pkg").mkdir()
+    (dirty / "new pkg" / "ä.py").write_text("1\n")
+    (dirty / "run.log").write_text("step 1\n")
+    found = [look("code_changes", path) for path in (repository, clean, dirty)]
+    assert found[0] == {"head": git(repository, "rev-parse", "HEAD"), "count": 0, "files": {}}
+    assert set(found[2]["files"]) == {"train.py", "model.py", "new pkg/ä.py"}
+    assert said("code_changes", *found) == [
+        "uncommitted changes on h2 differ from the other 2: model.py, new pkg/ä.py, train.py"
+    ]
+    assert said("code_changes", found[2], found[2]) == []
+
+
+@needs_git
+def test_the_same_change_is_the_same_whatever_the_settings(repository: Path) -> None:
+    one, two = clone(repository, "one"), clone(repository, "two")
+    for path in (one, two):
+        (path / "train.py").write_text("lr = 2\n")
+        (path / "data.bin").write_bytes(bytes(range(256)))
+    git(two, "config", "diff.noprefix", "true")
+    git(two, "config", "color.ui", "always")
+    git(two, "config", "diff.context", "9")
+    git(two, "config", "status.showUntrackedFiles", "no")
+    git(two, "add", "train.py")
+    assert look("code_changes", one) == look("code_changes", two)
+
+
+@needs_git
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a repository away")
+def test_a_repository_of_another_user(repository: Path) -> None:
+    subprocess.run(["chown", "-R", "12345", str(repository)], check=True)
+    assert look("code_changes", repository)["count"] == 0
+    assert look("code_git", repository)["branch"] == "main"
+
+
+# -- code_script and code_tree -----------------------------------------------------------------------
+
+
+def test_scripts_by_content(tmp_path: Path) -> None:
+    found = []
+    for text in ("lr = 1\n", "lr = 1\n", "lr = 2\n"):
+        path = tmp_path / str(len(found))
+        path.mkdir()
+        (path / "train.py").write_text(text)
+        found.append(look("code_script", path))
+    assert found[0]["size"] == 7
+    assert len({one["hash"] for one in found}) == 2
+    assert said("code_script", *found)[0].startswith("train.py differs between nodes: h2 has version ")
+    assert look("code_script", tmp_path, ("-m", "pkg")) is None
+    assert look("code_script", tmp_path, ("true",)) is None
+
+
+def plant(top: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = top / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return top
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_trees_by_content(tmp_path: Path, python: str) -> None:
+    code = {"train_py": "1", "model__net_py": "2", "data__load_py": "3", "conf_yaml": "4"}
+    one, two = plant(tmp_path / "one", **code), plant(tmp_path / "two", **{**code, "model__net_py": "x"})
+    same = plant(tmp_path / "same", **code, run_log="a", runs__x_txt="b", data__big_bin="c", pkg__x_pyc="d")
+    (same / ".hidden").write_text("e")
+    os.symlink("nowhere", same / "dangling.py")
+    found = [look("code_tree", path, python=python) for path in (one, two, same)]
+    assert found[0]["count"] == 4
+    assert found[0]["digest"] == found[2]["digest"] != found[1]["digest"]
+    assert found[0]["cut"] == "" and not found[0]["git"]
+    assert set(found[0]["files"]) == {"train.py", "model/net.py", "data/load.py", "conf.yaml"}
+    (message,) = said("code_tree", *found)
+    assert message == f"{two} on h1 differs from the other 2: model/net.py"
+
+
+def test_a_tree_without_a_training_interpreter(tmp_path: Path) -> None:
+    plant(tmp_path, train_sh="1")
+    assert look("code_tree", tmp_path, ("sh", "train.sh"))["files"].keys() == {"train.sh"}
+
+
+def test_a_large_tree_is_cut(tmp_path: Path) -> None:
+    for i in range(5100):
+        (tmp_path / f"f{i:04d}.txt").touch()
+    (tmp_path / "z.py").write_text("1")
+    found = look("code_tree", tmp_path)
+    assert (found["count"], found["cut"], found["files"]) == (5000, "5101 files", None)
+    (tmp_path / "z.py").write_text("2")
+    again = look("code_tree", tmp_path)
+    assert again["digest"] != found["digest"]
+    assert said("code_tree", found, found, again) == [f"{tmp_path} on h2 differs from the other 2: /"]
+
+
+def test_a_module_of_the_working_directory_is_not_taken_for_a_part_of_python(tmp_path: Path) -> None:
+    plant(tmp_path, json_py="raise SystemExit(3)", hashlib_py="raise SystemExit(3)", train_py="")
+    assert look("code_tree", tmp_path)["count"] == 3
+    assert isinstance(look("packages", tmp_path), dict)
+
+
+# -- data --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_data_by_name_and_size(tmp_path: Path, python: str) -> None:
+    found = []
+    for lacking in ("", "", "b-0.bin"):
+        top = tmp_path / "data"
+        shutil.rmtree(top, ignore_errors=True)
+        for name in ("a-0.bin", "b-0.bin", "sub/c-0.bin"):
+            if name != lacking:
+                (top / name).parent.mkdir(parents=True, exist_ok=True)
+                (top / name).write_bytes(bytes(1000))
+        (top / "lost+found").mkdir()
+        (top / ".nfs0001").touch()
+        (top / "linked").symlink_to(top / "sub")
+        found.append(look("data_listing", tmp_path, data_paths=[str(top)], python=python))
+    (one,) = found[0].values()
+    assert (one["kind"], one["count"], one["bytes"], one["cut"]) == ("directory", 4, 3000, "")
+    assert found[0] == found[1]
+    assert said("data_listing", *found) == [
+        f"{top} holds 3 files (2 KB) on h2; 4 files (3 KB) on h0 and h1: h2 lacks b-0.bin"
+    ]
+
+
+@pytest.mark.parametrize("size", [0, 10, (1 << 20) + 5, (3 << 20) + 1])
+def test_a_file_by_its_ends(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "corpus.bin"
+    path.write_bytes(bytes(size))
+    first = look("data_listing", tmp_path, data_paths=[str(path)])
+    assert first[str(path)]["bytes"] == size
+    assert look("data_listing", tmp_path, data_paths=[str(path)]) == first
+    if size:
+        path.write_bytes(bytes(size - 1) + b"x")
+        assert look("data_listing", tmp_path, data_paths=[str(path)]) != first
+
+
+def test_absent_data_is_for_data_paths_to_say(tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent")
+    found = look("data_listing", tmp_path, data_paths=[absent])
+    assert found == {absent: {"kind": "unreadable", "why": "No such file or directory"}}
+    basic = facts.collect({"workdir": str(tmp_path), "command": [], "data_paths": [absent, str(tmp_path)]})
+    (finding,) = judge({}, {"h0": basic}, [built_in()["data_paths"]])
+    assert (finding.id, finding.status, finding.message) == (
+        "missing-file", "fail", f"h0 has no {absent}"
+    )  # fmt: skip
+
+
+# -- storage -----------------------------------------------------------------------------------------
+
+
+def test_a_file_is_written_and_removed(tmp_path: Path) -> None:
+    odd = tmp_path / "it's a $HOME"
+    odd.mkdir()
+    found = look("storage_write", odd, output_dir=str(odd / "not" / "yet"))
+    assert [(one["what"], one["tried"]) for one in found] == [
+        ("the working directory", str(odd)), ("the output directory", str(odd))
+    ]  # fmt: skip
+    assert all(one["seconds"] < 30 for one in found)
+    assert list(odd.iterdir()) == []
+    assert [m for m in said("storage_write", found) if "can't" in m] == []
+
+
+@contextlib.contextmanager
+def mounted(where: Path, options: str) -> Iterator[Path]:
+    where.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(where)], capture_output=True)
+    if done.returncode != 0:
+        pytest.skip("needs the right to mount")
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", str(where)], check=True)
+
+
+def test_a_full_and_a_read_only_file_system(tmp_path: Path) -> None:
+    with mounted(tmp_path / "full", "size=16k") as full:
+        (full / "x").write_bytes(bytes(16384))
+        (message,) = said("storage_write", look("storage_write", full))
+        assert message == f"the working directory {full} on h0 can't be written: no space or inodes left"
+        assert [p.name for p in full.iterdir()] == ["x"]
+    with mounted(tmp_path / "ro", "ro") as closed:
+        found = look("storage_write", tmp_path, output_dir=str(closed))
+        assert said("storage_write", found) == [
+            f"the output directory {closed} on h0 can't be written: the file system is read-only"
+        ]
+
+
+# -- leftovers and the port --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def sleeping(**env: str) -> Iterator[int]:
+    child = subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"], **env})
+    try:
+        while (found := Path(f"/proc/{child.pid}/comm").read_text()) != "sleep\n":
+            assert found
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()
+
+
+def left(tmp_path: Path, **request: Any) -> Any:
+    return look("leftovers", tmp_path, node_dir=str(tmp_path), **request)["runs"]
+
+
+def test_what_a_dead_agent_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = read_process(os.getpid())
+    assert me is not None
+    path = tmp_path / f"allranks-{os.getuid()}" / "zz-test-run" / "n0"
+    path.mkdir(parents=True)
+    with sleeping(ALLRANKS_MARK="zz-test-run/n0") as pid:
+        assert "zz-test-run" not in left(tmp_path)  # no journal yet, and it is young
+        journal = {"event": "agent", "machine": machine(), "keepers": [[me.pid, me.start]]}
+        (path / "journal.jsonl").write_text(json.dumps(journal) + "\n")
+        assert "zz-test-run" not in left(tmp_path)  # this process is its agent
+        (path / "journal.jsonl").write_text(json.dumps({**journal, "keepers": [[me.pid, me.start + 1]]}) + "\n")
+        assert left(tmp_path)["zz-test-run"] == [[pid, "sleep"]]
+        assert "zz-test-run" not in left(tmp_path, uid="zz-test-run")
+        elsewhere = [journal["machine"][0], journal["machine"][1], "pid:[1]"]
+        (path / "journal.jsonl").write_text(json.dumps({**journal, "keepers": [], "machine": elsewhere}) + "\n")
+        assert "zz-test-run" not in left(tmp_path)
+
+
+ORPHAN = """
+import os, subprocess, sys
+env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h1"}
+child = subprocess.Popen(["sleep", "600"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(child.pid, flush=True)
+"""
+
+
+def test_an_orphan_of_another_launcher(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=60)
+    pid = int(done.stdout)
+    try:
+        end = time.monotonic() + 30
+        while (process := read_process(pid)) is not None and Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
+            assert time.monotonic() < end
+        if process is None or process.parent != 1:
+            pytest.skip("orphans do not fall to process 1 here")
+        found = look("leftovers", tmp_path)
+        init = Path("/proc/1/comm").read_text()
+        if init.startswith(("python", "bash", "sh")):
+            pytest.skip(f"process 1 is {init.strip()}")
+        assert [pid, "sleep"] in found["orphans"]
+        assert [pid, "sleep"] not in look("leftovers", tmp_path, environ={
+            **os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h1"})["orphans"]  # fmt: skip
+    finally:
+        os.kill(pid, 9)
+
+
+# -- software ----------------------------------------------------------------------------------------
+
+
+def test_settings_of_the_environment_and_the_conf_file(tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("# site\nNCCL_PROTO=LL\nNCCL_ALGO=Tree\n")
+    env = {"PATH": os.environ["PATH"], "NCCL_CONF_FILE": str(conf), "NCCL_ALGO": "Ring", "TORCH_TOKEN": "s3cret",
+           "HOME": str(tmp_path)}  # fmt: skip
+    found = look("settings", tmp_path, environ=env)
+    assert found["NCCL_ALGO"] == ["Ring", "environment"]
+    assert found["NCCL_PROTO"] == ["LL", str(conf)]
+    assert "s3cret" not in json.dumps(found)
+
+
+def test_packages_are_those_of_the_interpreter(tmp_path: Path) -> None:
+    code = "import sys, importlib.metadata as m; print(m.version('numpy'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    found = look("packages", tmp_path, python=sys.executable)
+    assert found.get("numpy") == (done.stdout.strip() or None)
+    assert look("packages", tmp_path, ("true",)) is None
+
+
+@pytest.mark.torch
+def test_torch_is_imported(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "train.py").touch()
+    found = look("torch_import", tmp_path, python=sys.executable)
+    assert found["version"] == torch.__version__
+    assert found["distributed"] and "gloo" in found["backends"]
+    assert 0 < found["seconds"] < 120
+    (tmp_path / "random.py").write_text("raise ValueError('not that one')\n")  # as the program would see it
+    broken = look("torch_import", tmp_path, python=sys.executable)
+    assert "random" in broken["failed"] or "not that one" in broken["failed"]
+    assert look("torch_build", tmp_path, python=sys.executable)["platform"] in (
+        "CPU only",
+        f"CUDA {torch.version.cuda}",
+    )
+
+
+@pytest.mark.skipif(not Path(OLDEST).exists(), reason="needs Python 3.8")
+def test_all_of_them_under_the_oldest_python(tmp_path: Path) -> None:
+    names = ["packages", "torch_build", "torch_import", "settings", "code_git", "code_changes", "code_tree",
+             "code_script", "data_listing", "storage_write", "leftovers"]  # fmt: skip
+    (tmp_path / "train.py").write_text("1\n")
+    asked = {"checks": names, "workdir": str(tmp_path), "command": ["train.py"], "data_paths": [str(tmp_path)],
+             "python": OLDEST, "master_port": 1}  # fmt: skip
+    script = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.facts import collect; " \
+             "print(json.dumps(collect(json.loads(sys.argv[2]))))"  # fmt: skip
+    done = subprocess.run([OLDEST, "-c", script, str(SOURCE), json.dumps(asked)], capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    errors = {n: found[n]["error"] for n in names if isinstance(found[n], dict) and "error" in found[n]}
+    assert errors == {}, done.stderr
+    assert found["code_tree"]["count"] == 1
+    assert judge({}, {"h0": found}, [built_in()[n] for n in names if n != "leftovers"]) == []

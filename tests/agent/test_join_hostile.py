@@ -1,0 +1,249 @@
+"""What each message of a coordinator can do to a joined node: a real node, real sockets, a coordinator that lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.hostile import TOKEN, Hostile, Joins, Service
+
+from allranks.agent.frames import Stream, pack_json, pack_output
+
+PROGRAM = "import time\nopen('up', 'w').close()\ntime.sleep(600)\n"
+Step = Callable[[Hostile], Any]
+
+
+@pytest.fixture(scope="module")
+def joins() -> Iterator[Joins]:
+    made = Joins()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hostile(joins: Joins, tmp_path: Path) -> Iterator[Callable[..., Hostile]]:
+    made: list[Hostile] = []
+
+    def make(*words: str, **more: Any) -> Hostile:
+        (tmp_path / "work").mkdir(exist_ok=True)
+        (tmp_path / "work" / "train.py").write_text(PROGRAM)
+        made.append(Hostile(joins, tmp_path, *(words or ("--nproc", "1", "--", "train.py")), **more))
+        return made[-1].accept()
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    yield made
+    made.close()
+
+
+# Each lets the node come this far, sends this, and the node ends with these words. The bounds of every field are in
+# tests/unit/test_pinned.py; here is one order of each kind, against the real thing.
+REFUSED: list[tuple[str, Step, dict[str, Any], str]] = [
+    ("header-sweep", lambda h: h.open(mode="sweep"), {}, "the relay's mode 'sweep'"),
+    ("header-attach", lambda h: h.open(mode="attach"), {}, "which was not begun here"),
+    ("header-lease", lambda h: h.open(lease=1e9), {}, "lease '1000000000.0'"),
+    ("header-mark", lambda h: h.open(mark="run-0/node_00"), {}, "run tag 'run-0/node_00'"),
+    ("hello", Hostile.open, {"type": "hello", "protocol": 1, "lease": 1e9, "have": {}}, "lease '1000000000.0'"),
+    ("hello-have", Hostile.open, {"type": "hello", "protocol": 1, "lease": 9, "have": {"1/0/0": -1}}, "1/0/0 '-1'"),
+    ("ship", Hostile.greeted, {"type": "ship", "packed": 1, "bytes": 1, "files": 1, "sha256": ""}, "type 'ship'"),
+    ("setup", Hostile.greeted, {"type": "setup", "uid": "../..", "seconds": 9}, "uid '../..'"),
+    ("listen", Hostile.greeted, {"type": "listen", "port": 0, "token": TOKEN}, "to open the master's port"),
+    ("probe", Hostile.greeted, Hostile.probe(["127.0.0.1"], 22), "port 22"),
+    ("serve", Hostile.greeted, {"type": "serve", "token": TOKEN, "seconds": 9.0}, "to serve peers"),
+    ("reach", Hostile.greeted, {"type": "reach", "token": TOKEN, "peers": {}}, "to reach peers"),
+    ("ack", Hostile.greeted, {"type": "ack", "sizes": {"1/0/0": 1 << 64}}, "1/0/0"),
+    ("ping", Hostile.greeted, {"type": "ping", "sent": "now"}, "sent 'now'"),
+    ("stacks", Hostile.greeted, {"type": "stacks", "ranks": [0], "ask": "exec"}, "ask 'exec'"),
+    ("counters", Hostile.greeted, {"type": "counters", "ranks": "all"}, "ranks 'all'"),
+    ("signal", Hostile.greeted, {"type": "signal", "attempt": 0, "order": 1, "name": "KILL"}, "the signal 'KILL'"),
+    ("end", Hostile.greeted, {"type": "end", "grace": 1e9, "reason": ""}, "grace '1000000000.0'"),
+    ("other", Hostile.greeted, {"type": "exec", "argv": ["id"]}, "type 'exec'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "message", "said"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
+def test_an_order_out_of_bounds_ends_the_node_and_nothing_of_it_was_done(hostile, step, message, said):
+    node = hostile()
+    step(node)
+    if message:
+        node.order(message)
+    code, text = node.outcome()
+    assert code == 4 and "this node refused an order of the coordinator: " in text and said in text
+    assert "Traceback" not in text and not (node.work / "up").exists()
+    node.wait(lambda: not node.alive(), "nothing of the node is left")
+
+
+def test_bytes_of_a_file_are_refused(hostile):
+    node = hostile().greeted()
+    node.bytes_for_agent(pack_output(Stream(5, 0, 0), 0, b"#!/bin/sh\n"))
+    code, text = node.outcome()
+    assert code == 4 and "bytes of a file" in text
+
+
+def test_a_look_runs_this_nodes_prelude_in_its_directory(hostile, tmp_path):
+    node = hostile().greeted()
+    evil = {"prelude": f"touch {tmp_path}/pwned", "workdir": "/etc", "command": ["sh"], "data_paths": ["/root"],
+            "environ": {"BASH_ENV": f"{tmp_path}/x"}, "python": "/bin/false", "node_dirs": ["/root"]}  # fmt: skip
+    node.order({"type": "setup", "uid": "run-1", "seconds": 30.0, "checks": ["evil"], **evil})
+    facts = node.until("facts")["facts"]
+    assert facts["workdir"]["path"] == str(node.work) and facts["script"]["path"].endswith("train.py")
+    assert facts["data"] == [] and facts["interpreter"]["path"] != "/bin/false"
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_probe_reaches_the_master_alone(hostile, service):
+    other = Service("127.0.0.2")
+    try:
+        node = hostile().looked()
+        node.order(node.probe(["127.0.0.2", "127.0.0.1"], other.port))
+        results = {r["address"]: r for r in node.until("probed")["results"]}
+        assert results["127.0.0.2"]["error"] == "resolution" and other.connections == 0
+        assert "node 0 is 127.0.0.1" in results["127.0.0.2"]["text"]
+        node.order(node.start(master_addr="127.0.0.2", master_port=other.port))
+        code, text = node.outcome()
+        assert code == 4 and "which this node has not reached" in text and other.connections == 0
+    finally:
+        other.close()
+
+
+def test_a_start_runs_this_nodes_own_command(hostile, tmp_path):
+    node = hostile().proved()
+    argv = ["sh", "-c", f"touch {tmp_path}/pwned"]
+    rank = {"rank": 1, "local_rank": 0, "argv": argv, "env": {"LD_PRELOAD": "/x"}, "workdir": "/", "files": {}}
+    message = node.start()
+    node.order({**message, "ranks": [rank], "make": [f"{tmp_path}/made"]})
+    pid = node.until("started")["pid"]
+    node.wait(lambda: (node.work / "up").exists(), "the own program runs")
+    environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    assert b"RANK=1" in environ and not any(name.startswith(b"LD_PRELOAD") for name in environ)
+    assert not (tmp_path / "pwned").exists() and not (tmp_path / "made").exists()
+
+
+def test_tests_are_not_run_by_a_node_that_was_started_to_train(hostile, tmp_path):
+    """With --out of the coordinator's choice they would write to any file."""
+    victim = tmp_path / "bashrc"
+    for tests in (["--suite", "sync", "--out", str(victim)], {"nodes": ["a", "b"]}):
+        node = hostile().proved()
+        node.order(node.start(tests=tests))
+        code, text = node.outcome()
+        assert code == 4 and "refused an order" in text and "test" in text
+        assert not victim.exists() and not (node.work / "up").exists()
+
+
+def test_a_release_takes_nothing_away_while_ranks_run(hostile):
+    node = hostile().running()
+    node.order({"type": "release"})
+    assert "release before the ranks have ended" in node.until("fault")["message"]
+    assert node.ranks()
+    node.order({"type": "end", "grace": 0.0, "reason": "ctrl-c"})
+    node.until("ended")
+    node.wait(lambda: not node.ranks(), "its ranks are ended")
+
+
+def test_a_hello_of_another_protocol_costs_the_connection_and_not_the_agent(hostile):
+    """Also where more has come behind it."""
+    node = hostile().running()
+    (pid,) = (frame["pid"] for frame in node.frames if frame["type"] == "started")
+    strange = {"type": "hello", "protocol": 2, "lease": 30.0, "have": {}}
+    rest = pack_json({**strange, "protocol": 1}) + pack_json({"type": "ping", "sent": 1})
+    node.bytes_for_agent(pack_json(strange) + rest)
+    node.until("fault")
+    node.open(mode="attach")
+    node.order({**strange, "protocol": 1})
+    hello = node.until("hello")
+    assert (hello["dead"], hello["attempt"]["ranks"]["1"]["pid"]) == (False, pid)
+
+
+def test_words_of_the_coordinator_are_shown_on_one_line_without_escapes(hostile):
+    node = hostile()
+    node.control({"type": "wait", "say": "\x1b[2J\x1b]0;owned\x07node 1\nis\rlate" + "x" * 10**6})
+    node.control({"type": "over", "exit": 3, "message": "\x1b[31mred\nline"})
+    code, text = node.outcome()
+    assert code == 3 and "\x1b" not in text and "\x07" not in text and "node 1 is late" in text
+    assert "[31mred line" in text and len(text) < 5000
+
+
+def test_an_end_that_leaves_ranks_behind_ends_them(hostile):
+    node = hostile().running()
+    node.control({"type": "over", "exit": 0, "message": "all is well"})
+    code, text = node.outcome()
+    assert (code, "all is well" in text) == (0, True)
+    node.wait(lambda: not node.ranks(), "its ranks are ended")
+
+
+BROKEN = [
+    b"C[]", b"C7", b"C{}", b"C" + b'{"a":' * 50_000, b'C{"type": null}', b'C{"type": "over", "exit": "0"}',
+    b'C{"type": "over", "exit": 1e400}', b'C{"type": "open"}', b'C{"type": "open", "number": -1, "header": {}}',
+    b"D", b"D\0\0\0\1" + b"\xff" * 64, b"D\0\0\0\1\0\0\0\x08J" + b"[" * 7,
+]  # fmt: skip
+
+
+def test_records_that_are_no_messages_cost_the_connection_and_not_the_ranks(hostile):
+    """Each is answered by a new connection, over which the agent is there as it was."""
+    node = hostile().running()
+    (pid,) = (frame["pid"] for frame in node.frames if frame["type"] == "started")
+    for record in BROKEN:
+        node.accept() if record is not BROKEN[0] else None
+        node.open(mode="attach")
+        node.order({"type": "hello", "protocol": 1, "lease": 30.0, "have": {}})
+        assert node.until("hello")["attempt"]["ranks"]["1"]["pid"] == pid
+        number = node._number.to_bytes(4, "big")
+        node.payload(record.replace(b"\0\0\0\1", number, 1) if record[:1] == b"D" else record)
+        while node.read():
+            pass
+    assert node.process.poll() is None and os.path.exists(f"/proc/{pid}")
+    assert "Traceback" not in node.said()
+
+
+# -- another's answer ----------------------------------------------------------------------------------------------
+
+ANSWERS: dict[str, bytes] = {
+    "another-program": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "another-secret": b"ALLRANKS-JOIN 1\n" + bytes(64),
+    "another-version": b"ALLRANKS-JOIN 2\n" + bytes(64),
+    "silence": b"",
+}
+
+
+def test_a_node_with_ranks_dials_on_whatever_answers(hostile):
+    """The coordinator comes back after another program, another secret and another run have answered in its place."""
+    node = hostile().running()
+    (pid,) = (frame["pid"] for frame in node.frames if frame["type"] == "started")
+    node.hang_up()
+    for answer in ANSWERS.values():
+        with node.accept_raw() as client:
+            client.recv(4096)
+            client.sendall(answer)
+            client.shutdown(1)
+            while client.recv(4096):
+                pass
+    node.accept().control({"type": "refused", "exit": 2, "message": "it belongs to another run"})
+    while node.read():
+        pass
+    node.accept().open(mode="attach")
+    node.order({"type": "hello", "protocol": 1, "lease": 30.0, "have": {}})
+    assert node.until("hello")["attempt"]["ranks"]["1"]["pid"] == pid
+    assert node.process.poll() is None
+
+
+def test_another_runs_coordinator_does_not_prolong_the_lease(hostile):
+    """It knows the secret and answers again and again: the ranks end with the lease all the same."""
+    node = hostile("--nproc", "1", "--", "train.py", lease="2s").running()
+    while node.process.poll() is None:
+        try:
+            node.listener.settimeout(1.0)
+            node.accept().control({"type": "refused", "exit": 2, "message": "it belongs to another run"})
+        except (OSError, AssertionError):
+            continue
+    code, text = node.outcome()
+    assert code == 4 and "for the lease of 2 s: the ranks here are ended" in text
+    node.wait(lambda: not node.ranks(), "its ranks are ended")

@@ -1,0 +1,118 @@
+"""Nodes trying each other, over the loopback: real sockets, real losses of the server's making."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from allranks.agent import peers
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def doors() -> Iterator[tuple[int, int]]:
+    """A node that serves: its TCP and UDP port."""
+    tcp, udp = peers.open_doors()
+
+    def serve() -> None:
+        with contextlib.suppress(ValueError, OSError):  # the sockets are closed at the end
+            peers.serve(tcp, udp, TOKEN, 20.0)
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield tcp.getsockname()[1], udp.getsockname()[1]
+    tcp.close()
+    udp.close()
+
+
+def tried(port: int, udp: int, address: str = "127.0.0.1", token: str = TOKEN, **more: Any) -> dict[str, Any]:
+    request = {"token": token, "sender": 3, "seconds": 15, "names": [],
+               "peers": {"h2": {"address": address, "port": port, "udp": udp, **more}}}  # fmt: skip
+    result: dict[str, Any] = peers.reach(request)["pairs"]["h2"]
+    return result
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_peer_that_is_fine(doors: tuple[int, int], address: str) -> None:
+    found = tried(*doors, address=address)
+    assert found["ok"] and found["bulk"] and found["local_address"] == address
+    assert (found["sent"], found["arrived"]) == (peers.BURST, peers.BURST)
+    assert found["mtu_arrived"] == min(found["mtu_local"], 65535) or found["mtu_arrived"] >= 9216
+
+
+def test_nobody_listens(doors: tuple[int, int]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        found = tried(free.getsockname()[1], doors[1])
+    assert (found["ok"], found["error"]) == (False, "refused") and "bulk" not in found
+    assert found["arrived"] == peers.BURST, "UDP is measured all the same"
+
+
+def test_a_foreign_program_answers(doors: tuple[int, int]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=lambda: other.accept()[0].sendall(b"SSH-2.0-x\n"), daemon=True).start()
+        found = tried(other.getsockname()[1], doors[1])
+    assert (found["ok"], found["error"]) == (False, "foreign")
+
+
+def test_another_token_gets_no_answer(doors: tuple[int, int]) -> None:
+    found = tried(*doors, token="f" * 32)
+    assert found["ok"] is False and "arrived" not in found
+
+
+def test_a_peer_that_takes_no_bulk_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind an MTU black hole: the greeting passes, and then nothing."""
+    monkeypatch.setattr(peers, "BULK_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept = []
+
+        def greet() -> None:
+            client, _ = server.accept()
+            client.sendall(client.recv(100))
+            kept.append(client)
+
+        threading.Thread(target=greet, daemon=True).start()
+        found = tried(server.getsockname()[1], 0)
+        assert (found["ok"], found["bulk"], found["bulk_error"]) == (True, False, "timeout")
+        assert kept
+
+
+def test_lost_packets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that forgets each third packet of the burst."""
+    monkeypatch.setattr(peers, "CONNECT_SECONDS", 0.5)  # nobody answers over TCP
+    tcp, udp = peers.open_doors()
+    counts = peers._Counts()
+
+    def forgetful() -> None:
+        deadline = time.monotonic() + 15
+        udp.settimeout(0.5)
+        while time.monotonic() < deadline:
+            try:
+                data, sender = udp.recvfrom(65535)
+            except TimeoutError:
+                continue
+            given, number, kind, sequence = peers._HEAD.unpack_from(data)
+            if kind == peers.BURST_KIND and sequence % 3:
+                counts.numbers.setdefault(number, set()).add(sequence)
+            elif kind == peers.ASK_KIND:
+                answer = peers._HEAD.pack(given, number, peers.ANSWER_KIND, sequence)
+                udp.sendto(answer + b'{"arrived": %d, "largest": 0}' % len(counts.numbers[number]), sender)
+
+    threading.Thread(target=forgetful, daemon=True).start()
+    found = tried(tcp.getsockname()[1], udp.getsockname()[1])
+    assert found["sent"] == peers.ROUNDS * peers.BURST
+    assert found["arrived"] == sum(1 for n in range(found["sent"]) if n % 3)
+
+
+def test_other_ways_and_names(doors: tuple[int, int]) -> None:
+    found = tried(*doors, ways=["127.0.0.2", "::1"])
+    assert [(w["address"], w["ok"]) for w in found["ways"]] == [("127.0.0.2", True), ("::1", True)]
+    request = {"token": TOKEN, "sender": 1, "seconds": 5, "peers": {}, "names": ["localhost", "no-such-host.invalid"]}
+    names = peers.reach(request)["names"]
+    assert "127.0.0.1" in names["localhost"] and "error" in names["no-such-host.invalid"]

@@ -1,0 +1,88 @@
+"""Identity and lineage: nothing escapes by forking twice, by a new session or by a cleared environment."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from allranks.agent import processes
+from allranks.agent.processes import Process
+
+ESCAPES = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        libc.prctl(15, b"kworker/0:1", 0, 0, 0)
+        libc.prctl(4, 0, 0, 0, 0)
+        print(os.getpid(), flush=True)
+        os.execve("/bin/sleep", ["sleep", "1000"], {})
+    os._exit(0)
+os.wait()
+time.sleep(1000)
+"""
+
+KEEPER = """
+import os, subprocess, sys
+sys.path.insert(0, %r)
+from allranks.agent import processes as p
+p.prctl(p.PR_SET_CHILD_SUBREAPER, 1)
+child = subprocess.Popen([sys.executable, "-c", %r], stdout=subprocess.PIPE)
+pid = int(child.stdout.readline())
+while p.read_process(pid).parent != os.getpid():
+    pass
+find = lambda: p.descendants([os.getpid()], p.snapshot())
+before = sorted(q.pid for q in find())
+left = p.end_all(find, p.reap_children, 10)
+while (p.read_process(pid) or (0, 0, ""))[2] == "Z":
+    p.reap_children()  # it has ended; on a busy machine its parent hears of it a moment later
+print(pid in before, child.pid in before, left, p.read_process(pid))
+"""
+
+
+def test_lineage_finds_a_daemon_without_environment():
+    source = KEEPER % (os.path.abspath("src"), ESCAPES)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "True", "[]", "None"], done.stderr
+
+
+def test_a_reused_pid_is_not_signalled():
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        real = processes.read_process(child.pid)
+        assert real is not None
+        impostor = Process(real.pid, real.parent, real.state, real.start + 1)
+        assert processes.send_signal(impostor, signal.SIGKILL) is False
+        assert child.poll() is None
+        assert processes.send_signal(real, signal.SIGKILL) is True
+        assert child.wait(30) == -signal.SIGKILL
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_mark_is_read_from_the_environment():
+    child = subprocess.Popen(["sleep", "1000"], env={"ALLRANKS_MARK": "run-1/node_00", "PATH": os.environ["PATH"]})
+    try:
+        deadline = time.monotonic() + 30
+        while processes.mark_of(child.pid) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found = processes.marked("run-1/node_00", processes.snapshot())
+        assert [p.pid for p in found] == [child.pid]
+        assert processes.marked("run-1/node_0", processes.snapshot()) == []
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_dead_child_nobody_reaped_is_not_alive():
+    child = subprocess.Popen(["true"])
+    process = processes.read_process(child.pid)
+    assert process is not None
+    deadline = time.monotonic() + 30
+    while processes.alive([process]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert processes.alive([process]) == []
+    child.wait()

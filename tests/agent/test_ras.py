@@ -1,0 +1,110 @@
+"""A node asks NCCL's RAS: a server that speaks its protocol stands in for it, and a mapped file for libnccl."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allranks.agent.processes import Process, read_process
+from allranks.agent.ras import ask_ras, ras_file
+
+STATUS = "Job summary\n===========\n\n" + "x" * 100_000 + "\nWarnings\n========\n"
+MAPS = """import mmap, sys, time
+with open(sys.argv[1], "rb") as file:
+    memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print(1, flush=True)
+time.sleep(600)
+"""
+
+
+class Service:
+    """RAS as its client sees it; `mute` connections are accepted and never answered, as by a stopped process."""
+
+    def __init__(self, mute: int = 0, greeting: bytes = b"SERVER PROTOCOL 2\n") -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.mute, self.greeting = mute, greeting
+        self.heard: list[str] = []
+        self.kept: list[socket.socket] = []
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                channel = self.socket.accept()[0]
+            except OSError:
+                return
+            if self.mute:
+                self.mute -= 1
+                self.kept.append(channel)
+                continue
+            with channel, channel.makefile("r") as lines:
+                for line in lines:
+                    self.heard.append(line.strip())
+                    if line.startswith("CLIENT PROTOCOL"):
+                        channel.sendall(self.greeting)
+                    elif line.startswith("TIMEOUT"):
+                        channel.sendall(b"OK\n")
+                    else:
+                        channel.sendall(STATUS.encode())
+                        break
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    one = Service()
+    yield one
+    one.socket.close()
+
+
+def rank(place: Path, port: int, name: str = "libnccl.so.2") -> tuple[subprocess.Popen[str], dict[int, Process]]:
+    """A process that has a library of that name in its memory."""
+    library = place / name
+    library.write_bytes(b"\0" * 4096)
+    process = subprocess.Popen([sys.executable, "-c", MAPS, str(library)], stdout=subprocess.PIPE, text=True,
+                               env={"NCCL_RAS_ADDR": f"127.0.0.1:{port}"})  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "1\n"
+    found = read_process(process.pid)
+    assert found is not None
+    return process, {0: found}
+
+
+def asked(place: Path, port: int, name: str = "libnccl.so.2") -> str | None:
+    process, ranks = rank(place, port, name)
+    try:
+        return ask_ras(ranks, str(place))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_whole_text_comes_and_is_kept(service: Service, tmp_path: Path) -> None:
+    assert asked(tmp_path, service.port) == STATUS
+    assert Path(ras_file(str(tmp_path))).read_text() == STATUS
+    assert service.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 3", "VERBOSE STATUS"]
+
+
+def test_a_stopped_process_that_accepts_is_passed_over(service: Service, tmp_path: Path) -> None:
+    service.mute = 1
+    assert asked(tmp_path, service.port) == STATUS
+
+
+def test_nothing_is_asked_without_nccl(service: Service, tmp_path: Path) -> None:
+    assert asked(tmp_path, service.port, "libother.so") is None and service.heard == []
+
+
+def test_another_service_at_the_port_is_left_alone(service: Service, tmp_path: Path) -> None:
+    service.greeting = b"220 mail.example.org ESMTP\n"
+    assert asked(tmp_path, service.port) is None and "VERBOSE STATUS" not in service.heard
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    assert asked(tmp_path, port) is None

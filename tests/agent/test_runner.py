@@ -1,0 +1,259 @@
+"""The runner is invisible: programs are run by plain Python and through the runner, and nothing may differ.
+
+Compared are stdout and stderr as one stream (so their order too), and the exit status. The features are
+switched on by the environment in both runs, so that os.environ is equal as well. ALLRANKS_TEST_PYTHONS=all
+takes every interpreter at hand, else the oldest and the newest are taken, and in the slow tests the tests' own."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+RUNNER = HERE.parent.parent / "src/allranks/agent/runner.py"
+
+
+def pythons() -> list[str]:
+    """Interpreters ≥ 3.8 by version: the one that runs the tests, pyenv's, and those on PATH."""
+    found = {sys.version_info[:2]: sys.executable}
+    for path in Path.home().glob(".pyenv/versions/3.*/bin/python"):
+        major, minor = path.parent.parent.name.split(".")[:2]
+        found.setdefault((int(major), int(minor)), str(path))
+    for minor in range(8, 15):
+        path = shutil.which(f"python3.{minor}")
+        if path and (3, minor) not in found and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
+            found[3, minor] = path
+    return [found[version] for version in sorted(found) if version >= (3, 8)]
+
+
+def chosen(usable: list[str]) -> list[Any]:
+    """The oldest and the newest; the tests' own, where it lies between them, repeats what those show."""
+    if os.environ.get("ALLRANKS_TEST_PYTHONS") == "all":
+        return usable
+    ends = sorted({usable[0], usable[-1]}, key=usable.index)
+    own = pytest.param(sys.executable, marks=pytest.mark.slow)
+    return ends if sys.executable in ends else [*ends, own]
+
+
+PYTHONS = chosen(pythons())
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the programs, with the forms of a program that cannot lie in a repository."""
+    place = tmp_path_factory.mktemp("runner")
+    work = place / "work"
+    shutil.copytree(HERE / "programs", work, ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "agent").mkdir()
+    for path in RUNNER.parent.glob("runner*.py"):
+        shutil.copy(path, place / "agent" / path.name)
+    with zipfile.ZipFile(work / "app.zip", "w") as archive:
+        archive.write(work / "app/__main__.py", "__main__.py")
+    (work / "empty").mkdir()
+    (work / "link.py").symlink_to("shadow/shadow.py")
+    (work / "café ü.py").write_text("print(__file__)\nraise ValueError('é')\n")
+    for name, data in BROKEN.items():
+        (work / name).write_bytes(data)
+    return place
+
+
+BROKEN = {
+    "syntax.py": b"print('never')\n\ndef f(:\n    pass\n",
+    "indent.py": b"if True:\n    a = 1\n  b = 2\n",
+    "unclosed.py": b"a = (1,\n'text\n",
+    "latin.py": b"print('never')\nname = 'caf\xe9'\n",
+    "cookie_unknown.py": b"# coding: nonsense\nprint(1)\n",
+    "nul.py": b"print('a')\nb = 'x\0y'\nprint('c')\n",
+    "warn_only.py": b"a = '\\d' + '\\q'\nprint(a is 'x')\n",
+    "warn_broken.py": b"a = '\\d'\nb = a is 'x'\nreturn 3\n",
+    "return.py": b"print('never')\nreturn 3\n",
+    "empty.py": b"",
+    "sibling_broken.py": b"import syntax\n",
+    "pkg/wrong.py": b"x = = 3\n",
+    "no_extension": b"import sys\nprint(__file__, sys.argv)\nraise ValueError\n",
+    "form\xe9.py": b"\x0cprint('form feed')\n",
+    "cookie.py": b"# -*- coding: latin-1 -*-\nprint(ascii('caf\xe9'))\nraise ValueError('caf\xe9')\n",
+    "bom.py": b"\xef\xbb\xbfprint(ascii('\xc3\xa9'))\nraise ValueError('\xc3\xa9')\n",
+    "crlf.py": b"print('dos')\r\nraise ValueError(\r\n    'lines'\r\n)\r\n",
+    "broken.pyc": b"nothing that Python compiled",
+}
+
+IDENTITY = "identity.py one --two 'three four' -m -- x"
+RAISING = ["plain", "outer", "context", "again", "inner", "noted", "group", "exits", "mute", "nested"]
+RAISING += ["endless", "evaluated", "imports"]
+LEAVING = [
+    "'the text'",
+    "3",
+    "None",
+    "0",
+    "True",
+    "-1",
+    "256",
+    "2.5",
+    "'é\\udc80'",
+    "(1, 'tuple')",
+    "'a\\nb'",
+]
+ENDING = [
+    "end",
+    "hard",
+    "aborted",
+    "interrupted",
+    "interrupt_class",
+    "interrupted_loop",
+    "terminated",
+    "handled",
+]
+ENDING += ["thread_fails", "thread_exits", "thread_outlives", "fork_fails", "fork_ends", "stdout_closed"]
+ENDING += ["stderr_gone", "absent"]
+CASES = [
+    ("", IDENTITY),
+    ("", "./" + IDENTITY),
+    ("", "pkg/../" + IDENTITY),
+    ("-u -X dev -W error::UserWarning -X allranks=1", IDENTITY),
+    ("-I", IDENTITY),
+    ("-E -s -B -O", IDENTITY),
+    ("-OO", "looking.py"),
+    ("-S", "pickling.py"),
+    ("-O -u", "flags.py"),
+    ("-b -X dev", "flags.py"),
+    ("-bb", "flags.py"),
+    ("-X dev -W error", "raising.py plain"),
+    ("", "shadow/shadow.py"),
+    ("", "link.py"),
+    ("-I", "shadow/shadow.py"),
+    ("", "pickling.py"),
+    ("", "workers.py spawn forkserver fork"),
+    ("", "warned.py"),
+    ("-W ignore", "warned.py"),
+    ("", "looking.py"),
+    ("", "collected.py"),
+    ("", "collected.py fail"),
+    ("", "again.py"),
+    ("", "'café ü.py'"),
+    *[("", f"raising.py {name}") for name in RAISING],
+    *[("", "leaving.py " + shlex.quote(value)) for value in LEAVING],
+    ("-u", "leaving.py \"'unbuffered'\""),
+    *[("", f"ending.py {name}") for name in ENDING],
+    *[("", f"hooks.py {name}") for name in ("default", "own", "broken", "leaves", "none")],
+    ("", "-m pkg.inner.tool a -b --c=d"),
+    ("-u -X dev", "-m pkg.inner.tool"),
+    ("", "-m pkg"),
+    ("", "-m pkg text"),
+    ("-u", "-m pkg text"),
+    ("", "-m pkg.broken"),
+    ("", "-m pkg.wrong"),
+    ("", "-m pkg.none"),
+    ("", "-m pkg.inner"),
+    ("", "-m none.at.all"),
+    ("", "-m pkg.inner.tool.py"),
+    ("", "-m .relative"),
+    ("", "-m identity one"),
+    ("", "-m json.tool absent.json"),
+    ("", "-m timeit -n 1 -r 1 -s 'import sys' 'print(sys.argv, __name__); sys.exit(5)'"),
+    *[("", f"-m {module}") for module in ("warned", "looking", "collected", "pickling", "again")],
+    *[("", f"-m raising {name}") for name in RAISING],
+    *[("", "-m leaving " + shlex.quote(value)) for value in LEAVING],
+    *[("", f"-m ending {name}") for name in ENDING],
+    *[("", f"-m hooks {name}") for name in ("default", "own", "broken", "leaves", "none")],
+    ("", "app a b"),
+    ("", "./app/"),
+    ("", "app.zip a b"),
+    ("-I", "app"),
+    ("", "empty"),
+    ("", "absent.py"),
+    ("", "absent/absent.py a"),
+    ("", "identity.py/absent"),
+    *[("", name) for name in BROKEN if name.isascii() and not name.startswith("pkg")],
+    ("-W error", "warn_only.py"),
+    ("-W always", "warn_broken.py"),
+    ("-X dev", "warn_only.py"),
+    ("", "-c 'import sys; print(sys.argv, __name__)' a"),
+    ("", "- a"),
+    ("", ""),
+    ("", "-m"),
+]
+
+
+def environment(place: Path) -> dict[str, str]:
+    names = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+    return {
+        **{name: os.environ[name] for name in names if name in os.environ},
+        "TORCHELASTIC_ERROR_FILE": str(place / "error.json"),
+        "ALLRANKS_STACKS_FILE": str(place / "stacks"),
+        "ALLRANKS_REPORT_SOCKET": str(place / "socket"),
+        "ALLRANKS_PG_TIMEOUT": "3",
+        "PYTHONHASHSEED": "0",
+        "RANK": "0",
+    }
+
+
+def outcome(place: Path, command: list[str], **more: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        command,
+        cwd=place / "work",
+        env={**environment(place), **more},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+    )
+    text = done.stdout.decode("utf-8", "backslashreplace")
+    # Addresses, threads, workers, and the depth of an endless recursion: the runner takes two frames of it.
+    for pattern in (r"0x[0-9a-f]+", r"(?<=started )\d+", r"(?<=PoolWorker-)\d+", r"(?<=repeated )\d+"):
+        text = re.sub(pattern, "…", text)
+    return done.returncode, text.splitlines()
+
+
+def name_of(path: str) -> str:
+    return "py" + re.sub(r".*/versions/([0-9]+\.[0-9]+).*", r"\1", path) if "/versions/" in path else "own"
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=name_of)
+@pytest.mark.parametrize(("flags", "program"), CASES, ids=[" ".join(case) for case in CASES])
+def test_outcome_is_that_of_plain_python(place: Path, python: str, flags: str, program: str) -> None:
+    before, after = [python, *shlex.split(flags)], shlex.split(program)
+    if program.startswith("-m") and name_of(python) == "py3.8":
+        before.append("-u")  # 3.8 buffers stderr too, and under -m alone it flushes it after stdout
+    plain = outcome(place, [*before, *after])
+    through = outcome(place, [*before, str(place / "agent/runner.py"), *after])
+    assert through == plain
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=name_of)
+@pytest.mark.parametrize(
+    "setting", ["PYTHONSAFEPATH=1", "PYTHONUNBUFFERED=1", "PYTHONOPTIMIZE=2", "PYTHONDEVMODE=1", "LC_ALL=C"]
+)
+def test_interpreter_settings_by_environment(place: Path, python: str, setting: str) -> None:
+    more = dict([setting.split("=")])
+    for program in (IDENTITY, "-m pkg.inner.tool", "leaving.py \"'text'\""):
+        plain = outcome(place, [python, *shlex.split(program)], **more)
+        assert outcome(place, [python, str(place / "agent/runner.py"), *shlex.split(program)], **more) == plain
+
+
+def test_working_directory_that_is_gone(place: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    script = f"mkdir -p {gone}; cd {gone}; rmdir {gone}; exec {sys.executable} %s {place}/work/leaving.py 5"
+    runs = [
+        subprocess.run(["sh", "-c", script % part], capture_output=True, env=environment(place))
+        for part in ("", place / "agent/runner.py")
+    ]
+    assert (runs[0].returncode, runs[0].stdout, runs[0].stderr) == (
+        runs[1].returncode,
+        runs[1].stdout,
+        runs[1].stderr,
+    )
+    assert runs[0].returncode == 5
+
+
+def test_terminal_interrupt_ends_by_sigint_and_says_so(place: Path) -> None:
+    plain = outcome(place, [sys.executable, "ending.py", "interrupted"])
+    assert plain[0] == -2, "the comparison above would prove nothing"
+    assert "KeyboardInterrupt" in plain[1]

@@ -1,0 +1,199 @@
+"""The runner and torch: reports and timeouts of process groups, with real ranks over gloo."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.agent.test_runner import RUNNER
+
+PROGRAM = str(Path(__file__).parent / "programs" / "groups.py")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+Ranks = list["subprocess.Popen[str]"]
+
+
+def free_port() -> int:
+    """Outside the range the kernel hands out by itself: tests run side by side."""
+    while True:
+        port = random.randint(11000, 30000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+
+
+def start(*words: str, world: int = 2, runner: bool = True, **more: str) -> Ranks:
+    base = {name: value for name, value in os.environ.items() if not name.startswith("ALLRANKS_")}
+    base.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world), OMP_NUM_THREADS="1"
+    )
+    command = [sys.executable, *([str(RUNNER)] if runner else []), PROGRAM, *words]
+    return [
+        subprocess.Popen(
+            command,
+            env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank), **more},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def finish(ranks: Ranks) -> list[tuple[int, str]]:
+    """Exit code and output of each rank; none is left behind."""
+    try:
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        return [(rank.returncode, output) for rank, output in zip(ranks, outputs, strict=True)]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+@pytest.fixture
+def full_socket(tmp_path: Path) -> Iterator[str]:
+    """A report socket that nobody reads and that takes no more."""
+    path = str(tmp_path / "reports")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                while True:
+                    sender.sendto(b"full", path)
+        yield path
+
+
+OPTION = {"ALLRANKS_PG_TIMEOUT": "41.5"}
+FORCED = {**OPTION, "ALLRANKS_PG_TIMEOUT_FORCED": "1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "expected"),
+    [
+        pytest.param([], {}, "1800.0 1800.0 1800.0 1800.0", marks=pytest.mark.slow),
+        ([], OPTION, "41.5 41.5 41.5 41.5"),
+        pytest.param(["explicit"], OPTION, "777.0 777.0 777.0 777.0", marks=pytest.mark.slow),
+        (["explicit"], FORCED, "41.5 41.5 41.5 41.5"),
+        pytest.param(
+            [], {**FORCED, "ALLRANKS_PG_TIMEOUT": "never"}, "1800.0 1800.0 1800.0 1800.0", marks=pytest.mark.slow
+        ),
+    ],
+    ids=["torch's", "default", "the script's wins", "forced", "nonsense"],
+)
+def test_timeouts_of_groups(words, more, expected, full_socket, tmp_path):
+    """A report socket that is full blocks nothing, nor does one that is absent."""
+    target = full_socket if words else str(tmp_path / "absent")
+    ((code, output),) = finish(start("timeouts", *words, world=1, ALLRANKS_REPORT_SOCKET=target, **more))
+    assert (code, output.split("\n")[-2]) == (0, expected), output
+
+
+def test_absent_rank_ends_the_collective_by_the_timeout(tmp_path):
+    """Torch's default is 30 minutes: that rank 0 ends within the test's bound is the timeout's work."""
+    file = str(tmp_path / "error.json")
+    ranks = start("absent", ALLRANKS_PG_TIMEOUT="3", TORCHELASTIC_ERROR_FILE=file)
+    try:
+        assert ranks[0].wait(timeout=90) == 1
+        assert ranks[1].poll() is None, "rank 1 only stays away"
+    finally:
+        results = finish(ranks)
+    assert "RuntimeError" in results[0][1] and "stays away" in results[1][1]
+    facts = json.loads(Path(file).read_text())["allranks"]
+    assert (facts["rank"], facts["type"], facts["function"]) == (0, "RuntimeError", "absent")
+    assert "imed out" in facts["text"]
+
+
+def test_reports(tmp_path):
+    path = str(tmp_path / "reports")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        ranks = start("life", ALLRANKS_REPORT_SOCKET=path)
+        results = finish(ranks)
+        assert [code for code, _ in results] == [0, 0], results
+        receiver.settimeout(10)
+        reports = [json.loads(receiver.recv(4096)) for _ in range(6)]
+        receiver.setblocking(False)
+        with pytest.raises(BlockingIOError):  # the end of a subgroup is none
+            receiver.recv(4096)
+    for number, rank in enumerate(ranks):
+        own = [report for report in reports if report["rank"] == number]
+        assert [report["event"] for report in own] == ["init-entered", "initialised", "destroyed"]
+        assert {(report["pid"], report["world_size"], report["backend"]) for report in own} == {
+            (rank.pid, 2, "gloo")
+        }
+        assert [report["t"] for report in own] == sorted(report["t"] for report in own)
+
+
+STARTS = {
+    "spawn": ("torch.multiprocessing.spawn(work, nprocs=1)", []),
+    "Process": ("p = multiprocessing.Process(target=work, args=(0,)); p.start(); p.join()", []),
+    "DataLoader": ("list(torch.utils.data.DataLoader(range(4), num_workers=1))", ["never-joined"]),
+    "Pool": ("multiprocessing.Pool(1).map(work, [0])", ["never-joined"]),
+    "nothing": ("pass", ["never-joined"]),
+}
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=[] if how == "spawn" else pytest.mark.slow) for how in STARTS]
+)
+def test_who_starts_its_ranks_itself_is_not_said_to_train_alone(tmp_path, how):
+    """Processes that run the program's own functions may have a process group; helpers of torch and Python have not."""
+    body, expected = STARTS[how]
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import multiprocessing, torch, torch.distributed, torch.multiprocessing\n"
+        f"def work(i): pass\nif __name__ == '__main__':\n    {body}\n"
+    )
+    path = str(tmp_path / "reports")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        receiver.setblocking(False)
+        environment = {**os.environ, "RANK": "0", "ALLRANKS_REPORT_SOCKET": path}
+        subprocess.run([sys.executable, str(RUNNER), str(script)], env=environment, check=True, timeout=120)
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(json.loads(receiver.recv(4096))["event"])
+    assert found == expected
+
+
+FEATURES = {
+    "ALLRANKS_REPORT_SOCKET": "/nowhere",
+    "ALLRANKS_PG_TIMEOUT": "9",
+    "ALLRANKS_PG_TIMEOUT_FORCED": "1",
+}
+
+
+@pytest.mark.parametrize("word", ["introspect", pytest.param("wrong", marks=pytest.mark.slow)])
+def test_wrapped_functions_look_like_torchs_own(word):
+    """Names, signatures, sources, pickles, import specs; and no frame of a wrapper in a traceback."""
+    plain = finish(start(word, world=1, runner=False))
+    through = finish(start(word, world=1, **FEATURES))
+    assert through == plain
+
+
+def test_program_that_replaces_meta_path_runs_without_the_features(tmp_path):
+    """A package of torch's name will do: what is asked is whether its import is left alone."""
+    package = tmp_path / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("def is_available(): return True\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\nbefore = len(sys.meta_path)\n"
+        "sys.meta_path = [f for f in sys.meta_path if type(f).__name__ != 'TorchFinder']\n"
+        "import torch.distributed as dist\nprint(before - len(sys.meta_path), dist.is_available())\n"
+    )
+    command = [sys.executable, str(RUNNER), str(script)]
+    done = subprocess.run(command, env={**os.environ, **FEATURES}, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "1 True\n"), done.stderr

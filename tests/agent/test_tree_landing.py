@@ -1,0 +1,343 @@
+"""--sync, the node's side: an archive arrives in pieces and is unpacked, wherever the connection breaks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.tree_archives import Member, Node, listing, make_node_dir, order_of, tar_of
+
+from allranks.agent import nodedir
+from allranks.agent import tree as landing
+from allranks.agent.frames import Decoder
+from allranks.agent.tree import has_results
+from allranks.backends.tree import Archive, pack_tree
+from allranks.gang.channel import Shipper
+from allranks.plan.tree import CHUNK, WINDOW
+from allranks.settings import RunSpec
+
+ROOT = Path(__file__).parents[2]
+OLDEST = next(iter(sorted(Path("/root/.pyenv/versions").glob("3.8*/bin/python"))), None)
+SPEC = RunSpec(command=("train.py",))
+
+
+@pytest.fixture
+def node_dir(tmp_path: Path) -> Path:
+    return make_node_dir(tmp_path)
+
+
+# -- pieces --------------------------------------------------------------------------------------------
+
+
+def archive_of(pieces: int) -> tuple[bytes, dict[str, Any]]:
+    data = tar_of(Member("data.bin", os.urandom(pieces * 1000)))
+    return data, order_of(data)
+
+
+def test_pieces_in_order_are_acknowledged(node_dir: Path) -> None:
+    data, order = archive_of(3)
+    node = Node(node_dir)
+    node.landing.ship(order)
+    assert node.said == [{"type": "got", "bytes": 0, "begin": True}]
+    node.chunk(0, data[:1000])
+    node.chunk(1000, data[1000:2500])
+    assert node.said[1:] == [{"type": "got", "bytes": 1000}, {"type": "got", "bytes": 2500}]
+    node.chunk(2500, data[2500:])
+    assert len(node.said) == 3, "nothing is said until it is unpacked"
+    node.work()
+    assert node.last == {"type": "shipped", "path": str(node_dir / "tree"), "sha256": order["sha256"], "files": 1}
+    assert sorted(os.listdir(node_dir)) == ["outputs", "spool", "tree", "tree.json"]
+
+
+def test_pieces_that_come_twice_or_out_of_order(node_dir: Path) -> None:
+    data, order = archive_of(5)
+    node = Node(node_dir)
+    node.landing.ship(order)
+    node.chunk(2000, data[2000:3000])  # too early
+    node.chunk(0, data[:1000])
+    node.chunk(0, data[:1000])  # again
+    node.chunk(500, data[500:1500])  # overlapping
+    assert [m["bytes"] for m in node.said] == [0, 1000]
+    node.landing.ship(order)  # the connection broke: announced again
+    assert node.last == {"type": "got", "bytes": 1000, "begin": True}
+    node.chunk(1000, data[1000:])
+    node.chunk(1000, data[1000:])
+    node.chunk(0, data)
+    node.work()
+    assert (node.last["sha256"], len(node.tasks)) == (order["sha256"], 0)
+
+
+def test_a_break_while_it_is_unpacked_and_after(node_dir: Path) -> None:
+    """Announced again: the answer comes when there is one, and is the same ever after."""
+    data, order = archive_of(1)
+    node = Node(node_dir)
+    node.landing.ship(order)
+    node.chunk(0, data)
+    said = len(node.said)
+    node.landing.ship(order)
+    assert len(node.said) == said and len(node.tasks) == 1
+    node.work()
+    answer = node.last
+    (node_dir / "tree/result.txt").write_text("the program's")
+    node.landing.ship(order)
+    assert node.last == answer and not node.tasks
+    assert (node_dir / "tree/result.txt").exists()
+
+
+def test_pieces_without_an_announcement(node_dir: Path) -> None:
+    node = Node(node_dir)
+    node.chunk(0, b"x")
+    assert node.said == [] and sorted(os.listdir(node_dir)) == ["outputs", "spool"]
+
+
+def test_more_than_was_announced(node_dir: Path) -> None:
+    data, order = archive_of(1)
+    node = Node(node_dir)
+    node.landing.ship(order)
+    node.chunk(0, data + b"x")
+    assert "more arrived than was announced" in node.last["error"] and not node.tasks
+    assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]
+    node.chunk(0, data)
+    node.landing.ship(order)
+    assert [m["type"] for m in node.said] == ["got", "shipped", "shipped"]
+
+
+@pytest.mark.parametrize("packed", [0, -1, landing.MOST + 1])
+def test_an_archive_of_an_impossible_size(packed: int, node_dir: Path) -> None:
+    node = Node(node_dir)
+    node.landing.ship(order_of(b"", packed=packed))
+    assert node.last["errno"] == errno.EFBIG and sorted(os.listdir(node_dir)) == ["outputs", "spool"]
+
+
+def test_a_task_that_was_ended(node_dir: Path) -> None:
+    data, order = archive_of(1)
+    node = Node(node_dir)
+    node.landing.ship(order)
+    node.chunk(0, data)
+    ((_, done),) = node.tasks
+    done({"error": "unpacking the tree did not finish within 60 s"})
+    assert "did not finish" in node.last["error"]
+    nodedir.remove(str(node_dir))
+    assert not node_dir.exists()
+
+
+# -- room ----------------------------------------------------------------------------------------------
+
+
+def test_no_room_is_said_before_anything_travels(node_dir: Path) -> None:
+    node = Node(node_dir)
+    node.landing.ship(order_of(b"x" * 100, size=1 << 60))
+    (answer,) = node.said
+    assert answer["errno"] == errno.ENOSPC
+    assert answer["error"].startswith("No space left on device (") and "MB free" in answer["error"]
+    assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]
+    node.chunk(0, b"x" * 100)
+    node.landing.ship(order_of(b"x" * 100, size=1 << 60))
+    assert node.said == [answer, answer]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MB and few inodes."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: a small disk is mounted")
+    place = tmp_path / "small"
+    place.mkdir()
+    options = "size=1m,nr_inodes=40,mode=700"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test-sync", str(place)], check=False).returncode:
+        pytest.skip("no disk can be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_too_few_inodes(small: Path) -> None:
+    node = Node(small)
+    node.landing.ship(order_of(b"x", files=100, size=1000))
+    assert node.last["errno"] == errno.ENOSPC and "inodes free" in node.last["error"]
+
+
+def test_a_disk_that_fills_up_while_it_arrives(small: Path) -> None:
+    data = tar_of(Member("a", os.urandom(300 << 10)))
+    node = Node(small)
+    node.landing.ship(order_of(data, files=1, size=300 << 10))
+    node.chunk(0, data[:1000])
+    (small / "filler").write_bytes(bytes(os.statvfs(small).f_bavail * 4096))
+    node.chunk(1000, data[1000:])
+    assert node.last["errno"] == errno.ENOSPC and not node.tasks
+    assert os.listdir(small) == ["filler"]
+
+
+def test_a_disk_that_fills_up_while_it_is_unpacked(small: Path) -> None:
+    data = tar_of(Member("d/a", os.urandom(300 << 10)))
+    node = Node(small)
+    node.landing.ship(order_of(data, files=1, size=300 << 10))
+    node.chunk(0, data)
+    (small / "filler").write_bytes(bytes(os.statvfs(small).f_bavail * 4096 - 8192))
+    node.work()
+    assert node.last["errno"] == errno.ENOSPC
+    assert os.listdir(small) == ["filler"]
+
+
+# -- the whole way -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A tree with all that may travel."""
+    place = tmp_path / "source"
+    (place / "lib/deep").mkdir(parents=True)
+    (place / "train.py").write_text("import lib\n")
+    (place / "run.sh").write_text("#!/bin/sh\n")
+    (place / "run.sh").chmod(0o755)
+    (place / "lib/empty.py").touch()
+    (place / "lib/deep" / ("n" * 200 + ".py")).write_text("long name\n")
+    (place / "lib/data.bin").write_bytes(os.urandom(3 * CHUNK + 17))
+    for name in (b"line\nbreak", b" space ", b"-dash", b"caf\xe9", "caf\u00e9".encode()):
+        Path(os.fsdecode(os.path.join(os.fsencode(place), name))).write_bytes(name)
+    (place / "link").symlink_to("lib/data.bin")
+    (place / "lib/up").symlink_to("../train.py")
+    (place / "dir").symlink_to("lib")
+    (place / "lib/deep/top").symlink_to("../..")
+    (place / os.fsdecode(b"link\xff")).symlink_to(os.fsdecode(b"caf\xe9"))
+    (place / "gone").symlink_to("lib/gone")
+    return place
+
+
+class Wire:
+    """A channel that keeps what was queued."""
+
+    def __init__(self) -> None:
+        self.decoder, self.queued, self.sent = Decoder(), bytearray(), 0
+
+    def send_bytes(self, frames: bytes) -> None:
+        self.queued += frames
+        self.sent += len(frames)
+
+    def take(self) -> list[Any]:
+        data, self.queued = bytes(self.queued), bytearray()
+        return self.decoder.feed(data)
+
+
+def ship(archive: Archive, node: Node, order: dict[str, Any], break_after: int | None = None) -> int:
+    """Controller and node until all is there; gives the number of frames. May lose the connection once."""
+    shipper, wire, frames = Shipper(archive), Wire(), 0
+    node.landing.ship(order)
+    heard = 0
+    while not node.tasks:
+        for word in node.said[heard:]:
+            shipper.go_on(0, word, wire)  # type: ignore[arg-type]
+        heard = len(node.said)
+        arrived = wire.take()
+        assert arrived, "neither side has anything to send"
+        assert sum(len(f.data) for f in arrived) <= WINDOW + CHUNK
+        for number, frame in enumerate(arrived):
+            frames += 1
+            node.landing.chunk(frame)
+            if frames == break_after:
+                heard, wire = len(node.said), Wire()  # the rest and all words about it are lost
+                node.landing.ship(order)
+                assert number + 1 < len(arrived)
+                break
+    return frames
+
+
+def message(archive: Archive) -> dict[str, Any]:
+    tree = archive.tree
+    return {"type": "ship", "sha256": tree.sha256, "packed": tree.packed, "bytes": tree.bytes, "files": tree.files}
+
+
+@pytest.mark.parametrize("break_after", [None, 2])
+def test_the_same_tree_arrives(source: Path, node_dir: Path, break_after: int | None) -> None:
+    archive, node = pack_tree(SPEC, str(source)), Node(node_dir)
+    assert ship(archive, node, message(archive), break_after) == -(-archive.tree.packed // CHUNK)
+    node.work()
+    assert (node.last["sha256"], node.last["files"]) == (archive.tree.sha256, archive.tree.files)
+    assert listing(node_dir / "tree") == listing(source)
+    assert not has_results(str(node_dir))
+
+
+def test_never_more_than_a_window_is_on_its_way(tmp_path: Path) -> None:
+    place = tmp_path / "large"
+    place.mkdir()
+    (place / "data").write_bytes(os.urandom(2 * WINDOW))
+    archive, wire = pack_tree(SPEC, str(place)), Wire()
+    shipper = Shipper(archive)
+    have, frames = 0, []
+    shipper.go_on(0, {"bytes": 0, "begin": True}, wire)  # type: ignore[arg-type]
+    while arrived := wire.take():
+        frames += arrived
+        assert len(frames) <= -(-archive.tree.packed // CHUNK), "something is sent twice"
+        for frame in arrived:
+            assert frame.offset + len(frame.data) - have <= WINDOW
+        have = arrived[0].offset + len(arrived[0].data)
+        for frame in arrived:
+            have = frame.offset + len(frame.data)
+            shipper.go_on(0, {"bytes": have}, wire)  # type: ignore[arg-type]
+    assert b"".join(f.data for f in frames) == archive.read(0, archive.tree.packed), "each byte once, in order"
+
+
+def test_nodes_are_served_each_for_itself(source: Path, tmp_path: Path) -> None:
+    archive = pack_tree(SPEC, str(source))
+    shipper, wires = Shipper(archive), (Wire(), Wire())
+    for index, wire in enumerate(wires):
+        shipper.go_on(index, {"bytes": 0, "begin": True}, wire)  # type: ignore[arg-type]
+    first, second = (b"".join(f.data for f in wire.take()) for wire in wires)
+    assert first == second == archive.read(0, archive.tree.packed)
+
+
+def test_below_is_there_although_it_is_empty(source: Path, node_dir: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(source)], check=True)
+    (source / "empty").mkdir()
+    archive, node = pack_tree(SPEC, str(source / "empty")), Node(node_dir)
+    ship(archive, node, message(archive))
+    node.work()
+    assert "error" not in node.last
+    assert os.path.isdir(archive.tree.workdir(str(node_dir)))
+
+
+OLD_NODE = """
+import base64, json, os, sys
+sys.path.insert(0, {source!r})
+from allranks.agent.frames import TREE, Output, Stream
+from allranks.agent.tree import Landing, has_results
+from allranks.agent import nodedir
+order = json.loads({order!r})
+said, tasks = [], []
+landing = Landing({node_dir!r}, said.append, lambda *words: tasks.append(words))
+landing.ship(order)
+with open({archive!r}, "rb") as file:
+    offset = 0
+    for data in iter(lambda: file.read(70000), b""):
+        landing.chunk(Output(Stream(TREE, 0, 0), offset, data))
+        offset += len(data)
+(name, function, seconds, done), = tasks
+done(function())
+before = has_results({node_dir!r})
+with open(os.path.join({node_dir!r}, "tree", "lib", "empty.py"), "w") as file:
+    file.write("x")
+print(json.dumps([sys.version_info[:2], said[-1], before, nodedir.kept_outputs({node_dir!r})]))
+"""
+
+
+@pytest.mark.skipif(OLDEST is None, reason="needs Python 3.8")
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_the_same_under_python_3_8(source: Path, node_dir: Path, tmp_path: Path, locale: str) -> None:
+    archive = pack_tree(SPEC, str(source))
+    (tmp_path / "archive").write_bytes(archive.read(0, archive.tree.packed))
+    code = OLD_NODE.format(source=str(ROOT / "src"), order=json.dumps(message(archive)), node_dir=str(node_dir),
+                           archive=str(tmp_path / "archive"))  # fmt: skip
+    environment = {"PATH": os.defpath, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([str(OLDEST), "-X", "utf8=0", "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    version, answer, before, kept = json.loads(done.stdout)
+    assert version == [3, 8]
+    assert (answer.get("error"), answer["sha256"], answer["files"]) == (None, archive.tree.sha256, archive.tree.files)
+    assert (before, kept) == (False, str(node_dir / "tree"))
+    (source / "lib/empty.py").write_text("x")
+    assert listing(node_dir / "tree") == listing(source)

@@ -1,0 +1,135 @@
+"""How a process ends that is not the agent's child."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.hosts.waiting import wait_until
+
+from allranks.agent import witness
+from allranks.agent.attempt import Attempt
+from allranks.agent.witness import Witness, exit_status
+
+SOCKET = "/n/report.sock"
+# A launcher that reaps late, with one child that waits for a line and then runs the words given.
+PARENT = """import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import os, sys; sys.stdin.readline(); " + sys.argv[1]], stdin=0)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+class Ends(Attempt):
+    """Only what the witness tells an attempt."""
+
+    def __init__(self, found: list[tuple[int, int]]) -> None:
+        self.found = found
+
+    def seen_end(self, rank: int, status: int) -> None:
+        self.found.append((rank, status))
+
+
+def settled(pid: int) -> int:
+    """Right after exec /proc shows no environment yet; a rank that reports has had one for long."""
+    assert wait_until(lambda: Path(f"/proc/{pid}/environ").read_bytes(), 30.0, "an environment")
+    return pid
+
+
+def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[int, int]]:
+    """What the witness says of a grandchild."""
+    found: list[tuple[int, int]] = []
+    selector = selectors.DefaultSelector()
+    env = {**os.environ, "ALLRANKS_REPORT_SOCKET": SOCKET}
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, words], env=env, text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        assert parent.stdout is not None and parent.stdin is not None
+        pid = settled(int(parent.stdout.readline()))
+        one = Witness(selector, socket)
+        assert one.heard({"event": "launched", "pid": pid, "rank": 3}, Ends(found))
+        registered = len(selector.get_map())
+        parent.stdin.write("go\n")
+        parent.stdin.flush()
+        deadline = time.monotonic() + bound
+        while selector.get_map() and time.monotonic() < deadline:
+            for key, _ in selector.select(1.0):
+                key.data()
+        assert registered == (socket == SOCKET)
+        assert not selector.get_map(), "it was never seen to end"
+        return found
+    finally:
+        parent.kill()
+        parent.wait()
+        selector.close()
+
+
+def test_a_code() -> None:
+    assert [(rank, os.waitstatus_to_exitcode(s)) for rank, s in seen("os._exit(3)")] == [(3, 3)]
+
+
+def test_a_signal() -> None:
+    assert [(rank, os.waitstatus_to_exitcode(s)) for rank, s in seen("os.kill(os.getpid(), 9)")] == [(3, -9)]
+
+
+def test_an_end_with_0_is_not_told() -> None:
+    assert seen("sys.exit(0)") == []
+
+
+def test_another_process_is_not_followed() -> None:
+    """A number out of a container's own counting."""
+    assert seen("os._exit(3)", socket="/other/report.sock") == []
+
+
+def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """runner_launched.py reports and then becomes the runner."""
+    looks: list[int] = []
+    real = open
+
+    def empty_at_first(path: str, *rest: object) -> object:
+        if str(path).endswith("/environ"):
+            looks.append(1)
+            return real(os.devnull, "rb") if len(looks) < 4 else real(path, *rest)  # type: ignore[call-overload]
+        return real(path, *rest)  # type: ignore[call-overload]
+
+    child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
+    with selectors.DefaultSelector() as selector:
+        one = Witness(selector, SOCKET)
+        settled(child.pid)
+        monkeypatch.setattr(witness, "open", empty_at_first, raising=False)
+        one.heard({"event": "launched", "pid": child.pid, "rank": 5}, None)
+        assert (len(selector.get_map()), list(one.processes)) == (1, [5])
+        one.forget()
+    child.kill()
+    child.wait()
+
+
+def test_before_python_3_9(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(witness.os, "pidfd_open", raising=False)
+    assert [(rank, os.waitstatus_to_exitcode(s)) for rank, s in seen("os._exit(4)")] == [(3, 4)]
+
+
+def test_the_living_and_the_gone_have_no_status() -> None:
+    assert exit_status(os.getpid()) is None
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert exit_status(child.pid) is None
+
+
+def test_what_is_forgotten_is_closed() -> None:
+    with selectors.DefaultSelector() as selector:
+        one = Witness(selector, SOCKET)
+        child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
+        assert not one.heard({"event": "initialised", "rank": 0}, None)
+        one.heard({"event": "launched", "pid": settled(child.pid), "rank": 0}, None)
+        assert len(selector.get_map()) == 1
+        one.forget()
+        assert not selector.get_map()
+        child.send_signal(signal.SIGKILL)
+        child.wait()

@@ -1,0 +1,112 @@
+"""Made-up archives of a synced tree, and a node that takes them in."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from allranks.agent import tree as landing
+from allranks.agent.frames import TREE, Output, Stream
+from allranks.agent.tree import Landing
+
+STREAM = Stream(TREE, 0, 0)
+
+
+class Member:
+    """One entry of a made-up archive."""
+
+    def __init__(
+        self, name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, to: str = "", **fields: Any
+    ) -> None:
+        self.info = tarfile.TarInfo(name)
+        self.info.type, self.info.linkname, self.info.mode, self.data = kind, to, 0o600, data
+        self.info.size = len(data)
+        for key, value in fields.items():
+            setattr(self.info, key, value)
+
+
+def link(name: str, to: str) -> Member:
+    return Member(name, kind=tarfile.SYMTYPE, to=to)
+
+
+def tar_of(*members: Member, format: int = tarfile.GNU_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=format, encoding="utf-8", errors="surrogateescape") as tar:
+        for member in members:
+            tar.addfile(member.info, io.BytesIO(member.data))
+    return gzip.compress(out.getvalue())
+
+
+def order_of(data: bytes, files: int = 100, size: int = 1 << 20, **more: Any) -> dict[str, Any]:
+    sha256 = hashlib.sha256(data).hexdigest()
+    return {"type": "ship", "sha256": sha256, "packed": len(data), "bytes": size, "files": files, **more}
+
+
+def listing(folder: Path) -> dict[str, Any]:
+    """All that is below a directory: kind, content, executable bit."""
+    found: dict[str, Any] = {}
+    for place, folders, files in os.walk(os.fsencode(folder)):
+        for name in folders + files:
+            path = os.path.join(place, name)
+            key = os.fsdecode(os.path.relpath(path, os.fsencode(folder)))
+            if os.path.islink(path):
+                found[key] = os.readlink(path)
+            elif os.path.isdir(path):
+                found[key] = "directory"
+            else:
+                with open(path, "rb") as file:
+                    found[key] = (file.read(), bool(os.stat(path).st_mode & 0o100))
+    return found
+
+
+def make_node_dir(tmp_path: Path) -> Path:
+    """A node directory with neighbours that a hostile archive may not touch."""
+    place = tmp_path / "outer" / "node_00"
+    for name in ("spool", "outputs"):
+        (place / name).mkdir(parents=True)
+    (tmp_path / "outer" / "victim").write_text("untouched")
+    return place
+
+
+class Node:
+    """A landing with the task done at once, and what it said."""
+
+    def __init__(self, node_dir: Path) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.tasks: list[tuple[Callable[[], Any], Callable[[dict[str, Any]], None]]] = []
+        self.landing = Landing(str(node_dir), self.said.append, self._run_task)
+
+    def _run_task(
+        self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[dict[str, Any]], None]
+    ) -> None:
+        assert name and seconds >= landing.SECONDS
+        self.tasks.append((function, done))
+
+    def work(self) -> None:
+        """What the forked task does; its answer is JSON."""
+        ((function, done),) = self.tasks
+        self.tasks.clear()
+        done(json.loads(json.dumps(function())))
+
+    def chunk(self, offset: int, data: bytes) -> None:
+        self.landing.chunk(Output(STREAM, offset, data))
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.said[-1]
+
+
+def land(node_dir: Path, data: bytes, order: dict[str, Any]) -> dict[str, Any]:
+    """Everything in one piece; the last word."""
+    node = Node(node_dir)
+    node.landing.ship(order)
+    node.chunk(0, data)
+    node.work()
+    return node.last
