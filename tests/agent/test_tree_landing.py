@@ -231,7 +231,7 @@ def ship(archive: Archive, node: Node, order: dict[str, Any], break_after: int |
     heard = 0
     while not node.tasks:
         for word in node.said[heard:]:
-            shipper.go_on(0, word, wire)  # type: ignore[arg-type]
+            shipper.go_on(0, word["bytes"], bool(word.get("begin")), wire)  # type: ignore[arg-type]
         heard = len(node.said)
         arrived = wire.take()
         assert arrived, "neither side has anything to send"
@@ -269,7 +269,7 @@ def test_never_more_than_a_window_is_on_its_way(tmp_path: Path) -> None:
     archive, wire = pack_tree(SPEC, str(place)), Wire()
     shipper = Shipper(archive)
     have, frames = 0, []
-    shipper.go_on(0, {"bytes": 0, "begin": True}, wire)  # type: ignore[arg-type]
+    shipper.go_on(0, 0, True, wire)  # type: ignore[arg-type]
     while arrived := wire.take():
         frames += arrived
         assert len(frames) <= -(-archive.tree.packed // CHUNK), "something is sent twice"
@@ -278,7 +278,7 @@ def test_never_more_than_a_window_is_on_its_way(tmp_path: Path) -> None:
         have = arrived[0].offset + len(arrived[0].data)
         for frame in arrived:
             have = frame.offset + len(frame.data)
-            shipper.go_on(0, {"bytes": have}, wire)  # type: ignore[arg-type]
+            shipper.go_on(0, have, False, wire)  # type: ignore[arg-type]
     assert b"".join(f.data for f in frames) == archive.read(0, archive.tree.packed), "each byte once, in order"
 
 
@@ -286,7 +286,7 @@ def test_nodes_are_served_each_for_itself(source: Path, tmp_path: Path) -> None:
     archive = pack_tree(SPEC, str(source))
     shipper, wires = Shipper(archive), (Wire(), Wire())
     for index, wire in enumerate(wires):
-        shipper.go_on(index, {"bytes": 0, "begin": True}, wire)  # type: ignore[arg-type]
+        shipper.go_on(index, 0, True, wire)  # type: ignore[arg-type]
     first, second = (b"".join(f.data for f in wire.take()) for wire in wires)
     assert first == second == archive.read(0, archive.tree.packed)
 

@@ -52,7 +52,7 @@ def script() -> Iterator[ModuleType]:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield module
+    return module
 
 
 # -- training

@@ -12,18 +12,24 @@ LINGERS = WAITS + "threading.Thread(target=time.sleep, args=(600,), name='upload
 
 
 @pytest.mark.parametrize(
-    ("ending", "says"),
+    ("ending", "cause", "says"),
     [
-        ("raise ValueError('bad batch 3')", "rank 1 on local1 raised ValueError: bad batch 3 (train.py:5, pid "),
-        ("sys.exit(3)", "rank 1 on local1 ended with code 3"),
-        pytest.param("sys.exit('no data')", "rank 1 on local1 ended with code 1", marks=pytest.mark.slow),
+        (
+            "raise ValueError('bad batch 3')",
+            "program-exception",
+            "rank 1 on local1 raised ValueError: bad batch 3 (train.py:5, pid ",
+        ),
+        ("sys.exit(3)", "rank-exited-early", "rank 1 on local1 ended with code 3"),
+        pytest.param(
+            "sys.exit('no data')", "rank-exited-early", "rank 1 on local1 ended with code 1", marks=pytest.mark.slow
+        ),
     ],
 )
-def test_a_failed_program_whose_threads_linger_ends_the_run(tmp_path: Path, ending: str, says: str) -> None:
+def test_a_failed_program_whose_threads_linger_ends_the_run(tmp_path: Path, ending: str, cause: str, says: str) -> None:
     run = LocalRun(tmp_path, LINGERS + f"if rank == '1':\n    {ending}\ntime.sleep(600)\n")
     result = run.result()
     verdict = result["verdict"]
-    assert (result["exit"], verdict["cause"]) == (1, "program-exception"), verdict
+    assert (result["exit"], verdict["cause"]) == (1, cause), verdict
     assert verdict["message"].startswith(says), verdict["message"]
     assert "its process went on, waiting for threads that still ran: uploader" in verdict["message"]
     assert verdict["where"]["rank"] == 1 and verdict["victims"] == [0]

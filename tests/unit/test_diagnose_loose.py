@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_parts_of_a_file_give_what_the_whole_gives(tmp_path: Path, seed: int) ->
     whole = loose.read_part(path, 0, size)
     cuts = sorted({0, size, *(chance.randrange(1, size) for _ in range(9))})
     found, before = [], 0
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in itertools.pairwise(cuts):
         part = loose.read_part(path, start, end)
         found += [(before + n, line) for n, line in part.kept]
         before += part.lines

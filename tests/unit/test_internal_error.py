@@ -71,7 +71,7 @@ def test_a_crash_of_the_agent_is_no_fault_of_its_node(tmp_path: Path) -> None:
         "from pathlib import Path\nread = Path.read_bytes\n"
         "def changed(self):\n"
         "    data = read(self)\n"
-        "    if self.name == 'agent.py' and self.parent.name == 'node':\n"
+        "    if self.name == 'agent.py' and self.parent.name == 'agent':\n"
         "        data = data.replace(b'        self._supervisor_beat()', b'        1 / (self._attempt is None)', 1)\n"
         "    return data\n"
         "Path.read_bytes = changed\nb._byte_code = lambda name, path: b''\n"

@@ -88,7 +88,7 @@ def test_one_machine_takes_loopback_first() -> None:
     facts = {f"local{i}": node(i, interface("eth0", "10.0.0.1/24"), machine=0) for i in range(2)}
     assert share_network(facts)
     assert [o.address for o in offered(facts, "local0", None)] == ["127.0.0.1", "::1", "10.0.0.1"]
-    assert [o.address for o in offered({"h0": usual(0)}, "h0", None)][0] == "127.0.0.1"
+    assert next(o.address for o in offered({"h0": usual(0)}, "h0", None)) == "127.0.0.1"
     assert [o.address for o in offered(facts, "local0", "10.0.0.0/8")] == ["10.0.0.1"]
 
 

@@ -94,7 +94,7 @@ def test_a_clock_that_is_set_back_holds_nothing_up():
 @given(st.text(alphabet="\x1b\x9b[]0;mJ\x07\\\rab\u202e"), st.booleans())
 def test_only_whole_colours_are_left_of_escapes(text, colour):
     left = re.sub(r"\x1b\[[0-9;]*m", "", clean(text, colour)) if colour else clean(text, colour)
-    assert not [c for c in left if c < " " and c != "\t" or "\x7f" <= c <= "\x9f"]
+    assert not [c for c in left if (c < " " and c != "\t") or "\x7f" <= c <= "\x9f"]
 
 
 def test_a_colour_ends_with_its_line():

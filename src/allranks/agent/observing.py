@@ -9,7 +9,8 @@ from typing import Any, Dict, List, Optional
 
 from .processes import Process, read_process
 
-STACKS_SIGNAL = signal.SIGRTMIN + 7  # agent/runner.py catches it; exec resets the handlers of a process
+# agent/runner.py catches it; exec resets the handlers of a process. macOS, which starts no ranks, has no SIGRTMIN.
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7
 STACKS_FILE = 960  # agent/runner.py: its file descriptor, closed by exec
 GONE_LOOKS = 2  # a main thread that has ended is seen so for an instant at every end
 BECOME_LIMIT = 3  # programs that a rank has become; more are not reported

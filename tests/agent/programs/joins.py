@@ -9,7 +9,7 @@ import sys
 import threading
 
 import allranks.backends.bundle
-import allranks.cli.join  # noqa: F401
+import allranks.cli.join
 from allranks.backends.plugins import all_checks
 from allranks.cli.main import run_verb
 

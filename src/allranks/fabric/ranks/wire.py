@@ -33,7 +33,7 @@ WELCOME = b"w"
 BACKLOG = 64
 GREETING_LIMIT = 2.0  # seconds: a lost packet needs one
 POLL = 0.5  # seconds between two questions whether the peer has given up
-TIMED_OUT = socket.timeout  # noqa: UP041  (a class of its own before Python 3.10)
+TIMED_OUT = socket.timeout
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
         if value is not None and value < 1:
             return f"{key} is {value}", f'set {key} to a number above 0, or "auto"'
     world, shown = _readers(table, ranks)
-    if train is None or "auto" in (table.get(_TRAIN), table.get(_MICRO), table.get(_STEPS)) and not (micro and steps):
+    if train is None or ("auto" in (table.get(_TRAIN), table.get(_MICRO), table.get(_STEPS)) and not (micro and steps)):
         return None
     if micro and steps:
         product = micro * steps * world

@@ -1,0 +1,117 @@
+"""The design's rules of prose over what users read: messages, hints and help in the source, and the pages in docs.
+
+A text of the source is a string or f-string of four words or more; values in braces count as one word. Code in
+backquotes, what follows `hint:`, tables and code blocks are not prose.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "src" / "allranks"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
+
+MOST_WORDS = 25
+BANNED = re.compile(
+    r"\b(?:is no|are no|nobody|told|gone|eats?|afar|anew|whole lot|lame|landing|leftovers?|guards?|watchers?)\b",
+    re.IGNORECASE,
+)
+FEWEST_WORDS = 4  # of a string that is taken for prose
+_PATTERN = re.compile(r"\\[bswdS(]|\(\?")  # a regular expression that is kept as text
+_CODE = re.compile(r"``[^`]*``|`[^`]*`")
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"(*\[])|\n")
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A sentence and the rule that it breaks."""
+
+    place: str  # package of the source, or the page's name
+    rule: str
+    sentence: str
+
+
+def breaches_of(sentence: str, place: str) -> Iterator[Breach]:
+    """Each rule that a sentence breaks."""
+    plain = _CODE.sub("CODE", sentence)
+    if len(plain.split()) > MOST_WORDS:
+        yield Breach(place, "words", sentence)
+    if re.search(r";(?:\s|$)", plain):
+        yield Breach(place, "semicolon", sentence)
+    if len(re.findall(r":(?:\s|$)", plain)) > 1:
+        yield Breach(place, "colons", sentence)
+    if BANNED.search(plain):
+        yield Breach(place, "banned", sentence)
+
+
+def source_breaches() -> list[Breach]:
+    """All breaches of messages and help in the package."""
+    found: list[Breach] = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        relative = path.relative_to(SOURCES)
+        place = relative.parts[0] if len(relative.parts) > 1 else "(top)"
+        for text in _texts(ast.parse(path.read_text())):
+            for sentence in sentences(text.partition("hint:")[0]):
+                found += breaches_of(sentence, place)
+    return found
+
+
+def page_breaches() -> list[Breach]:
+    """All breaches of the pages."""
+    found: list[Breach] = []
+    for path in PAGES:
+        for sentence in _page_sentences(path.read_text()):
+            found += breaches_of(sentence, path.name)
+    return found
+
+
+def sentences(text: str) -> list[str]:
+    """A text as sentences; a line's end ends one too."""
+    return [part.strip() for part in _SENTENCE_END.split(text) if part.strip()]
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    """Every string of a module that reads like a sentence: four words or more, no docstring, pattern or template."""
+    passed_over: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):  # a docstring
+            passed_over.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            passed_over.update(id(part) for part in node.values)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("compile"):
+            passed_over.update(id(part) for part in ast.walk(node))
+    for node in ast.walk(tree):
+        if id(node) in passed_over or not isinstance(node, (ast.Constant, ast.JoinedStr)):
+            continue
+        text = _text(node)
+        if text is not None and len(text.split()) >= FEWEST_WORDS and not _PATTERN.search(text):
+            yield text
+
+
+def _text(value: ast.expr) -> str | None:
+    """A literal's text, each value in it as one word; None for anything else."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        return re.sub(r"\{\w*\}", "VALUE", value.value)
+    if isinstance(value, ast.JoinedStr):
+        parts = [str(part.value) if isinstance(part, ast.Constant) else "VALUE" for part in value.values]
+        return "".join(parts)
+    return None
+
+
+def _page_sentences(text: str) -> Iterator[str]:
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    paragraph: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        stripped = line.strip()
+        begins_item = re.match(r"(?:[-*+]|\d+\.)\s", stripped)
+        if not stripped or stripped.startswith(("#", "|", ">", "<")) or begins_item:
+            yield from sentences(_LINK.sub(r"\1", " ".join(paragraph)))
+            paragraph = []
+        if stripped and not stripped.startswith(("#", "|", "<")):
+            paragraph.append(re.sub(r"^(?:[-*+]|\d+\.)\s+", "", stripped))
