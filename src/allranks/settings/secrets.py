@@ -40,12 +40,38 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact_text(text: str) -> str:
-    """A shell text with the values of secret assignments and passwords in URLs hidden."""
+    """A shell text with the values of secret assignments and options, known tokens and passwords in URLs hidden."""
 
     def hide(match: re.Match[str]) -> str:
         return f"{match['name']}={REDACTED}" if is_secret_name(match["name"]) else match[0]
 
-    return _in_urls(_ASSIGNED.sub(hide, text))
+    return _in_urls(_hide_forms(_ASSIGNED.sub(hide, text)))
+
+
+def _hide_forms(text: str) -> str:
+    """Hide what is a secret by its form or by the command beside it: `wandb login …`, `--api-key …`, `sshpass -p …`."""
+    from allranks.report.secretforms import FLAGGED, FORMS, VALUES  # late: few settings hold such a text
+
+    lines = []
+    for line in text.split("\n"):
+        spans = [span for form in FORMS for span in form.spans(line)]
+        for flag in FLAGGED.finditer(line):
+            value = VALUES.match(line, flag.end()) if is_secret_name(flag["name"]) else None
+            spans += [value.span("value")] if value is not None else []
+        for start, end in _apart(spans):
+            line = line[:start] + REDACTED + line[end:]
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _apart(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same places without overlaps, the last first."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            start, end = merged[-1][0], max(end, merged.pop()[1])
+        merged.append((start, end))
+    return merged[::-1]
 
 
 def redact_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -54,7 +80,7 @@ def redact_env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
-    """The words of a command with `--token=…`, `--api-key …` and `KEY=…` hidden."""
+    """The words of a command with `--token=…`, `--api-key …` and `KEY=…` hidden, in a text for a shell too."""
     shown: list[str] = []
     hide_next = False
     for word in argv:
@@ -67,7 +93,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
             shown.append(f"{name}={REDACTED}")
         else:
             hide_next = word.startswith("-") and not equals and is_secret_name(word)
-            shown.append(_in_urls(word))
+            shown.append(redact_text(word) if " " in word or "\n" in word else _in_urls(word))
     return shown
 
 

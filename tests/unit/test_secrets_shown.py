@@ -1,0 +1,113 @@
+"""Secrets of a command, a prelude and a traceback appear nowhere that is shown, stored or passed on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allranks.cli.main import main
+from allranks.report.redact import Redactor
+from allranks.settings import RunSpec
+from allranks.settings.document import to_document
+from allranks.settings.secrets import REDACTED, redact_argv, redact_text
+
+SECRET = "0123456789abcdef0123456789abcdef01234567"  # as a key of wandb: no form of its own
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'    wandb.login(key="{SECRET}")',
+        f"[rank0]:     wandb.login(relogin=True, key='{SECRET}', host=host())",
+        f'    run = wandb.login("{SECRET}") or fail(',
+        f'    huggingface_hub.login(token="{SECRET}", add_to_git_credential=True)',
+    ],
+)
+def test_a_key_in_the_source_line_of_a_traceback(line: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n{line}\n    ^^^^^^\nE: no'
+    redactor = Redactor()
+    shown = redactor.text(text, "log"), json.dumps(redactor.value({"allranks": {"traceback": text}}, "error"))
+    stream = redactor.stream("log")
+    streamed = stream.feed(text[:90].encode()) + stream.feed(text[90:].encode()) + stream.finish()
+    for found in (*shown, streamed.decode()):
+        assert SECRET not in found
+        assert "train.py" in found and "E: no" in found
+
+
+PROGRAM = ("train.py", "--api-key", SECRET, "--lr", "3")
+SHELL = ("sh", "-c", f"python train.py --api-key {SECRET} --lr 3")
+PRELUDES = {
+    "an assignment": "export WANDB_API_KEY={}",
+    "a command of its own": "source env.sh\nwandb login {}\nulimit -n 4096",
+    "an option": "huggingface-cli login --token {} --add-to-git-credential",
+    "a password": "sshpass -p {} ssh h true && docker login -u me -p {} reg",
+    "a URL": "pip config set global.index-url https://me:{}@pypi.example/simple",
+    "a header": "curl -H 'Authorization: Bearer {}' https://h/env.sh -o env.sh",
+    "a command in a script": "bash -c 'wandb login {}'",
+}
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["allranks", "run", "--dry-run", *words])
+        main()
+    assert ended.value.code in (0, None)
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
+@pytest.mark.parametrize("command", [PROGRAM, SHELL], ids=["words", "a text for a shell"])
+@pytest.mark.parametrize("target", [("--local", "2"), ("--hosts", "h1,h2"), ("--local", "1", "--json")])
+def test_a_dry_run_hides_the_secrets_of_a_command(
+    target: tuple[str, ...], command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    launcher = ("--launcher", "command") if command is SHELL else ()
+    shown = dry_run(capsys, *target, *launcher, "--nproc", "1", "--", *command)
+    assert SECRET not in shown
+    assert REDACTED in shown and "--lr" in shown
+
+
+@pytest.mark.parametrize("target", [("--local", "1"), ("--hosts", "h1"), ("--local", "1", "--json")])
+@pytest.mark.parametrize("name", PRELUDES)
+def test_a_dry_run_hides_the_secrets_of_a_prelude(
+    name: str, target: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    prelude = PRELUDES[name].replace("{}", SECRET)
+    shown = dry_run(capsys, *target, "--nproc", "1", "--prelude", prelude, "train.py")
+    assert SECRET not in shown and "train.py" in shown
+
+
+@pytest.mark.parametrize("hide", [redact_text, lambda text: Redactor().text(text, "log")], ids=["settings", "report"])
+@pytest.mark.parametrize("name", PRELUDES)
+def test_a_prelude_is_shown_without_its_secrets(name: str, hide: Callable[[str], str]) -> None:
+    prelude = PRELUDES[name].replace("{}", SECRET)
+    shown = hide(prelude)
+    assert SECRET not in shown
+    assert shown.split()[0] == prelude.split()[0] and len(shown.splitlines()) == len(prelude.splitlines())
+
+
+@pytest.mark.parametrize("name", PRELUDES)
+def test_run_json_has_no_secret_of_a_prelude_or_a_wrap(name: str) -> None:
+    text = PRELUDES[name].replace("{}", SECRET)
+    document = to_document(RunSpec(command=(*PROGRAM, *SHELL), prelude=text, wrap=text))
+    assert SECRET not in json.dumps(document)
+    again = redact_text(document["prelude"])
+    assert again == document["prelude"]
+
+
+def test_what_is_no_secret_stays() -> None:
+    text = "source env.sh\nmodule load cuda/12\nexport A=b TOKENIZERS_PARALLELISM=0\npython tool --max-tokens 5 -p 3"
+    assert redact_text(text) == text
+    words = shlex.split("sh -c 'python a.py --lr 3 && echo done' --pad-token x")
+    assert redact_argv(words) == words
