@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import json
 import os
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 from tests.agent.hostile import TOKEN, Service
 from tests.campaign import Campaign
+from tests.fuzz.nasty import flipped, mutated
 
 from allranks.agent.dial import Dialler, Outcome, Refused, Rules
 from allranks.agent.frames import Decoder, FrameError, pack_json
@@ -35,53 +35,6 @@ pytestmark = pytest.mark.fuzz
 SECRET = b"0123456789abcdef0123"
 BOUND = 60.0
 Message = dict[str, Any]
-
-NASTY: list[Any] = [
-    None, True, False, 0, 1, -1, 7, 1 << 31, 1 << 63, 1 << 64, -(1 << 64), 10**400, 0.5, -0.5, 1e308, float("inf"),
-    float("nan"), "", "0", "x" * 5000, "../../etc/passwd", "/etc/passwd", "\x1b[2J", "\0", "a\nb", "ä☃", "-x;y", "--o",
-    "127.0.0.1", "169.254.169.254", "::1", [], [[]], [0], ["a"] * 3, [None] * 50, {}, {"": 0}, {"a": {"a": {}}},
-    {"0/0/0": -1}, {"LD_PRELOAD": "x"},
-]  # fmt: skip
-
-
-def mutated(message: Any, rng: random.Random) -> Any:
-    """A message with one to three of its parts changed, wherever they are."""
-    made = copy.deepcopy(message)
-    for _ in range(rng.randrange(1, 4)):
-        made = _changed(made, rng, 3)
-    return made
-
-
-def _changed(value: Any, rng: random.Random, depth: int) -> Any:
-    inner = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
-    if not inner or depth == 0 or rng.random() < 0.15:
-        return copy.deepcopy(rng.choice(NASTY))
-    key = rng.choice(inner)
-    if isinstance(value, dict) and rng.random() < 0.1:
-        value.pop(key)
-    elif isinstance(value, dict) and rng.random() < 0.1:
-        value[rng.choice(["extra", "path", "argv", ""])] = copy.deepcopy(rng.choice(NASTY))
-    else:
-        value[key] = _changed(value[key], rng, depth - 1)
-    return value
-
-
-def flipped(data: bytes, rng: random.Random) -> bytes:
-    """Bytes that were cut, changed, repeated or made longer on their way."""
-    found = bytearray(data)
-    for _ in range(rng.randrange(1, 4)):
-        kind, at = rng.randrange(5), rng.randrange(len(found) + 1)
-        if kind == 0:
-            del found[at:]
-        elif kind == 1 and at < len(found):
-            found[at] ^= 1 << rng.randrange(8)
-        elif kind == 2:
-            found[at:at] = rng.randbytes(rng.randrange(1, 40))
-        elif kind == 3:
-            found[at:at] = found[: rng.randrange(1, 60)]
-        else:
-            found[:] = rng.randbytes(rng.randrange(1, 200))
-    return bytes(found)
 
 
 # -- the node's side of the handshake and of control records -----------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from allranks.agent.foreign import error_file, fields, number, text
+from allranks.agent.foreign import error_file, fields, number, text, whole
 from allranks.protocol.jsontext import DecodeError
 
 from .clocks import Clock
+from .messages import check_exit, check_facts, check_left, check_port_failure, check_summary, check_tried
 from .states import (
     Counters,
     Drained,
@@ -30,25 +31,46 @@ Message = dict[str, Any]
 
 
 def _hello(node: str, m: Message, t: float) -> Event:
-    return Hello(node, t, m["node_dir"], m["hostname"], bool(m.get("dead")), str(m.get("how") or ""), m.get("attempt"))
+    node_dir, hostname = text(m["node_dir"], 4096), text(m["hostname"], 253)
+    if not node_dir:
+        raise DecodeError("a node without a directory")
+    check_summary(m.get("attempt"))
+    return Hello(node, t, node_dir, hostname, bool(m.get("dead")), text(m.get("how")), _cleaned(m.get("attempt")))
+
+
+def _cleaned(summary: Message | None) -> Message | None:
+    """The attempt of a hello, with the ranks' error files as an `exit` message has them."""
+    if summary is None:
+        return None
+    reports = fields(summary.get("ranks"))
+    ranks = {key: {**report, "exit": _exit_cleaned(report.get("exit"))} for key, report in reports.items()}
+    return {**summary, "ranks": ranks}
+
+
+def _exit_cleaned(message: Message | None) -> Message | None:
+    return {**message, "error": error_file(message.get("error"))} if message is not None else None
 
 
 def _shipped(node: str, m: Message, t: float) -> Event:
     error = str(m.get("error") or "")
     files = int(m.get("files") or 0)
-    return Shipped(node, t, str(m.get("sha256") or ""), files, str(m.get("path") or ""), error, m.get("errno"))
+    return Shipped(node, t, str(m.get("sha256") or ""), files, str(m.get("path") or ""), error, whole(m.get("errno")))
 
 
 def _facts(node: str, m: Message, t: float) -> Event:
-    return Facts(node, t, m.get("facts") or {}, str(m.get("prelude_error") or m.get("error") or ""))
+    facts = m.get("facts") or {}
+    check_facts(facts)
+    return Facts(node, t, facts, str(m.get("prelude_error") or m.get("error") or ""))
 
 
 def _listening(node: str, m: Message, t: float) -> Event:
+    check_port_failure(m.get("error"))
     return Listening(node, t, int(m.get("port") or 0), m.get("error"))
 
 
 def _probed(node: str, m: Message, t: float) -> Event:
     results = tuple(m.get("results") or ())
+    check_tried(results)
     return Probed(node, t, results, str(m.get("error") or ""), bool(m.get("shared", True)))
 
 
@@ -73,11 +95,13 @@ def _report(node: str, m: Message, t: float) -> Event:
 
 
 def _ended(node: str, m: Message, t: float) -> Event:
-    return Ended(node, t, int(m.get("attempt") or 0), tuple(m.get("left") or ()), str(m.get("reason") or ""))
+    left = tuple(m.get("left") or ())
+    check_left(left)
+    return Ended(node, t, int(m.get("attempt") or 0), left, str(m.get("reason") or ""))
 
 
 def _drained(node: str, m: Message, t: float) -> Event:
-    return Drained(node, t, int(m.get("attempt") or 0), m.get("outputs"))
+    return Drained(node, t, int(m.get("attempt") or 0), text(m.get("outputs"), 4096) or None)
 
 
 def _stacks(node: str, m: Message, t: float) -> Event:
@@ -93,7 +117,7 @@ def _by_rank(m: Message) -> dict[int, Message]:
 
 
 def _fault(node: str, m: Message, t: float) -> Event:
-    return Fault(node, t, str(m.get("id")), str(m.get("message")), m.get("rank"))
+    return Fault(node, t, str(m.get("id")), str(m.get("message")), whole(m.get("rank")))
 
 
 _KINDS: dict[str, Callable[[str, Message, float], Event]] = {
@@ -128,6 +152,7 @@ def _translated(kind: Callable[[str, Message, float], Event], node: str, message
     t = number(message.get("died_t")) or number(message.get("t"))
     if message["type"] == "exit":
         message = {**message, "error": error_file(message.get("error"))}
+        check_exit(message)
         own = number(fields(fields(message["error"]).get("allranks")).get("t"))
         if own is not None:
             t = min(own, t or own)  # the program's own word is earlier than its reaping

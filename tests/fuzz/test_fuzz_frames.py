@@ -1,0 +1,308 @@
+"""Fuzzers of frames and of the messages in them: the decoder, the controller with a node's, the guard with orders."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.campaign import Campaign
+from tests.fuzz.nasty import flipped, hostile_json, mutated
+from tests.unit.test_gang_machine import Drive, facts_of, reached
+
+from allranks.cluster.build import virtual_cluster
+from allranks.gang import session as sessions
+from allranks.gang.clocks import Clock
+from allranks.gang.controller import Controller
+from allranks.gang.states import Event
+from allranks.gang.translate import translate
+from allranks.node.frames import (
+    MAX_JSON,
+    MAX_OFFSET,
+    Decoder,
+    Frame,
+    FrameError,
+    Output,
+    Stream,
+    pack_json,
+    pack_output,
+)
+from allranks.node.guard import Guard
+from allranks.protocol.jsontext import DecodeError
+from allranks.report.live import JsonView
+from allranks.settings import RunSpec
+
+pytestmark = pytest.mark.fuzz
+Message = dict[str, Any]
+NODE = "h1"
+BOUND = 60.0
+ATTEMPT = {"attempt": 0, "ending": False, "signals": 0, "ranks": {"1": {"pid": 101, "exit": None}}}
+EXIT: Message = {
+    "type": "exit", "rank": 1, "attempt": 0, "code": 1, "signal": None, "expected": False, "oom_kills": 0, "t": 1000.5,
+    "error": {"message": {"message": "E: x", "extraInfo": {"timestamp": "1"}}, "allranks": {"type": "E", "t": 1000.0}},
+}  # fmt: skip
+OF_NODES: list[Message] = [
+    {"type": "hello", "protocol": 1, "node_dir": "/tmp/a", "pid": 7, "hostname": "h1", "dead": False, "t": 1000.0,
+     "attempt": ATTEMPT},
+    {"type": "hello", "node_dir": "/tmp/a", "hostname": "h1", "dead": True, "how": "was killed", "died_t": 1000.0,
+     "attempt": {**ATTEMPT, "ranks": {"1": {"pid": 101, "exit": EXIT}}}},
+    {"type": "shipped", "sha256": "ab", "files": 3, "path": "/tmp/a/tree", "error": "", "errno": None},
+    {"type": "facts", "facts": facts_of(1)},
+    {"type": "listening", "port": 29500, "error": None},
+    {"type": "listening", "port": 0, "error": {"port": 29500, "errno": "EADDRINUSE", "text": "no", "owner": None}},
+    {"type": "probed", "results": list(reached(1)), "shared": True},
+    {"type": "probed", "results": list(reached(1, False)), "shared": False, "error": ""},
+    {"type": "started", "rank": 1, "pid": 101, "attempt": 0, "t": 1000.0},
+    {"type": "report", "rank": 1, "event": "initialised", "world_size": 3, "t": 1000.0},
+    {"type": "report", "rank": 1, "event": "leaving", "code": 1, "threads": ["a"], "program": "x", "t": 1000.0},
+    EXIT,
+    {"type": "ended", "attempt": 0, "left": [{"pid": 9, "name": "x"}], "reason": "", "seconds": 0.1, "t": 1000.0},
+    {"type": "drained", "attempt": 0, "sizes": {"0/1/0": 5}, "outputs": None, "refused": {"a report": 2}},
+    {"type": "stacks", "ranks": {"1": {"stack": "File x", "state": "S"}}, "ras": ""},
+    {"type": "counters", "ranks": {"1": {"cpu": 1.5, "counters": {}}}},
+    {"type": "fault", "id": "start-failed", "message": "no", "rank": 1, "t": 1000.0},
+    {"type": "pong", "sent": 1000.0, "t": 1000.1},
+    {"type": "got", "bytes": 5, "begin": False},
+    {"type": "refused", "source": "a report to the guard", "why": "expected JSON", "t": 1000.0},
+    {"type": "dropped", "kind": 0, "rank": 1, "attempt": 0, "total": 5, "bounded": True},
+    {"type": "replaced"},
+]  # fmt: skip
+
+
+# -- frames ----------------------------------------------------------------------------------------------
+
+
+def frame(rng: random.Random) -> bytes:
+    """A frame as it should be, or one that should be refused."""
+    kind = rng.randrange(7)
+    if kind == 0:
+        return pack_json(rng.choice(OF_NODES))
+    if kind == 1:
+        stream = Stream(rng.randrange(256), rng.randrange(1 << 32), rng.randrange(1 << 16))
+        offset = rng.choice((0, 1, MAX_OFFSET, MAX_OFFSET + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1))
+        return pack_output(stream, offset, rng.randbytes(rng.randrange(300)))
+    if kind == 2:
+        body = hostile_json(rng)
+        return struct.pack(">IB", len(body) + 1, ord("J")) + body
+    if kind == 3:
+        return struct.pack(">IB", rng.choice((0, 1, 5, MAX_JSON + 2, (1 << 32) - 1)), rng.choice(b"JOX\0"))
+    if kind == 4:
+        return pack_json(mutated(rng.choice(OF_NODES), rng) if rng.random() < 0.9 else {"type": "x" * 100_000})
+    return flipped(pack_json(rng.choice(OF_NODES)), rng) if kind == 5 else rng.randbytes(rng.randrange(40))
+
+
+def decoded(data: bytes, cuts: list[int]) -> tuple[list[Frame], str, int]:
+    """The frames before the first that is none, what was said of that, and what waits for more."""
+    decoder, frames, at = Decoder(), list[Frame](), 0
+    for cut in [*sorted(cuts), len(data)]:
+        try:
+            frames += decoder.feed(data[at:cut])
+        except FrameError as error:
+            return frames, str(error), 0
+        at = cut
+    return frames, "", decoder.pending
+
+
+def test_any_bytes_are_frames_or_a_frame_error(campaign: Campaign) -> None:
+    for chance in campaign.cases(400):
+        parts: list[bytes] = []
+        for _ in range(chance.randrange(1, 6)):
+            try:
+                parts.append(frame(chance))
+            except (TypeError, ValueError, AttributeError):
+                continue  # what cannot be packed
+        data = b"".join(parts)
+        bounds = [sum(map(len, parts[:n])) for n in range(1, len(parts))]
+        found, why, waits = decoded(data, bounds + [chance.randrange(len(data) + 1) for _ in range(3)])
+        bytewise = decoded(data, bounds + [chance.randrange(len(data) + 1) for _ in range(30)])
+        assert (why, waits) == bytewise[1:]
+        assert waits <= len(data)
+        for one in found:
+            if isinstance(one, Output):
+                assert 0 <= one.offset <= MAX_OFFSET
+            else:
+                assert isinstance(one["type"], str) and json.loads(json.dumps(one)) == one
+        campaign.counts["frames"] = campaign.counts.get("frames", 0) + len(found)
+        campaign.counts["refused"] = campaign.counts.get("refused", 0) + bool(why)
+
+
+# -- the controller's side -------------------------------------------------------------------------------
+
+
+def of_node(rng: random.Random, messages: list[Message]) -> Message | None:
+    """A message as the decoder lets it through; None where it doesn't."""
+    try:
+        (found,) = Decoder().feed(pack_json(mutated(rng.choice(messages), rng)))
+    except (FrameError, TypeError, ValueError, AttributeError):
+        return None
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_message_of_a_node_is_an_event_or_refused(campaign: Campaign) -> None:
+    clock = Clock()
+    clock.sample(1000.0, 1000.1, 1000.2)
+    for chance in campaign.cases(1500):
+        message = of_node(chance, OF_NODES)
+        if message is None:
+            continue
+        try:
+            event = translate(NODE, message, clock)
+        except DecodeError:
+            campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1
+            continue
+        assert event is None or (isinstance(event, Event) and event.node == NODE and abs(event.t) < float("inf"))
+
+
+STAGES = {
+    "new": lambda: Drive(),
+    "gathering": lambda: _after("hello h0", "hello h1"),
+    "listening": lambda: Drive().gathered(),
+    "proving": lambda: _after("gathered", "listening"),
+    "running": lambda: Drive().running(),
+    "ending": lambda: _after("running", "exit 0 code=1"),
+}
+
+
+def _after(*steps: str) -> Drive:
+    drive = Drive()
+    for step in steps:
+        word, *rest = step.split()
+        getattr(drive, word)(*rest)
+    return drive
+
+
+def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
+    """Nothing that one node says is a crash of the controller, whatever state the gang is in."""
+    clock = Clock()
+    for chance in campaign.cases(300):
+        drive = STAGES[chance.choice(list(STAGES))]()
+        for _ in range(6):
+            message = of_node(chance, OF_NODES)
+            try:
+                event = translate(NODE, message, clock) if message is not None else None
+            except DecodeError:
+                continue
+            if event is not None:
+                drive.feed(event)
+                campaign.counts["events"] = campaign.counts.get("events", 0) + 1
+        drive.tick()
+        json.dumps([dict(note.fields) for note in drive.notes], allow_nan=False)  # each goes into events.jsonl
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    spec = RunSpec(command=("true",), local=1, nproc=2, runs_dir=str(tmp_path / "runs"))
+    session = sessions.create(spec, virtual_cluster(1), dict(os.environ), str(tmp_path), JsonView)
+    yield session.controller
+
+
+OWN = [m for m in OF_NODES if m["type"] in ("pong", "got", "refused", "dropped", "drained")]
+
+
+def test_the_controller_takes_any_frame_of_a_node(
+    controller: Controller, campaign: Campaign, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (member,) = controller.members.values()
+    for chance in campaign.cases(300):
+        if chance.random() < 0.4:
+            stream = Stream(chance.randrange(12), chance.choice((0, 1, 2, (1 << 32) - 1)), chance.choice((0, 1, 65535)))
+            offset = chance.choice((0, 1, 100, 1 << 20, MAX_OFFSET))
+            controller._frames(member, [Output(stream, offset, hostile_json(chance)[:5000] + b"\n")])
+        else:
+            message = of_node(chance, OWN)
+            if message is not None and message["type"] in [m["type"] for m in OWN]:
+                controller._frames(member, [message])
+    assert all(isinstance(count, int) for count in controller.undecodable.counts.values())
+    assert json.loads(json.dumps(controller.status()))["nodes"]
+    capsys.readouterr()
+
+
+# -- the guard's side ------------------------------------------------------------------------------------
+
+OF_CONTROLLER: list[Message] = [
+    {"type": "hello", "protocol": 1, "lease": 30.0, "have": {"0/0/0": 5, "1/0/0": 7}},
+    {"type": "ship", "sha256": "ab", "packed": 10, "files": 1, "bytes": 3},
+    {"type": "listen", "port": 0, "token": "abc", "nonce_dir": None},
+    {"type": "probe", "addresses": ["127.0.0.1"], "port": 1, "token": "abc", "seconds": 0.1, "only": None},
+    {"type": "start", "attempt": 0, "follow": [{"kind": "metrics", "rank": 0, "path": "m.jsonl"}], "make": [],
+     "ranks": [{"rank": 0, "argv": ["./no-such-program"], "env": {"A": "1"}, "workdir": "."}]},
+    {"type": "ping", "sent": 1000.0},
+    {"type": "ack", "sizes": {"0/0/0": 5}},
+    {"type": "end", "grace": 1.0, "reason": "again"},
+    {"type": "stacks", "ranks": [0], "ask": ""},
+    {"type": "counters", "ranks": [0]},
+    {"type": "signal", "name": "USR1", "order": 1, "attempt": 0},
+    {"type": "setup", "seconds": 1.0, "command": ["x"], "kind": "script", "workdir": "."},
+    {"type": "reach", "seconds": 0.1, "peers": []},
+    {"type": "release"},
+    {"type": "nonsense"},
+]  # fmt: skip
+REFUSALS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)  # the guard's loop has them
+
+
+class Quiet(Guard):
+    """Looks in children are noted instead of begun: what a coordinator has them do is tried in test_fuzz_join."""
+
+    def _run_task(self, name: str, function: Any, seconds: float, done: Any) -> None:
+        assert isinstance(seconds, float)
+
+
+@pytest.fixture
+def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as watcher:
+        listener.bind(str(tmp_path / "guard.sock"))
+        listener.listen()
+        listener.setblocking(False)
+        (tmp_path / "spool").mkdir()
+        header = {"mark": "fuzz/1", "lease": 30.0, "grace": 1.0, "engine": True}
+        yield Quiet(header, str(tmp_path), listener, watcher)
+
+
+def test_any_order_to_the_guard_is_done_answered_or_refused(
+    guard: Quiet, tmp_path: Path, campaign: Campaign, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A frame that is none ends the connection and nothing else; the next one is heard."""
+    for chance in campaign.cases(250):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(BOUND)
+            client.connect(str(tmp_path / "guard.sock"))
+            guard._on_connection()
+            data = pack_json(OF_CONTROLLER[0]) + b"".join(order(chance) for _ in range(chance.randrange(1, 5)))
+            client.sendall(data[: 64 << 10])
+            try:
+                guard._on_link()
+            except REFUSALS as error:
+                campaign.counts["errors"] = campaign.counts.get("errors", 0) + 1
+                assert not isinstance(error, RecursionError)
+            guard._drop_link()
+            if guard._attempt is not None and not guard._attempt.running():
+                guard._attempt = None
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(BOUND)
+        client.connect(str(tmp_path / "guard.sock"))
+        guard._on_connection()
+        client.sendall(pack_json({"type": "hello", "protocol": 1}) + pack_json({"type": "ping", "sent": 5.0}))
+        guard._on_link()
+        guard._send_output()
+        answers = Decoder().feed(client.recv(1 << 16))
+        assert [m["type"] for m in answers if isinstance(m, dict)][:2] == ["hello", "pong"]
+        guard._drop_link()
+    capfd.readouterr()
+
+
+def order(rng: random.Random) -> bytes:
+    """An order of a controller, as it should be or not."""
+    if rng.random() < 0.2:
+        return frame(rng)
+    try:
+        return pack_json(mutated(rng.choice(OF_CONTROLLER), rng))
+    except (AttributeError, TypeError, ValueError):
+        return b""
