@@ -1,0 +1,137 @@
+"""Fuzzers of what a training program writes for allranks: metrics lines, numbers of steps, reports, error files."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.campaign import Campaign
+from tests.fuzz.nasty import NASTY, flipped, hostile_json, mutated
+
+from allranks.diagnose.exceptions import Raised
+from allranks.gang.matcher import LINE, REQUEST, main
+from allranks.node.attempt import _error_file
+from allranks.node.foreign import LINKS, MOST_RANKS, TEXT, TRACE, error_file, report
+from allranks.protocol.jsontext import DecodeError
+from allranks.report.steps import LINE_LIMIT, StepReader
+
+pytestmark = pytest.mark.fuzz
+Message = dict[str, Any]
+MOST_STEPS = (1 << 53) - 1
+METRICS: list[Message] = [{"step": 7, "t": 1000.5, "loss": 0.5}, {"step": 8}, {"t": 1.0, "loss": "nan"}]
+REPORTS: list[Message] = [
+    {"event": "initialised", "rank": 1, "world_size": 4, "backend": "nccl", "t": 1000.0, "pid": 7},
+    {"event": "leaving", "rank": 1, "code": -9, "threads": ["a", "b"], "t": 1000.0},
+    {"event": "launched", "rank": 0, "pid": 77, "count": 8, "program": "python"},
+]
+LINK = {"type": "OSError", "text": "no", "file": "a.py", "line": 3, "function": "f", "link": "cause"}
+ERROR_FILES: list[Message] = [
+    {"message": {"message": "E: x", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1"}}},
+    {"message": "a text"},
+    {"message": {"message": "E: x"}, "allranks": {
+        "schema": 1, "type": "E", "text": "x", "file": "a.py", "line": 3, "function": "f", "module": "m", "t": 1000.0,
+        "rank": 1, "pid": 7, "traceback": "Traceback", "chain": [LINK, LINK]}},
+]  # fmt: skip
+
+
+def written(rng: random.Random, documents: list[Message]) -> bytes:
+    """One of the documents, or something else in its place."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return hostile_json(rng)
+    text = json.dumps(rng.choice(documents) if kind == 1 else mutated(rng.choice(documents), rng)).encode()
+    return flipped(text, rng) if kind == 3 else text
+
+
+def test_metrics_lines(campaign: Campaign) -> None:
+    """Each line gives a step or is refused; how the bytes were cut makes no difference."""
+    for chance in campaign.cases(300):
+        data = b"".join(written(chance, METRICS) + chance.choice((b"\n", b"\r\n")) for _ in range(5))
+        readers = []
+        for pieces in (1, chance.randrange(2, 9)):
+            reader, refused = StepReader(), list[str]()
+            for start in range(0, len(data), len(data) // pieces + 1):
+                reader.metrics(data[start : start + len(data) // pieces + 1], 1000.0, refused.append)
+            readers.append((reader.step, reader.rate, len(refused)))
+            assert reader.step is None or 0 <= reader.step <= MOST_STEPS
+            assert reader.rate is None or 0 <= reader.rate < float("inf")
+            assert all("\x1b" not in why and len(why) < 100 for why in refused)
+        if all(len(line) <= LINE_LIMIT for line in data.splitlines()):
+            assert readers[0] == readers[1]
+        reader.metrics(b'\n{"step": 3}\n', 1000.0, lambda _: None)
+        assert reader.step == 3
+
+
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+DIGITS = (b"7", b"0", b"9" * 18, b"9" * 19, b"9" * 5000, "٣".encode(), "²".encode(), b"-5", b"1e9", b"1_0", b"+5", b"")
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_numbers_of_a_step_pattern(campaign: Campaign) -> None:
+    """One answer a request, with a number that a step can be."""
+    patterns = (r"step (\S*)", r"step (\d+)", r"\d+", r"step (x)?", r"(?P<step>[^ ]+)$", "step|(loss)")
+    for chance in campaign.cases(100):
+        requests = []
+        for rank in range(chance.randrange(1, 20)):
+            line = b"step " + chance.choice(DIGITS) + chance.choice((b"\n", b"\r", b" x\n", b"x" * LINE + b"\n"))
+            line += chance.randbytes(chance.randrange(20))
+            requests.append(REQUEST.pack(rank % 3, 1.5, 1000.5, len(line)) + line)
+        answers = io.BytesIO()
+        main(chance.choice(patterns), 30.0, io.BytesIO(b"".join(requests) + b"cut"), answers)
+        lines = answers.getvalue().splitlines()
+        assert len(lines) == len(requests)
+        for number, answer in enumerate(lines):
+            rank, at, t, count, found = answer.split()
+            assert (int(rank), float(at), float(t)) == (number % 3, 1.5, 1000.5)
+            assert int(count) >= 0
+            if found != b"-":
+                reader = StepReader()
+                reader.note(int(found), float(t))
+                assert 0 <= int(found) < 10**18
+
+
+def test_reports_to_the_guard(campaign: Campaign) -> None:
+    """A report has the fields that it should, or is refused."""
+    for chance in campaign.cases(1000):
+        try:
+            found = report(written(chance, REPORTS)[:65536])
+        except DecodeError as error:
+            assert len(str(error)) < 100
+            campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1
+            continue
+        assert isinstance(found["event"], str) and 0 < len(found["event"]) <= 40
+        assert 0 <= found["rank"] <= MOST_RANKS
+        assert all(isinstance(found[name], int) for name in ("pid", "world_size", "code", "count") if name in found)
+        assert all(isinstance(one, str) and len(one) <= 200 for one in found.get("threads", []))
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_error_files(campaign: Campaign, tmp_path: Path) -> None:
+    """What is kept of one is small, of the right types, and the same when it is read again."""
+    path = tmp_path / "error.json"
+    for chance in campaign.cases(150):
+        path.write_bytes(written(chance, ERROR_FILES))
+        _checked(_error_file(str(path)))
+        if chance.random() < 0.5:
+            _checked(error_file(chance.choice([*NASTY, mutated(chance.choice(ERROR_FILES), chance)])))
+
+
+def _checked(found: Message | None) -> None:
+    if found is None:
+        return
+    assert error_file(found) == found
+    assert len(json.dumps(found, allow_nan=False)) < 8 * (2 * TRACE + (LINKS + 1) * (TEXT + 5000))
+    raised = Raised.from_error_file(found)
+    assert raised is None or isinstance(raised.type, str)
