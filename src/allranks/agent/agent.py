@@ -20,7 +20,7 @@ from . import peers
 from .asking import counters
 from .attempt import Attempt
 from .cgroups import join_own
-from .foreign import report
+from .foreign import MOST_RANKS, report, text, whole
 from .frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, Output, Stream
 from .gate import Gate, Nonce, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link
@@ -39,6 +39,7 @@ FILE_TICK = 0.25  # seconds between looks at followed files while ranks run
 LOOK_SECONDS = 30.0
 FAILURES = 5  # errors of its own after which an agent gives up
 LOOK_AT_RANKS_SECONDS = 20.0  # gang/hanging.py waits a little longer
+MOST_ATTEMPTS = (1 << 16) - 1  # what a frame of output can name
 MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 
 # how an agent ends; anything else is a death
@@ -505,17 +506,18 @@ class Agent:
         if self._attempt is not None and not self._attempt.ended:
             self._tell({"type": "fault", "id": "protocol", "message": "an attempt is still running"})
             return
+        number = whole(message["attempt"], 0, MOST_ATTEMPTS)
+        if number is None:
+            raise ValueError("an attempt without a number")
+        files = _followed(message, number)  # before anything is changed: a stream that is none would end all output
         if self._gate is not None:
             if self._gate.listener is not None:
                 self._selector.unregister(self._gate.listener)
             self._gate.hold()
         self._nonce.remove()
-        number = int(message["attempt"])
         self._attempt = Attempt(number, self._mark, self._group, self._outlet, self._tell)
-        for entry in message.get("follow", []):
-            kind = FOLLOWED[entry["kind"]]
-            stream = Stream(kind, entry["rank"], number if kind in OF_ATTEMPT else 0)
-            self._outlet.add_file(stream, entry["path"])
+        for stream, path in files.items():
+            self._outlet.add_file(stream, path)
         if self._make_directories(message):
             self._attempt.start(message["ranks"], self._base, self._pass_pipe)
 
@@ -628,3 +630,14 @@ class Agent:
         self._send_output()
         if self._supervisor_gone:
             remove(self._dir)  # the supervisor would have done it
+
+
+def _followed(message: Dict[str, Any], number: int) -> Dict[Stream, str]:
+    """The files to follow in an attempt; raises ValueError where one is none."""
+    files = {}  # type: Dict[Stream, str]
+    for entry in message.get("follow", []):
+        kind, rank, path = FOLLOWED[entry["kind"]], whole(entry["rank"], 0, MOST_RANKS), text(entry["path"], 4096)
+        if rank is None or not path:
+            raise ValueError("a file to follow without a rank or a path")
+        files[Stream(kind, rank, number if kind in OF_ATTEMPT else 0)] = path
+    return files
