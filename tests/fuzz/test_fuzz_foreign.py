@@ -14,10 +14,10 @@ import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import NASTY, flipped, hostile_json, mutated
 
+from allranks.agent.attempt import _error_file
+from allranks.agent.foreign import LINKS, MOST_RANKS, TEXT, TRACE, error_file, report
 from allranks.diagnose.exceptions import Raised
 from allranks.gang.matcher import LINE, REQUEST, main
-from allranks.node.attempt import _error_file
-from allranks.node.foreign import LINKS, MOST_RANKS, TEXT, TRACE, error_file, report
 from allranks.protocol.jsontext import DecodeError
 from allranks.report.steps import LINE_LIMIT, StepReader
 

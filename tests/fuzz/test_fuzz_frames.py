@@ -1,4 +1,4 @@
-"""Fuzzers of frames and of the messages in them: the decoder, the controller with a node's, the guard with orders."""
+"""Fuzzers of frames and of the messages in them: the decoder, the controller with a node's, the agent with orders."""
 
 from __future__ import annotations
 
@@ -16,13 +16,8 @@ from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 from tests.unit.test_gang_machine import Drive, facts_of, reached
 
-from allranks.cluster.build import virtual_cluster
-from allranks.gang import session as sessions
-from allranks.gang.clocks import Clock
-from allranks.gang.controller import Controller
-from allranks.gang.states import Event
-from allranks.gang.translate import translate
-from allranks.node.frames import (
+from allranks.agent.agent import Agent
+from allranks.agent.frames import (
     MAX_JSON,
     MAX_OFFSET,
     Decoder,
@@ -33,12 +28,17 @@ from allranks.node.frames import (
     pack_json,
     pack_output,
 )
-from allranks.node.guard import Guard
+from allranks.cluster.build import virtual_cluster
+from allranks.gang import session as sessions
+from allranks.gang.clocks import Clock
+from allranks.gang.controller import Controller
+from allranks.gang.states import Event
+from allranks.gang.translate import translate
 from allranks.protocol.jsontext import DecodeError
 from allranks.report.live import JsonView
 from allranks.settings import RunSpec
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.any_words]
 Message = dict[str, Any]
 NODE = "h1"
 BOUND = 60.0
@@ -69,7 +69,7 @@ OF_NODES: list[Message] = [
     {"type": "fault", "id": "start-failed", "message": "no", "rank": 1, "t": 1000.0},
     {"type": "pong", "sent": 1000.0, "t": 1000.1},
     {"type": "got", "bytes": 5, "begin": False},
-    {"type": "refused", "source": "a report to the guard", "why": "expected JSON", "t": 1000.0},
+    {"type": "refused", "source": "a report to the agent", "why": "expected JSON", "t": 1000.0},
     {"type": "dropped", "kind": 0, "rank": 1, "attempt": 0, "total": 5, "bounded": True},
     {"type": "replaced"},
 ]  # fmt: skip
@@ -197,10 +197,10 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Iterator[Controller]:
+def controller(tmp_path: Path) -> Controller:
     spec = RunSpec(command=("true",), local=1, nproc=2, runs_dir=str(tmp_path / "runs"))
     session = sessions.create(spec, virtual_cluster(1), dict(os.environ), str(tmp_path), JsonView)
-    yield session.controller
+    return session.controller
 
 
 OWN = [m for m in OF_NODES if m["type"] in ("pong", "got", "refused", "dropped", "drained")]
@@ -224,7 +224,7 @@ def test_the_controller_takes_any_frame_of_a_node(
     capsys.readouterr()
 
 
-# -- the guard's side ------------------------------------------------------------------------------------
+# -- the agent's side ------------------------------------------------------------------------------------
 
 OF_CONTROLLER: list[Message] = [
     {"type": "hello", "protocol": 1, "lease": 30.0, "have": {"0/0/0": 5, "1/0/0": 7}},
@@ -244,10 +244,10 @@ OF_CONTROLLER: list[Message] = [
     {"type": "release"},
     {"type": "nonsense"},
 ]  # fmt: skip
-REFUSALS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)  # the guard's loop has them
+REFUSALS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)  # the agent's loop has them
 
 
-class Quiet(Guard):
+class Quiet(Agent):
     """Looks in children are noted instead of begun: what a coordinator has them do is tried in test_fuzz_join."""
 
     def _run_task(self, name: str, function: Any, seconds: float, done: Any) -> None:
@@ -255,46 +255,46 @@ class Quiet(Guard):
 
 
 @pytest.fixture
-def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
     monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as watcher:
-        listener.bind(str(tmp_path / "guard.sock"))
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        listener.bind(str(tmp_path / "agent.sock"))
         listener.listen()
         listener.setblocking(False)
         (tmp_path / "spool").mkdir()
         header = {"mark": "fuzz/1", "lease": 30.0, "grace": 1.0, "engine": True}
-        yield Quiet(header, str(tmp_path), listener, watcher)
+        yield Quiet(header, str(tmp_path), listener, supervisor)
 
 
 def test_any_order_to_the_guard_is_done_answered_or_refused(
-    guard: Quiet, tmp_path: Path, campaign: Campaign, capfd: pytest.CaptureFixture[str]
+    agent: Quiet, tmp_path: Path, campaign: Campaign, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A frame that is none ends the connection and nothing else; the next one is heard."""
     for chance in campaign.cases(250):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(BOUND)
-            client.connect(str(tmp_path / "guard.sock"))
-            guard._on_connection()
+            client.connect(str(tmp_path / "agent.sock"))
+            agent._on_connection()
             data = pack_json(OF_CONTROLLER[0]) + b"".join(order(chance) for _ in range(chance.randrange(1, 5)))
             client.sendall(data[: 64 << 10])
             try:
-                guard._on_link()
+                agent._on_link()
             except REFUSALS as error:
                 campaign.counts["errors"] = campaign.counts.get("errors", 0) + 1
                 assert not isinstance(error, RecursionError)
-            guard._drop_link()
-            if guard._attempt is not None and not guard._attempt.running():
-                guard._attempt = None
+            agent._drop_link()
+            if agent._attempt is not None and not agent._attempt.running():
+                agent._attempt = None
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(BOUND)
-        client.connect(str(tmp_path / "guard.sock"))
-        guard._on_connection()
+        client.connect(str(tmp_path / "agent.sock"))
+        agent._on_connection()
         client.sendall(pack_json({"type": "hello", "protocol": 1}) + pack_json({"type": "ping", "sent": 5.0}))
-        guard._on_link()
-        guard._send_output()
+        agent._on_link()
+        agent._send_output()
         answers = Decoder().feed(client.recv(1 << 16))
         assert [m["type"] for m in answers if isinstance(m, dict)][:2] == ["hello", "pong"]
-        guard._drop_link()
+        agent._drop_link()
     capfd.readouterr()
 
 

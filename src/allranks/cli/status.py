@@ -114,7 +114,7 @@ def _rank(rank: dict[str, Any], now: float) -> dict[str, Any]:
 def lines(document: dict[str, Any]) -> list[str]:
     """For people: a line a run, a line a node, and of a run in progress the ranks' pids."""
     master = document.get("master") or {}
-    at = f", master {master['address']}:{master['port']}" if master.get("address") else ""
+    at = f", master {master['address']}:{master['port']}" if master.get("address") and master.get("port") else ""
     size = document["world_size"]
     ranks = count_of(size, "rank") if isinstance(size, int) and size else "? ranks"
     found = [f"{document['run']}: {document['state']}, {ranks}{at}"]

@@ -52,7 +52,7 @@ class Owner(NamedTuple):
 
 
 class PortFailure(NamedTuple):
-    """Why a port could not be opened (node.gate.port_failure)."""
+    """Why a port could not be opened (agent.gate.port_failure)."""
 
     port: int | None = None
     errno: str | None = None
