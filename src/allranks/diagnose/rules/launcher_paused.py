@@ -19,7 +19,9 @@ def apply(incident: Incident) -> Candidate | None:
     """A pause as long as the lease, and after it nodes that were lost or had ended their ranks by themselves."""
     long = [p for p in incident.pauses if incident.lease and p.seconds + MARGIN >= incident.lease]
     faults = [f.node for f in incident.faults if f.id in OF_LEASE]
-    nodes = list(dict.fromkeys([*faults, *(n.node for n in incident.lost)]))
+    ended = {*faults, *(n.node for n in incident.lost)}
+    nodes = [node for node in incident.ranks_by_node if node in ended]
+    nodes += sorted(ended.difference(nodes))
     if not long or not nodes:
         return None
     pause = max(long, key=lambda p: p.seconds)

@@ -169,7 +169,7 @@ def _type(sighting: Sighting) -> str:
 def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     head = next((s for s in sightings if s.frame), sightings[0])
     candidate = read_candidate(evidence, sightings)
-    at = f" at {head.frame}" if head.frame else ""
+    at = f" at {short(head.frame, 200)}" if head.frame else ""
     ranks = {s.line.rank for s in sightings}
     name = name_place(candidate.where) or "the program"
     if candidate.where.rank is None and len(ranks) > 1:
