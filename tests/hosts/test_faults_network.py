@@ -42,7 +42,8 @@ def test_a_fixed_port_that_is_taken(bed4: Bed, tmp_path: Path) -> None:
     assert verdict["where"]["port"] == PORT
     assert f"port {PORT} on h1 is held by pid {pid} " in verdict["message"]
     assert "squatter.py" in verdict["message"] and "user root" in verdict["message"]
-    assert "--master-port 0" in verdict["remedy"] and f"pid {pid}" in verdict["remedy"]
+    assert "--master-port 0" in verdict["remedy"]
+    assert f"allranks clean --foreign --master-port {PORT} --hosts " in verdict["remedy"]
 
 
 def test_a_fixed_port_taken_by_another_user(bed4: Bed, tmp_path: Path) -> None:
