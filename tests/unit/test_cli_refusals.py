@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from tests.unit.shell import Answer, Shell
 
+from allranks import exitcodes
 from allranks.agent.processes import read_process
-from allranks.cli import exits
 from allranks.runs.directory import RunDirectory
 
 
 def refused(answer: Answer, *says: str) -> None:
     """Exit 2, one sentence, and nothing was started or written."""
-    assert answer.code == exits.USAGE, answer
+    assert answer.code == exitcodes.USAGE, answer
     assert answer.out == ""
     for part in says:
         assert part in answer.err
@@ -274,7 +274,7 @@ CONTRADICTIONS = [
 def test_a_dry_run_refuses_what_run_refuses(shell: Shell, command: list[str], figure: str, must: str) -> None:
     words = ["--hosts", "g1,g2", "--nproc", "4", "--master-port", "29500", "--dry-run", "--", *command]
     answer = shell("run", *words)
-    assert answer.code in (exits.USAGE, exits.CHECK_FAILED), answer
+    assert answer.code in (exitcodes.USAGE, exitcodes.CHECK_FAILED), answer
     assert figure in answer.out + answer.err and must in answer.out + answer.err
 
 
@@ -323,6 +323,6 @@ def test_stop_without_a_name_where_two_runs_are_active(
 ) -> None:
     runs = [active(name, process.pid) for name, process in zip(("one", "two"), controllers, strict=True)]
     answer = shell("stop")
-    assert answer.code == exits.USAGE, answer
+    assert answer.code == exitcodes.USAGE, answer
     assert all(run.name in answer.err for run in runs) and "--all" in answer.err
     assert [process.poll() for process in controllers] == [None, None]

@@ -11,7 +11,8 @@ from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.live import View, node_line, table_lines
 from allranks.report.steps import StepReader
 from allranks.report.testview import TestView
-from allranks.report.text import closing_lines, event_line, ranges, verdict_lines
+from allranks.report.text import closing_lines, event_line, verdict_lines
+from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
            "confidence": 0.95, "evidence": ["a", "b", "c", "d"], "remedy": "do this\nthen that",
@@ -150,7 +151,7 @@ def test_a_restart_starts_the_rate_anew():
     ("ranks", "text"), [([3], "rank 3"), ([0, 1, 2, 4, 6, 7], "ranks 0-2,4,6-7"), ([5, 1], "ranks 1,5")]
 )
 def test_ranges(ranks, text):
-    assert ranges(ranks) == text
+    assert format_ranks(ranks) == text
 
 
 ATTEMPTS = [

@@ -19,6 +19,7 @@ from allranks.backends.kubernetes.following import Following, left_objects
 from allranks.backends.kubernetes.kubectl import Kubectl, KubectlError
 from allranks.diagnose.pods import not_reached, read_pods, refusal
 from allranks.errors import AllranksError
+from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict
 from allranks.gang import session as sessions
 from allranks.plan.environment import forwarded
@@ -32,7 +33,6 @@ from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv
 
-from .exits import CTRL_C, DONE, NODE_FAILED, TERMINATED
 from .podfile import read_texts
 from .run import leave_page
 from .signals import Signals

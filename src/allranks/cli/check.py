@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from allranks import exitcodes
 from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
@@ -32,7 +33,6 @@ from allranks.settings.parsers import FLAG, path
 from allranks.settings.table import BEHAVIOUR, PREFLIGHT, SettingRow, settings_of
 from allranks.text import count_of
 
-from . import exits
 from .allocated import with_step
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe_check
@@ -52,7 +52,7 @@ def command(given: Given, from_: str | None, config: str | None, verbose: bool, 
     say_notes(resolved, json_)
     if dry_run:
         click.echo(describe_check(spec, cluster, checks, json_))
-        return exits.DONE
+        return exitcodes.DONE
     return with_step(spec, cluster, lambda reach: look(spec, cluster, checks, verbose, json_, reach))
 
 
@@ -158,8 +158,8 @@ def exit_code(found: Sequence[Finding]) -> int:
     """4 where a node could not be reached, 3 where a check failed."""
     failed = [f for f in found if f.status == "fail"]
     if any(f.check == "reached" for f in failed):
-        return exits.NODE_FAILED
-    return exits.CHECK_FAILED if failed else exits.DONE
+        return exitcodes.NODE_FAILED
+    return exitcodes.CHECK_FAILED if failed else exitcodes.DONE
 
 
 def _print(

@@ -12,13 +12,13 @@ from pathlib import Path
 import click
 
 from allranks.errors import UsageError
+from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG, whole
 from allranks.settings.table import BEHAVIOUR, SettingRow, settings_of
 from allranks.text import count_of
 
 from .declare import AS_JSON, DRY_RUN, Declared, Given
-from .exits import DONE, NODE_FAILED
 from .places import runs_directory
 
 LOOK = re.compile(r"check-\d{8}-\d{6}(-\d+)?")

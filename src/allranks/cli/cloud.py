@@ -13,6 +13,7 @@ import click
 from allranks.backends import zipapp
 from allranks.backends.skypilot.following import SkyRun, call, environment, launch_argv, log_argv, require
 from allranks.errors import NodeError
+from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded
 from allranks.plan.render.pods import ARCHIVE
 from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
@@ -20,8 +21,6 @@ from allranks.plan.render.yamltext import yaml_text
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
-
-from .exits import DONE
 
 Document = dict[str, Any]
 TASK = "task.yaml"

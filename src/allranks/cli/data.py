@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from allranks import exitcodes
 from allranks.data.auditing import conclude, virtual_rows
 from allranks.data.steps import FORMULA, Steps, Training, explain_observed, plan
 from allranks.data.tables import coverage_lines, finding_lines, plan_lines
@@ -23,7 +24,6 @@ from allranks.settings.parsers import path as path_of
 from allranks.settings.table import BEHAVIOUR, SettingRow
 from allranks.text import parse_size
 
-from . import exits
 from .declare import AS_JSON, DRY_RUN, RUNS_DIR, Declared, DeclaredGroup
 
 
@@ -80,7 +80,7 @@ def audit_command(
         raise UsageError("data audit: set --loader module:function; the function gives a torch DataLoader")
     if dry_run:
         click.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
-        return exits.DONE
+        return exitcodes.DONE
     return show_audit(loader, world_size, gpus_per_node, model_parallel, python or "", json_)
 
 
@@ -199,7 +199,7 @@ def show_plan(training: Training, observed_steps: int | None, json_: bool) -> in
     else:
         lines = plan_lines(training, rows)
         click.echo("\n".join([*lines, "", observed.message] if observed else lines))
-    return exits.DONE if ok else exits.CHECK_FAILED
+    return exitcodes.DONE if ok else exitcodes.CHECK_FAILED
 
 
 def show_audit(loader: str, world: int, local: int, model_parallel: int, python: str, json_: bool) -> int:
@@ -228,4 +228,4 @@ def show_audit(loader: str, world: int, local: int, model_parallel: int, python:
         click.echo(json.dumps({**answer.to_json(), "loader": loader, "world_size": world}))
     else:
         click.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
-    return exits.DONE if answer.ok else exits.CHECK_FAILED
+    return exitcodes.DONE if answer.ok else exitcodes.CHECK_FAILED

@@ -10,6 +10,7 @@ from typing import Any
 
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import RunNotFound, UsageError
+from allranks.exitcodes import DONE
 from allranks.findings import Verdict
 from allranks.report.terminal import redraw_line
 from allranks.report.text import verdict_lines
@@ -21,7 +22,6 @@ from allranks.settings.parsers import path
 from allranks.settings.table import PLACES, SettingRow
 
 from .declare import AS_JSON, RUNS_DIR, Argument, Declared
-from .exits import DONE
 from .places import runs_directory
 
 SAID_FROM = 128 << 20  # bytes from which on the terminal is told how far reading is

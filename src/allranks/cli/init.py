@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from allranks.errors import UsageError
+from allranks.exitcodes import DONE
 from allranks.settings.parsers import FLAG
 from allranks.settings.table import BEHAVIOUR, SettingRow
 from allranks.settings.template import commented_config
 
 from .declare import AS_JSON, Declared
-from .exits import DONE
 from .target import CONFIG_NAME
 
 HOSTFILES = ("hosts.txt", "hostfile", "node_ip_list.txt", "hosts")

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from allranks import exitcodes
 from allranks.agent.netfacts import interfaces
 from allranks.backends.bundle import node_zip
 from allranks.backends.join import agreed, follow, hello_of, require_loopback, take_secret
@@ -33,7 +34,6 @@ from allranks.settings.parsers import FLAG, choice
 from allranks.settings.table import BEHAVIOUR, SUITES, TARGET, SettingRow, settings_of
 from allranks.settings.whereabouts import node_names, whereabouts
 
-from . import exits
 from .check import choose, look
 from .declare import CONFIG, DRY_RUN, Declared, Given
 from .keys import offer
@@ -72,7 +72,7 @@ def command(given: Given, check_nodes: bool, suite: str | None, config: str | No
     say_notes(resolved, json_)
     if dry_run:
         click.echo(describe(spec, json_))
-        return exits.DONE
+        return exitcodes.DONE
     secret = take_secret(spec.secret_file, os.environ)
     if not secret:
         require_loopback(spec.master_addr or "", spec.join_port)
@@ -148,7 +148,7 @@ def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> i
     say = view.say if isinstance(view, LinesView) else _say
     names = node_names(os.environ, spec.master_addr or "", spec.nodes or 1)
     meeting = Meeting(spec, agreed(spec, os.getcwd()), secret, names, say)
-    code = exits.NODE_FAILED
+    code = exitcodes.NODE_FAILED
     message = "the coordinator failed"
     ending = Ending()
     try:
@@ -166,7 +166,7 @@ def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> i
         message = str(error)
         raise
     except KeyboardInterrupt:
-        code = exits.CTRL_C
+        code = exitcodes.CTRL_C
         message = "ended by Ctrl-C on node 0"
         raise
     finally:

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from allranks.errors import UsageError
+from allranks.exitcodes import DONE
 from allranks.protocol.jsontext import DecodeError, read_json
 from allranks.report.fold import Folder
 from allranks.runs.directory import RunDirectory
@@ -17,7 +18,6 @@ from allranks.settings.parsers import FLAG, duration, several, text, whole
 from allranks.settings.table import BEHAVIOUR, SettingRow
 
 from .declare import RUN, RUNS_DIR, Declared
-from .exits import DONE
 from .places import find_run
 
 PAUSE = 0.2

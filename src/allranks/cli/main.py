@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import allranks
-from allranks import early
+from allranks import early, exitcodes
 from allranks.errors import REPORT_TO, AllranksError
 from allranks.exitcodes import INTERNAL
 
-from . import exits, streams
+from . import streams
 
 if TYPE_CHECKING:
     import click
@@ -57,7 +57,7 @@ def main() -> None:
     try:
         code = _main()
     except streams.OutputLost:
-        code = exits.DONE
+        code = exitcodes.DONE
     raise SystemExit(streams.exit_code(code))
 
 
@@ -70,10 +70,10 @@ def _main() -> int:
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in VERBS.items())))
-        return exits.DONE if words else exits.USAGE
+        return exitcodes.DONE if words else exitcodes.USAGE
     if words[0] in ("--version", "-V"):
         print(f"allranks {allranks.__version__}")
-        return exits.DONE
+        return exitcodes.DONE
     if words[0] in LINUX_ONLY and not set(words[1:2]) & {"-h", "--help"}:
         streams.go_on_without_output()
     return run_verb(words[0], words[1:])
@@ -94,9 +94,11 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
 
         meant = suggestion(verb, VERBS)
         hint = f"allranks {meant}" if meant else "allranks --help"
-        return _fail(f"no verb {verb!r}; there are {', '.join(VERBS)}\nhint: {hint}", exits.USAGE, "--json" in words)
+        return _fail(
+            f"no verb {verb!r}; there are {', '.join(VERBS)}\nhint: {hint}", exitcodes.USAGE, "--json" in words
+        )
     if verb in LINUX_ONLY and sys.platform != "linux" and not set(words[:1]) & {"-h", "--help"}:
-        return _fail(_needs_linux(verb), exits.USAGE, "--json" in words)
+        return _fail(_needs_linux(verb), exitcodes.USAGE, "--json" in words)
     import click  # imported late: `allranks --help` needs none of it
 
     from .declare import Asked
@@ -110,18 +112,18 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         command = load(verb)
         early.end()
         with command.make_context(f"allranks {verb}", list(words), obj=asked) as context:
-            return int(command.invoke(context) or exits.DONE)
+            return int(command.invoke(context) or exitcodes.DONE)
     except AllranksError as error:
         return _fail(str(error), error.exit_code, asked.as_json)
     except KeyboardInterrupt:
-        return _fail("interrupted", exits.CTRL_C, asked.as_json)
+        return _fail("interrupted", exitcodes.CTRL_C, asked.as_json)
     except click.Abort:
-        return _fail("left undone", exits.CTRL_C, asked.as_json)
+        return _fail("left undone", exitcodes.CTRL_C, asked.as_json)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
         name = error.ctx.command_path if error.ctx is not None else f"allranks {verb}"
-        return _fail(f"{error.format_message()}\nhint: {name} --help", exits.USAGE, asked.as_json)
+        return _fail(f"{error.format_message()}\nhint: {name} --help", exitcodes.USAGE, asked.as_json)
     except Exception as error:
         return _failed_itself(error, asked.as_json)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from allranks.errors import UsageError
+from allranks.exitcodes import DONE
 from allranks.overlap.document import (
     COLLECTIVE_COLUMNS,
     SPLIT_COLUMNS,
@@ -28,7 +29,6 @@ from allranks.settings.table import BEHAVIOUR, SettingRow
 from allranks.text import align_columns, cut
 
 from .declare import AS_JSON, Argument, Declared
-from .exits import DONE
 
 PIECE = 1 << 20  # characters read at once
 TRACES = ("*.json", "*.json.gz")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from allranks import exitcodes
 from allranks.backends.plugins import all_checks
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
@@ -19,7 +20,6 @@ from allranks.report.text import finding_line
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 
-from . import exits
 from .check import Progress
 from .together import run_together
 
@@ -73,7 +73,7 @@ def _nothing_left(found: list[Finding], json_: bool) -> int:
     """No two nodes reach one another."""
     import json
 
-    code = exits.NODE_FAILED
+    code = exitcodes.NODE_FAILED
     if json_:
         document = {"schema": 1, "suite": "pairs", "ok": False, "exit": code, "links": [], "collectives": []}
         sys.stdout.write(json.dumps({**document, "findings": [f.to_json() for f in found]}) + "\n")

@@ -13,6 +13,7 @@ import click
 from allranks.backends import zipapp
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
+from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded
 from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.launchers.settings import launcher_settings
@@ -26,7 +27,6 @@ from allranks.settings.parsers import path as path_of
 from allranks.settings.table import PLACES, SettingRow, engine_of, settings_of
 
 from .declare import CONFIG, Declared, DeclaredGroup, Given
-from .exits import DONE
 from .podfile import read_texts
 from .target import FILE_LIMIT, find_cluster, refuse_contradictions, require_command, resolve_options, say_notes
 

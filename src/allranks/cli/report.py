@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from allranks.backends.plugins import all_checks
 from allranks.errors import AllranksError, UsageError
+from allranks.exitcodes import DONE
 from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
 from allranks.preflight.judge import table
@@ -38,7 +39,6 @@ from allranks.text import count_of, plural
 
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 from .diagnose import progress
-from .exits import DONE
 from .places import find_run
 
 AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.cluster.slurm import read_allocation
 from allranks.diagnose.slurm import LIMIT
@@ -24,7 +25,6 @@ from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.table import settings_of
 
-from . import exits
 from .allocated import Reach, allocated
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe
@@ -52,7 +52,7 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     if dry_run:
         refuse_contradictions(spec, cluster)
         click.echo(describe(spec, cluster, json_))
-        return exits.DONE
+        return exitcodes.DONE
     return launch(resolved, cluster, json_)
 
 
@@ -141,7 +141,7 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
 
 def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
     """report.html of a run that failed; allranks.pyz, which has no Jinja2, leaves none."""
-    if code in (exits.DONE, exits.CTRL_C, exits.TERMINATED) or find_spec("jinja2") is None:
+    if code in (exitcodes.DONE, exitcodes.CTRL_C, exitcodes.TERMINATED) or find_spec("jinja2") is None:
         return
     from .report import page_at_end
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+from allranks import exitcodes
 from allranks.agent.processes import USER_SIGNALS
 from allranks.errors import Interrupted
-
-from . import exits
 
 WORDS = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "stop", signal.SIGHUP: "leave"}
 
@@ -50,7 +49,7 @@ class Ending:
             return
         if number == signal.SIGINT:
             raise KeyboardInterrupt
-        raise Interrupted(f"ended by {name}", exits.TERMINATED)
+        raise Interrupted(f"ended by {name}", exitcodes.TERMINATED)
 
 
 class Signals:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from allranks import exitcodes
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.fabric.analysis.schedule import ALL_PASSED, Group, Stage, group_name, stages
@@ -23,17 +24,15 @@ from allranks.report.testview import TestView
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 
-from . import exits
-
 Document = dict[str, Any]
-STOPPED = (exits.CTRL_C, exits.TERMINATED)
+STOPPED = (exitcodes.CTRL_C, exitcodes.TERMINATED)
 
 
 def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
     """Gives the exit code: that of the first group that failed."""
     run = RunDirectory.create(Path(spec.runs_dir), "test", time.time())
     staged = Staged(spec, cluster, run, json_, transport)
-    code = exits.DONE
+    code = exitcodes.DONE
     meaning = ALL_PASSED
     for stage in stages([n.name for n in cluster.nodes]):
         failed = staged.stage(stage)

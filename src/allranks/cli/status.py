@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from allranks.errors import AllranksError
+from allranks.exitcodes import DONE
 from allranks.report.live import label, node_line
 from allranks.report.terminal import redraw_lines
 from allranks.runs.directory import OVER, RunDirectory
@@ -17,7 +18,6 @@ from allranks.settings.table import BEHAVIOUR, SettingRow
 from allranks.text import count_of
 
 from .declare import RUN, RUNS_DIR, Declared
-from .exits import DONE
 from .places import find_run
 
 

@@ -14,9 +14,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
+from allranks import exitcodes
 from allranks.report.terminal import clean_lines
-
-from . import exits
 
 
 class OutputLost(BaseException):
@@ -122,6 +121,6 @@ def exit_code(code: int) -> int:
         where = "" if only_prints else "; result.json in the run's directory has the result"
         sys.stderr.write(f"allranks: standard output cannot be written: {error.strerror}{where}\n")
         if only_prints:
-            code = code or exits.USAGE
+            code = code or exitcodes.USAGE
     sys.stderr.flush()
     return code

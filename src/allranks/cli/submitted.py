@@ -18,6 +18,7 @@ from allranks.backends.slurm import jobs
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm import Job, is_hopeless, never_starts, waiting
 from allranks.errors import AllranksError
+from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict
 from allranks.plan.plan import make_plan
 from allranks.plan.render import Request
@@ -32,7 +33,6 @@ from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv, redact_text
 from allranks.settings.words import secret_values
 
-from .exits import CTRL_C, DONE, NODE_FAILED, TERMINATED
 from .signals import Signals
 
 PAUSE = 0.2

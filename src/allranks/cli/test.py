@@ -6,13 +6,13 @@ import dataclasses
 
 import click
 
+from allranks import exitcodes
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 from allranks.settings.table import TESTS_OF, settings_of
 
-from . import exits
 from .allocated import with_step
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe
@@ -29,7 +29,7 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     say_notes(resolved, json_)
     if dry_run:
         click.echo(describe(spec, cluster, json_))
-        return exits.DONE
+        return exitcodes.DONE
     return with_step(spec, cluster, lambda reach: run_suite(spec, cluster, json_, reach))
 
 

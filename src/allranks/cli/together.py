@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from allranks import exitcodes
 from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
 from allranks.findings import Finding
@@ -17,7 +18,6 @@ from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.settings import RunSpec
 
-from . import exits
 from .run import opening
 
 SYNC_PASSED = (
@@ -40,8 +40,8 @@ def run_together(
     session.view.opening(opening(session))
     result = session.run(None)
     result["findings"] = [f.to_json() for f in before] + list(result.get("findings") or [])
-    if before and result["exit"] == exits.DONE:
-        result.update(exit=exits.CHECK_FAILED, verdict=verdict_of(before[0]).to_json())
+    if before and result["exit"] == exitcodes.DONE:
+        result.update(exit=exitcodes.CHECK_FAILED, verdict=verdict_of(before[0]).to_json())
     return close(spec, session, result, json_)
 
 
@@ -51,7 +51,7 @@ def close(spec: RunSpec, session: sessions.Session, result: dict[str, Any], json
 
     gang = session.controller.gang
     run = session.run_dir
-    result = {**result, "suite": spec.suite, "ok": result["exit"] == exits.DONE, "started": session.started}
+    result = {**result, "suite": spec.suite, "ok": result["exit"] == exitcodes.DONE, "started": session.started}
     if spec.suite == "sync" and result["ok"]:
         result["meaning"] = SYNC_PASSED
     result.update(nodes=[n.name for n in gang.roster.cluster.nodes], ranks=len(gang.roster.ranks()))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from allranks.findings import Finding
+
 from .roster import Roster
 from .states import Action, AttemptOver, Drained, Ended, Event, Fault, Note, Send, State, Stop
 
@@ -34,6 +38,11 @@ class Ending:
         if roster.state is State.ENDING:
             return first + self.check(now)  # the time that a stop gave to save holds
         return first + self.end(now, roster.spec.grace, "failure")
+
+    def refuse(self, failures: Iterable[Finding], now: float) -> list[Action]:
+        """Keep what forbids the start, and end."""
+        notes: list[Action] = [self.roster.add_finding(failure) for failure in failures]
+        return notes + self.fail(now)
 
     def fail_init_timeout(self, now: float) -> list[Action]:
         """The time for the start is over."""

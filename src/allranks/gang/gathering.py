@@ -13,7 +13,7 @@ from .remarks import prelude_failed, too_small, world_size_differs
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .spares import HotSpares, shipping_failure
-from .states import Action, Event, Facts, Hello, Note, Send, Shipped, State, Unreachable
+from .states import Action, Event, Facts, Hello, Note, Shipped, State, Unreachable
 
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 
@@ -43,22 +43,19 @@ class Gathering:
             if node.node_dir:  # what it answered while the start was given up was not heard
                 node.state = "ready"
                 if node.facts is None:
-                    actions.append(self.first_order(node))
+                    actions.append(first_order(roster.spec, roster.setting, node))
         if roster.has_all_facts and not is_paused:
             actions += self._judge(now)
         return actions
 
-    def first_order(self, node: NodeState) -> Send:
-        """What an agent is asked first."""
-        return Send(node.name, first_order(self.roster.spec, self.roster.setting, node))
-
     def on_first_hello(self, node: NodeState, event: Hello, now: float) -> list[Action]:
         """First word of an agent."""
+        roster = self.roster
         node.state = "ready"
         ready = Note("node-ready", {"node": node.name, "hostname": event.hostname})
-        if self.roster.has_unreachable:
+        if roster.has_unreachable:
             return [ready, *self._check(now)]
-        return [ready, self.first_order(node)]
+        return [ready, first_order(roster.spec, roster.setting, node)]
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -70,10 +67,10 @@ class Gathering:
             return []
         failure = shipping_failure(roster.setting.tree, event)
         if failure is not None:
-            return self._refuse([failure], now)
+            return self.ending.refuse([failure], now)
         node.synced = True
         note = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
-        return [note] if roster.has_unreachable else [note, self.first_order(node)]
+        return [note] if roster.has_unreachable else [note, first_order(roster.spec, roster.setting, node)]
 
     def on_facts(self, event: Facts, now: float) -> list[Action]:
         """Once every node has been looked at: judge, then begin the rendezvous check."""
@@ -134,11 +131,10 @@ class Gathering:
         findings = judge(request, facts, checks, roster.spec.allow)
         failures = [f for f in findings if f.status == "fail"]
         actions: list[Action] = [Note("looked", {"checks": len(checks)})] if checks else []
-        actions += [Note("finding", f.to_json()) for f in findings if f.status != "fail"]
-        roster.findings += [f for f in findings if f.status == "warn"]
+        actions += roster.add_passing(findings)
         if failures:
             roster.refused_by_check = True
-            return actions + self._refuse(failures, now)
+            return actions + self.ending.refuse(failures, now)
         if roster.plan is not None:
             return actions + self._gathered_again(now)
         roster.plan = make_plan(roster.spec, roster.cluster, facts)
@@ -158,7 +154,7 @@ class Gathering:
             if room is not None and room < planned.nproc:
                 failures.append(too_small(name, room, planned.nproc))
         if failures:
-            return self._refuse(failures, now)
+            return self.ending.refuse(failures, now)
         return [*self.spares.judge_waiting(), *self.rendezvous.begin(now)]
 
     def _resume(self, now: float) -> list[Action]:
@@ -168,7 +164,3 @@ class Gathering:
         if not roster.has_all_facts:
             return []
         return self._judge(now) if roster.plan is None else self._gathered_again(now)
-
-    def _refuse(self, failures: list[Finding], now: float) -> list[Action]:
-        notes: list[Action] = [self.roster.add_finding(failure) for failure in failures]
-        return notes + self.ending.fail(now)

@@ -17,6 +17,7 @@ from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 
 from .members import NodeState
+from .states import Send
 
 PROBE_SECONDS_A_VIRTUAL_NODE = 0.05  # many virtual nodes share this machine's cores
 FACTS_SECONDS = 30.0  # preludes (modules, conda) are slow on shared disks
@@ -122,11 +123,11 @@ def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>")
     }
 
 
-def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> dict[str, Any]:
+def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> Send:
     """What an agent is asked first: to take the tree, else to look at the node."""
     if setting.tree is not None and not node.synced:
-        return ship_message(setting.tree)
-    return setup_message(spec, setting, node.node_dir)
+        return Send(node.name, ship_message(setting.tree))
+    return Send(node.name, setup_message(spec, setting, node.node_dir))
 
 
 def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str, Any]:

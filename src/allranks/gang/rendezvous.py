@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from allranks.findings import Finding
 from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
 
 from .ending import Ending
@@ -72,22 +71,18 @@ class RendezvousCheck:
         addresses = [o.address for o in offered(facts, roster.master.name, roster.spec.network)]
         return addresses[:1] if roster.spec.local else addresses  # virtual nodes share the loopback
 
-    def _refuse(self, failures: list[Finding], now: float) -> list[Action]:
-        notes: list[Action] = [self.roster.add_finding(failure) for failure in failures]
-        return notes + self.ending.fail(now)
-
     # -- events ------------------------------------------------------------------------------------
 
     def on_listening(self, event: Listening, now: float) -> list[Action]:
         """The port is open on the master: everybody tries every address it could be reached at."""
         roster = self.roster
         if event.error is not None:
-            return self._refuse([port_taken(roster.master.name, event.error, target_words(roster.spec))], now)
+            return self.ending.refuse([port_taken(roster.master.name, event.error, target_words(roster.spec))], now)
         roster.master_port = event.port
         roster.state = State.PROVING
         addresses = self._offers()
         if not addresses:
-            return self._refuse([no_address(roster.spec, roster.master.name)], now)
+            return self.ending.refuse([no_address(roster.spec, roster.master.name)], now)
         message = probe_message(roster.spec, addresses, event.port, self._token())
         note = Note("gate-listening", {"node": roster.master.name, "addresses": addresses, "port": event.port})
         return [note, *(Send(name, message) for name in roster.nodes)]
@@ -105,11 +100,10 @@ class RendezvousCheck:
         facts = {n.name: n.facts or {} for n in roster.nodes.values()}
         probes = {n.name: n.probes or () for n in roster.nodes.values()}
         choice = choose_address(roster.spec, master, roster.master_port, facts, probes)
-        actions += [Note("finding", f.to_json()) for f in choice.findings if f.status != "fail"]
-        roster.findings += [f for f in choice.findings if f.status == "warn"]
+        actions += roster.add_passing(choice.findings)
         failures = [f for f in choice.findings if f.status == "fail"]
         if failures or choice.address is None:
-            return actions + self._refuse(failures, now)
+            return actions + self.ending.refuse(failures, now)
         roster.master_addr = choice.address
         seconds = round(now - self._began_at, 3)
         proved = {"node": master, "address": choice.address, "port": roster.master_port, "seconds": seconds}

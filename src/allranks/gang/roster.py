@@ -6,7 +6,7 @@ Times by the clock of the limits (never set) are called `…_at`, unix seconds `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from allranks.cluster import Cluster
 from allranks.diagnose.incident import Pause
@@ -115,6 +115,11 @@ class Roster:
         kept = typed_here(finding, self.cluster.local_names)
         self.findings.append(kept)
         return Note("finding", kept.to_json())
+
+    def add_passing(self, findings: Sequence[Finding]) -> list[Note]:
+        """Keep the warnings among findings; the events of all that forbid nothing."""
+        self.findings += [f for f in findings if f.status == "warn"]
+        return [Note("finding", f.to_json()) for f in findings if f.status != "fail"]
 
     def add_in_order(self, finding: Finding) -> Note:
         """Keep a finding of a node in the order of the host list, whichever node failed first."""

@@ -19,7 +19,7 @@ from .members import NodeState
 from .places import first_order, judge_request
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
-from .states import Action, Event, Facts, Fault, Hello, Lost, Note, Reach, Send, Shipped, Unreachable
+from .states import Action, Event, Facts, Fault, Hello, Lost, Note, Reach, Shipped, Unreachable
 
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 READY = "spare"  # the state of a spare that has been looked at and found fit
@@ -83,9 +83,6 @@ class HotSpares:
         node.state = "unfit" if node.node_dir else "unreachable"
         return [self.roster.add_finding(spare_unused(node.name, why, remedy))]
 
-    def _first_order(self, node: NodeState) -> Send:
-        return Send(node.name, first_order(self.roster.spec, self.roster.setting, node))
-
     # -- events, in any state of the gang --------------------------------------------------------------
 
     def on_hello(self, event: Hello, now: float) -> list[Action]:
@@ -99,8 +96,13 @@ class HotSpares:
         actions = self.on_back(event, now)
         if is_first:
             node.state = "ready"
-            return [Note("node-ready", {"node": node.name, "hostname": event.hostname}), self._first_order(node)]
-        return actions if node.facts is not None else [*actions, self._first_order(node)]
+            return [
+                Note("node-ready", {"node": node.name, "hostname": event.hostname}),
+                first_order(self.roster.spec, self.roster.setting, node),
+            ]
+        return (
+            actions if node.facts is not None else [*actions, first_order(self.roster.spec, self.roster.setting, node)]
+        )
 
     def on_shipped(self, event: Shipped, now: float) -> list[Action]:
         """The tree is there: now it is looked at."""
@@ -110,7 +112,7 @@ class HotSpares:
             return self._drop(node, failure.message, failure.remedy)
         node.synced = True
         arrived = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
-        return [arrived, self._first_order(node)]
+        return [arrived, first_order(self.roster.spec, self.roster.setting, node)]
 
     def on_facts(self, event: Facts, now: float) -> list[Action]:
         """Judged beside the nodes, once those have been."""

@@ -6,7 +6,7 @@ import os.path
 import shlex
 from typing import Any
 
-from allranks.text import count_of, name_with, plural
+from allranks.text import count_of, format_ranks, name_with, plural
 
 Document = dict[str, Any]
 _SPARES = {
@@ -174,23 +174,8 @@ def verdict_lines(verdict: Document) -> list[str]:
     lines += [f"  fix     {line}" if i == 0 else f"          {line}" for i, line in enumerate(fix)]
     victims = verdict.get("victims") or []
     if victims:
-        lines.append(f"  victims {ranges(victims)} ended because of it")
+        lines.append(f"  victims {format_ranks(victims)} ended because of it")
     return lines + ([f"  next    {verdict['decision']}"] if verdict.get("decision") else [])
-
-
-def ranges(ranks: list[int]) -> str:
-    """rank 3, or ranks 0-2,4-7."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    parts: list[str] = []
-    start = last = sorted(ranks)[0]
-    for rank in [*sorted(ranks)[1:], None]:
-        if rank is not None and rank == last + 1:
-            last = rank
-            continue
-        parts.append(str(start) if start == last else f"{start}-{last}")
-        start = last = rank if rank is not None else last
-    return "ranks " + ",".join(parts)
 
 
 def _left_line(place: str, left: list[Document]) -> str:
