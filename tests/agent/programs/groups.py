@@ -43,6 +43,7 @@ def life():
     if dist.get_rank() == 0:
         dist.destroy_process_group(group)
     say("initialised")
+    dist.barrier()  # a rank that leaves while its peer still connects to it ends the peer
     dist.destroy_process_group()
     say("destroyed")
 
