@@ -41,9 +41,9 @@ def test_a_group_becomes_its_hosts(environ: dict[str, str], hosts: str, names: s
         ("@nosource:r1", "does not know @nosource:r1"),
         ("@nosuch", "has no host"),
         ("@none", "has no host"),
-        ("@*", "is no node group"),
+        ("@*", "is not a node group"),
         ("@gpu!h1", "'h1' is excluded"),
-        ("@@gpu", "is no node group"),
+        ("@@gpu", "is not a node group"),
     ],
 )
 def test_a_group_that_does_not_resolve(environ: dict[str, str], hosts: str, part: str) -> None:

@@ -40,7 +40,7 @@ def expand_groups(hosts: str, environ: Mapping[str, str]) -> str:
 def _hosts_of(item: str, environ: Mapping[str, str]) -> list[str]:
     group, excluded = split_exclusions(item) if EXCLUDE in item else (item, [])
     if not _GROUP.fullmatch(group):
-        raise UsageError(f"--hosts: {group!r} is no node group; write @group or @source:group")
+        raise UsageError(f"--hosts: {group!r} is not a node group; write @group or @source:group")
     names = _resolve(group, _configuration(environ))
     if not names:
         raise UsageError(f"--hosts: the node group {group} has no host\nhint: cluset -e {group}")
