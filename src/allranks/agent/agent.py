@@ -23,7 +23,7 @@ from .cgroups import join_own
 from .foreign import MOST_RANKS, report, text, whole
 from .frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, Output, Stream
 from .gate import Gate, Nonce, nonce_name, port_failure, probe
-from .link import HIGH_WATER, Journal, Link
+from .link import HIGH_WATER, Journal, Link, hello
 from .look import look, looks
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
@@ -418,19 +418,8 @@ class Agent:
         self._outlet.controller_has(message.get("have", {}))
         self._drain_told = not (self._attempt is not None and self._attempt.ended)
         assert self._link is not None
-        self._link.send(
-            {
-                "type": "hello",
-                "protocol": PROTOCOL,
-                "node_dir": self._dir,
-                "pid": os.getpid(),
-                "t": time.time(),
-                "hostname": socket.gethostname(),
-                "cwd": os.getcwd(),
-                "dead": False,
-                "attempt": self._attempt.summary() if self._attempt is not None else None,
-            }
-        )
+        summary = self._attempt.summary() if self._attempt is not None else None
+        self._link.send(hello(self._dir, cwd=os.getcwd(), dead=False, attempt=summary))
 
     def _run_task(
         self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[Dict[str, Any]], None]

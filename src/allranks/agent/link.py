@@ -3,13 +3,27 @@
 import json
 import os
 import socket
+import time
 from typing import Any, Dict, List
 
 from allranks.protocol.jsontext import read_object
 
-from .frames import Decoder, Frame, pack_json
+from .frames import PROTOCOL, Decoder, Frame, pack_json
 
 HIGH_WATER = 1 << 20  # bytes waiting to be sent above which no more output is packed
+
+
+def hello(node_dir: str, **fields: Any) -> Dict[str, Any]:
+    """The first message to a controller: who speaks, from where; `fields` are the agent's or the supervisor's own."""
+    return {
+        "type": "hello",
+        "protocol": PROTOCOL,
+        "node_dir": node_dir,
+        "pid": os.getpid(),
+        "t": time.time(),
+        "hostname": socket.gethostname(),
+        **fields,
+    }
 
 
 class Link:

@@ -16,8 +16,8 @@ from typing import Any, Dict, List, Optional
 
 from .cgroups import members
 from .cgroups import remove as remove_group
-from .frames import NODE_LOG, PROTOCOL, FrameError, Output, Stream
-from .link import HIGH_WATER, Journal, Link, read_journal
+from .frames import NODE_LOG, FrameError, Output, Stream
+from .link import HIGH_WATER, Journal, Link, hello, read_journal
 from .nodedir import kept_outputs, remove
 from .outlet import RANK_LOG, Outlet
 from .processes import (
@@ -255,18 +255,8 @@ class Keeper:
             how = "ended: its lease was over"
         else:
             how = "is gone"
-        return {
-            "type": "hello",
-            "protocol": PROTOCOL,
-            "node_dir": self._dir,
-            "pid": os.getpid(),
-            "t": time.time(),
-            "hostname": socket.gethostname(),
-            "dead": True,
-            "how": how,
-            "died_t": (death or over or [{"t": None}])[-1]["t"],
-            "attempt": self._summary(),
-        }
+        died_t = (death or over or [{"t": None}])[-1]["t"]
+        return hello(self._dir, dead=True, how=how, died_t=died_t, attempt=self._summary())
 
     def _left(self) -> List[Dict[str, Any]]:
         death = [e for e in self._journal if e.get("event") == "agent-death"]
