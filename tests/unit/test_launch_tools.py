@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.shell import Shell, command_of
 
 from allranks.cluster import Node
 from allranks.errors import ConfigError, UsageError
@@ -213,3 +214,13 @@ def test_the_guide_lists_every_launcher(name: str) -> None:
     assert re.search(rf"^\| {name}\b", guide, re.MULTILINE)
     heads = (DOCS / "launchers.md").read_text().partition("## What is set where\n")[2].partition("\n")[0]
     assert f"| {name} |" in heads
+
+
+def test_a_setting_out_of_reach_is_noted_beside_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--local", "1", "--nproc", "1", "--launcher", "command", "--pg-timeout", "90", "--dry-run", "--json")
+    answer = Shell(capsys, monkeypatch)("run", *options, "--", "./own", "x")
+    assert answer.code == 0
+    assert command_of(answer.document)[-2:] == ["./own", "x"]
+    assert "note: --pg-timeout 1m30s does not reach the ranks below own" in answer.err

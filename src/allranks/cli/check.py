@@ -49,7 +49,7 @@ def command(given: Given, from_: str | None, config: str | None, verbose: bool, 
         names = spec.only or seen.get("checks") or list(all_checks())
         return close(seen, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_)
     cluster = find_cluster(resolved)
-    say_notes(resolved, json_)
+    say_notes(resolved)
     if dry_run:
         click.echo(describe_check(spec, cluster, checks, json_))
         return exitcodes.DONE

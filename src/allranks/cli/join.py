@@ -69,7 +69,7 @@ def command(given: Given, check_nodes: bool, suite: str | None, config: str | No
     """Do what this node was started for."""
     resolved = resolve_join(given, config, check_nodes, suite)
     spec = resolved.spec
-    say_notes(resolved, json_)
+    say_notes(resolved)
     if dry_run:
         click.echo(describe(spec, json_))
         return exitcodes.DONE

@@ -69,7 +69,7 @@ def render(what: str, given: Given, config: str | None, output: str | None, forc
         options["launcher"] = what
     resolved = resolve_options(options, config, renderer=what)
     require_command(resolved, f"allranks render {what}")
-    say_notes(resolved, json_)
+    say_notes(resolved)
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:
         write(files, Path(output), force)

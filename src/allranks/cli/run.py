@@ -40,15 +40,15 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     if spec.slurm and read_allocation(os.environ) is None:
         from .submitted import submit  # imported late: few runs are Slurm's
 
-        say_notes(resolved, json_)
+        say_notes(resolved)
         return submit(spec, json_, dry_run)
     if spec.k8s or spec.sky:
         from .afar import run_afar  # imported late: few runs are a cluster's
 
-        say_notes(resolved, json_)
+        say_notes(resolved)
         return run_afar(spec, json_, dry_run)
     cluster = find_cluster(resolved, spares=spec.spares)
-    say_notes(resolved, json_)
+    say_notes(resolved)
     if dry_run:
         refuse_contradictions(spec, cluster)
         click.echo(describe(spec, cluster, json_))

@@ -140,9 +140,9 @@ def unknown_name(option: str, name: str, what: str, known: Iterable[str]) -> str
     return f"{option} {name}: there is no such {what}; there are {join_words(names)}"
 
 
-def say_notes(resolved: Resolved, json_: bool) -> None:
-    """Where settings disagree."""
-    for note in resolved.notes if not json_ else ():
+def say_notes(resolved: Resolved) -> None:
+    """Write on standard error where settings disagree; standard output is for the answer, with `--json` too."""
+    for note in resolved.notes:
         sys.stderr.write(f"note: {note}\n")
 
 

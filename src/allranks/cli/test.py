@@ -26,7 +26,7 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     refuse_unknown_tests(resolved.spec)
     cluster = find_cluster(resolved)
     spec = dataclasses.replace(resolved.spec, test="full", command=(), launcher="direct", retries=0)
-    say_notes(resolved, json_)
+    say_notes(resolved)
     if dry_run:
         click.echo(describe(spec, cluster, json_))
         return exitcodes.DONE
