@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from allranks.backends.bundle import beside_the_runner
 from allranks.data import probe
+from allranks.engines.bundle import beside_the_runner
 from bench.table import Report, Sample, alternate, column
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,7 +14,7 @@ import pytest
 
 from allranks.agent.boot import needs_scope
 from allranks.agent.frames import Decoder, pack_json
-from allranks.backends.bundle import BOOT, payload
+from allranks.engines.bundle import BOOT, payload
 
 FACTS = {"KillUserProcesses": True, "in_session": True, "Linger": True, "RemoveIPC": True}
 

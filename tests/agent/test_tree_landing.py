@@ -17,7 +17,7 @@ from allranks.agent import nodedir
 from allranks.agent import tree as landing
 from allranks.agent.frames import Decoder
 from allranks.agent.tree import has_results
-from allranks.backends.tree import Archive, pack_tree
+from allranks.engines.tree import Archive, pack_tree
 from allranks.gang.channel import Shipper
 from allranks.plan.tree import CHUNK, WINDOW
 from allranks.settings import RunSpec

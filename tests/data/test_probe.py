@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from allranks.backends.bundle import beside_the_runner
 from allranks.data import probe
 from allranks.data.auditing import conclude, read_rows
 from allranks.data.rows import BatchRow, EndRow, EpochRow, LoaderRow, RankRow
+from allranks.engines.bundle import beside_the_runner
 
 HERE = Path(__file__).parent
 FOLDER = Path(probe.__file__).parent

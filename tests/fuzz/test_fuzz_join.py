@@ -26,9 +26,9 @@ from tests.fuzz.nasty import flipped, mutated
 from allranks.agent.dial import Dialler, Outcome, Refused, Rules
 from allranks.agent.frames import Decoder, FrameError, pack_json
 from allranks.agent.secure import HELLO, Handshake, Records, pack_control
-from allranks.backends.dialled import Hello, Listener, Refuse, Seat
-from allranks.backends.join import PinnedRules, spawn
 from allranks.cli.join import own_of
+from allranks.engines.dialled import Hello, Listener, Refuse, Seat
+from allranks.engines.join import PinnedRules, spawn
 from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.fuzz

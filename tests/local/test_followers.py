@@ -15,8 +15,8 @@ import pytest
 from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
-from allranks.backends.skypilot import following as sky
 from allranks.cli.status import describe
+from allranks.engines.skypilot import following as sky
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from allranks.backends.ssh_errors import not_started
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.cluster.build import virtual_cluster
+from allranks.engines.ssh_errors import not_started
+from allranks.engines.transport import Transport
 from allranks.errors import NodeError
 from allranks.gang import controller, sweeper
 from allranks.gang import session as sessions

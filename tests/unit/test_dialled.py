@@ -12,7 +12,7 @@ import time
 import pytest
 
 from allranks.agent.secure import HELLO, Handshake
-from allranks.backends.dialled import Listener, Refuse
+from allranks.engines.dialled import Listener, Refuse
 
 SECRET = b"0123456789abcdef0123"
 BOUND = 60.0

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from tests import forked
 
-from allranks.backends.kubernetes import following
-from allranks.backends.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.cli import afar
 from allranks.diagnose.pods import not_reached, refusal
+from allranks.engines.kubernetes import following
+from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.report.live import View
 from allranks.runs.directory import RunDirectory
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.unit.test_facts import OLDEST
 
-from allranks.backends import bundle, plugins
+from allranks.engines import bundle, plugins
 from allranks.errors import ConfigError
 from allranks.preflight.registry import built_in
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from allranks.backends.kubernetes.podlog import PIECE, whole
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.pods import hopeless, read_pods, troubles, waiting
+from allranks.engines.kubernetes.podlog import PIECE, whole
 
 Document = dict[str, Any]
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."

@@ -12,7 +12,7 @@ from tests.prose import Breach, breaches_of, page_breaches, source_breaches
 SOURCE_LIMITS = {
     "(top)": 8,
     "agent": 25,
-    "backends": 38,
+    "engines": 38,
     "cli": 88,
     "cluster": 36,
     "data": 16,

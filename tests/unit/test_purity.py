@@ -192,7 +192,7 @@ HERE = PACKAGE / "settings" / "example.py"
     "text",
     [
         "import os", "import os.path as p", "from os import environ", "from time import sleep", "import numpy",
-        "from ..node import agent", "from .. import backends", "from allranks.gang.controller import Controller",
+        "from ..node import agent", "from .. import engines", "from allranks.gang.controller import Controller",
         "from allranks import gang", "import allranks", "def f() -> None:\n    import socket",
         "from . import *; import io",
     ],

@@ -493,7 +493,7 @@ def test_names_from_scripts_are_those_that_kubernetes_takes(command: tuple[str, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_role_allows_what_is_done_and_lists_no_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.backends.kubernetes import kubectl
+    from allranks.engines.kubernetes import kubectl
 
     spec = dataclasses.replace(PLAIN, kind=kind)
     role = one(documents(spec), "Role")

@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.shell import given_of
 
-from allranks.backends.dialled import Hello, Refuse, Seat
-from allranks.backends.slurm.step import _admit
 from allranks.cluster.slurm import (
     Allocation,
     allocation_cluster,
@@ -30,6 +28,8 @@ from allranks.diagnose.slurm import (
     waiting,
     warned,
 )
+from allranks.engines.dialled import Hello, Refuse, Seat
+from allranks.engines.slurm.step import _admit
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.slurm import check_sbatch, read_version, step_command, step_environment
 from allranks.settings import RunSpec, resolve

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from allranks.backends.slurm import claims
-from allranks.backends.slurm.claims import claim, give_back, is_ours
+from allranks.engines.slurm import claims
+from allranks.engines.slurm.claims import claim, give_back, is_ours
 
 NODES = ["h1", "h2", "h3", "h4"]
 OTHER = """import sys
-from allranks.backends.slurm.claims import claim
+from allranks.engines.slurm.claims import claim
 print(*claim(sys.argv[1], sys.argv[3:], int(sys.argv[2]) or None)[0], flush=True)
 sys.stdin.read()
 """

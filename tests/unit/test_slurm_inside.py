@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from allranks.backends.slurm import inside as inside_module
-from allranks.backends.slurm.inside import Inside
 from allranks.cluster.slurm import MADE_BY_ALLRANKS, Allocation, read_allocation
 from allranks.diagnose.slurm import Job, nodes_at_fault, script_ended, step_ended
+from allranks.engines.slurm import inside as inside_module
+from allranks.engines.slurm.inside import Inside
 from allranks.findings import Finding
 from allranks.plan.slurm import WARNING_SIGNAL
 

@@ -7,13 +7,13 @@ import pytest
 
 # Modules that a verb must not load at its start, by prefix.
 HEAVY = {
-    "logs": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
-    "status": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2",
+    "logs": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
+    "status": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2",
                "numpy"),
-    "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
-    "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.backends", "yaml", "jinja2", "numpy"),
-    "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.backends.kubernetes",
-            "allranks.backends.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
+    "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
+    "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
+    "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.engines.kubernetes",
+            "allranks.engines.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
 }  # fmt: skip
 
 

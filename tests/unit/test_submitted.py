@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from allranks.backends.slurm import jobs
 from allranks.cli.signals import Signals
 from allranks.cli.submitted import HOPELESS_LOOKS, Follower, as_stopped, decide, pass_signal, stop
 from allranks.diagnose.slurm import Job
+from allranks.engines.slurm import jobs
 from allranks.report.live import JsonView
 from allranks.runs import concluded
 from allranks.runs.concluded import settle

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.backends import tree as backend
-from allranks.backends.tree import LARGE, Archive, list_tree, pack_tree
+from allranks.engines import tree as backend
+from allranks.engines.tree import LARGE, Archive, list_tree, pack_tree
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 

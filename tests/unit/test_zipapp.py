@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.backends import zipapp
 from allranks.cli.main import VERBS
+from allranks.engines import zipapp
 
 CONFIG_MAP = 1 << 20  # bytes a ConfigMap may hold (kubernetes/pkg/apis/core/validation: MaxSecretSize)
 

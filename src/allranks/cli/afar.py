@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import click
 
 import allranks
-from allranks.backends import zipapp
-from allranks.backends.kubernetes.following import Following, left_objects
-from allranks.backends.kubernetes.kubectl import Kubectl, KubectlError
 from allranks.diagnose.pods import not_reached, read_pods, refusal
+from allranks.engines import zipapp
+from allranks.engines.kubernetes.following import Following, left_objects
+from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError
 from allranks.errors import AllranksError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict

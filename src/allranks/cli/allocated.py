@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from allranks.backends.slurm.claims import is_ours
 from allranks.cluster import Cluster
+from allranks.engines.slurm.claims import is_ours
 from allranks.settings import RunSpec
 from allranks.text import join_words
 
 if TYPE_CHECKING:
-    from allranks.backends.slurm.inside import Inside
-    from allranks.backends.slurm.step import Step
-    from allranks.backends.transport import Transport
+    from allranks.engines.slurm.inside import Inside
+    from allranks.engines.slurm.step import Step
+    from allranks.engines.transport import Transport
     from allranks.gang.session import Session
 
 
@@ -58,8 +58,8 @@ def allocated(spec: RunSpec, cluster: Cluster) -> Reach | None:
     """None where the target is not Slurm's."""
     if not spec.slurm:
         return None
-    from allranks.backends.slurm.inside import inside  # imported late: few runs are Slurm's
-    from allranks.backends.slurm.step import Step
+    from allranks.engines.slurm.inside import inside  # imported late: few runs are Slurm's
+    from allranks.engines.slurm.step import Step
 
     engine = inside(os.environ, spec.stop_grace)
     assert engine is not None  # find_cluster has seen to it

@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from allranks import exitcodes
-from allranks.backends.plugins import all_checks
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
+from allranks.engines.plugins import all_checks
+from allranks.engines.transport import Transport
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang import checking

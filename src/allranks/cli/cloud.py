@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from allranks.backends import zipapp
-from allranks.backends.skypilot.following import SkyRun, call, environment, launch_argv, log_argv, require
+from allranks.engines import zipapp
+from allranks.engines.skypilot.following import SkyRun, call, environment, launch_argv, log_argv, require
 from allranks.errors import NodeError
 from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded

@@ -11,8 +11,8 @@ from typing import Any
 
 from allranks.agent.facts import choose_interpreter, read_program
 from allranks.agent.ranks import environment_of
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
+from allranks.engines.transport import Transport
 from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for, setup_message
 from allranks.gang.session import RunNames, make_setting
@@ -105,7 +105,7 @@ def _as_started(rank: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed(spec: RunSpec) -> Tree:
-    from allranks.backends.tree import list_tree
+    from allranks.engines.tree import list_tree
 
     return list_tree(spec, os.getcwd()).tree
 

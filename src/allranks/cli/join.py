@@ -13,10 +13,10 @@ import click
 
 from allranks import exitcodes
 from allranks.agent.netfacts import interfaces
-from allranks.backends.bundle import node_zip
-from allranks.backends.join import agreed, follow, hello_of, require_loopback, take_secret
-from allranks.backends.plugins import all_checks
 from allranks.cluster import Cluster
+from allranks.engines.bundle import node_zip
+from allranks.engines.join import agreed, follow, hello_of, require_loopback, take_secret
+from allranks.engines.plugins import all_checks
 from allranks.errors import AllranksError, UsageError
 from allranks.findings import Verdict
 from allranks.gang import session as sessions

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from allranks import exitcodes
-from allranks.backends.plugins import all_checks
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
+from allranks.engines.plugins import all_checks
+from allranks.engines.transport import Transport
 from allranks.findings import Finding
 from allranks.gang import checking
 from allranks.preflight.pairs import Pair, tried

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from allranks.backends import zipapp
 from allranks.cluster import Cluster, Node
+from allranks.engines import zipapp
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded

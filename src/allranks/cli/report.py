@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from allranks.backends.plugins import all_checks
+from allranks.engines.plugins import all_checks
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import Finding

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from allranks import exitcodes
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
+from allranks.engines.transport import Transport
 from allranks.fabric.analysis.schedule import ALL_PASSED, Group, Stage, group_name, stages
 from allranks.gang import session as sessions
 from allranks.gang.session import run_round

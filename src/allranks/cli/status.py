@@ -87,8 +87,8 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
 
 def _job(job: str) -> dict[str, Any]:
     """What Slurm says of the job that has the controller."""
-    from allranks.backends.slurm import jobs  # imported late: few runs are Slurm's
     from allranks.diagnose.slurm import waiting
+    from allranks.engines.slurm import jobs  # imported late: few runs are Slurm's
 
     try:
         found = jobs.look(job)

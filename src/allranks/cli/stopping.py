@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from allranks.backends.slurm import jobs
+from allranks.engines.slurm import jobs
 from allranks.runs.concluded import conclude
 from allranks.runs.directory import RunDirectory
 

@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 import allranks
-from allranks.backends.slurm import jobs
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm import Job, is_hopeless, never_starts, waiting
+from allranks.engines.slurm import jobs
 from allranks.errors import AllranksError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict

@@ -91,8 +91,8 @@ def refuse_unknown_allowed(names: Sequence[str]) -> None:
     """UsageError where one is neither a check nor a cause."""
     if not names:
         return
-    from allranks.backends.plugins import all_checks  # imported late: most runs allow nothing
     from allranks.diagnose.causes import CAUSES
+    from allranks.engines.plugins import all_checks  # imported late: most runs allow nothing
 
     known = (*all_checks(), *CAUSES)
     for name in names:
@@ -180,7 +180,7 @@ def _allocated(count: int | None, spares: int = 0) -> Cluster:
     if allocation is None:
         raise UsageError("--slurm: this is no allocation; get one first: salloc --nodes=4 (only `run` submits a job)")
     refuse_step(os.environ)
-    from allranks.backends.slurm.claims import claim  # imported late: few runs are Slurm's
+    from allranks.engines.slurm.claims import claim  # imported late: few runs are Slurm's
 
     require_nodes(allocation, count)
     wanted = count + spares if count is not None else None

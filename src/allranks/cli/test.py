@@ -7,8 +7,8 @@ import dataclasses
 import click
 
 from allranks import exitcodes
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
+from allranks.engines.transport import Transport
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 from allranks.settings.table import TESTS_OF, settings_of

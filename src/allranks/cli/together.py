@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from allranks import exitcodes
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
+from allranks.engines.transport import Transport
 from allranks.findings import Finding
 from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of

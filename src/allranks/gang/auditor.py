@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from allranks.agent.frames import AUDIT, Stream
-from allranks.backends.tasks import start_task
 from allranks.data.arrivals import Arrivals
 from allranks.data.auditing import read_rows
 from allranks.data.case import CHECK, Coverage, Layout
 from allranks.data.judge import cases_of, judge, judge_case
 from allranks.data.rows import LoaderRow, Place, RankRow, Row, gather
+from allranks.engines.tasks import start_task
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory

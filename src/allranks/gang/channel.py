@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from allranks.agent.frames import TREE, Decoder, Frame, FrameError, Stream, pack_json, pack_output
-from allranks.backends.bundle import MARKER, beside_the_runner, node_zip, payload
-from allranks.backends.transport import Client, Transport
 from allranks.cluster import Node
+from allranks.engines.bundle import MARKER, beside_the_runner, node_zip, payload
+from allranks.engines.transport import Client, Transport
 from allranks.errors import AllranksError
 from allranks.findings import Finding
 from allranks.plan.tree import CHUNK, WINDOW
@@ -26,7 +26,7 @@ from allranks.plan.tree import CHUNK, WINDOW
 from .clocks import Clock
 
 if TYPE_CHECKING:
-    from allranks.backends.tree import Archive
+    from allranks.engines.tree import Archive
 
 READ = 256 << 10
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker

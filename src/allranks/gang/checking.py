@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster
+from allranks.engines.transport import Transport
 from allranks.findings import Finding, Where
 from allranks.preflight.check import Check
 from allranks.preflight.judge import judge

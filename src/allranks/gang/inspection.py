@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.agent.frames import PROTOCOL, Frame
-from allranks.backends.tasks import run_with_callbacks, start_task
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
+from allranks.engines.tasks import run_with_callbacks, start_task
+from allranks.engines.transport import Transport
 from allranks.findings import Finding
 from allranks.plan.network import offered
 from allranks.plan.reach import main_addresses, other_ways

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks.backends.dialled import DialledTransport, Listener
-from allranks.backends.join import Admission, Agreed, require_loopback
 from allranks.cluster import Cluster, Node
+from allranks.engines.dialled import DialledTransport, Listener
+from allranks.engines.join import Admission, Agreed, require_loopback
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import allranks
 from allranks.agent.frames import RANK_LOG, Stream
 from allranks.agent.processes import USER_SIGNALS, read_process, survive_user_signals
-from allranks.backends.plugins import all_checks
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.causes import exit_code
+from allranks.engines.plugins import all_checks
+from allranks.engines.transport import Transport
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG
 from allranks.findings import SURE, Finding, Verdict
@@ -48,8 +48,8 @@ from .signals import CONTROLLER
 from .states import UserSignal
 
 if TYPE_CHECKING:
-    from allranks.backends.slurm.inside import Inside as Engine
-    from allranks.backends.tree import Archive
+    from allranks.engines.slurm.inside import Inside as Engine
+    from allranks.engines.tree import Archive
 
     from .tested import Tested
 
@@ -459,7 +459,7 @@ def _continue(session: Session) -> None:
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
-    from allranks.backends.tree import pack_tree  # imported late: a run without --sync needs none of it
+    from allranks.engines.tree import pack_tree  # imported late: a run without --sync needs none of it
 
     return pack_tree(spec, cwd)
 

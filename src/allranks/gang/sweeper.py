@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.agent.frames import Frame
-from allranks.backends.tasks import run_with_callbacks
-from allranks.backends.transport import Transport
 from allranks.cluster import Cluster, Node
+from allranks.engines.tasks import run_with_callbacks
+from allranks.engines.transport import Transport
 from allranks.errors import TransportError
 from allranks.settings import RunSpec
 

@@ -45,7 +45,7 @@ def settle(run: RunDirectory, now: float) -> None:
     """
     if run.job is None or run.read_document("result.json") is not None:
         return
-    from allranks.backends.slurm import jobs  # imported late: few runs are Slurm's
+    from allranks.engines.slurm import jobs  # imported late: few runs are Slurm's
 
     try:
         job = jobs.look(run.job)

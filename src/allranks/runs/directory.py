@@ -216,7 +216,7 @@ class RunDirectory:
         if job is None:
             return False
         if time.monotonic() >= self._ask_again:
-            from allranks.backends.slurm import jobs  # imported late: few runs are Slurm's
+            from allranks.engines.slurm import jobs  # imported late: few runs are Slurm's
 
             try:
                 found = jobs.look(job)

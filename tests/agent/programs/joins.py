@@ -8,10 +8,10 @@ import os
 import sys
 import threading
 
-import allranks.backends.bundle
 import allranks.cli.join
-from allranks.backends.plugins import all_checks
+import allranks.engines.bundle
 from allranks.cli.main import run_verb
+from allranks.engines.plugins import all_checks
 
 
 def become(order: dict) -> None:
@@ -47,7 +47,7 @@ def reap(pid: int, out: str) -> None:
     os.rename(out + ".part", out + ".code")
 
 
-allranks.backends.bundle.node_zip(tuple(all_checks()))
+allranks.engines.bundle.node_zip(tuple(all_checks()))
 for line in sys.stdin:
     order = json.loads(line)
     pid = os.fork()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-from allranks.backends.lines import ProcessLines
+from allranks.engines.lines import ProcessLines
 
 from .kubectl import Kubectl
 

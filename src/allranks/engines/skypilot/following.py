@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from shutil import which
 from typing import Any
 
-from allranks.backends.lines import ProcessLines
+from allranks.engines.lines import ProcessLines
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import CTRL_C, NODE_FAILED, PROGRAM_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict

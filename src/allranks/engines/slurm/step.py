@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from allranks.agent.netfacts import interfaces
-from allranks.backends.bundle import NO_PYTHON as NO_PYTHON_LINE
-from allranks.backends.bundle import boot_script, payload
-from allranks.backends.dialled import DialledTransport, Hello, Listener, Refuse, Seat
-from allranks.backends.transport import Client, _die_with_the_controller
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
+from allranks.engines.bundle import NO_PYTHON as NO_PYTHON_LINE
+from allranks.engines.bundle import boot_script, payload
+from allranks.engines.dialled import DialledTransport, Hello, Listener, Refuse, Seat
+from allranks.engines.transport import Client, _die_with_the_controller
 from allranks.findings import Finding, Where
 from allranks.plan.slurm import step_command, step_environment
 from allranks.settings import RunSpec
