@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from allranks.agent.frames import Decoder, Output, pack_json
-from allranks.agent.secure import Handshake, Records, pack_control
+from allranks.protocol.frames import Decoder, Output, pack_json
+from allranks.protocol.secure import Handshake, Records, pack_control
 
 SECRET = "0123456789abcdef0123456789abcdef"
 BOUND = 60.0  # seconds: generous, the machine is shared

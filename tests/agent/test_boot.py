@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from allranks.agent.boot import needs_scope
-from allranks.agent.frames import Decoder, pack_json
 from allranks.engines.bundle import BOOT, payload
+from allranks.protocol.frames import Decoder, pack_json
 
 FACTS = {"KillUserProcesses": True, "in_session": True, "Linger": True, "RemoveIPC": True}
 

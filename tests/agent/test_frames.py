@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks.agent.frames import MAX_OFFSET, MAX_OUTPUT, Decoder, FrameError, Output, Stream, pack_json, pack_output
+from allranks.protocol.frames import MAX_OFFSET, MAX_OUTPUT, Decoder, FrameError, Output, Stream, pack_json, pack_output
 
 MESSAGES = st.dictionaries(st.text(max_size=8), st.integers(-(10**30), 10**30) | st.text(max_size=20), max_size=4).map(
     lambda d: {**d, "type": "x"}

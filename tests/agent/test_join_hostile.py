@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.agent.hostile import TOKEN, Hostile, Joins, Service
 
-from allranks.agent.frames import Stream, pack_json, pack_output
+from allranks.protocol.frames import Stream, pack_json, pack_output
 
 PROGRAM = "import time\nopen('up', 'w').close()\ntime.sleep(600)\n"
 Step = Callable[[Hostile], Any]

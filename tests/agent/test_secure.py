@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks.agent.secure import ANSWER, CODE, GREETING, HELLO, MAX_RECORD, Handshake, SecureError
+from allranks.protocol.secure import ANSWER, CODE, GREETING, HELLO, MAX_RECORD, Handshake, SecureError
 
 SECRET = b"correct horse battery"
 

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from allranks.agent import spool as spools
-from allranks.agent.frames import RANK_LOG, Stream
 from allranks.agent.outlet import Outlet
 from allranks.agent.spool import Budget, Spool
+from allranks.protocol.frames import RANK_LOG, Stream
 
 
 @pytest.fixture

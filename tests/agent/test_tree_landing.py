@@ -15,11 +15,11 @@ from tests.agent.tree_archives import Member, Node, listing, make_node_dir, orde
 
 from allranks.agent import nodedir
 from allranks.agent import tree as landing
-from allranks.agent.frames import Decoder
 from allranks.agent.tree import has_results
 from allranks.engines.tree import Archive, pack_tree
 from allranks.gang.channel import Shipper
 from allranks.plan.tree import CHUNK, WINDOW
+from allranks.protocol.frames import Decoder
 from allranks.settings import RunSpec
 
 ROOT = Path(__file__).parents[2]
@@ -304,7 +304,7 @@ def test_below_is_there_although_it_is_empty(source: Path, node_dir: Path) -> No
 OLD_NODE = """
 import base64, json, os, sys
 sys.path.insert(0, {source!r})
-from allranks.agent.frames import TREE, Output, Stream
+from allranks.protocol.frames import TREE, Output, Stream
 from allranks.agent.tree import Landing, has_results
 from allranks.agent import nodedir
 order = json.loads({order!r})

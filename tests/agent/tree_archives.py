@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from allranks.agent import tree as landing
-from allranks.agent.frames import TREE, Output, Stream
 from allranks.agent.tree import Landing
+from allranks.protocol.frames import TREE, Output, Stream
 
 STREAM = Stream(TREE, 0, 0)
 

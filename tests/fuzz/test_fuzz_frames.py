@@ -17,7 +17,13 @@ from tests.fuzz.nasty import flipped, hostile_json, mutated
 from tests.unit.test_gang_machine import Drive, facts_of, reached
 
 from allranks.agent.agent import Agent
-from allranks.agent.frames import (
+from allranks.cluster.build import virtual_cluster
+from allranks.gang import session as sessions
+from allranks.gang.clocks import Clock
+from allranks.gang.controller import Controller
+from allranks.gang.states import Event
+from allranks.gang.translate import translate
+from allranks.protocol.frames import (
     MAX_JSON,
     MAX_OFFSET,
     Decoder,
@@ -28,12 +34,6 @@ from allranks.agent.frames import (
     pack_json,
     pack_output,
 )
-from allranks.cluster.build import virtual_cluster
-from allranks.gang import session as sessions
-from allranks.gang.clocks import Clock
-from allranks.gang.controller import Controller
-from allranks.gang.states import Event
-from allranks.gang.translate import translate
 from allranks.protocol.jsontext import DecodeError
 from allranks.report.live import JsonView
 from allranks.settings import RunSpec

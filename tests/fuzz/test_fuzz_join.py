@@ -24,11 +24,11 @@ from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, mutated
 
 from allranks.agent.dial import Dialler, Outcome, Refused, Rules
-from allranks.agent.frames import Decoder, FrameError, pack_json
-from allranks.agent.secure import HELLO, Handshake, Records, pack_control
 from allranks.cli.join import own_of
 from allranks.engines.dialled import Hello, Listener, Refuse, Seat
 from allranks.engines.join import PinnedRules, spawn
+from allranks.protocol.frames import Decoder, FrameError, pack_json
+from allranks.protocol.secure import HELLO, Handshake, Records, pack_control
 from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.fuzz

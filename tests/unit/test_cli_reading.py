@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from allranks.agent.frames import METRICS, RANK_LOG, Stream
 from allranks.cli import main
 from allranks.cli.clean import may_live
 from allranks.cli.status import describe, lines
 from allranks.gang.session import controller_identity
+from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
 

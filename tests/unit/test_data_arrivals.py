@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.unit.test_gang_machine import Drive
 
-from allranks.agent.frames import AUDIT, RANK_LOG, Stream
 from allranks.data.arrivals import QUIET, Arrivals, Key
 from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.diagnose.incident import Incident
@@ -19,6 +18,7 @@ from allranks.findings import Finding
 from allranks.gang.auditor import Auditor
 from allranks.gang.policy import ROWS
 from allranks.gang.states import Audited, State
+from allranks.protocol.frames import AUDIT, RANK_LOG, Stream
 from allranks.report.text import closing_lines
 from allranks.runs.directory import RunDirectory
 

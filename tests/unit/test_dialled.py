@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from allranks.agent.secure import HELLO, Handshake
 from allranks.engines.dialled import Listener, Refuse
+from allranks.protocol.secure import HELLO, Handshake
 
 SECRET = b"0123456789abcdef0123"
 BOUND = 60.0

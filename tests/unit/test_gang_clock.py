@@ -9,10 +9,10 @@ import pytest
 from tests.unit.test_gang_hang import LOADS, WAITS
 from tests.unit.test_gang_machine import Drive
 
-from allranks.agent.frames import RANK_LOG, Stream
 from allranks.gang.clocks import Clock
 from allranks.gang.progress import Progress
 from allranks.gang.states import Quiet, Report, Stacks, State, UserSignal
+from allranks.protocol.frames import RANK_LOG, Stream
 
 HOUR = 3600.0
 LIMITS = {"init_timeout": 60.0, "hang_timeout": 40.0, "lease": 30.0, "retries": 1}

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from allranks.agent.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream
 from allranks.errors import RunNotFound
 from allranks.gang.session import controller_identity
+from allranks.protocol.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
 from allranks.runs.reading import LogReader

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from allranks.agent.frames import RANK_LOG, Stream
 from allranks.errors import UsageError
+from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs import index
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter

@@ -14,6 +14,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, Optional
 
+from allranks.protocol.frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, Output, Stream
 from allranks.protocol.jsontext import DecodeError
 
 from . import peers
@@ -21,7 +22,6 @@ from .asking import counters
 from .attempt import Attempt
 from .cgroups import join_own
 from .foreign import MOST_RANKS, report, text, whole
-from .frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, Output, Stream
 from .gate import Gate, Nonce, nonce_name, port_failure, probe
 from .link import HIGH_WATER, Journal, Link, hello
 from .look import look, looks

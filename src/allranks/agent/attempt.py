@@ -5,11 +5,11 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.protocol.jsontext import read_json
 
 from .cgroups import members
 from .foreign import error_file, fields, number
-from .frames import RANK_LOG, Stream
 from .outlet import Outlet
 from .processes import (
     Process,

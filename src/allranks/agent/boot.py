@@ -18,9 +18,10 @@ import time
 import traceback
 from typing import Any, Dict, List, Optional
 
+from allranks.protocol.frames import NODE_LOG, Stream, pack_json
+
 from . import facts, nodedir
 from .dial import Dialler, Rules
-from .frames import NODE_LOG, Stream, pack_json
 from .link import Link, read_journal
 from .outlet import Outlet
 from .processes import (

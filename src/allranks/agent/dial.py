@@ -17,10 +17,11 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from .frames import Decoder, FrameError, pack_json
+from allranks.protocol.frames import Decoder, FrameError, pack_json
+from allranks.protocol.secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
+
 from .gate import failure_word
 from .processes import USER_SIGNALS
-from .secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0

@@ -6,9 +6,8 @@ import socket
 import time
 from typing import Any, Dict, List
 
+from allranks.protocol.frames import PROTOCOL, Decoder, Frame, pack_json
 from allranks.protocol.jsontext import read_object
-
-from .frames import PROTOCOL, Decoder, Frame, pack_json
 
 HIGH_WATER = 1 << 20  # bytes waiting to be sent above which no more output is packed
 

@@ -7,7 +7,8 @@ metrics). The controller's log sizes are the only acknowledgement, so a new cont
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .frames import CHUNK, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream, pack_output
+from allranks.protocol.frames import CHUNK, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream, pack_output
+
 from .spool import Budget, Spool, spool_names
 
 

@@ -14,9 +14,10 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
+from allranks.protocol.frames import NODE_LOG, FrameError, Output, Stream
+
 from .cgroups import members
 from .cgroups import remove as remove_group
-from .frames import NODE_LOG, FrameError, Output, Stream
 from .link import HIGH_WATER, Journal, Link, hello, read_journal
 from .nodedir import kept_outputs, remove
 from .outlet import RANK_LOG, Outlet

@@ -11,7 +11,7 @@ import os
 import shutil
 from typing import IO, Any, Callable, Dict, Iterator, List, Set, Tuple
 
-from .frames import Output
+from allranks.protocol.frames import Output
 
 NAME = "tree"
 MANIFEST = "tree.json"

@@ -118,12 +118,10 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     for path in sorted((HOME / "agent").glob("*.py")):
         if not path.name.startswith("runner"):
             found[f"allranks.agent.{path.stem}"] = path
-    for stem in ("__init__", "jsontext"):
-        found[f"allranks.protocol.{stem}"] = HOME / "protocol" / f"{stem}.py"
+    for path in sorted((HOME / "protocol").glob("*.py")):
+        found[f"allranks.protocol.{path.stem}"] = path
     found["allranks.findings"] = HOME / "findings.py"
     found["allranks.text"] = HOME / "text.py"
-    for stem in ("__init__", "codec"):
-        found[f"allranks.protocol.{stem}"] = HOME / "protocol" / f"{stem}.py"
     for stem in ("__init__", "host", "check", "compare", "figures", "rdma", "smi", "checks/__init__"):
         found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:

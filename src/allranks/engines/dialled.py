@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from allranks.agent.processes import USER_SIGNALS
-from allranks.agent.secure import Handshake, Records, SecureError, pack_control, read_control
 from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
+from allranks.protocol.secure import Handshake, Records, SecureError, pack_control, read_control
 
 from .transport import Client, Transport
 

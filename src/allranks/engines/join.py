@@ -21,12 +21,12 @@ from typing import Any
 
 import allranks
 from allranks.agent.dial import Dialler, Outcome, Refused, Rules
-from allranks.agent.frames import PROTOCOL, Decoder, Frame, Output, pack_json
-from allranks.agent.secure import LEAST_SECRET
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.plan.launchers.words import read_command
 from allranks.plan.pinned import NotPinned, Own, Pin
+from allranks.protocol.frames import PROTOCOL, Decoder, Frame, Output, pack_json
+from allranks.protocol.secure import LEAST_SECRET
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with

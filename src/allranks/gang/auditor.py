@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from allranks.agent.frames import AUDIT, Stream
 from allranks.data.arrivals import Arrivals
 from allranks.data.auditing import read_rows
 from allranks.data.case import CHECK, Coverage, Layout
@@ -17,6 +16,7 @@ from allranks.data.rows import LoaderRow, Place, RankRow, Row, gather
 from allranks.engines.tasks import start_task
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
+from allranks.protocol.frames import AUDIT, Stream
 from allranks.runs.directory import RunDirectory
 
 from .states import Audited

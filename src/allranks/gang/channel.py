@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from allranks.agent.frames import TREE, Decoder, Frame, FrameError, Stream, pack_json, pack_output
 from allranks.cluster import Node
 from allranks.engines.bundle import MARKER, beside_the_runner, node_zip, payload
 from allranks.engines.transport import Client, Transport
 from allranks.errors import AllranksError
 from allranks.findings import Finding
 from allranks.plan.tree import CHUNK, WINDOW
+from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, pack_json, pack_output
 
 from .clocks import Clock
 

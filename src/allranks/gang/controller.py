@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks.agent.foreign import fields, number, text, whole
-from allranks.agent.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL
 from allranks.engines.tasks import start_task
 from allranks.engines.transport import Transport
 from allranks.findings import Finding
+from allranks.protocol.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error

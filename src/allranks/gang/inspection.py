@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks.agent.frames import PROTOCOL, Frame
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
 from allranks.engines.tasks import run_with_callbacks, start_task
@@ -22,6 +21,7 @@ from allranks.findings import Finding
 from allranks.plan.network import offered
 from allranks.plan.reach import main_addresses, other_ways
 from allranks.preflight.schedule import peers_of
+from allranks.protocol.frames import PROTOCOL, Frame
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from allranks.agent.frames import METRICS, RANK_LOG, Stream
+from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.report.steps import StepReader
 
 from .matching import Matching, Seen

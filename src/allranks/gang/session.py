@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import allranks
-from allranks.agent.frames import RANK_LOG, Stream
 from allranks.agent.processes import USER_SIGNALS, read_process, survive_user_signals
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.causes import exit_code
@@ -31,6 +30,7 @@ from allranks.findings import SURE, Finding, Verdict
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
+from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import over_when_interrupted, untold_result, write_result
 from allranks.settings import RunSpec

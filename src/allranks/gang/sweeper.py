@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from allranks.agent.frames import Frame
 from allranks.cluster import Cluster, Node
 from allranks.engines.tasks import run_with_callbacks
 from allranks.engines.transport import Transport
 from allranks.errors import TransportError
+from allranks.protocol.frames import Frame
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allranks.agent.frames import RANK_LOG
 from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where, typed_here
+from allranks.protocol.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
 from allranks.runs.tests import read_rows
 

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from allranks.agent.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.agent.processes import read_process
 from allranks.errors import NodeError, RunNotFound, UsageError
+from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, read_object
 
 from .regular import open_regular

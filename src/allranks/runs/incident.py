@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from allranks.agent.frames import METRICS, RANK_LOG
 from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.agents import of_rank
+from allranks.protocol.frames import METRICS, RANK_LOG
 from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory

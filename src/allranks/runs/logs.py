@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from allranks.agent.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, RAS, STACKS, Stream
 from allranks.agent.outlet import stream_key
+from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, RAS, STACKS, Stream
 
 from .directory import RunDirectory, safe_name
 from .index import EVERY, note

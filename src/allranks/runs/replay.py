@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from allranks.agent.frames import RANK_LOG, Stream
+from allranks.protocol.frames import RANK_LOG, Stream
 
 from .directory import OVER, RunDirectory
 from .logs import LogWriter

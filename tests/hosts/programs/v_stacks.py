@@ -8,8 +8,8 @@ import selectors
 import socket
 import sys
 
-from allranks.agent.frames import PROTOCOL
 from allranks.agent.link import Link
+from allranks.protocol.frames import PROTOCOL
 
 sock = socket.socket(socket.AF_UNIX)
 sock.connect(sys.argv[1])

@@ -9,7 +9,7 @@ import json
 import struct
 from typing import Any, Dict, List, NamedTuple, Union
 
-from allranks.protocol.jsontext import read_object
+from .jsontext import read_object
 
 PROTOCOL = 1
 MAX_JSON = 8 << 20  # a start message for 1024 ranks with large environments stays below 4 MiB

@@ -120,9 +120,9 @@ class Handshake:
         raise ForeignError("another program answers there: it does not speak allranks' join protocol")
 
     def _nonces(self) -> bytes:
-        mine = self._nonce
-        theirs = self._peer
-        return theirs + mine if self._listens else mine + theirs
+        if self._listens:
+            return self._peer + self._nonce
+        return self._nonce + self._peer
 
     def _proof(self, who: bytes) -> bytes:
         return _mac(self._secret, who, self._nonces())
@@ -137,8 +137,7 @@ class Handshake:
             raise SecureError("the handshake is not over")
         up = _mac(self._secret, b"up", self._nonces())
         down = _mac(self._secret, b"down", self._nonces())
-        mine, theirs = (down, up) if self._listens else (up, down)
-        records = Records(mine, theirs)
+        records = Records(down, up) if self._listens else Records(up, down)
         records.early = self._buffer
         self._buffer = b""
         return records
@@ -147,10 +146,11 @@ class Handshake:
 class Records:
     """Packs and unpacks records; each direction counts its own."""
 
-    def __init__(self, mine: bytes, theirs: bytes) -> None:
-        self._mine = mine
-        self._theirs = theirs
-        self._sent = self._read = 0
+    def __init__(self, sending_key: bytes, reading_key: bytes) -> None:
+        self._sending_key = sending_key
+        self._reading_key = reading_key
+        self._sent = 0
+        self._read = 0
         self._buffer = bytearray()
         self.early = b""
 
@@ -159,15 +159,15 @@ class Records:
         if len(payload) > MAX_RECORD:
             raise SecureError("a record of %d bytes is over the limit of %d" % (len(payload), MAX_RECORD))
         head = struct.pack(">I", len(payload))
-        code = _mac(self._mine, struct.pack(">Q", self._sent), head, payload)[:CODE]
+        code = _mac(self._sending_key, struct.pack(">Q", self._sent), head, payload)[:CODE]
         self._sent += 1
         return head + code + payload
 
     def feed(self, data: bytes) -> List[bytes]:
-        """Adds bytes, gives whole payloads; raises SecureError, after which the connection is of no use."""
+        """Adds bytes, gives complete payloads; raises SecureError, after which the connection is of no use."""
         self._buffer += self.early + data
         self.early = b""
-        found = []
+        payloads = []
         start = 0
         while len(self._buffer) - start >= 4 + CODE:
             length = struct.unpack_from(">I", self._buffer, start)[0]
@@ -176,16 +176,16 @@ class Records:
             end = start + 4 + CODE + length
             if len(self._buffer) < end:
                 break
-            found.append(self._open(bytes(self._buffer[start:end])))
+            payloads.append(self._open(bytes(self._buffer[start:end])))
             start = end
         del self._buffer[:start]
-        return found
+        return payloads
 
     def _open(self, record: bytes) -> bytes:
         head = record[:4]
         code = record[4 : 4 + CODE]
         payload = record[4 + CODE :]
-        expected = _mac(self._theirs, struct.pack(">Q", self._read), head, payload)[:CODE]
+        expected = _mac(self._reading_key, struct.pack(">Q", self._read), head, payload)[:CODE]
         if not hmac.compare_digest(code, expected):
             raise SecureError("a record was changed on the way, repeated, or comes from another connection")
         self._read += 1
