@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ import pytest
 
 from allranks.cluster import Cluster, Node
 from allranks.cluster.build import virtual_cluster
+from allranks.engines.bundle import MARKER, payload
 from allranks.engines.ssh_errors import not_started
 from allranks.engines.transport import Transport
 from allranks.errors import NodeError
 from allranks.gang import controller, sweeper
 from allranks.gang import session as sessions
+from allranks.gang.channel import Channel
 from allranks.gang.checking import look
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
@@ -248,3 +252,26 @@ def test_how_a_channels_process_ended_is_said_in_words(code: int | None, local: 
     message = Transport((), None, None).failure(node, b"", "", code).message
     assert "None" not in message and "-" not in message, message
     assert ("closed its output" in message) == (code is None)
+
+
+def test_what_waits_to_be_sent_to_many_nodes_is_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node here reads what it is sent; each copy would be half a megabyte."""
+    stub(tmp_path, monkeypatch, f"echo; echo {MARKER.decode().strip()}; exec sleep {BOUND}")
+    header = {"mode": "agent", "checks": [], "uid": "run", "node": "node"}
+    nodes = remote(*(f"h{i}" for i in range(24))).nodes
+    channels = [Channel(node, Transport((), None, None), lambda frames: None, lambda why: None) for node in nodes]
+
+    async def held_by_all_but_one() -> int:
+        await channels[0].open(header, {"type": "hello"}, BOUND)
+        tracemalloc.start()
+        try:
+            for channel in channels[1:]:
+                await channel.open(header, {"type": "hello"}, BOUND)
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+            for channel in channels:
+                channel.close()
+
+    one_copy = len(payload(header))
+    assert asyncio.run(held_by_all_but_one()) < one_copy

@@ -161,9 +161,17 @@ def beside_the_runner(tests: bool, audit: bool = False) -> dict[str, bytes]:
     return files
 
 
-def payload(header: dict[str, Any]) -> bytes:
-    """Everything after the marker: zip, header (which names the files), the files, each with its length before it."""
+def payload_parts(header: dict[str, Any]) -> list[bytes]:
+    """Everything after the marker: zip, header (which names the files), the files, each with its length before it.
+
+    All but the header are the same objects for every node, so that many nodes take no more memory than one.
+    """
     files = beside_the_runner(bool(header.get("tests")), bool(header.get("audit")))
     named = json.dumps({**header, "files": list(files)}).encode()
     parts = (node_zip(tuple(header.get("checks") or ())), named, *files.values())
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return [piece for part in parts for piece in (len(part).to_bytes(4, "big"), part)]
+
+
+def payload(header: dict[str, Any]) -> bytes:
+    """The parts of `payload_parts` as one."""
+    return b"".join(payload_parts(header))

@@ -12,11 +12,13 @@ import contextlib
 import os
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from allranks.cluster import Node
-from allranks.engines.bundle import MARKER, beside_the_runner, node_zip, payload
+from allranks.engines.bundle import MARKER, beside_the_runner, node_zip, payload_parts
 from allranks.engines.transport import Client, Transport
 from allranks.errors import AllranksError
 from allranks.findings import Finding
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from allranks.engines.tree import Archive
 
 READ = 256 << 10
+PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
 MAX_TRIES = 6
@@ -58,7 +61,7 @@ class Channel:
         self._on_closed = on_closed
         self._client: Client | None = None
         self._decoder = Decoder()
-        self._out = bytearray()
+        self._out: deque[memoryview] = deque()
         self._banner = bytearray()
         self._stderr = bytearray()
         self._booted: asyncio.Future[None] | None = None
@@ -88,7 +91,8 @@ class Channel:
     ) -> None:
         self.close()
         loop = asyncio.get_running_loop()
-        self._decoder, self._out = Decoder(), bytearray()
+        self._decoder = Decoder()
+        self._out.clear()
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
         self._header, self._first = dict(header), dict(first)
@@ -158,7 +162,7 @@ class Channel:
             return
         assert self._booted is not None
         self._booted.set_result(None)
-        self._write(payload(self._header) + pack_json(self._first))
+        self._write(*payload_parts(self._header), pack_json(self._first))
         rest = bytes(self._banner[at + len(MARKER) :])
         if rest:
             self._feed(rest)
@@ -208,9 +212,10 @@ class Channel:
         if self.is_open:
             self._write(frames)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, *pieces: bytes) -> None:
+        """Queue without a copy: the same archive is on its way to many nodes at once."""
         waiting = bool(self._out)
-        self._out += data
+        self._out.extend(map(memoryview, pieces))
         if not waiting:
             self._flush()
 
@@ -220,7 +225,7 @@ class Channel:
         fd = self._client.stdin
         try:
             while self._out:
-                del self._out[: os.write(fd, memoryview(self._out)[:READ])]
+                self._drop_written(os.writev(fd, list(islice(self._out, PIECES))))
         except BlockingIOError:
             if fd not in self._open_fds:
                 self._open_fds.add(fd)
@@ -231,6 +236,12 @@ class Channel:
         if fd in self._open_fds:
             self._open_fds.discard(fd)
             asyncio.get_running_loop().remove_writer(fd)
+
+    def _drop_written(self, written: int) -> None:
+        while self._out and written >= len(self._out[0]):
+            written -= len(self._out.popleft())
+        if written:
+            self._out[0] = self._out[0][written:]
 
     # -- closing -----------------------------------------------------------------------------------
 
