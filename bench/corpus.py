@@ -17,7 +17,7 @@ from typing import Any
 
 from allranks.diagnose.verdict import judge_logs
 from allranks.findings import Verdict
-from allranks.runs.loose import read_logs
+from allranks.runs.logdiagnosis import read_logs
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared/corpus"
 AIM = 0.9  # of the decidable, first answer

@@ -17,7 +17,7 @@ from allranks.diagnose.logs.evidence import Evidence
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import UsageError
 from allranks.findings import Verdict
-from allranks.runs import loose
+from allranks.runs import logdiagnosis
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.any_words]  # messages quote what no program would write
 EXAMPLES = Path(__file__).parent.parent / "diagnose" / "examples.txt"
@@ -80,7 +80,7 @@ def check(verdict: Verdict) -> None:
 def test_a_hostile_log_gives_a_verdict(campaign: Campaign) -> None:
     known = 0
     for chance in campaign.cases(60):
-        verdict = judge_logs(loose.read_stream(io.BytesIO(log(chance))))
+        verdict = judge_logs(logdiagnosis.read_stream(io.BytesIO(log(chance))))
         check(verdict)
         known += verdict.cause != "unknown"
     campaign.counts["of a known cause"] = known
@@ -109,7 +109,7 @@ def test_hostile_files_give_a_verdict_or_are_refused(campaign: Campaign, tmp_pat
 
 def _read(files: list[Path], campaign: Campaign) -> Evidence | None:
     try:
-        return loose.read_logs(files, processes=1)
+        return logdiagnosis.read_logs(files, processes=1)
     except UsageError as error:
         assert str(files[0].parent) in str(error)
         campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1

@@ -14,7 +14,7 @@ import pytest
 
 from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
-from allranks.runs.loose import find_logs, read_logs
+from allranks.runs.logdiagnosis import find_logs, read_logs
 
 BOUND = 60.0
 PACKAGE = Path(__file__).resolve().parents[2] / "src/allranks"

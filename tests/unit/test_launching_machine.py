@@ -99,7 +99,7 @@ def test_every_verb_has_its_help(verb: str) -> None:
 def test_logs_are_diagnosed_and_files_rendered(tmp_path: Path) -> None:
     line = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     (tmp_path / "rank_0.log").write_text("Traceback (most recent call last):\n" + line * 200_000)
-    in_parts = "from allranks.runs import loose; loose.PART = 1 << 20\n"  # as larger logs are
+    in_parts = "from allranks.runs import logdiagnosis; logdiagnosis.PART = 1 << 20\n"  # as larger logs are
     ran = python(in_parts + RUN, "diagnose", "--json", "rank_0.log", cwd=tmp_path)
     assert json.loads(ran.stdout)["id"] == "cuda-out-of-memory", ran.stderr[-2000:]
     ran = python(

@@ -18,7 +18,7 @@ from allranks.report.runpage import BUDGET, run_page
 from allranks.runs.directory import RunDirectory
 from allranks.runs.excerpts import CONTEXT, Log, Sizes, excerpt
 from allranks.runs.gather import gather
-from allranks.runs.loose import scan
+from allranks.runs.logdiagnosis import scan
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
 TOKEN = "hf_" + "a1B2" * 9
@@ -195,7 +195,7 @@ def test_a_private_key_across_the_beginning_of_the_end(tmp_path: Path) -> None:
     assert [h.kind for h in redactor.hidden] == ["private key"]
 
 
-def test_a_page_of_loose_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 
     from allranks.cli.main import load

@@ -17,7 +17,7 @@ from allranks.report.text import verdict_lines
 from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
-from allranks.runs.loose import evidence, find_logs, read_stream, scan
+from allranks.runs.logdiagnosis import evidence, find_logs, read_stream, scan
 from allranks.settings.parsers import path
 from allranks.settings.table import PLACES, SettingRow
 
@@ -81,9 +81,9 @@ def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> dict[s
     scanned = scan(find_logs(words), progress) if words != ["-"] else []
     verdict = _of_stream() if words == ["-"] else judge_logs(evidence(scanned))
     if html is not None:
-        from .report import write_loose_page
+        from .report import write_log_page
 
-        write_loose_page(verdict.to_json(), scanned, Path(html))
+        write_log_page(verdict.to_json(), scanned, Path(html))
     return verdict.to_json()
 
 

@@ -30,7 +30,7 @@ from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.runs.gather import MOST_LOGS, gather
-from allranks.runs.loose import Part
+from allranks.runs.logdiagnosis import Part
 from allranks.settings.parsers import FLAG, several, text
 from allranks.settings.parsers import path as path_of
 from allranks.settings.secrets import is_secret_name
@@ -151,7 +151,7 @@ def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
     _write(gather(run, judged, progress=progress), path, redactor)
 
 
-def write_loose_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Part]]], path: Path) -> None:
+def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Part]]], path: Path) -> None:
     """The page of a verdict on any logs, with what they say of it."""
     logs = [(Log(file, str(file), "", None, 0), parts) for file, parts in scanned[:MOST_LOGS]]
     found = tuple(e for log, parts in logs if (e := excerpt(log, parts, Sizes())))

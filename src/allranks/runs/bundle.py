@@ -26,7 +26,7 @@ from allranks.report.summary import summary
 from .directory import RunDirectory
 from .excerpts import CONTEXT, logs_of
 from .gather import Checks, evidence_files, gather, related
-from .loose import Progress
+from .logdiagnosis import Progress
 
 LOGS = 24 << 20  # bytes of all logs
 # of one

@@ -11,7 +11,7 @@ from pathlib import Path
 from allranks.report.record import Excerpt, Piece
 
 from .directory import RunDirectory
-from .loose import Part
+from .logdiagnosis import Part
 from .reading import node_folders
 from .regular import open_regular
 

@@ -14,7 +14,7 @@ from . import preflight
 from .directory import RunDirectory
 from .excerpts import Log, Sizes, excerpt, logs_of
 from .judged import judge_run
-from .loose import Part, Progress, evidence, scan
+from .logdiagnosis import Part, Progress, evidence, scan
 from .regular import open_regular
 from .tests import read_rows
 

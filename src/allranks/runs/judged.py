@@ -18,7 +18,7 @@ from allranks.findings import Finding, Verdict
 
 from .directory import RunDirectory
 from .incident import read_incident
-from .loose import Progress, find_logs, read_logs
+from .logdiagnosis import Progress, find_logs, read_logs
 
 WITHOUT_FAILURE = {"done": "{} ended well: it has no verdict", "stopped": "{} was stopped: it has no verdict"}
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import json
@@ -15,7 +16,7 @@ from allranks.cli import main
 from allranks.diagnose.logs.scan import KEEP, Filter
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import UsageError
-from allranks.runs import loose
+from allranks.runs import logdiagnosis
 
 OOM = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -46,11 +47,11 @@ def test_parts_of_a_file_give_what_the_whole_gives(tmp_path: Path, seed: int) ->
         lines[at] = f"ValueError: number {at}"
     path = write(tmp_path / "a.log", *lines)
     size = path.stat().st_size
-    whole = loose.read_part(path, 0, size)
+    whole = logdiagnosis.read_part(path, 0, size)
     cuts = sorted({0, size, *(chance.randrange(1, size) for _ in range(9))})
     found, before = [], 0
     for start, end in itertools.pairwise(cuts):
-        part = loose.read_part(path, start, end)
+        part = logdiagnosis.read_part(path, start, end)
         found += [(before + n, line) for n, line in part.kept]
         before += part.lines
     assert found == whole.kept
@@ -59,10 +60,10 @@ def test_parts_of_a_file_give_what_the_whole_gives(tmp_path: Path, seed: int) ->
 
 
 def test_large_logs_are_read_in_parallel_with_the_right_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loose, "PART", 5000)
+    monkeypatch.setattr(logdiagnosis, "PART", 5000)
     path = write(tmp_path / "big.log", *dull(900), OOM, *dull(900))
     seen: list[tuple[int, int]] = []
-    evidence = loose.read_logs([path], lambda done, total: seen.append((done, total)), processes=2)
+    evidence = logdiagnosis.read_logs([path], lambda done, total: seen.append((done, total)), processes=2)
     verdict = judge_logs(evidence)
     assert verdict.cause == "cuda-out-of-memory"
     assert verdict.finding.evidence[0].startswith(f"{path}:901: torch.OutOfMemoryError")
@@ -96,21 +97,39 @@ def test_free_text_does_not_hide_what_matters() -> None:
 def test_a_log_without_an_end_of_line_and_with_odd_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"\xff\xfe progress\r 10%\r 20%\n" + OOM.encode())
-    assert judge_logs(loose.read_logs([path])).cause == "cuda-out-of-memory"
+    assert judge_logs(logdiagnosis.read_logs([path])).cause == "cuda-out-of-memory"
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\n\n\n", b"no end of line"])
 def test_logs_of_nothing_are_unknown(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(content)
-    verdict = judge_logs(loose.read_logs([path]))
+    verdict = judge_logs(logdiagnosis.read_logs([path]))
     assert verdict.cause == "unknown"
     assert verdict.finding.remedy
 
 
 def test_a_pipe_is_read_as_a_file() -> None:
-    evidence = loose.read_stream(io.BytesIO(("\n".join(dull(50)) + "\n" + OOM).encode()))
+    evidence = logdiagnosis.read_stream(io.BytesIO(("\n".join(dull(50)) + "\n" + OOM).encode()))
     assert evidence.sightings[0].line.place == "-:51"
+
+
+def test_a_compressed_log_unpacks_to_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each, and all in one call: small files can unpack to anything, and the reader must not go on for hours."""
+    monkeypatch.setattr(logdiagnosis, "UNPACKED", 1 << 20)
+    within = "step 1\n" * (100 << 10)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.log.gz").write_bytes(gzip.compress(f"{within}{OOM}\n".encode()))
+    assert judge_logs(logdiagnosis.read_logs([tmp_path / "a.log.gz"])).cause == "cuda-out-of-memory"
+    with pytest.raises(
+        UsageError, match=r"b\.log\.gz and the compressed logs before it unpack to more than 1 MB\nhint: "
+    ):
+        logdiagnosis.read_logs(logdiagnosis.find_logs([str(tmp_path)]))
+    bomb = tmp_path / "bomb.log.gz"
+    bomb.write_bytes(gzip.compress(bytes(64 << 20)))
+    assert bomb.stat().st_size < 100 << 10
+    with pytest.raises(UsageError, match=r"bomb\.log\.gz unpacks to more than"):
+        logdiagnosis.read_logs([bomb])
 
 
 def test_a_directory_is_searched_for_text(tmp_path: Path) -> None:
@@ -118,9 +137,9 @@ def test_a_directory_is_searched_for_text(tmp_path: Path) -> None:
     write(tmp_path / ".git" / "log", OOM)
     (tmp_path / "model.bin").write_text(OOM)
     (tmp_path / "core").write_bytes(b"\x7fELF\0\0" + OOM.encode())
-    files = loose.find_logs([str(tmp_path)])
+    files = logdiagnosis.find_logs([str(tmp_path)])
     assert [f.name for f in files] == ["rank_003.log"]
-    verdict = judge_logs(loose.read_logs(files))
+    verdict = judge_logs(logdiagnosis.read_logs(files))
     assert (verdict.cause, verdict.finding.where.rank) == ("cuda-kernel-fault", 3)
 
 
@@ -131,13 +150,13 @@ def test_logs_of_several_nodes_are_put_in_order_of_time(tmp_path: Path) -> None:
     second = write(
         tmp_path / "b.log", "2026-03-09 10:11:12 [rank1]: PermissionError: [Errno 13] Permission denied: 'b'"
     )
-    assert judge_logs(loose.read_logs([first, second])).cause == "permission-denied"
-    assert judge_logs(loose.read_logs([second, first])).cause == "permission-denied"
+    assert judge_logs(logdiagnosis.read_logs([first, second])).cause == "permission-denied"
+    assert judge_logs(logdiagnosis.read_logs([second, first])).cause == "permission-denied"
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.log: no such file"):
-        loose.find_logs([str(tmp_path / "nowhere.log")])
+        logdiagnosis.find_logs([str(tmp_path / "nowhere.log")])
 
 
 def test_the_verb_prints_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
-"""Reads logs of any size for `diagnose`: filtered block by block, in parallel, in bounded memory.
+"""Log diagnosis: read logs of any size, filtered block by block, in parallel, in bounded memory.
 
-Raises UsageError for what is not there or can't be read.
+Raise UsageError for a log that is not there, cannot be read or unpacks to more than `UNPACKED` bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ from allranks.diagnose.logs.evidence import Evidence
 from allranks.diagnose.logs.lines import Line, from_name, read_line
 from allranks.diagnose.logs.scan import Filter, last_lines
 from allranks.errors import UsageError
+from allranks.text import format_size
 
 BLOCK = 4 << 20  # bytes read at once
 PART = 64 << 20  # bytes a process takes; smaller logs are read here
 END = 64 << 10  # bytes at the end of a log that are kept as they are
 MOST_FILES = 4096
+UNPACKED = 8 << 30  # bytes that compressed logs may unpack to, each and in all: a few MB can hold any number
+_TENSORS = "pt pth bin safetensors npy npz pkl pickle parquet arrow db index idx sqlite"
+_OTHERS = "png jpg jpeg gif mp4 pdf html zip gz tar xz so o pyc whl nsys-rep"
+NOT_TEXT = frozenset(f".{ending}" for ending in f"{_TENSORS} {_OTHERS}".split())
+PACKED = 8 << 30  # bytes that compressed logs may unpack to, each and in all: a few MB can hold any number
 _BINARY = (
     "pt pth bin safetensors npy npz pkl pickle png jpg jpeg gif pdf zip gz tar xz so o pyc whl db index idx nsys-rep "
     "sqlite parquet arrow mp4 html"
@@ -37,25 +43,26 @@ Progress = Callable[[int, int], None]  # bytes read, bytes in all
 
 @dataclass
 class Part:
-    """What a part of a log told: its kept lines by number from 0, how many lines it has, and its end."""
+    """A part of a log: its kept lines by number from 0, how many lines it has, its end, and bytes it unpacked to."""
 
     lines: int = 0
     kept: list[tuple[int, bytes]] = field(default_factory=list)
     end: list[bytes] = field(default_factory=list)
+    unpacked: int = 0
 
 
 def find_logs(words: Sequence[str]) -> list[Path]:
     """The files of the names given, directories searched; sorted within each directory."""
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for word in words:
         path = Path(word)
         if path.is_dir():
-            found.update(dict.fromkeys(_inside(path)))
+            files.update(dict.fromkeys(_inside(path)))
         elif path.exists():
-            found[path] = None
+            files[path] = None
         else:
             raise UsageError(f"{word}: no such file, directory or run")
-    return list(found)
+    return list(files)
 
 
 def _inside(directory: Path) -> Iterator[Path]:
@@ -71,7 +78,7 @@ def _inside(directory: Path) -> Iterator[Path]:
                 continue
             count += 1
             if count > MOST_FILES:
-                raise UsageError(f"{directory}: more than {MOST_FILES} files; name the logs themselves")
+                raise UsageError(f"{directory}: more than {MOST_FILES} files\nhint: allranks diagnose LOG…")
             yield path
 
 
@@ -91,20 +98,23 @@ def read_logs(files: Sequence[Path], progress: Progress | None = None, processes
 def scan(
     files: Sequence[Path], progress: Progress | None = None, processes: int | None = None
 ) -> list[tuple[Path, list[Part]]]:
-    """What each log told, part after part."""
-    spans = [
-        (path, start, min(start + PART, size))
-        for path in files
-        for size in [_size(path)]
-        for start in (range(0, max(size, 1), PART) if path.suffix.lower() != ".gz" else (0,))
-    ]
+    """Read each log, part after part."""
+    spans = [span for path in files for span in _spans(path)]
     total = sum(end - start for _, start, end in spans)
-    parts = (
-        _in_parallel(spans, total, progress, processes)
-        if total > PART // 2 and len(spans) > 1
-        else _here(spans, total, progress)
-    )
-    return [(path, [parts[s] for s in spans if s[0] == path]) for path in files]
+    in_parallel = total > PART // 2 and len(spans) > 1
+    reading = _read_in_parallel(spans, processes) if in_parallel else ((span, read_part(*span)) for span in spans)
+    parts: dict[Span, Part] = {}
+    done = 0
+    unpacked = 0
+    for span, part in reading:
+        parts[span] = part
+        done += span[2] - span[1]
+        unpacked += part.unpacked
+        if unpacked > UNPACKED:
+            raise _too_large(f"{span[0]} and the compressed logs before it unpack")
+        if progress:
+            progress(done, total)
+    return [(path, [parts[span] for span in spans if span[0] == path]) for path in files]
 
 
 def read_stream(stream: BinaryIO, name: str = "-") -> Evidence:
@@ -115,32 +125,27 @@ def read_stream(stream: BinaryIO, name: str = "-") -> Evidence:
 Span = tuple[Path, int, int]
 
 
-def _here(spans: Sequence[Span], total: int, progress: Progress | None) -> dict[Span, Part]:
-    found = {}
-    done = 0
-    for span in spans:
-        found[span] = read_part(*span)
-        done += span[2] - span[1]
-        if progress:
-            progress(done, total)
-    return found
+def _spans(path: Path) -> list[Span]:
+    """Cut a file into parts; a compressed one is one part."""
+    size = _size(path)
+    step = max(size, 1) if path.suffix.lower() == ".gz" else PART
+    return [(path, start, min(start + step, size)) for start in range(0, max(size, 1), step)]
 
 
-def _in_parallel(
-    spans: Sequence[Span], total: int, progress: Progress | None, processes: int | None
-) -> dict[Span, Part]:
+def _read_in_parallel(spans: Sequence[Span], processes: int | None) -> Iterator[tuple[Span, Part]]:
     count = min(processes or usable_cores(), len(spans))
-    found = {}
-    done = 0
     with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
         waiting = {pool.submit(read_part, *span): span for span in spans}
-        for future in as_completed(waiting):
-            span = waiting[future]
-            found[span] = future.result()
-            done += span[2] - span[1]
-            if progress:
-                progress(done, total)
-    return found
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _too_large(subject: str) -> UsageError:
+    limit = format_size(UNPACKED)
+    return UsageError(f"{subject} to more than {limit}\nhint: zcat FILE | tail -c 1G | allranks diagnose -")
 
 
 def _size(path: Path) -> int:
@@ -155,7 +160,10 @@ def read_part(path: Path, start: int, end: int) -> Part:
     try:
         if path.suffix.lower() == ".gz":
             with gzip.open(path, "rb") as unpacked:
-                return _filter(unpacked, None)
+                part = _filter(unpacked, None, UNPACKED)
+            if part.unpacked > UNPACKED:
+                raise _too_large(f"{path} unpacks")
+            return part
         with path.open("rb", buffering=0) as file:
             if not path.is_file():
                 return _filter(file, None)
@@ -165,7 +173,7 @@ def read_part(path: Path, start: int, end: int) -> Part:
             file.seek(start)
             return _filter(file, max(0, end - start))
     except (EOFError, zlib.error) as error:
-        raise UsageError(f"{path}: {error}; hint: gzip -t {path}") from None
+        raise UsageError(f"{path}: {error}\nhint: gzip -t {path}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
@@ -181,8 +189,11 @@ def _skip_line(file: io.FileIO) -> int:
         skipped += len(data)
 
 
-def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None) -> Part:
-    """Reads whole lines until `length` bytes are passed (and the line that crosses it), or to the end."""
+def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None, most: int = 0) -> Part:
+    """Read whole lines until `length` bytes are passed (and the line that crosses it), or to the end.
+
+    `most`: bytes after which reading stops, 0 for no limit; they are counted in `Part.unpacked`.
+    """
     kept = Filter()
     rest = b""
     end = b""
@@ -192,6 +203,8 @@ def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None) -> P
         if not data:
             break
         done += len(data)
+        if most and done > most:
+            break
         at = data.rfind(b"\n") + 1
         if not at:
             rest = (rest + data)[: 1 << 20]  # a line without an end: its beginning is enough
@@ -207,7 +220,8 @@ def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None) -> P
             break
     if rest:
         kept.feed(rest)
-    return Part(kept.lines, kept.kept, last_lines(end if end.endswith(rest) else end + rest))
+    log_end = last_lines(end if end.endswith(rest) else end + rest)
+    return Part(kept.lines, kept.kept, log_end, done if most else 0)
 
 
 def evidence(logs: Iterable[tuple[Path, list[Part]]]) -> Evidence:
