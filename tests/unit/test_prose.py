@@ -23,7 +23,7 @@ SOURCE_LIMITS = {
     "plan": 63,
     "preflight": 125,
     "report": 12,
-    "runs": 13,
+    "runs": 12,
     "settings": 47,
 }
 PAGE_LIMITS = {

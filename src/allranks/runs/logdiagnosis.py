@@ -31,12 +31,6 @@ UNPACKED = 8 << 30  # bytes that compressed logs may unpack to, each and in all:
 _TENSORS = "pt pth bin safetensors npy npz pkl pickle parquet arrow db index idx sqlite"
 _OTHERS = "png jpg jpeg gif mp4 pdf html zip gz tar xz so o pyc whl nsys-rep"
 NOT_TEXT = frozenset(f".{ending}" for ending in f"{_TENSORS} {_OTHERS}".split())
-PACKED = 8 << 30  # bytes that compressed logs may unpack to, each and in all: a few MB can hold any number
-_BINARY = (
-    "pt pth bin safetensors npy npz pkl pickle png jpg jpeg gif pdf zip gz tar xz so o pyc whl db index idx nsys-rep "
-    "sqlite parquet arrow mp4 html"
-)
-NOT_TEXT = frozenset(f".{ending}" for ending in _BINARY.split())
 PACKED = frozenset({".log", ".out", ".err", ".txt"})  # logs, where they are compressed
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
 
