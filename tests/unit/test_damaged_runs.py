@@ -25,8 +25,10 @@ BOUND = 20
 DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json")
 VERBS = (
     ("status",), ("status", "--json"), ("logs",), ("logs", "--json"), ("logs", "--metrics"), ("diagnose",),
-    ("diagnose", "--json"), ("report",), ("clean", "--dry-run", "--older-than", "0s"),
+    ("diagnose", "--json"), ("report",), ("report", "--bundle"), ("clean", "--dry-run", "--older-than", "0s"),
 )  # fmt: skip
+# They change the directory: each has a copy of its own.
+CHANGING_VERBS = (("attach",), ("attach", "--json"), ("stop",), ("stop", "--json"), ("stop", "--now"))
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     session = sessions.create(spec, virtual_cluster(2), dict(os.environ), str(work), JsonView)
     assert session.run()["exit"] == 1
+    # Its controller is this process: for `attach` and `stop` it is one that has gone.
+    document = json.loads((session.run_dir.path / "run.json").read_text())
+    document["controller"]["start_time"] += 1
+    (session.run_dir.path / "run.json").write_text(json.dumps(document))
     return session.run_dir.path
 
 
@@ -61,11 +67,16 @@ def run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def read_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every reading verb; none fails by a defect of its own."""
     for verb, *words in VERBS:
-        named = words if verb == "clean" else [run.name, *words]
-        code = main.run_verb(verb, named)
-        said = capsys.readouterr()
-        assert code != 70 and "Traceback" not in said.err, (verb, words, said.err[-2000:])
-        assert code == 0 or said.err, (verb, words)
+        check_verb(verb, words if verb == "clean" else [run.name, *words], capsys)
+
+
+def check_verb(verb: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> int:
+    """It ends without a defect of its own, and says why where it fails."""
+    code = main.run_verb(verb, words)
+    printed = capsys.readouterr()
+    assert code != 70 and "Traceback" not in printed.err, (verb, words, printed.err[-2000:])
+    assert code == 0 or printed.err or printed.out, (verb, words)
+    return code
 
 
 def replace(name: str, data: bytes) -> Callable[[Path], None]:
@@ -140,6 +151,31 @@ def test_no_damage_of_a_run_directory_is_a_traceback(
 ) -> None:
     DAMAGES[what](run)
     read_all(run, capsys)
+
+
+@pytest.mark.parametrize("verb", CHANGING_VERBS, ids=" ".join)
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_damaged_run_is_followed_and_stopped_without_a_traceback(
+    what: str, verb: tuple[str, ...], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DAMAGES[what](run)
+    check_verb(verb[0], [run.name, *verb[1:]], capsys)
+
+
+@pytest.mark.parametrize("what", ["result.json is cut", "result.json is absent", "result.json is a pipe"])
+def test_a_run_whose_events_say_that_it_ended_is_over_without_its_result(
+    what: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DAMAGES[what](run)
+    assert check_verb("attach", [run.name], capsys) == 1
+    assert main.run_verb("stop", [run.name]) == 0
+    assert capsys.readouterr().out == f"{run.name} is over\n"
+
+
+def test_agents_of_a_run_without_a_plan_are_not_looked_for(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    everywhere(b"{}")(run)
+    assert main.run_verb("stop", [run.name]) == 2
+    assert "run.json is damaged: it has no nodes, spec, uid and workdir" in capsys.readouterr().err
 
 
 @pytest.mark.fuzz

@@ -51,7 +51,7 @@ def filled(directory: Path) -> Path:
     test = directory / "test-1"
     stage = test / "stages" / "test-1-h1"
     stage.mkdir(parents=True)
-    document = {"suite": "staged", "ok": False, "nodes": ["h1"], "started": T - 60, "findings": [], "links": []}
+    document = {"suite": "staged", "ok": False, "exit": 3, "nodes": ["h1"], "started": T - 60, "links": []}
     (test / "result.json").write_text(json.dumps(document))
     (stage / "result.json").write_text('{"exit": 3}')
     return run

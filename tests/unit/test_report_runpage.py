@@ -108,11 +108,11 @@ def test_the_links_of_the_newest_test_beside_it(tmp_path: Path) -> None:
     tests = (("test-new", T - 60, [link]), ("test-less", T - 90, []), ("test-old", T - 10**8, [link]))
     for name, started, rows in tests:
         (tmp_path / name).mkdir()
-        document = {"suite": "pairs", "ok": False, "nodes": ["h1", "h2"], "started": started, "links": rows,
+        document = {"suite": "pairs", "ok": False, "exit": 3, "nodes": ["h1", "h2"], "started": started, "links": rows,
                     "findings": [{"status": "fail", "message": f"{name}: slow"}]}  # fmt: skip
         (tmp_path / name / "result.json").write_text(json.dumps(document))
     (tmp_path / "test-else").mkdir()
-    other = {"suite": "sync", "ok": True, "nodes": ["elsewhere"], "started": T, "links": []}
+    other = {"suite": "sync", "ok": True, "exit": 0, "nodes": ["elsewhere"], "started": T, "links": []}
     (tmp_path / "test-else" / "result.json").write_text(json.dumps(other))
     words = page(run).text
     assert "Bandwidth of links (test-new)" in words and "test-new: slow" in words

@@ -36,6 +36,7 @@ from allranks.runs.result import over_when_interrupted, untold_result, write_res
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document, to_document
 from allranks.settings.secrets import redact_argv
+from allranks.text import join_words
 
 from .channel import Shipper
 from .controller import Controller, View
@@ -545,10 +546,20 @@ def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str,
     }
 
 
+_OF_A_NODE = frozenset({"index", "name", "host", "user", "port", "slots", "is_local"})
+
+
 def adopt(run: RunDirectory, view: View) -> Session:
     """A session for a run whose controller is gone: its agents are looked for and taken over."""
     document = run.read_document("run.json") or {}
     status = run.read_document("status.json") or {}
+    missing = [name for name in ("nodes", "spec", "uid", "workdir") if not document.get(name)]
+    if missing or not all(node.keys() >= _OF_A_NODE for node in document["nodes"]):
+        lacking = join_words(missing or ["addresses of nodes"])
+        raise UsageError(
+            f"{run.path}/run.json is damaged: it has no {lacking}, so agents of this run cannot be looked for; "
+            "they end by themselves when their lease is over"
+        )
     entries = [n for n in document["nodes"] if n.get("node_rank", n["index"]) is not None]  # spares end by themselves
     entries.sort(key=lambda n: int(n.get("node_rank", n["index"])))
     nodes = tuple(

@@ -20,6 +20,7 @@ from .regular import open_regular
 from .shapes import shaped
 
 DOCUMENT_LIMIT = 64 << 20
+LAST_EVENT = 4 << 10  # bytes in which the event of the end stands
 ASK_SLURM_EVERY = 2.0
 GOES_ON = 0
 UNFINISHED = 1
@@ -129,12 +130,34 @@ class RunDirectory:
                 part.unlink()
 
     def read_document(self, name: str) -> dict[str, Any] | None:
-        """A document, or None where there is none (or it is no JSON object)."""
+        """Read a document; None where there is none, or what is there is not a JSON object of its kind.
+
+        A run whose last event says that it has ended has a result, though it may be only its exit code: the file was
+        damaged, or a full disk has kept it from being written.
+        """
+        document = None
         try:
             with open_regular(self.path / name) as file:
-                return shaped(name, read_object(file.read(DOCUMENT_LIMIT), DOCUMENT_LIMIT))
+                document = shaped(name, read_object(file.read(DOCUMENT_LIMIT), DOCUMENT_LIMIT))
+        except (OSError, DecodeError):
+            pass
+        if document is None and name == "result.json":
+            return self._end_by_events()
+        return document
+
+    def _end_by_events(self) -> dict[str, Any] | None:
+        """Make the least result of the event that the run has ended; it is the last one of all."""
+        try:
+            with open_regular(self.path / "events.jsonl") as file:
+                file.seek(max(0, (self.path / "events.jsonl").stat().st_size - LAST_EVENT))
+                event = read_object(file.read(LAST_EVENT).strip().rpartition(b"\n")[2], LAST_EVENT)
         except (OSError, DecodeError):
             return None
+        code = event.get("exit")
+        if event.get("event") != "run-end" or not isinstance(code, int):
+            return None
+        verdict = self.read_document("verdict.json")
+        return {"run": self.name, "directory": str(self.path), "exit": code, "verdict": verdict}
 
     def append_event(self, event: dict[str, Any]) -> None:
         """One line of events.jsonl in one write; a full disk is counted, never raised."""

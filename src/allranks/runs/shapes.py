@@ -114,19 +114,23 @@ SHAPES: dict[str, Entry] = {
             "dropped": Entry({}),
             "undecodable": Entry({}),
             "outputs": Entry({}),
-        }
+        },
+        ("exit",),
     ),
     "verdict.json": _VERDICT,
 }
 
 
-def shaped(name: str, document: dict[str, Any]) -> dict[str, Any]:
-    """A document of a run by its file's name, without the fields that have another type than theirs."""
+def shaped(name: str, document: dict[str, Any]) -> dict[str, Any] | None:
+    """Give a document of a run by its file's name, without the fields that have another type than theirs.
+
+    None where it lacks a field that it must have.
+    """
     shape = SHAPES.get(name)
     if shape is None:
         return document
-    found = _fit(document, Entry(shape.fields))
-    return found if isinstance(found, dict) else {}
+    fitted = _fit(document, shape)
+    return fitted if isinstance(fitted, dict) else None
 
 
 def _fit(value: object, shape: Any) -> Any:
