@@ -152,7 +152,7 @@ CIRCULAR_IMPORT = (
     [
         (PROJECT_IMPORT, "environment-mismatch", ["git rev-parse HEAD", "--sync"]),
         (LIBRARY_IMPORT, "environment-mismatch", ["image or environment"]),
-        (CIRCULAR_IMPORT, "program-exception", ["correct the program"]),
+        (CIRCULAR_IMPORT, "program-exception", ["Correct the program"]),
         ("ModuleNotFoundError: No module named 'model.blocks'", "missing-module", ["git status", "--sync"]),
         ("RuntimeError: Expected world size 16 but got 8", "world-size-mismatch", ["nvidia-smi -L | wc -l"]),
     ],

@@ -73,8 +73,8 @@ def test_no_two_causes_explain_each_other() -> None:
 def test_a_remedy_names_the_place() -> None:
     where = Where(node="h2", peer="h1", rank=3, port=29500, interface="eth1", gpu=5)
     assert "h2" in CAUSES["ssh-auth"].remedy(where) and "29500" in CAUSES["port-in-use"].remedy(where)
-    assert "h1 (jumbo)" in CAUSES["mtu-or-packet-loss"].remedy(where)
-    assert "--rank 3 " in CAUSES["rank-exited-early"].remedy(where)
+    assert "h1` (jumbo)" in CAUSES["mtu-or-packet-loss"].remedy(where)
+    assert "--rank 3`" in CAUSES["rank-exited-early"].remedy(where)
     assert "NODE" in CAUSES["ssh-auth"].remedy(), "a place that is not established stays a placeholder"
     assert "use LOCAL_RANK, not RANK" in CAUSES["invalid-device-ordinal"].remedy(where)
 

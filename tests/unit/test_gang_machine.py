@@ -71,7 +71,7 @@ def reached(index: int, ok: bool = True) -> tuple[dict[str, Any], ...]:
 
 
 def unreachable(node: str) -> Finding:
-    return Finding("ssh-unreachable", "fail", f"{node}: Connection refused", "is it up?", Where(node=node))
+    return Finding("ssh-unreachable", "fail", f"{node}: Connection refused", "Is it up?", Where(node=node))
 
 
 # notes for `diagnose`, and one that every start on hosts has

@@ -8,10 +8,10 @@ ROOT = Role.ROOT
 WEAK = Role.WEAK
 SYMPTOM = Role.SYMPTOM
 CASCADE = Role.CASCADE
-_RETRIED = "nobody answered there: is rank 0 running on that host, and does every node reach the address?"
+_RETRIED = "nothing answered there: is rank 0 running on that host, and does every node reach the address?"
 ROWS = (
     *table(
-        "torch: socket.cpp (gai error); getaddrinfo(3); OpenSSH; curl", ROOT, "name-resolution",
+        "torch socket.cpp (gai error), getaddrinfo(3), OpenSSH, curl", ROOT, "name-resolution",
         ("gai", "gai error|getaddrinfo|gaierror",
          r"network addresses of \(?(?P<node>[^,()]+), (?P<port>\d+)\)? cannot be retrieved|gai error|\bgaierror\b|"
          r"getaddrinfo (?:failed|\S*:? ?(?:Name|Temporary|No address))", 0.9),
@@ -26,7 +26,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "gloo: ProcessGroupGloo.cpp; socket.cpp", ROOT, "hostname-resolves-to-loopback",
+        "gloo ProcessGroupGloo.cpp, socket.cpp", ROOT, "hostname-resolves-to-loopback",
         ("loopback-refused", "127.0.", r"connectFullMesh failed.*remote=\[?127\.0\.|(?:[Rr]efused|[Tt]imed "
          r"out|unreachable).*\[?127\.0\.1\.1\b|\b127\.0\.1\.1\b.*(?:refused|" r"timed out|failed|unreachable)", 0.85,
          "a peer announced its loopback address: its own name resolves to 127.x in /etc/hosts"),
@@ -34,11 +34,11 @@ ROWS = (
          0.75),
     ),
     *table(
-        "torch: ProcessGroupGloo.cpp", SYMPTOM, "hostname-resolves-to-loopback",
+        "torch ProcessGroupGloo.cpp", SYMPTOM, "hostname-resolves-to-loopback",
         ("gloo-loopback", "Unable to resolve hostname to a", r"Unable to resolve hostname to a \(local\) address", 0.6),
     ),
     *table(
-        "torch: TCPStoreLibUvBackend.cpp, socket.cpp; errno 98; accelerate: commands/launch.py", ROOT, "port-in-use",
+        "torch TCPStoreLibUvBackend.cpp, socket.cpp, errno 98, accelerate commands/launch.py", ROOT, "port-in-use",
         ("address-in-use", "in use|EADDRINUSE|rrno 98",
          r"port: (?P<port3>\d+),.{0,80}EADDRINUSE|"
          r"\[::\]:(?P<port>\d+).{0,40}ddress already in use|EADDRINUSE|" r"[Aa]ddress (?:is )?already in use|"
@@ -50,16 +50,16 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "torch: TCPStoreBackend.cpp: the handshake's magic number", WEAK, "port-in-use",
+        "torch TCPStoreBackend.cpp the handshake's magic number", WEAK, "port-in-use",
         ("foreign-client", "VALIDATE query|magic number",
          r"(?:incorrect|expected) VALIDATE query|[Vv]alidation of .*magic number", 0.5,
          "something else than a rank of this job speaks to the store's port", "orphan-process"),
     ),
-    Row("client-connect", "master-unreachable", SYMPTOM, "torch: socket.cpp", ("client socket has failed to connect",),
+    Row("client-connect", "master-unreachable", SYMPTOM, "torch socket.cpp", ("client socket has failed to connect",),
         r"client socket has failed to connect to \[?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) "
          r"\(errno: (?P<errno>\d+) - (?P<error>[^)]*)", rule= "connect-refused"),
     *table(
-        "torch: socket.cpp, TCPStore.cpp, c10d_rendezvous_backend.py", SYMPTOM, "master-unreachable",
+        "torch socket.cpp, TCPStore.cpp, c10d_rendezvous_backend.py", SYMPTOM, "master-unreachable",
         ("client-timeout", "client socket has timed out",
          r"client socket has timed out after \w+ while trying to connect " r"to \(?(?P<peer>[^,()]+), (?P<port>\d+)",
          0.7, _RETRIED),
@@ -72,7 +72,7 @@ ROWS = (
          r"No route to host|[Nn]etwork is unreachable|Host is unreachable", 0.5, "", "port-blocked"),
         ("refused", "onnection refused|ConnectionRefusedError|rrno 111",
          r"[Cc]onnection refused|ConnectionRefusedError|\[Errno 111\]", 0.42,
-         "the host answers and nobody listens there: a longer timeout is no help", "peer-died"),
+         "the host answers and nothing listens there: a longer timeout does not help", "peer-died"),
         ("connect-timeout", "onnection timed out|rrno 110", r"[Cc]onnection timed out|\[Errno 110\]", 0.42, "",
          "port-blocked"),
         ("not-assignable", "assign requested address", r"Cannot assign requested address|\[Errno 99\]", 0.5,
@@ -85,10 +85,10 @@ ROWS = (
          r"[Ss]oftware caused connection abort|administratively prohibited|"
          r"\b\d{1,5}/tcp +filtered|(?i:firewall).*(?:block|drop|reject|den)", 0.65),
     ),
-    Row("clients-joined", "rendezvous-timeout", SYMPTOM, "torch: TCPStore.cpp", ("clients joined",),
+    Row("clients-joined", "rendezvous-timeout", SYMPTOM, "torch TCPStore.cpp", ("clients joined",),
      r"(?<!\d)(?P<joined>\d+)/(?P<world>\d+) clients joined", rule= "clients-joined"),
     *table(
-        "torch: TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout",
+        "torch TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout",
         ("rendezvous-timeout", "RendezvousTimeoutError|endezvous",
          r"RendezvousTimeoutError|(?i:rendezvous.*(?:timed out|timeout))|(?i:timed? ?out.*rendezvous)", 0.62),
         ("store-wait", "wait timeout after|Socket Timeout|DistStoreError|Timed out after",
@@ -102,12 +102,12 @@ ROWS = (
          "the rendezvous of this id is over: another node had already " "left it, or the id is an old run's",
           "orphan-process"),
     ),
-    Row("store-barrier", "rendezvous-timeout", SYMPTOM, "torch: distributed_c10d.py _store_based_barrier", (
+    Row("store-barrier", "rendezvous-timeout", SYMPTOM, "torch distributed_c10d.py _store_based_barrier", (
      "store based barrier", "store_based_barrier"),
         r"store[ _]based[ _]barrier.*world_size=(?P<world>\d+), (?:worker_count|"
          r"num_workers_joined)=(?P<joined>\d+)", rule= "clients-joined"),
     *table(
-        "torch: TCPStore, elastic agents, distributed_c10d.py", ROOT, "world-size-mismatch",
+        "torch TCPStore, elastic agents, distributed_c10d.py", ROOT, "world-size-mismatch",
         ("expected-world", "xpected world|xpected group|match|not equal|differs|inconsistent",
          r"[Ee]xpected (?:world|group) ?size:? \d+,? but (?:got|found|was)|"
          r"world[_ ]size .*(?:does not match|mismatch|is not equal|differs)|"
@@ -117,7 +117,7 @@ ROWS = (
          r"[Ee]xpected \d+ (?:ranks|processes|workers|nodes),? (?:but )?(?:got|found|only)", 0.75),
     ),
     *table(
-        "torch: distributed_c10d.py, rendezvous.py; vLLM: v1/engine/utils.py; DeepSpeed", ROOT,
+        "torch distributed_c10d.py, rendezvous.py, vLLM v1/engine/utils.py, DeepSpeed", ROOT,
          "rank-missing-or-duplicate",
         ("rank-taken", "rank is|rank has|rank was|uplicate|already|same rank|same node rank",
          r"(?i)duplicate (?:node )?rank|rank \d+ (?:is|was|has)? ?(?:already|"
@@ -131,49 +131,49 @@ ROWS = (
          "two nodes start with the same data-parallel rank"),
     ),
     *table(
-        "torch: distributed/rendezvous.py (env://); os.environ of the program", ROOT, "bad-launch-arguments",
+        "torch distributed/rendezvous.py (env://), os.environ of the program", ROOT, "bad-launch-arguments",
         ("env-missing", "environment variable|KeyError",
          r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|" r"LOCAL_RANK)\b.*(?:expected|not set)|"
          r"KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|"
           r"LOCAL_WORLD_SIZE|NODE_RANK|SLURM_\w+)'", 0.88,
           "the program was not started by a launcher that sets the ranks' environment"),
     ),
-    Row("mismatch", "collective-mismatch", ROOT, "torch: ProcessGroupWrapper.cpp", (
+    Row("mismatch", "collective-mismatch", ROOT, "torch ProcessGroupWrapper.cpp", (
      "Detected mismatch between collectives", "Collectives differ"),
         r"Detected mismatch between collectives|Collectives differ in the following", rule="collective-mismatch",
         scope=RAISED),
     *table(
-        "torch: reducer.cpp", ROOT, "unused-parameters-ddp",
+        "torch reducer.cpp", ROOT, "unused-parameters-ddp",
         ("unused-parameters", "Expected to have finished reduction|did not receive grad",
          r"Expected to have finished reduction in the prior iteration|"
          r"did not receive grad(?:ient)? for rank (?P<rank>\d+)", 0.95),
         scope=RAISED,
     ),
-    Row("ddp-model", "collective-shape-mismatch", WEAK, "torch: reducer.cpp verify_params_across_processes", (
+    Row("ddp-model", "collective-shape-mismatch", WEAK, "torch reducer.cpp verify_params_across_processes", (
      "DDP expects same model", "appears not to match sizes"),
         r"DDP expects same model across all ranks, but Rank (?P<rank>\d+) "
          r"has (?P<own>\d+) params, while rank \d+ has inconsistent (?P<other>\d+)"
         r"|(?P<sizes>appears not to match sizes of the same param)", rule="ddp-model"),
-    Row("watchdog", "unknown", SYMPTOM, "torch: ProcessGroupNCCL.cpp checkTimeout", (
+    Row("watchdog", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp checkTimeout", (
      "Watchdog caught collective operation timeout",),
         r"(?:Rank (?P<rank>\d+)\] )?Watchdog caught collective operation "
          r"timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))(?:.*?NumelIn=(?P"
          r"<numel>\d+))?(?:.*?NumelOut=(?P<out>\d+))?", rule= "collective-timeout"),
-    Row("work-counts", "unknown", SYMPTOM, "torch: ProcessGroupNCCL.cpp (pg_status)", ("last enqueued",
+    Row("work-counts", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp (pg_status)", ("last enqueued",
      "Last enqueued"),
         r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed "
          r"(?:NCCL )?work: (?P<completed>-?\d+)", rule= "collective-timeout"),
-    Row("dump-signal", "unknown", CASCADE, "torch: ProcessGroupNCCL.cpp heartbeatMonitor", ("dump signal",),
+    Row("dump-signal", "unknown", CASCADE, "torch ProcessGroupNCCL.cpp heartbeatMonitor", ("dump signal",),
         r"(?:Received a|Observed flight recorder) dump signal(?: due to "
          r"a collective timeout from (?:this local rank| rank (?P<from>\d+)))?", rule= "collective-timeout"),
     *table(
-        "torch: ProcessGroupNCCL.cpp heartbeatMonitor", SYMPTOM, "unknown",
+        "torch ProcessGroupNCCL.cpp heartbeatMonitor", SYMPTOM, "unknown",
         ("watchdog-stuck", "watchdog got stuck|HeartbeatMonitor|acquire GIL",
          r"watchdog got stuck for|Could not acquire GIL|[Hh]eartbeat ?[Mm]onitor timed out", 0.35,
          "a CUDA call or Python's lock does not return on this rank"),
     ),
     *table(
-        "torch: ProcessGroupGloo.cpp monitoredBarrier; ProcessGroupNCCL desync debug", SYMPTOM,
+        "torch ProcessGroupGloo.cpp monitoredBarrier, ProcessGroupNCCL desync debug", SYMPTOM,
          "straggler",
         ("monitored-barrier", "monitoredBarrier",
          r"[Rr]anks? (?P<late>[\d, ]+) failed to pass monitoredBarrier|failed to pass monitoredBarrier", 0.72,
@@ -183,11 +183,11 @@ ROWS = (
         ("gloo-waited", "Timed out waiting", r"Timed out waiting \d+ms for (?:recv|send)", 0.4,
          "a peer did not come in time, and this side can't name it"),
     ),
-    Row("gloo-mesh", "wrong-interface", SYMPTOM, "torch: ProcessGroupGloo.cpp, gloo: transport/tcp/pair.cc", (
+    Row("gloo-mesh", "wrong-interface", SYMPTOM, "torch ProcessGroupGloo.cpp, gloo transport/tcp/pair.cc", (
      "connectFullMesh failed",),
         r"connectFullMesh failed(?:.*?remote=\[?(?P<peer>[\w.:]+?)\]?:(?P<port>\d+))?", rule="connect-refused"),
     *table(
-        "gloo: transport/tcp/pair.cc; torch: TCPStore.cpp, socket.cpp: a peer's end", CASCADE, "",
+        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "",
         ("peer-closed", "closed by peer|reset by peer|ead error|roken pipe|rite error|pair closure",
          r"[Cc]onnection (?:closed|reset) by peer|Application timeout caused pair closure|"
          r"gloo.*(?:Read|Write) error|[Bb]roken pipe"),
@@ -197,7 +197,7 @@ ROWS = (
          r"Failed to check the \"should dump\" flag on TCPStore|TCPStore.*(?:has " r"been shut down|connection)"),
     ),
     *table(
-        "mtu: EMSGSIZE, ICMP frag needed; ping", ROOT, "mtu-or-packet-loss",
+        "mtu EMSGSIZE, ICMP frag needed, ping", ROOT, "mtu-or-packet-loss",
         ("mtu", "essage too long|rag needed|ragmentation needed|mtu mismatch|"
          "MTU mismatch|mtu too|MTU too|bad MTU|mtu differs|MTU differs",
          r"[Mm]essage too long|[Ff]rag(?:mentation)? needed|(?i:mtu (?:mismatch|differs|too))|bad MTU", 0.85),
@@ -215,11 +215,11 @@ ROWS = (
          r"|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", 0.7),
     ),
     *table(
-        "torch: socket.cpp: no IPv6 on this host, and no second attempt", SYMPTOM, "ipv6-problem",
+        "torch socket.cpp no IPv6 on this host, and no second attempt", SYMPTOM, "ipv6-problem",
         ("ipv6-bind", "errno: 97", r"failed to (?:bind|listen).{0,60}errno: 97", 0.45),
     ),
     *table(
-        "tcp and http proxies: RFC 9110 407, urllib3 ProxyError, curl", ROOT, "proxy-env",
+        "tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl", ROOT, "proxy-env",
         ("proxy", "roxy|HTTP code|via proxy", r"ProxyError|Tunnel connection failed|Proxy Authentication Required|"
          r"Received HTTP code \d+ from proxy|Cannot connect to proxy|proxy: " r".*(?:refused|failed|denied)|"
          r"\b407 Proxy|(?i:https?_proxy).*(?:unset|wrong|intercept)|ERR_(?:TUNNEL|"

@@ -8,22 +8,22 @@ ROOT = Role.ROOT
 WEAK = Role.WEAK
 SYMPTOM = Role.SYMPTOM
 ROWS = (
-    Row("xid", "gpu-hardware-error", ROOT, "NVIDIA: Xid catalogue; preflight/checks/gpu_xid.py", ("Xid",),
+    Row("xid", "gpu-hardware-error", ROOT, "NVIDIA Xid catalogue, preflight/checks/gpu_xid.py", ("Xid",),
         r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),
-    Row("sxid", "nvlink-error", ROOT, "NVIDIA: fabric manager guide, NVSwitch SXids", ("SXid",),
+    Row("sxid", "nvlink-error", ROOT, "NVIDIA fabric manager guide, NVSwitch SXids", ("SXid",),
         r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal|Severity|Data)",
         rule="kernel-xid"),
     *table(
-        "NVIDIA driver, nvidia-smi; CUDA: cudaErrorDeviceLost", ROOT, "gpu-fell-off-bus",
+        "NVIDIA driver, nvidia-smi, CUDA cudaErrorDeviceLost", ROOT, "gpu-fell-off-bus",
         ("off-the-bus", "fallen off the bus|GPU is lost", r"fallen off the bus|GPU is lost", 0.95,
-         "the card is gone from the PCIe bus: a fault of the card, its power or its slot"),
+         "the card vanished from the PCIe bus: a fault of the card, its power or its slot"),
         ("pcie-fatal", "AER", r"AER: .*[Uu]ncorrect\w+ \(Fatal\)", 0.6),
         ("vanished-card", "device handle for",
          r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<pci>[\w:.]{1,20})(?![\w:.])"
          r".*(?:lost|Unknown Error|not found)", 0.8),
     ),
     *table(
-        "CUDA: cudaErrorECCUncorrectable; NVIDIA driver; amdgpu: amdgpu_ras.c", ROOT, "ecc-error",
+        "CUDA cudaErrorECCUncorrectable, NVIDIA driver, amdgpu amdgpu_ras.c", ROOT, "ecc-error",
         ("ecc", "ECC", r"(?i)uncorrectable ECC error|cudaErrorECCUncorrectable|double.bit ECC|ECC error encountered"
          r"|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC (?:mem)", 0.95),
         ("row-remap", "emap", r"(?i)row[- ]remap\w* (?:fail|pending)|Remapping Failure Occurred *: Yes", 0.85),
@@ -32,14 +32,14 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "CUDA: cudaErrorNvlinkUncorrectable; NVIDIA fabric manager; nvidia-smi nvlink", ROOT, "nvlink-error",
+        "CUDA cudaErrorNvlinkUncorrectable, NVIDIA fabric manager, nvidia-smi nvlink", ROOT, "nvlink-error",
         ("nvlink", "NVLink|NvLink|nvlink", r"(?i)uncorrectable NVLink error|NVLink (?:fatal|training) (?:error|fail)"
          r"|NVLink: (?:fatal|RLW|Fatal) |link \d{1,3} .{0,60}nvlink.{0,60}(?:fatal|inactive)|NVLink error", 0.9),
         ("nvswitch", "NVSwitch", r"(?i)detected NVSwitch (?:non-)?fatal error|NVSwitch .*(?:fatal error|has failed)",
          0.9),
     ),
     *table(
-        "NVIDIA: fabric manager guide; CUDA: cudaErrorSystemNotReady (802); NCCL: transport/nvls.cc", ROOT,
+        "NVIDIA fabric manager guide, CUDA cudaErrorSystemNotReady (802), NCCL transport/nvls.cc", ROOT,
          "fabric-manager",
         ("system-not-ready", "system not yet initialized|SYSTEM_NOT_READY|SystemNotReady", r"system not yet initialized"
          r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady", 0.9,
@@ -54,7 +54,7 @@ ROWS = (
         ("imex", "IMEX|imex", r"(?i)imex.{0,40}(?:fail|error|not|denied)", 0.6),
     ),
     *table(
-        "torch: CUDACachingAllocator.cpp; CUDA: cudaErrorMemoryAllocation; cuBLAS, cuDNN, XLA",
+        "torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA",
         ROOT, "cuda-out-of-memory",
         ("cuda-out-of-memory", "out of memory|OutOfMemoryError",
          r"(?:CUDA|HIP|XPU|NPU|MPS|GPU|cuda)\S* out of memory|CUDA error: out of memory"
@@ -69,7 +69,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "CUDA: cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure; ROCm: hsa runtime",
+        "CUDA cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure, ROCm hsa runtime",
         ROOT, "cuda-kernel-fault",
         ("device-assert", "device-side assert|Assertion",
          r"device-side assert triggered|\.cu[h]?:\d+: .*Assertion .*failed"
@@ -85,14 +85,14 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "CUDA: cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure; ROCm: hsa runtime",
+        "CUDA cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure, ROCm hsa runtime",
         ROOT, "cuda-kernel-fault",
         ("rocm-fault", "Memory access fault|HSA_STATUS",
          r"Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY)", 0.85),
         ("execution-failed", "EXECUTION_FAILED", r"CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED", 0.5),
     ),
     *table(
-        "CUDA: cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
+        "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
         ("device-ordinal", "device ordinal|INVALID_DEVICE|Invalid device id",
          r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|"
          r"hipErrorInvalidDevice|AssertionError: Invalid device id|^Invalid device id", 0.9,
@@ -100,21 +100,21 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "CUDA: cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
+        "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
         ("too-few-gpus", "GPUs available|visible devices|available GPU|number of GPUs",
          r"(?i)only \d+ (?:GPUs?|devices?) (?:are |is )?(?:available|visible)"
          r"|more (?:processes|ranks) than (?:available )?GPUs|exceeds the number of (?:available )?GPUs|"
          r"nproc_per_node .{0,60}(?:greater|larger|more) than .{0,60}GPU", 0.75),
     ),
     *table(
-        "NCCL: init.cc; torch: ProcessGroupNCCL.cpp", ROOT, "duplicate-gpu",
+        "NCCL init.cc, torch ProcessGroupNCCL.cpp", ROOT, "duplicate-gpu",
         ("duplicate-gpu", "Duplicate GPU|using the same GPU|same GPU",
          r"Duplicate GPU detected(?: : rank \d+ and rank "
          r"\d+)?|[Mm]ultiple [Rr]anks are using the same GPU|are using the same GPU", 0.95),
         scope=RAISED,
     ),
     *table(
-        "CUDA: cudaErrorInsufficientDriver, CompatNotSupportedOnDevice, SystemDriverMismatch; NVML",
+        "CUDA cudaErrorInsufficientDriver, CompatNotSupportedOnDevice, SystemDriverMismatch, NVML",
         ROOT, "driver-version-mismatch",
         ("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER",
          r"driver version is insufficient|NVIDIA driver on your "
@@ -132,7 +132,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "torch: cuda/__init__.py, CUDAFunctions.cpp; CUDA: cudaErrorDevicesUnavailable, NoDevice; NVML",
+        "torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML",
         ROOT, "cuda-device-unavailable",
         ("device-busy", "busy or unavailable|DEVICE_UNAVAILABLE|DevicesUnavailable",
          r"busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
@@ -144,7 +144,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "torch: cuda/__init__.py, CUDAFunctions.cpp; CUDA: cudaErrorDevicesUnavailable, NoDevice; NVML",
+        "torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML",
         ROOT, "cuda-device-unavailable",
         ("driver-silent", "communicate with the NVIDIA driver|Driver Not Loaded|NVML: Unknown|"
          "Unexpected error from cudaGetDeviceCount|nvidia-container-cli|"
@@ -155,17 +155,17 @@ ROWS = (
         ("no-cuda-load", "deserialize object on", r"deserialize object on (?:a )?CUDA device", 0.75),
         ("cuda-unknown", "unknown error", r"(?:CUDA error|Cuda failure).*unknown error|cudaErrorUnknown", 0.55),
         ("cuda-initialization", "initialization error|not initialized",
-         r"CUDA error: initialization error|CUDA driver error: initialization error", 0.5),
+         r"CUDA (?:driver )?error: initialization error", 0.5),
     ),
     *table(
-        "amdgpu kernel driver; NVIDIA driver", ROOT, "gpu-hardware-error",
+        "amdgpu kernel driver, NVIDIA driver", ROOT, "gpu-hardware-error",
         ("amdgpu-hang", "amdgpu", r"amdgpu.*(?:GPU reset begin|ring \S+ timeout|HW exception|GPU fault detected)",
          0.75),
         ("gpu-reset", "GPU requires reset|needs to be reset|requires a reset",
          r"GPU requires reset|GPU (?:likely )?needs to be reset", 0.75),
     ),
     *table(
-        "CUDA: cudaErrorNoKernelImageForDevice; torch: cuda/__init__.py", ROOT, "environment-mismatch",
+        "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py", ROOT, "environment-mismatch",
         ("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function",
          r"no kernel image is available"
          r"|is not compatible with the current PyTorch installation|invalid device function", 0.85,

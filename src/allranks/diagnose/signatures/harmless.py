@@ -7,7 +7,7 @@ from .row import Role, table
 H = Role.HARMLESS
 ROWS = (
     *table(
-        "torch: socket.cpp, ProcessGroupNCCL.cpp, distributed/run.py", H, "",
+        "torch socket.cpp, ProcessGroupNCCL.cpp, distributed/run.py", H, "",
         ("errno-97", "Address family not supported", r"client socket cannot be initialized to connect"),
         ("socket-name", "hostname of the client socket", r"hostname of the client socket cannot be retrieved"),
         ("group-not-destroyed", "destroy_process_group|has NOT been destroyed",
@@ -23,7 +23,7 @@ ROWS = (
         ("kernel-async", "might be asynchronously reported", r"kernel errors might be asynchronously reported"),
     ),
     *table(
-        "NCCL: net.cc, plugin.cc, transport/p2p.cc, ibvwrap.cc (INFO)", H, "",
+        "NCCL net.cc, plugin.cc, transport/p2p.cc, ibvwrap.cc (INFO)", H, "",
         ("no-plugin", "ould not find: libnccl|dlerror|lugin",
          r"(?i)no plugin found|Could not find: libnccl|dlerror=libnccl"
          r"|Failed to find ncclNetPlugin|NET/Plugin: Failed to find|TUNER/Plugin: (?:Could|Failed)"),
@@ -33,7 +33,7 @@ ROWS = (
          r"NCCL INFO .*NVLS (?:not|disabled|multicast support is not)"),
     ),
     *table(
-        "TensorFlow, torchvision, wandb, urllib3, git: messages of libraries beside the training", H, "",
+        "TensorFlow, torchvision, wandb, urllib3, git messages of libraries beside the training", H, "",
         ("cuda-factory", "nable to register|TensorRT", r"Unable to register cu\w+ factory|Could not find TensorRT"),
         ("image-extension", "Failed to load image", r"Failed to load image Python extension"),
         ("wandb", "wandb", r"wandb: (?:ERROR|WARNING|Network error|W )"),

@@ -10,29 +10,29 @@ SYMPTOM = Role.SYMPTOM
 CASCADE = Role.CASCADE
 ROWS = (
     *table(
-        "agent/ranks.py: which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
+        "agent/ranks.py which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
         ("start-path", "could not",
          r"could not .+: (?:No such file|Not a directory)", 0.95),
         scope=Scope.AGENT,
     ),
     *table(
-        "agent/ranks.py: execve(2) ENOEXEC", ROOT, "environment-mismatch",
+        "agent/ranks.py execve(2) ENOEXEC", ROOT, "environment-mismatch",
         ("start-format", "could not run", r"could not run .+: Exec format error", 0.95),
         scope=Scope.AGENT,
     ),
     *table(
-        "agent/ranks.py: execve(2) E2BIG", ROOT, "bad-launch-arguments",
+        "agent/ranks.py execve(2) E2BIG", ROOT, "bad-launch-arguments",
         ("start-arguments", "could not run", r"could not run .+: Argument list too long", 0.95),
         scope=Scope.AGENT,
     ),
     *table(
-        "agent/boot.py, agent/ranks.py: EACCES, EPERM, a directory of another user", ROOT, "permission-denied",
+        "agent/boot.py, agent/ranks.py EACCES, EPERM, a directory of another user", ROOT, "permission-denied",
         ("agent-denied", "not owned|Permission denied|not permitted",
          r"not owned|Permission denied|Operation not permitted", 0.9),
         scope=Scope.AGENT,
     ),
     *table(
-        "OpenSSH: sshconnect2.c, authfile.c; paramiko; DeepSpeed: launcher/runner.py", ROOT, "ssh-auth",
+        "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py", ROOT, "ssh-auth",
         ("ssh-denied", "Permission denied|ermission denied, please",
          r"Permission denied \([a-z]|Permission denied, please try again", 0.95),
         ("ssh-methods", "authentication|Authentication|PRIVATE KEY|Load key|sign_and_send_pubkey",
@@ -44,14 +44,14 @@ ROWS = (
          "DeepSpeed tries ssh without a password", "ssh-unreachable"),
     ),
     *table(
-        "OpenSSH: sshconnect.c", ROOT, "ssh-hostkey",
+        "OpenSSH sshconnect.c", ROOT, "ssh-hostkey",
         ("ssh-hostkey", "ost key|HOST IDENTIFICATION|authenticity of host",
          r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED|"
          r"No \S+ host key is known|authenticity of host .*can't be established|"
          r"(?:host key|Host key) .*(?:changed|mismatch|not found in known)", 0.95),
     ),
     *table(
-        "OpenSSH: sshconnect.c, kex.c; sshd MaxStartups", ROOT, "ssh-unreachable",
+        "OpenSSH sshconnect.c, kex.c, sshd MaxStartups", ROOT, "ssh-unreachable",
         ("ssh-connect", "ssh: connect to|to port 22|port 22",
          r"ssh: connect to (?:host|address) (?P<node>\S+) port (?P<port>\d+): "
          r"|Unable to connect to port 22|(?<!\S)(?P<node2>\S+) port 22: (?:Connection|" r"No route|Network|Operation)",
@@ -62,13 +62,13 @@ ROWS = (
          "sshd ended the connection before the login: too many at once (MaxStartups), or a filter"),
     ),
     *table(
-        "OpenSSH: clientloop.c, ServerAliveInterval; Open MPI: orted", WEAK, "node-network-down",
+        "OpenSSH clientloop.c, ServerAliveInterval, Open MPI orted", WEAK, "node-network-down",
         ("ssh-lost", "imeout, server|send disconnect|lost communication",
          r"Timeout, server (?P<node>\S+) not responding|client_loop: send "
          r"disconnect|lost communication with (?:a )?remote daemon", 0.6),
     ),
     *table(
-        "Linux drivers: netdev, bonding; Slurm: NODE FAIL; Kubernetes: node lifecycle", ROOT, "node-network-down",
+        "Linux drivers netdev, bonding, Slurm NODE FAIL, Kubernetes node lifecycle", ROOT, "node-network-down",
         ("link-down", "Link is Down|link is down|Link down|carrier|NETDEV WATCHDOG|definitely down",
          r"(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no "
          r"carrier)|NETDEV WATCHDOG|link status definitely down", 0.85),
@@ -80,7 +80,7 @@ ROWS = (
           r"not ready)|nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88),
     ),
     *table(
-        "Linux: mm/oom_kill.c; cgroup memory.events; Slurm: task/cgroup; Ray: memory monitor", ROOT,
+        "Linux mm/oom_kill.c, cgroup memory.events, Slurm task/cgroup, Ray memory monitor", ROOT,
         "host-out-of-memory",
         ("oom-kill", "Out of memory: |oom-kill|oom_kill|oom-killer|Killed process|Out Of Memory|OUT_OF_MEMORY"
          "|OOM Killed|OOM-killed",
@@ -94,17 +94,17 @@ ROWS = (
         ("cgroup-memory", "emory cgroup out of memory", r"Memory cgroup out of memory", 0.93),
     ),
     *table(
-        "Kubernetes: container status reasons", ROOT, "k8s-out-of-memory",
+        "Kubernetes container status reasons", ROOT, "k8s-out-of-memory",
         ("oomkilled", "OOMKill", r"OOMKill(?:ed|ing)", 0.95),
     ),
     *table(
-        "Linux: hung_task.c, nfs client: storage or a driver stalls", SYMPTOM, "straggler",
+        "Linux hung_task.c, nfs client storage or a driver stalls", SYMPTOM, "straggler",
         ("stall", "blocked for more than|not responding",
          r"blocked for more than \d+ seconds|nfs: server (?P<peer>\S+) not responding", 0.5,
          "the node's storage or a driver did not answer"),
     ),
     *table(
-        "Slurm: slurmstepd, sacct: why a job ended; Kubernetes and cloud preemption", ROOT,
+        "Slurm slurmstepd, sacct why a job ended, Kubernetes and cloud preemption", ROOT,
          "slurm-preempted-or-timeout",
         ("time-limit", "TIME LIMIT|TimeLimit|time limit",
          r"DUE TO TIME LIMIT|JobState=TIMEOUT|exceeded (?:its )?time ?limit|Job reached time limit", 0.93),
@@ -113,21 +113,21 @@ ROWS = (
          r")?interruption|(?:was|been|instance|Job|Pod|pod|node) preempted|"
          r"Preempted by|TerminationByKubelet.*[Pp]reempt|DUE TO JOB REQUEUE", 0.92),
     ),
-    Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm: slurmstepd (scancel, or the end of a failed step)", (
+    Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm slurmstepd (scancel, or the end of a failed step)", (
      "CANCELLED", "scancel", "Job step aborted", "DeadlineExceeded"),
         r"\*\*\* (?P<what>STEP|JOB) (?P<job>[\d.+_\w]+) ON (?P<node>\S+) "
          r"CANCELLED|JobState=(?P<state>CANCELLED)|\b(?P<by>CANCELLED by "
          r"\w+|cancelled by user|scancel \d+|Job (?:was )?cancell?ed)|DeadlineExceeded|" r"CANCELLED AT", rule=
          "slurm-end"),
     *table(
-        "Slurm: slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "clock-skew",
+        "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "clock-skew",
         ("clock", "xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet "
          "valid|in the future|clock is",
          r"[Rr]ewound credential|[Ee]xpired credential|(?:[Jj]ob )?[Cc]redential expired|[Cc]lock "
          r"skew|not yet valid|timestamp.{0,40}in the future|clock is (?:behind|" r"ahead|off)", 0.88),
     ),
     *table(
-        "Slurm: slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
+        "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
         ("submission", "ubmission failed|s?batch: error|Unable to allocate|Unable to "
          "create step|configuration is not available|can not be satisfied|"
          "Invalid generic|Invalid account|Invalid partition|invalid partition|"
@@ -143,14 +143,14 @@ ROWS = (
         ("task-launch", "launch failed|spank|slurmstepd: error|rolog",
          r"task \S+ launch failed|[Pp]rolog (?:error|fail)|slurmstepd: " r"error: .{0,80}plugin|spank.{0,60}fail",
          0.65),
-        ("srun-fatal", "srun: fatal|sbatch: fatal|srun: error: Unable|salloc: error",
+        ("srun-fatal", "srun: |sbatch|salloc",
          r"(?:srun|sbatch|salloc): fatal: |salloc: error: ", 0.75),
     ),
-    Row("srun-task", "unknown", WEAK, "Slurm: srun's task exits", ("srun: error: ",),
+    Row("srun-task", "unknown", WEAK, "Slurm srun's task exits", ("srun: error: ",),
      r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?!Out Of Memory)(?P<end>Exited "
      r"with exit code (?P<code>\d+)|[A-Z][\w ]+)", rule= "exit-code"),
     *table(
-        "Kubernetes: kubelet, containerd: images", ROOT, "k8s-image",
+        "Kubernetes kubelet, containerd images", ROOT, "k8s-image",
         ("image-pull", "ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|"
          "manifest unknown|toomanyrequests|unpack image|resolve reference",
          r"ErrImage\w+|ImagePullBackOff|InvalidImageName|[Ff]ailed to pull "
@@ -160,7 +160,7 @@ ROWS = (
          r"[Ee]xec format error|no matching manifest for", 0.75),
     ),
     *table(
-        "Kubernetes: scheduler, quota admission, device plugin", ROOT, "k8s-scheduling",
+        "Kubernetes scheduler, quota admission, device plugin", ROOT, "k8s-scheduling",
         ("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|"
          "untolerated taint|node affinity|unbound immediate|exceeded quota|"
          "UnexpectedAdmissionError|volume node affinity|didn't match",
@@ -170,12 +170,12 @@ ROWS = (
          r"volume node affinity|didn't match (?:Pod's )?node", 0.93),
     ),
     *table(
-        "Kubernetes: kubelet's restarts say that, not why", CASCADE, "",
+        "Kubernetes kubelet's restarts say that, not why", CASCADE, "",
         ("crash-loop", "CrashLoopBackOff|restarting failed container", r"CrashLoopBackOff|restarting failed container"),
     ),
     *table(
-        "launchers and drivers: what an earlier run left", ROOT, "orphan-process",
-        ("stale", "stale|leftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
+        "launchers and drivers what an earlier run left", ROOT, "orphan-process",
+        ("stale", "stale|eftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
          r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,30}(?:process|"
          r"job|run|rank|worker|pid|lock|python|store|session)|"
          r"process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|"

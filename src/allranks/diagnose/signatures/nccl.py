@@ -9,7 +9,7 @@ SYMPTOM = Role.SYMPTOM
 CASCADE = Role.CASCADE
 ROWS = (
     *table(
-        "NCCL: bootstrap.cc, socket.cc; gloo: transport/tcp/device.cc", ROOT, "no-interface",
+        "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
         ("no-interface", "no socket interface|No interface found|Unable to find address "
          "for|Unable to find interface|No usable interfaces",
          r"no socket interface found|[Nn]o interface found|Unable to find address for: (?P<interface>\S+)"
@@ -17,13 +17,13 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "NCCL: bootstrap.cc, socket.cc; gloo: transport/tcp/device.cc", ROOT, "no-interface",
+        "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
         ("interface-absent", "nterface",
          r"(?i)(?:network )?interface (?P<interface>\S+) (?:does not exist|not found|is not available)"
          r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75),
     ),
     *table(
-        "NCCL: misc/shmutils.cc, shm.h; torch: MapAllocator.cpp", ROOT, "shm-too-small",
+        "NCCL misc/shmutils.cc, shm.h, torch MapAllocator.cpp", ROOT, "shm-too-small",
         ("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
          r"failed to extend /dev/shm/nccl-|creating shared memory segment|"
          r"posix_fallocate failed : No space|/dev/shm/nccl-\S.*(?:No space|failed)", 0.9),
@@ -37,7 +37,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "NCCL: init.cc, bootstrap.cc (versions in the handshake); the dynamic linker", ROOT, "nccl-version-mismatch",
+        "NCCL init.cc, bootstrap.cc (versions in the handshake), the dynamic linker", ROOT, "nccl-version-mismatch",
         ("nccl-versions", "Mismatched NCCL version", r"Mismatched NCCL version.*?rank (?P<rank>\d+)", 0.95),
         ("nccl-symbol", "undefined symbol: nccl", r"undefined symbol: nccl\w+", 0.85,
          "an older libnccl is found before the one that torch was built with"),
@@ -46,7 +46,7 @@ ROWS = (
          r"is required)|requires NCCL (?:version )?>=? ?\d", 0.7),
     ),
     *table(
-        "NCCL: misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
+        "NCCL misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
         ("ib-register", "ibv_reg_mr", r"ibv_reg_\w{0,20}mr.*(?:Cannot allocate|failed)", 0.8),
         ("ib-queue-memory", "ibv_create", r"ibv_create_(?:cq|qp|srq|comp_channel)\S* failed.*Cannot allocate", 0.8),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
@@ -54,13 +54,13 @@ ROWS = (
         ("ucx-register", "ibv_reg_mr|failed to register", r"failed to register .*: Cannot allocate memory", 0.7),
         scope=RAISED,
     ),
-    Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL: transport/net_ib.cc; ibv_wc_status", (
+    Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL transport/net_ib.cc, ibv_wc_status", (
      "Got completion from peer",
         "Got completion with"), r"Got completion (?:from peer (?P<peer>[\w.:\[\]-]+?)(?:<\d+>)? "
          r")?with (?:status=\S*?\(?|error )(?P<status>\d+)",
         rule="ib-completion"),
     *table(
-        "NCCL: transport/net_ib.cc, misc/ibvwrap.cc; verbs(7)", ROOT, "nccl-ib-error",
+        "NCCL transport/net_ib.cc, misc/ibvwrap.cc, verbs(7)", ROOT, "nccl-ib-error",
         ("ib-modify-qp", "ibv_modify_qp", r"ibv_modify_qp\S* failed(?: with(?: error)?)?", 0.85),
         ("ib-verbs", "ibv_", r"ibv_(?:open_device|alloc_pd|query_|create_|post_|poll_cq|get_)\S{0,60} failed", 0.75),
         ("ib-async", "async fatal|async event",
@@ -82,11 +82,11 @@ ROWS = (
          r"{0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),
     ),
     *table(
-        "NCCL: transport/net_ib.cc (INFO): sockets are used instead", SYMPTOM, "nccl-ib-error",
+        "NCCL transport/net_ib.cc (INFO): sockets are used instead", SYMPTOM, "nccl-ib-error",
         ("ib-no-device", "No device found", r"NET/IB : No device found", 0.32),
     ),
     *table(
-        "NCCL: transport/p2p.cc, net.cc, gdrwrap.cc; CUDA: cudaErrorPeerAccessUnsupported; " "nvidia-peermem", ROOT,
+        "NCCL transport/p2p.cc, net.cc, gdrwrap.cc, CUDA cudaErrorPeerAccessUnsupported, " "nvidia-peermem", ROOT,
          "nccl-p2p-error",
         ("peer-access", "peer access|peer mapping|PeerAccess|PEER_ACCESS",
          r"peer access is not supported|peer mapping resources exhausted|"
@@ -103,7 +103,7 @@ ROWS = (
         ("p2p-warn", "transport/p2p", r"transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN", 0.75),
     ),
     *table(
-        "NCCL: misc/socket.cc, NET/Socket: sizes of both sides", ROOT, "collective-shape-mismatch",
+        "NCCL misc/socket.cc, NET/Socket sizes of both sides", ROOT, "collective-shape-mismatch",
         ("message-truncated", "essage truncated", r"[Mm]essage truncated : receiv\w+ \d+ bytes instead of \d+", 0.75,
          "two ranks take part in one collective with different sizes"),
         ("accelerate-shapes", "shape mismatches", r"Cannot apply desired operation due to shape mismatches"),
@@ -111,27 +111,27 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "NCCL: bootstrap.cc (check-in of ranks)", ROOT, "rank-missing-or-duplicate",
+        "NCCL bootstrap.cc (check-in of ranks)", ROOT, "rank-missing-or-duplicate",
         ("checked-in-twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks? has already checked in", 0.95),
     ),
     *table(
-        "NCCL: bootstrap.cc", ROOT, "world-size-mismatch",
+        "NCCL bootstrap.cc", ROOT, "world-size-mismatch",
         ("rank-count", "rank count", r"mismatch in rank count from procs", 0.95),
     ),
-    Row("nccl-connect", "peer-died", SYMPTOM, "NCCL: misc/socket.cc; errno of connect(2)", (
+    Row("nccl-connect", "peer-died", SYMPTOM, "NCCL misc/socket.cc, errno of connect(2)", (
      "Connect to", "onnect to"),
         r"(?:NCCL|[Ss]ocket|Connect to).*?[Cc]onnect(?:ing)? to (?P<peer>[\w.:\[\]%-]*?)<(?P<p"
          r"ort>\d*)[^>]*> ?(?:failed|returned)\D*(?P<error>.*)"
         r"|[Cc]onnect to (?P<peer2>\S+) failed ?: (?P<error2>.*)", rule="connect-refused"),
     *table(
-        "NCCL: misc/socket.cc: retries are used up", SYMPTOM, "port-blocked",
+        "NCCL misc/socket.cc retries are used up", SYMPTOM, "port-blocked",
         ("connect-retries", "exceeded error retry count|exceeded timeouts|exceeded retries",
          r"[Cc]onnect.*exceeded (?:error )?(?:retry count|timeouts|retries)", 0.5,
          "a peer that is in the rendezvous cannot be reached on NCCL's "
           "own port: a firewall, or the wrong interface", "wrong-interface"),
     ),
     *table(
-        "NCCL: misc/socket.cc, ncclRemoteError: what the surviving side says", CASCADE, "",
+        "NCCL misc/socket.cc, ncclRemoteError what the surviving side says", CASCADE, "",
         ("remote-closed", "losed by remote peer|closed by localRank",
          r"[Cc]onnection closed by (?:remote peer|localRank)"),
         ("remote-error", "ncclRemoteError|remote process exited",
@@ -140,21 +140,21 @@ ROWS = (
         ("net-recv", "NCCL WARN", r"NCCL WARN (?:Net : )?Call to (?:recv|send|recvmsg)\S* (?:from|to)? ?\S* ?failed"),
     ),
     *table(
-        "NCCL: nccl.h ncclSystemError, ncclInternalError, ncclInvalidUsage: "
+        "NCCL nccl.h ncclSystemError, ncclInternalError, ncclInvalidUsage "
          "without their last error they say nothing", SYMPTOM, "unknown",
         ("nccl-general", "ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclUnhandledCudaError|"
          "unhandled system error|unhandled cuda error",
          r"nccl(?:SystemError|InternalError|InvalidUsage|UnhandledCudaError)|unhandled (?:system|cuda) error", 0.3),
     ),
     *table(
-        "NCCL: misc/mlx5dvsymbols.cc, transport/net_ib/reg.cc: no way to register GPU memory", SYMPTOM,
+        "NCCL misc/mlx5dvsymbols.cc, transport/net_ib/reg.cc no way to register GPU memory", SYMPTOM,
          "nccl-p2p-error",
         ("dmabuf-symbol", "dlvsym failed|dlsym failed|RegMrDmaBuf|RDMA Disabled",
          r"dlv?sym failed on (?:mlx5dv|ibv)_reg_dmabuf|RegMrDmaBuf\w* ?\)? -> \d|"
          r"GPU Direct RDMA Disabled", 0.35),
     ),
     *table(
-        "RCCL: init.cc (hints about the host)", SYMPTOM, "nccl-p2p-error",
+        "RCCL init.cc (hints about the host)", SYMPTOM, "nccl-p2p-error",
         ("iommu-pt", "iommu=pt", r'Missing "iommu=pt"', 0.35),
     ),
 )  # fmt: skip

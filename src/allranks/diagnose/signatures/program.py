@@ -10,12 +10,12 @@ SYMPTOM = Role.SYMPTOM
 CASCADE = Role.CASCADE
 _IMPORT = "CPython: Python/ceval.c (import_from)"
 PROJECT = (
-    "compare the project's code: git rev-parse HEAD && git status --short on every node; bring all nodes to one "
-    "commit, or ship one tree to all with allranks run --sync"
+    "Compare the project's code with `git rev-parse HEAD && git status --short` on every node. "
+    "Bring all nodes to one commit, or ship one tree with `allranks run --sync`"
 )
 ROWS = (
     *table(
-        "DeepSpeed: runtime/config.py, runtime/zero/config.py; transformers: " "integrations/deepspeed.py", ROOT,
+        "DeepSpeed runtime/config.py, runtime/zero/config.py, transformers " "integrations/deepspeed.py", ROOT,
          "deepspeed-config",
         ("ds-batch", "Check batch related parameters|train_batch_size",
          r"Check batch related parameters|train_batch_size is not equal to", 0.95),
@@ -34,7 +34,7 @@ ROWS = (
          r"(?:bf16 and fp16|fp16 and bf16|bfloat16 and fp16).{0,60}(?:both|simultaneously)", 0.8),
     ),
     *table(
-        "accelerate: commands/launch.py, commands/config, utils/launch.py", ROOT, "accelerate-config",
+        "accelerate commands/launch.py, commands/config, utils/launch.py", ROOT, "accelerate-config",
         ("accelerate-config", "ccelerate|main_process_ip|gpu_ids|num_machines|config file|mixed_precision|GPU ids",
          r"config file at \S+ had unknown keys|(?:Please|need to) (?:run|use) `accelerate "
          r"config`|Less than two GPU ids were configured|"
@@ -56,7 +56,7 @@ ROWS = (
         r"\((?P<file>/(?:(?!(?:site|dist)-packages/|lib(?:64)?/python\d)[^)]){1,400})\)", 0.75,
         "that file of the project has no such name on this node", scope=RAISED, fix=PROJECT),
     *table(
-        "CPython, importlib, packaging: names and versions", ROOT, "environment-mismatch",
+        "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
         ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
          "the installed package has another version than the program needs"),
         ("shared-object", "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++",
@@ -65,7 +65,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "CPython, importlib, packaging: names and versions", ROOT, "environment-mismatch",
+        "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
         ("binary-abi", "binary incompatibility|compiled using NumPy|size changed|compiled "
          "with different CUDA|mismatches the version|does not match the " "version",
          r"binary incompatibility|compiled using NumPy 1|"
@@ -90,7 +90,7 @@ ROWS = (
         ("tf-import", "because of the following error", r"Failed to import \S+ because of the following error", 0.6),
     ),
     *table(
-        "CPython: importlib; importlib.metadata; transformers: utils/import_utils.py", ROOT, "missing-module",
+        "CPython importlib, importlib.metadata, transformers utils/import_utils.py", ROOT, "missing-module",
         ("no-module", "No module named|ModuleNotFoundError",
          r"No module named ['\"]?(?P<module>[\w.-]+)|ModuleNotFoundError"),
         ("not-installed", "not installed|PackageNotFoundError|DistributionNotFound|but it was not found|pip install",
@@ -99,7 +99,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; safetensors; DeepSpeed",
+        "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
         ("state-dict", "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
          r"loading state_dict|size mismatch for |(?:Missing|Unexpected) "
@@ -117,7 +117,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; safetensors; DeepSpeed",
+        "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
         ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|(?i:checkpoint.{0,60}(?:corrupt|"
          r"mismatch|incompatible|incomplete|does not match|truncated|different " r"(?:world size|number of)))|"
@@ -126,40 +126,40 @@ ROWS = (
         ("empty-pickle", "Ran out of input", r"EOFError: Ran out of input", 0.75, "the file is empty or cut off"),
     ),
     *table(
-        "torch: serialization.py, inline_container.cc (reader), nn/modules/module.py; safetensors; DeepSpeed",
+        "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
         ("optimizer-groups", "parameter group",
          r"loaded state dict (?:has a different number|contains a parameter group)", 0.9),
         scope=RAISED,
     ),
     *table(
-        "errno 28 ENOSPC, 122 EDQUOT; torch: inline_container.cc (writer)", ROOT, "disk-full",
+        "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
         ("no-space", "No space left|rrno 28|ENOSPC|quota exceeded|rrno 122|EDQUOT|Quota exceeded",
          r"No space left on device|\[?Errno 28\]?|ENOSPC|[Dd]isk quota "
          r"exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
         scope=RAISED | Scope.AGENT,
     ),
     *table(
-        "errno 28 ENOSPC, 122 EDQUOT; torch: inline_container.cc (writer)", ROOT, "disk-full",
+        "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
         ("stream-writer", "PytorchStreamWriter|unexpected pos|file write failed",
          r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed", 0.78,
          "torch could not write the whole file: the disk or the quota is full, in almost all cases"),
         scope=RAISED,
     ),
     *table(
-        "errno 28 ENOSPC, 122 EDQUOT; torch: inline_container.cc (writer)", ROOT, "disk-full",
+        "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
         ("disk-pressure", "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full",
          r"low on resource: ephemeral-storage|DiskPressure|ephemeral.storage.{0,40}exceed|" r"(?i:disk (?:is )?full)",
          0.85),
     ),
     *table(
-        "errno 24 EMFILE, 23 ENFILE; torch: multiprocessing", ROOT, "too-many-open-files",
+        "errno 24 EMFILE, 23 ENFILE, torch multiprocessing", ROOT, "too-many-open-files",
         ("open-files", "Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23",
          r"[Tt]oo many open files|\[Errno 2[34]\]|received \d+ items of ancdata|EMFILE", 0.92),
         scope=RAISED | Scope.AGENT,
     ),
     *table(
-        "torch: utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
+        "torch utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
         ("loader-worker", "DataLoader worker|bus error encountered in worker|DataLoader",
          r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40}(?:exited "
          r"unexpectedly|is killed by signal)|"
@@ -168,7 +168,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "torch: c10/core/CPUAllocator.cpp; CPython MemoryError; errno 12 ENOMEM; C++ bad_alloc",
+        "torch c10/core/CPUAllocator.cpp, CPython MemoryError, errno 12 ENOMEM, C++ bad_alloc",
         ROOT, "host-out-of-memory",
         ("cpu-memory", "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\bMemoryError\b|"
@@ -176,7 +176,7 @@ ROWS = (
         scope=RAISED | Scope.AGENT,
     ),
     *table(
-        "argparse, click, typer, hydra, torch/distributed/run.py: what a parser refuses",
+        "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
         ROOT, "bad-launch-arguments",
         ("argparse", "error: ", r"error: (?:unrecognized arguments|the following arguments are "
          r"required|argument \S+.{0,80}(?:invalid|expected|not allowed|"
@@ -197,7 +197,7 @@ ROWS = (
          r"Unrecognized arguments|not used by the HfArgumentParser", 0.8),
     ),
     *table(
-        "CPython: main.c; sh, bash, env, execvp: a program or directory that the node has not", ROOT,
+        "CPython main.c, sh, bash, env, execvp a program or directory that the node has not", ROOT,
          "remote-path-missing",
         ("no-script", "can't open file|__main__' module|can't find",
          r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", 0.92),
@@ -217,7 +217,7 @@ ROWS = (
          r")?executable|could not access\s+or execute an executable", 0.88),
     ),
     *table(
-        "errno 13 EACCES, 1 EPERM, 30 EROFS; huggingface_hub", ROOT, "permission-denied",
+        "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub", ROOT, "permission-denied",
         ("permission", "rrno 13|PermissionError|ermission denied|rrno 30|Read-only file "
          "system|rrno 1]|Operation not permitted|Insufficient Permissions",
          r"PermissionError|\[Errno (?:13|1|30)\]|(?:: |^)Permission denied(?! " r"\()(?!.*please try again)|"
@@ -225,12 +225,12 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "errno 13 EACCES, 1 EPERM, 30 EROFS; huggingface_hub", ROOT, "permission-denied",
+        "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub", ROOT, "permission-denied",
         ("gated", "gated repo|GatedRepoError|401 Client Error|403 Client Error|Access Denied|AccessDenied",
          r"GatedRepoError|gated repo|40[13] Client Error|Access ?Denied", 0.7),
     ),
     *table(
-        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO; huggingface_hub, datasets", ROOT, "missing-file",
+        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO, huggingface_hub, datasets", ROOT, "missing-file",
         ("no-file", "rrno 2]|rrno 20]|rrno 21]|FileNotFoundError|NotADirectoryError|"
          "IsADirectoryError|No such file or directory",
          r"\[Errno (?:2|20|21)\]|FileNotFoundError|NotADirectoryError|IsADirectoryError|"
@@ -238,7 +238,7 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO; huggingface_hub, datasets", ROOT, "missing-file",
+        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO, huggingface_hub, datasets", ROOT, "missing-file",
         ("hub", "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
          "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
          "an't find a valid checkpoint|valid model identifier",
@@ -255,14 +255,14 @@ ROWS = (
          r"mount(?:ing)? failed: .*No such|FailedMount|MountVolume\.SetUp " r"failed", 0.72),
     ),
     *table(
-        "Linux signal(7); CPython faulthandler; glibc malloc; UCX; kernel traps", WEAK, "segfault-native",
+        "Linux signal(7), CPython faulthandler, glibc malloc, UCX, kernel traps", WEAK, "segfault-native",
         ("segfault", "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|Signal: 11|signal SIGSEGV",
          r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
         ("bus-error", "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
          "memory behind a mapping was not there: a full /dev/shm, a truncated file, or a crash",
          "shm-too-small"),
-        ("heap", "sysmalloc|double free|free(): |malloc(): |corrupted|munmap_chunk|stack "
-         "smashing|realloc(): |general protection",
+        ("heap", "sysmalloc|double free|free():|malloc():|corrupted|munmap_chunk|stack "
+         "smashing|realloc():|general protection",
          r"double free or corruption|sysmalloc: Assertion|(?:free|malloc|realloc)\(\): |munmap_chunk\(\)|"
          r"stack smashing detected|general protection fault|corrupted (?:size|" r"double)", 0.75),
         ("fatal-python", "Fatal Python error",
@@ -270,12 +270,12 @@ ROWS = (
         ("illegal-signal", "SIGILL|SIGFPE", r"\bSIG(?:ILL|FPE)\b", 0.6),
     ),
     *table(
-        "DeepSpeed: runtime/fp16/loss_scaler.py", WEAK, "program-exception",
+        "DeepSpeed runtime/fp16/loss_scaler.py", WEAK, "program-exception",
         ("loss-scale", "scale already at minimum", r"loss scale already at minimum", 0.6,
          "the training diverged: every step overflowed"),
     ),
     *table(
-        "torch: elastic; CPython: subprocess, signal: a launcher's or an ended process's own words", CASCADE, "",
+        "torch elastic, CPython subprocess, signal a launcher's or an ended process's own words", CASCADE, "",
         ("child-failed", "ChildFailedError|CalledProcessError|non-zero exit status",
          r"ChildFailedError|CalledProcessError|returned non-zero exit status"),
         ("death-signal", "KeyboardInterrupt|closing signal|Received SIGTERM|received SIGTERM",
@@ -284,23 +284,23 @@ ROWS = (
          r"[Aa] daemon .{0,60}failed to start"),
         ("pdsh-255", "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@"),
     ),
-    Row("death", "slurm-cancelled", SYMPTOM, "torch: elastic/agent/server/api.py, multiprocessing/api.py", (
+    Row("death", "slurm-cancelled", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py", (
      "death signal", "got signal"),
         r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", 0.45,
          "a scheduler, a service or a person ended the launcher"),
     Row("agent-exit", "unknown", WEAK,
-     "torch: elastic/multiprocessing/api.py, errors/__init__.py; DeepSpeed: launcher/launch.py",
+     "torch elastic/multiprocessing/api.py, errors/__init__.py, DeepSpeed launcher/launch.py",
         ("exitcode", "exits with return code"), r"\(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: "
          r"(?P<pid>\d+)\)|exitcode *: (?P<code2>-?\d+)(?: *\(pid: (?P<pid2>\d+)\))?|"
          r"exits with return code = (?P<code3>-?\d+)", rule= "exit-code"),
-    Row("agent-rank", "unknown", CASCADE, "torch: elastic/multiprocessing/errors/__init__.py", ("local_rank:",),
+    Row("agent-rank", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("local_rank:",),
      r"rank *: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|^rank (?P<rank2>\d+) " r"\(local_rank: (?P<local2>\d+)\)",
      rule= "exit-code"),
-    Row("agent-host", "unknown", CASCADE, "torch: elastic/multiprocessing/errors/__init__.py", ("  host  ",),
+    Row("agent-host", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("  host  ",),
      r"^ *host +: (?P<node>\S+)", rule= "exit-code"),
-    Row("agent-block", "unknown", CASCADE, "torch: elastic/multiprocessing/errors/__init__.py", ("Root Cause",
+    Row("agent-block", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("Root Cause",
      "NO_OTHER_FAILURES"), r"Root Cause|<NO_OTHER_FAILURES>", rule= "exit-code"),
-    Row("signal-end", "unknown", WEAK, "bash, Open MPI, CPython subprocess: how a process ended", (
+    Row("signal-end", "unknown", WEAK, "bash, Open MPI, CPython subprocess how a process ended", (
      "exited on signal", "died with <Signals", "Killed"),
         r"exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
          r"\d (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback " r"*: Signal (?P<signal2>\d+)", rule=

@@ -8,24 +8,24 @@ GONE = "peer-gone"
 AWAITED = "peer-awaited"
 ROWS = (
     Row("loader-handover", "dataloader-worker-killed", Role.ROOT,
-        "torch: multiprocessing/reductions.py; CPython multiprocessing/resource_sharer.py", ("Error",),
+        "torch multiprocessing/reductions.py, CPython multiprocessing/resource_sharer.py", ("Error",),
         r"^\S*(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError|FileNotFoundError)\b", 0.8,
         "a worker of its DataLoader was lost between handing over a tensor and its file descriptor",
         scope=Scope.EXCEPTION, trace=r"(?s)torch/utils/data/dataloader\.py.{0,3000}rebuild_storage_fd"),
-    Row("checkpoint-short", "checkpoint-unreadable", Role.ROOT, "torch: serialization.py _open_zipfile_reader; "
-        "inline_container.cc: the directory at a zip's end is read before its beginning (errno 22 EINVAL)",
+    Row("checkpoint-short", "checkpoint-unreadable", Role.ROOT, "torch serialization.py _open_zipfile_reader, "
+        "inline_container.cc the directory at a zip's end is read before its beginning (errno 22 EINVAL)",
         ("rrno 22",), r"\[Errno 22\]", 0.9, "the checkpoint file is cut short",
         scope=Scope.EXCEPTION, trace=r"PyTorchFileReader\("),
-    Row("checkpoint-empty", "checkpoint-unreadable", Role.ROOT, "torch: serialization.py (an empty file)",
+    Row("checkpoint-empty", "checkpoint-unreadable", Role.ROOT, "torch serialization.py (an empty file)",
         ("EOFError",), r"^\S*EOFError\b", 0.9, "the checkpoint file is empty or cut off",
         scope=Scope.EXCEPTION, trace=r"torch/serialization\.py"),
 )  # fmt: skip
 LAST = (
-    Row("import-failed", "missing-module", Role.ROOT, "CPython: importlib", ("ImportError",), r"^\S*ImportError\b",
+    Row("import-failed", "missing-module", Role.ROOT, "CPython importlib", ("ImportError",), r"^\S*ImportError\b",
         scope=Scope.EXCEPTION),
     # A plain OS error is not among them: "Connection reset by peer" from a database is the program's own affair.
     *table(
-        "gloo: transport/tcp/pair.cc; torch: TCPStore.cpp, socket.cpp; NCCL: socket.cc", Role.CASCADE, "peer-died",
+        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, NCCL socket.cc", Role.CASCADE, "peer-died",
         (AWAITED, "Timed out waiting|Watchdog caught|monitoredBarrier|client socket has|clients joined|wait timeout"
          "|DistStoreError|Socket Timeout",
          r"Timed out waiting \d+ms for (?:recv|send)|Watchdog caught collective operation timeout|"
