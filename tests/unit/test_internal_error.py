@@ -51,7 +51,7 @@ def test_a_crash_of_allranks_ends_the_ranks_and_says_where_to_report_it(what: st
     assert (verdict["cause"], verdict["where"], verdict["status"]) == ("internal-error", {}, "fail")
     assert (
         verdict["message"].startswith("allranks itself failed: ")
-        and "Report it to the maintainers" in verdict["remedy"]
+        and "report it to the maintainers" in verdict["remedy"]
     )
     assert "Traceback" in (run_of(tmp_path) / "evidence" / "internal-error.txt").read_text()
     assert "Traceback" not in done.stderr
