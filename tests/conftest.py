@@ -19,7 +19,7 @@ if str(HERE.parent) not in sys.path:
     sys.path.insert(0, str(HERE.parent))
 
 from tests import wording  # noqa: E402
-from tests.campaign import ONE, SECONDS, SEED, Campaign  # noqa: E402
+from tests.campaign import ONE, SECONDS, SEED, Campaign, examples  # noqa: E402
 
 # -- order ---------------------------------------------------------------------------------------------
 
@@ -29,10 +29,18 @@ LONG = ("fabric", "slurm", "hosts", "examples", "data", "agent", "sky")
 FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/unit/test_train_lm.py")
 
 
+# Tests in these directories start hosts.
+ON_HOSTS = ("hosts", "slurm")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which xdist hands out files."""
+    """Mark the tests that start hosts, and put the items into the order in which xdist hands out files."""
     place = {name: at for at, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path.relative_to(HERE).parts[0], len(LONG)))
+    directory_of = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
+    for item in items:
+        if directory_of[item.path] in ON_HOSTS:
+            item.add_marker(pytest.mark.hosts)
+    items.sort(key=lambda item: place.get(directory_of[item.path], len(LONG)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,8 +108,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 # A busy machine makes examples slow, which is no finding: no deadline, no health check of speed. The examples are the
 # same in every run. `HYPOTHESIS_PROFILE=search` looks for new ones.
 ANY_SPEED = {"deadline": None, "suppress_health_check": (HealthCheck.too_slow, HealthCheck.data_too_large)}
-settings.register_profile("same", derandomize=True, database=None, **ANY_SPEED)
-settings.register_profile("search", print_blob=True, **ANY_SPEED)
+settings.register_profile("same", max_examples=examples(40), derandomize=True, database=None, **ANY_SPEED)
+settings.register_profile("search", max_examples=examples(40), print_blob=True, **ANY_SPEED)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
 settings.load_profile(PROFILE)
 if PROFILE == "same" and hasattr(providers, "_get_local_constants"):

@@ -28,12 +28,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 LATER = ("allranks.gang.session", "allranks.runs.judged")  # what verbs import once they are under way
 MESSAGE = 1 << 20  # bytes of a request: mostly the environment
 DESCRIPTORS = 4  # standard input, output and error, and the pipe for the status
+
+START = "import sys; sys.argv[0] = 'allranks'\nfrom allranks.cli.main import main\nmain()"
 
 Stream = int | IO[Any] | None
 
@@ -81,28 +83,47 @@ def popen(
     words: Sequence[str],
     *,
     cwd: Path,
-    env: Mapping[str, str],
+    env: Mapping[str, str] | None = None,
     stdin: Stream = subprocess.DEVNULL,
     stdout: Stream = subprocess.DEVNULL,
     stderr: Stream = subprocess.DEVNULL,
+    before: str = "",
 ) -> Process | subprocess.Popen[str]:
-    """Start `allranks WORDS` in a session of its own; streams are open files, or subprocess.DEVNULL."""
+    """Start `allranks WORDS` in a session of its own, after the Python statements `before`.
+
+    `env` is this process's where it is None; streams are open files, or subprocess.DEVNULL.
+    """
+    if env is None:
+        env = os.environ
     if os.environ.get("ALLRANKS_TEST_EXEC"):
-        argv = [sys.executable, "-m", "allranks", *words]
+        start = ["-c", f"{before}\n{START}"] if before else ["-m", "allranks"]
+        argv = [sys.executable, *start, *words]
         return subprocess.Popen(
             argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True, start_new_session=True
         )
-    return _server().start(words, cwd, env, (stdin, stdout, stderr))
+    return _server().start(words, cwd, env, (stdin, stdout, stderr), before)
 
 
 def call(
-    words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 120.0
+    words: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 120.0,
+    input_text: str | None = None,
+    before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run `allranks WORDS` to its end, and to the end of all that has its output. Raises subprocess.TimeoutExpired."""
+    """Run `allranks WORDS` to its end, and to the end of all that has its output. Raises subprocess.TimeoutExpired.
+
+    `input_text` comes through a pipe, as from another command.
+    """
     pipes = [os.pipe(), os.pipe()]
+    stdin: Stream = subprocess.DEVNULL if input_text is None else _pipe_of(input_text)
     try:
-        process = popen(words, cwd=cwd, env=env, stdout=pipes[0][1], stderr=pipes[1][1])
+        process = popen(words, cwd=cwd, env=env, stdin=stdin, stdout=pipes[0][1], stderr=pipes[1][1], before=before)
     finally:
+        if isinstance(stdin, int) and stdin != subprocess.DEVNULL:
+            os.close(stdin)
         for _, end in pipes:
             os.close(end)
     try:
@@ -115,6 +136,18 @@ def call(
         for end, _ in pipes:
             os.close(end)
     return subprocess.CompletedProcess(process.args, code, *output)
+
+
+def _pipe_of(text: str) -> int:
+    """The reading end of a pipe through which a thread writes a text."""
+    read_end, write_end = os.pipe()
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), open(write_end, "w") as file:
+            file.write(text)
+
+    threading.Thread(target=write, daemon=True).start()
+    return read_end
 
 
 def _read_all(ends: list[int], until: float) -> list[str] | None:
@@ -135,6 +168,15 @@ def _read_all(ends: list[int], until: float) -> list[str] | None:
     return [b"".join(texts[end]).decode() for end in ends]
 
 
+class Request(NamedTuple):
+    """What a process is to be."""
+
+    words: list[str]
+    cwd: str
+    env: dict[str, str]
+    before: str
+
+
 # -- the server, seen from the tests -------------------------------------------------------------------
 
 
@@ -149,8 +191,11 @@ class Server:
             words = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
             self._process = subprocess.Popen(words, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
-    def start(self, words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: Sequence[Stream]) -> Process:
-        request = json.dumps({"words": list(words), "cwd": str(cwd), "env": dict(env)}).encode()
+    def start(
+        self, words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: Sequence[Stream], before: str
+    ) -> Process:
+        asked = Request(list(words), str(cwd), dict(env), before)
+        request = json.dumps(asked._asdict()).encode()
         assert len(request) < MESSAGE, "the environment is too large"
         status, status_end = os.pipe()
         with open(os.devnull, "r+b") as nothing:
@@ -177,7 +222,7 @@ def _server() -> Server:
 # -- in the server -------------------------------------------------------------------------------------
 
 
-def serve(channel: socket.socket) -> tuple[list[str], str, dict[str, str]] | None:
+def serve(channel: socket.socket) -> Request | None:
     """Fork for each request. Returns in the child what it is asked for, and None in the server at its end."""
     own_end, reaper_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -194,14 +239,14 @@ def serve(channel: socket.socket) -> tuple[list[str], str, dict[str, str]] | Non
         if not data:
             return None
         numbers = array.array("i", ancillary[0][2])
-        request = json.loads(data)
+        request = Request(**json.loads(data))
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             channel.detach()
             _take(numbers[:3])
-            return request["words"], request["cwd"], request["env"]
+            return request
         statuses[pid] = numbers[3]
         for number in numbers[:3]:
             os.close(number)
@@ -231,18 +276,19 @@ def _take(numbers: Sequence[int]) -> None:
     os.closerange(3, 1 << 16)
 
 
-def become(words: list[str], cwd: str, env: dict[str, str]) -> None:
+def become(asked: Request) -> None:
     """What `python -m allranks WORDS` would be."""
-    os.chdir(cwd)
+    os.chdir(asked.cwd)
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(asked.env)
     time.tzset()
-    sys.argv = [str(ROOT / "src/allranks/__main__.py"), *words]
-    sys.path[0] = cwd
+    sys.argv = [str(ROOT / "src/allranks/__main__.py"), *asked.words]
+    sys.path[0] = asked.cwd
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    unbuffered = bool(env.get("PYTHONUNBUFFERED"))
+    unbuffered = bool(asked.env.get("PYTHONUNBUFFERED"))
     sys.stdout = sys.__stdout__ = _writer(1, "strict", os.isatty(1), unbuffered)
     sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace", True, unbuffered)
+    exec(asked.before, {})
     try:
         runpy.run_module("allranks", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
@@ -287,7 +333,7 @@ def main() -> None:
     gc.freeze()  # the collector would else touch, and so copy, every page in each child
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
-        become(*asked)
+        become(asked)
 
 
 if __name__ == "__main__":

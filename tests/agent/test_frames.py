@@ -6,6 +6,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 
 from allranks.protocol.frames import MAX_OFFSET, MAX_OUTPUT, Decoder, FrameError, Output, Stream, pack_json, pack_output
 
@@ -21,7 +22,7 @@ OUTPUTS = st.builds(
 
 
 @given(st.lists(MESSAGES | OUTPUTS, max_size=8), st.lists(st.integers(1, 50), min_size=1, max_size=20))
-@settings(max_examples=100)
+@settings(max_examples=examples(50))
 def test_any_cut_gives_the_same_frames(frames, cuts):
     data = b"".join(pack_output(*f) if isinstance(f, Output) else pack_json(f) for f in frames)
     decoder, found, at, turn = Decoder(), [], 0, 0
@@ -60,7 +61,7 @@ def test_control_frames_are_objects_with_a_type(body):
 
 
 @given(st.binary(max_size=2000))
-@settings(max_examples=200)
+@settings(max_examples=examples(70))
 def test_random_bytes_raise_nothing_else(data):
     decoder = Decoder()
     try:

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 
 from allranks.protocol.secure import ANSWER, CODE, GREETING, HELLO, MAX_RECORD, Handshake, SecureError
 
@@ -96,7 +97,7 @@ def test_a_repeated_reordered_or_foreign_record_is_refused():
         up.feed(other.pack(b"one"))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 63), st.integers(0, 7), st.binary(min_size=44, max_size=44))
 def test_a_flipped_bit_is_never_accepted(place, bit, payload):
     up, down = pair()
@@ -109,7 +110,7 @@ def test_a_flipped_bit_is_never_accepted(place, bit, payload):
     assert found == []  # the length grew: more is awaited, nothing was delivered
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(150))
 @given(st.binary(min_size=1, max_size=400))
 def test_random_bytes_never_end_a_handshake(data):
     for side in (Handshake(SECRET, listens=True), Handshake(SECRET, listens=False)):

@@ -2,9 +2,12 @@
 
 "facts" are by node, as `collect` leaves them; "hosts" are recordings (see `recorded`), from which the check
 collects by itself; {"like": "h1"} is the same again. `python -m tests.checks.write` writes the findings.
+A test takes all cases of one check and names each case that fails, with the sentences that differ.
 """
 
+import difflib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +26,8 @@ from allranks.preflight.registry import built_in
 HERE = Path(__file__).parent
 CASES = sorted(HERE.glob("*/*.json"))
 CHECKS = built_in()
+WORDS = ("id", "status", "where", "message", "remedy")  # parts of a finding that `sentences_of` shows
+REWRITE = "right as it is now? python -m tests.checks.write"
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -50,23 +55,86 @@ def findings_of(path: Path, case: dict[str, Any]) -> list[dict[str, Any]]:
     return [{k: v for k, v in f.items() if k not in ("evidence", "check")} for f in found]
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_case(path: Path) -> None:
-    case = load(path)
-    assert findings_of(path, case) == case["findings"]
+def sentences_of(findings: list[dict[str, Any]]) -> list[str]:
+    """Findings as a person reads them, a line each for place, message and fix."""
+    lines = []
+    for finding in findings:
+        place = " ".join(f"{key}={value}" for key, value in finding["where"].items())
+        rest = {key: value for key, value in finding.items() if key not in WORDS}
+        lines.append(f"{finding['status']} {finding['id']} {place}".rstrip() + (f" {rest}" if rest else ""))
+        lines.append(f"  {finding['message']}")
+        if finding.get("remedy"):
+            lines.append(f"  fix: {finding['remedy']}")
+    return lines
+
+
+def difference(expected: list[dict[str, Any]], actual: list[dict[str, Any]]) -> str:
+    """What changed, sentence by sentence: empty where nothing did."""
+    if expected == actual:
+        return ""
+    lines = difflib.ndiff(sentences_of(expected), sentences_of(actual))
+    changed = [line.rstrip("\n") for line in lines if not line.startswith("?")]
+    return "\n".join(changed) if any(line[0] in "+-" for line in changed) else f"{expected} is not {actual}"
+
+
+def cases_of(name: str) -> dict[Path, dict[str, Any]]:
+    """The cases of a check, decoded."""
+    return {path: load(path) for path in CASES if path.parent.name == name}
+
+
+def failures(name: str, failure_of: Callable[[Path, dict[str, Any]], str]) -> Iterator[str]:
+    """What is wrong with cases of a check, under the name of the case."""
+    for path, case in cases_of(name).items():
+        text = failure_of(path, case)
+        if text:
+            yield f"{name}/{path.stem}:\n{text}"
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_cases(name: str) -> None:
+    assert cases_of(name), "a check without a case"
+    changed = list(failures(name, lambda path, case: difference(case["findings"], findings_of(path, case))))
+    if changed:
+        pytest.fail("\n\n".join(changed) + "\n\n" + REWRITE, pytrace=False)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_no_check_says_ssh_for_a_node_of_this_machine(name: str) -> None:
+    """Each case of each check, as if all its nodes were this machine."""
+
+    def failure_of(path: Path, case: dict[str, Any]) -> str:
+        facts = facts_of(path, case)
+        remedies = [f.remedy for f in judge({**case["request"], "local": list(facts)}, facts, [CHECKS[name]])]
+        return "\n".join(text for text in remedies if any(f"ssh {node}" in text for node in facts))
+
+    assert list(failures(name, failure_of)) == []
+
+
+def test_a_changed_finding_is_shown_as_its_sentences() -> None:
+    where = {"node": "h3"}
+    before = {"id": "clock-skew", "status": "warn", "where": where, "message": "5 minutes ahead", "remedy": "x"}
+    after = {**before, "message": "6 minutes ahead"}
+    assert difference([before], [before]) == ""
+    assert difference([before], [after]).splitlines() == [
+        "  warn clock-skew node=h3",
+        "-   5 minutes ahead",
+        "+   6 minutes ahead",
+        "    fix: x",
+    ]
+    assert difference([before], []).splitlines() == ["- warn clock-skew node=h3", "-   5 minutes ahead", "-   fix: x"]
+    assert "peer" in difference([before], [{**before, "peer": "h1"}])
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_check_has_a_case_with_and_one_without_findings(name: str) -> None:
-    lengths = [len(load(p)["findings"]) for p in CASES if p.parent.name == name]
+    lengths = [len(case["findings"]) for case in cases_of(name).values()]
     assert 0 in lengths
     assert any(lengths)
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", [name for name, check in CHECKS.items() if check.collect is not None])
 def test_a_check_that_collects_has_a_recording(name: str) -> None:
-    if CHECKS[name].collect is not None:
-        assert any("hosts" in load(p) for p in CASES if p.parent.name == name)
+    assert any("hosts" in case for case in cases_of(name).values())
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -79,12 +147,10 @@ def test_a_check_without_facts_says_nothing(name: str) -> None:
     assert [f for f in found if f.status not in ("unknown", "warn")] == []
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", [name for name, check in CHECKS.items() if check.collect is not None])
 def test_a_bare_host_is_no_failure(name: str) -> None:
     """Nothing is installed and no file is there: a check may not be able to look, and says no more."""
     check = CHECKS[name]
-    if check.collect is None:
-        return
     results: dict[str, Any] = {}
     node_checks._run(check, RecordedHost({"workdir": "/w", "command": []}, {}, HERE), results)
     found = judge({}, {"h1": results, "h2": results}, [check])
@@ -94,9 +160,9 @@ def test_a_bare_host_is_no_failure(name: str) -> None:
 
 
 def test_ids_are_causes_or_the_checks_own() -> None:
-    for path in CASES:
-        for finding in load(path)["findings"]:
-            assert finding["id"] in CAUSES or finding["id"] == path.parent.name
+    for name in CHECKS:
+        ids = {finding["id"] for case in cases_of(name).values() for finding in case["findings"]}
+        assert ids and ids <= {*CAUSES, name}
 
 
 def test_every_module_is_a_check_with_an_id() -> None:

@@ -1,9 +1,9 @@
-"""Writes the findings of cases anew, to be read before a commit: python -m tests.checks.write [CHECK…]."""
+"""Write the findings of cases again and print the sentences that changed: python -m tests.checks.write [CHECK…]."""
 
 import json
 import sys
 
-from tests.checks.test_checks import CASES, findings_of, load
+from tests.checks.test_checks import CASES, difference, findings_of, load
 
 
 def main() -> None:
@@ -11,7 +11,11 @@ def main() -> None:
     for path in CASES:
         if not sys.argv[1:] or path.parent.name in sys.argv[1:]:
             case = load(path)
-            case["findings"] = findings_of(path, case)
+            findings = findings_of(path, case)
+            changed = difference(case["findings"], findings)
+            if changed:
+                print(f"{path.parent.name}/{path.stem}:\n{changed}\n")
+            case["findings"] = findings
             path.write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n")
 
 

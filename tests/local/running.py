@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.hosts.waiting import wait_until
 
 from allranks.runs.directory import RunDirectory
@@ -27,11 +28,16 @@ class LocalRun:
         (self.work / "train.py").write_text(code)
         words = ["run", "--local", str(nodes), "--nproc", "1", "--python", sys.executable, "--json", *options]
         self.environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(self.runs), **environment}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "allranks", *words, "--", "train.py"], env=self.environment, cwd=self.work,
-            stdin=subprocess.DEVNULL, stdout=(place / "stdout").open("w"), stderr=(place / "stderr").open("w"),
-            start_new_session=True,
-        )  # fmt: skip
+        words += ["--", "train.py"]
+        self.process: subprocess.Popen[str] | forked.Process
+        with (place / "stdout").open("w") as stdout, (place / "stderr").open("w") as stderr:
+            if "PYTHONPATH" in environment:  # an interpreter of its own
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "allranks", *words], env=self.environment, cwd=self.work,
+                    stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, start_new_session=True,
+                )  # fmt: skip
+            else:
+                self.process = forked.popen(words, env=self.environment, cwd=self.work, stdout=stdout, stderr=stderr)
         self.place = place
 
     @property

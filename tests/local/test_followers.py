@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
@@ -34,11 +33,9 @@ class Attached:
 
     def __init__(self, run: LocalRun) -> None:
         self.place = run.place
-        words = [sys.executable, "-m", "allranks", "attach", "--json"]
         with (run.place / "attach.out").open("w") as out, (run.place / "attach.err").open("w") as err:
-            self.process = subprocess.Popen(
-                words, env=run.environment, cwd=run.work, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
+            words = ["attach", "--json"]
+            self.process = forked.popen(words, env=run.environment, cwd=run.work, stdout=out, stderr=err)
         wait_until(lambda: "waits" in (self.place / "attach.err").read_text(), BOUND, "attach shows the rank's output")
 
     def end(self) -> tuple[int, str, str]:

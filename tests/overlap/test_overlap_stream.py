@@ -9,6 +9,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 
 from allranks.overlap.spans import Spans, intersection, union, without
 from allranks.overlap.stream import BrokenTrace, Reader
@@ -80,7 +81,7 @@ def moments(pairs) -> set[int]:
 
 
 @given(INTERVALS)
-@settings(max_examples=100)
+@settings(max_examples=examples(50))
 def test_a_union_holds_every_moment_once(pairs) -> None:
     found = Spans(pairs).intervals()
     assert moments(found) == moments(pairs)
@@ -88,7 +89,7 @@ def test_a_union_holds_every_moment_once(pairs) -> None:
 
 
 @given(INTERVALS, INTERVALS, st.integers(0, 40), st.integers(0, 40))
-@settings(max_examples=100)
+@settings(max_examples=examples(50))
 def test_cover_counts_moments(one, other, start, end) -> None:
     first = Spans(one)
     second = Spans(other)
@@ -99,7 +100,7 @@ def test_cover_counts_moments(one, other, start, end) -> None:
 
 
 @given(INTERVALS, INTERVALS)
-@settings(max_examples=100)
+@settings(max_examples=examples(50))
 def test_without_takes_moments_away(kept, removed) -> None:
     assert moments(without(Spans(kept), Spans(removed)).intervals()) == moments(kept) - moments(removed)
 

@@ -104,7 +104,8 @@ CASES = {
         "import threading, _thread, time\n" + LOAD + "ready = threading.Event()\n"
         "def work():\n    try:\n        ready.wait(); load(1)\n    except ValueError:\n"
         "        _thread.interrupt_main()\n        raise\n"
-        "threading.Thread(target=work, name='loader').start()\nready.set(); time.sleep(60)\n",
+        "threading.Thread(target=work, name='loader').start()\n"
+        "while True: ready.set(); time.sleep(0.01)\n",  # such an interrupt does not end a sleep
         "was interrupted by KeyboardInterrupt (train.py:12, pid 77), and not by allranks: sender unknown; before that "
         "its thread loader had raised ValueError: bad batch 3 (train.py:3 in load)",
     ),

@@ -180,7 +180,7 @@ def command(
     return done.returncode, json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("files", [8, 10, 12, 15])
+@pytest.mark.parametrize("files", [8, *(pytest.param(files, marks=pytest.mark.slow) for files in (10, 12)), 15])
 def test_too_few_file_descriptors(tmp_path: Path, files: int) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 from tests.unit.shell import Answer, Shell, command_of
 
 NOW: list[Any] = [
@@ -162,11 +162,9 @@ JOINED = "import json, sys; open('said.json', 'w').write(json.dumps(sys.argv[1:]
 def test_join_reads_nothing_behind_the_command(shell: Shell, words: list[str]) -> None:
     """One node is enough to see; it has no dry run."""
     Path("say.py").write_text(JOINED)
-    done = subprocess.run(
-        [sys.executable, "-m", "allranks", "join", "--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1",
-         "--python", sys.executable, *words],
-        env={**os.environ, "ALLRANKS_JOIN_SECRET": "s" * 32}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    target = ["--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1", "--python", sys.executable]
+    environment = {**os.environ, "ALLRANKS_JOIN_SECRET": "s" * 32}
+    done = forked.call(["join", *target, *words], cwd=Path.cwd(), env=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads(Path("said.json").read_text()) == words[words.index("say.py") + 1 :]
 

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from tests import forked
 
 from allranks.cli import main
 from allranks.cli.clean import may_live
@@ -234,15 +235,17 @@ while time.time() - start < 6:
 def test_a_terminal_that_nobody_reads_does_not_end_the_run(tmp_path):
     """Ctrl-S, a pager, an ssh connection that is stuck: longer than the lease."""
     (tmp_path / "t.py").write_text(TALKER)
-    words = [sys.executable, "-m", "allranks", "run", "--local", "1", "--lease", "2s", "--python", sys.executable]
-    process = subprocess.Popen([*words, "--", "t.py"], cwd=tmp_path, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    words = ["run", "--local", "1", "--lease", "2s", "--python", sys.executable, "--", "t.py"]
+    read_end, write_end = os.pipe()
+    process = forked.popen(words, cwd=tmp_path, stdout=write_end, stderr=write_end)
+    os.close(write_end)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("runs/*/result.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
     (path,) = tmp_path.glob("runs/*/result.json")
     assert json.loads(path.read_text())["exit"] == 0
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
+    with open(read_end, "rb") as pipe:
+        out = pipe.read()
+    assert process.wait(120) == 0
     assert b"lines not shown here" in out
     assert out.splitlines()[-1].startswith(b"done after")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from allranks.runs.directory import RunDirectory
 
@@ -33,11 +32,9 @@ def offered(place: Path, *words: str) -> list[str]:
     line = ["allranks", *words]
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(place), "_ALLRANKS_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1), "PYTHONPATH": os.pathsep.join(sys.path),
+        "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1),
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "allranks"], env=environment, cwd=place, capture_output=True, text=True, check=False
-    )
+    done = forked.call([], env=environment, cwd=place)
     assert done.returncode == 0, done.stderr
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
@@ -71,8 +68,5 @@ def test_runs(place: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_each_shell(place: Path, shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "allranks"], env={**os.environ, "_ALLRANKS_COMPLETE": f"{shell}_source"}, cwd=place,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = forked.call([], env={**os.environ, "_ALLRANKS_COMPLETE": f"{shell}_source"}, cwd=place)
     assert done.returncode == 0 and "allranks" in done.stdout

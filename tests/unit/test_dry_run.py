@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 from tests.unit.shell import Shell
 
 # Writes what it was given beside itself, once a process.
@@ -70,8 +71,7 @@ class Told:
         assert len(self.pairs) == len(shown), "every process that is shown ran, and no other"
 
     def _call(self, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "allranks", "run", *words], cwd=place, env=self.shell, timeout=120,
-                              capture_output=True, text=True, check=False)  # fmt: skip
+        return forked.call(["run", *words], cwd=place, env=self.shell)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 
 BOUND = 120.0
 NASTY = r"""
@@ -54,10 +54,8 @@ ERROR_FILES = [
 
 def call(work: Path, *words: str, start: str = "") -> subprocess.CompletedProcess[str]:
     """`allranks WORDS`, after some statements of Python."""
-    program = f"{start}\nimport sys; sys.argv[0] = 'allranks'\nfrom allranks.cli.main import main\nmain()"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ALLRANKS")}
-    return subprocess.run([sys.executable, "-c", program, *words], cwd=work, env=environment, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=BOUND)  # fmt: skip
+    return forked.call(words, cwd=work, env=environment, timeout=BOUND, before=start)
 
 
 def run_of(work: Path) -> Path:

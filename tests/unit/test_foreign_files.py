@@ -6,11 +6,11 @@ import gzip
 import os
 import re
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
@@ -22,8 +22,7 @@ LOG = "step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.0
 
 
 def diagnose(work: Path, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "allranks", "diagnose", *words], cwd=work, input=stdin,
-                          capture_output=True, text=True, timeout=BOUND)  # fmt: skip
+    return forked.call(["diagnose", *words], cwd=work, input_text=stdin, timeout=BOUND)
 
 
 def test_a_compressed_log_is_read(tmp_path: Path) -> None:

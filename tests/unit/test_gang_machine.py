@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.campaign import examples
 
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.hangs.attribute import Hang
@@ -1241,7 +1242,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40)
+TestAnyOrder.settings = settings(max_examples=examples(40), stateful_step_count=40)
 
 
 def test_outputs_that_may_be_lost_are_told_of_once() -> None:

@@ -27,7 +27,8 @@ from allranks.__main__ import main
 sys.setprofile(profile)
 main()
 """
-CALLS = [60, 3_000, 60_000, 115_000, 140_000, 162_000, 164_000, 168_000, 174_000, 182_000, 188_000, 200_000]
+CALLS = [60, 3_000, 60_000, 140_000, 162_000, 168_000, 182_000]
+BETWEEN = [115_000, 164_000, 174_000, 188_000, 200_000]  # between those
 
 
 def interrupted(place: Path, call: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,7 @@ def interrupted(place: Path, call: int, *words: str) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", [*CALLS, *(pytest.param(call, marks=pytest.mark.slow) for call in BETWEEN)])
 def test_wherever_it_comes_in_the_start_of_a_run(tmp_path: Path, call: int) -> None:
     (tmp_path / "t.py").write_text("import time\ntime.sleep(600)\n")
     done = interrupted(tmp_path, call, "run", "--local", "1", "--nproc", "1", "--", "t.py")

@@ -10,8 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from allranks.cli.main import LINUX_ONLY, VERBS
 
@@ -61,6 +60,30 @@ for found in pkgutil.walk_packages(allranks.__path__, "allranks."):
             raise
 """
 RUN = "import sys; sys.argv[0] = 'allranks'; from allranks.cli.main import main; main()"
+# Each of several commands in turn, in one interpreter; their exit codes and what they write as one document.
+IN_TURN = """
+import contextlib, io, json, sys
+sys.argv[0] = "allranks"
+from allranks.cli.main import main
+answers = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    sys.argv[1:] = words
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code
+    answers.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
+"""
+
+
+REFUSAL = (
+    "allranks: `allranks {}` needs Linux, and this machine is macOS; start it on a login node, or in a Linux "
+    "container\n"
+)
 
 
 def python(code: str, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -73,14 +96,18 @@ def test_every_module_of_the_launching_machine_is_imported() -> None:
     assert ran.returncode == 0, ran.stderr[-2000:]
 
 
-@pytest.mark.parametrize("verb", LINUX_ONLY)
-def test_what_starts_or_ends_runs_is_refused_in_a_sentence(verb: str, tmp_path: Path) -> None:
-    ran = python(RUN, verb, "--hosts", "h1,h2", "--", "train.py", cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == (
-        f"allranks: `allranks {verb}` needs Linux, and this machine is macOS; start it on a login node, or in a Linux "
-        "container\n"
-    )
+def in_turn(commands: list[list[str]], place: Path) -> list[list[Any]]:
+    """Exit code, standard output and standard error of each command."""
+    ran = python(IN_TURN, json.dumps(commands), cwd=place)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    answers: list[list[Any]] = json.loads(ran.stdout)
+    assert len(answers) == len(commands)
+    return answers
+
+
+def test_what_starts_or_ends_runs_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    answers = in_turn([[verb, "--hosts", "h1,h2", "--", "train.py"] for verb in LINUX_ONLY], tmp_path)
+    assert answers == [[2, "", REFUSAL.format(verb)] for verb in LINUX_ONLY]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,10 +117,10 @@ def test_the_refusal_is_a_json_document() -> None:
     assert (ran.returncode, document["exit"]) == (2, 2) and "needs Linux" in document["error"]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_its_help(verb: str) -> None:
-    ran = python(RUN, verb, "--help")
-    assert ran.returncode == 0 and verb in ran.stdout, ran.stderr[-2000:]
+def test_every_verb_has_its_help(tmp_path: Path) -> None:
+    answers = in_turn([[verb, "--help"] for verb in VERBS], tmp_path)
+    failed = {v: answer for v, answer in zip(VERBS, answers, strict=True) if answer[0] != 0 or v not in answer[1]}
+    assert failed == {}
 
 
 def test_logs_are_diagnosed_and_files_rendered(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 BOUND = 180.0
 ALLRANKS = f"{sys.executable} -m allranks"
@@ -50,7 +51,7 @@ def test_a_run_has_its_exit_code_and_its_result(
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "result.json").read_text())["exit"] == 1
     assert "from the rank" in (run / "logs/node_00_local0/rank_000.log").read_text()
-    status = shell(f"{ALLRANKS} status --json", tmp_path)
+    status = forked.call(["status", "--json"], cwd=tmp_path)
     assert json.loads(status.stdout)["state"] == "failed"
 
 
@@ -74,12 +75,11 @@ def test_a_follower_ends_when_its_reader_has_left(tmp_path: Path) -> None:
     log = run / "logs" / "node_00_h1" / "rank_000.log"
     log.write_text("".join(f"line {number}\n" for number in range(100_000)))
     read_end, write_end = os.pipe()
-    with subprocess.Popen(
-        [sys.executable, "-m", "allranks", "logs", "-f", "--no-fold"], cwd=tmp_path, stdout=write_end,
-        stderr=subprocess.PIPE, text=True,
-    ) as follower:  # fmt: skip
-        os.close(write_end)
-        assert os.read(read_end, 10)
-        os.close(read_end)
-        _, errors = follower.communicate(timeout=BOUND)
-    assert "Traceback" not in errors and follower.returncode == 0, errors
+    with (tmp_path / "errors").open("w") as stderr:
+        follower = forked.popen(["logs", "-f", "--no-fold"], cwd=tmp_path, stdout=write_end, stderr=stderr)
+    os.close(write_end)
+    assert os.read(read_end, 10)
+    os.close(read_end)
+    code = follower.wait(BOUND)
+    errors = (tmp_path / "errors").read_text()
+    assert "Traceback" not in errors and code == 0, errors

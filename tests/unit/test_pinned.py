@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 
 from allranks.cluster import Cluster, Node
 from allranks.gang.places import Setting, setup_message
@@ -341,7 +342,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @example({"tests": 1.0})
 @given(st.dictionaries(st.sampled_from(sorted(start_of(SPEC)["terms"])), JSON))
 def test_whatever_the_terms_say_only_the_own_command_runs(changed):
@@ -354,7 +355,7 @@ def test_whatever_the_terms_say_only_the_own_command_runs(changed):
         assert rank["workdir"] == "/mine"
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(70))
 @example({"checks": 1.0})
 @given(st.dictionaries(st.sampled_from(["checks", "tests", "lease", "mode", "node", "mark"]), JSON))
 def test_whatever_a_header_or_a_setup_says_only_checks_that_this_node_has_run(changed):

@@ -65,6 +65,7 @@ def name_of(path: Path) -> str:
 
 
 @functools.cache
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 

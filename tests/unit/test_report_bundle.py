@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 from tests.unit.run_directories import T, make
 from tests.unit.test_report_redact import noise, secrets
 
@@ -95,7 +96,7 @@ PLACES = ["run.json", "result.json", "status.json", "events.jsonl", "logs/node_0
           "../test-1/stages/test-1-h1/result.json"]  # fmt: skip
 
 
-@settings(max_examples=10, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(st.tuples(st.sampled_from(PLACES), noise, secrets), min_size=4, max_size=8), st.integers(0, 1))
 def test_a_planted_secret_is_in_no_file(
     tmp_path_factory: pytest.TempPathFactory, planted: list[tuple[str, str, tuple[str, str]]], filler: int

@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 
 from allranks.errors import UsageError
 from allranks.report import redact, secretforms
@@ -79,7 +80,7 @@ def streamed(data: bytes, sizes: list[int], redactor: Redactor | None = None) ->
     return b"".join([*found, stream.finish()])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(70))
 @given(st.lists(st.tuples(noise, secrets), min_size=1, max_size=3), st.lists(st.integers(1, 50), min_size=1))
 def test_no_planted_secret_survives_a_stream(parts: list[tuple[str, tuple[str, str]]], sizes: list[int]) -> None:
     data = "\n".join(f"{before} {text}" for before, (text, _) in parts).encode()
@@ -91,14 +92,14 @@ def test_no_planted_secret_survives_a_stream(parts: list[tuple[str, tuple[str, s
     assert hidden(redactor) >= 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(50))
 @given(noise, secrets, st.lists(st.integers(1, 50), min_size=1))
 def test_chunks_make_no_difference(before: str, planted: tuple[str, str], sizes: list[int]) -> None:
     data = f"{before} {planted[0]}\n{before}\r{before}\r\nend".encode()
     assert streamed(data, sizes) == streamed(data, [len(data)])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(70))
 @given(noise, secrets, noise)
 def test_nor_a_json_document(before: str, planted: tuple[str, str], after: str) -> None:
     text, secret = planted
@@ -111,7 +112,7 @@ def test_nor_a_json_document(before: str, planted: tuple[str, str], after: str) 
     assert secret not in json.dumps(json.loads(line), ensure_ascii=False)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(50))
 @given(st.sampled_from(NAMES), st.one_of(of(PRINTED, 12, 40), st.integers(10**8)))
 def test_a_secret_name_hides_any_value_in_json(name: str, value: object) -> None:
     found = Redactor().value({"env": {name: value}}, "f")
@@ -135,7 +136,7 @@ def pem(body: str, kind: str = "RSA PRIVATE KEY") -> str:
     return "\n".join([f"-----BEGIN {kind}-----", *lines, f"-----END {kind}-----"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(40))
 @given(of(ALNUM + "+/", 130, 600), st.sampled_from(["RSA PRIVATE KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY",
        "PGP PRIVATE KEY BLOCK", "EC PRIVATE KEY"]), st.sampled_from(["{}", "[rank0]: {}", "key='{}'"]),
        st.lists(st.integers(1, 90), min_size=1))  # fmt: skip
@@ -192,14 +193,14 @@ def test_what_is_no_secret_stays(line: str) -> None:
     assert redactor.hidden == []
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(70))
 @given(of(HEX, 40), of(HEX, 64), of(HEX, 16), st.lists(of(ALNUM.lower() + "_", 1, 12), min_size=1, max_size=6))
 def test_hashes_and_paths_stay(git: str, sha: str, number: str, path: list[str]) -> None:
     line = f"at {git} sha256 {sha} commId 0x{number} in /{'/'.join(path)}"
     assert Redactor().text(line, "f") == line or re.search(r"hf_|api_org|dapi|sk_", line)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(70))
 @given(st.one_of(noise, secrets.map(lambda s: s[0])))
 def test_the_quick_look_misses_nothing(text: str) -> None:
     def note(_kind: str) -> None:

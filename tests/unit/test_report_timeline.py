@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 from tests.unit.run_directories import T, events
 
 from allranks.report.page import render
@@ -93,7 +94,7 @@ def test_the_axis_is_linear_for_short_runs_and_gives_long_gaps_less_room() -> No
     assert Scale([]).at(3) >= LEFT and Scale([5.0]).at(5.0) == LEFT
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(40))
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=30))
 def test_the_axis_never_goes_back(times: list[float]) -> None:
     scale = Scale(times)
@@ -107,7 +108,7 @@ MORE = {"node-silent", "node-back", "node-lost", "node-clean", "hang", "other"}
 NAMES = sorted({e["event"] for e in events(NODES)} | MORE)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(st.lists(st.fixed_dictionaries({"event": st.sampled_from(NAMES), "t": JUNK | st.floats(T, T + 99)},
        optional={k: JUNK | st.sampled_from(["h1", 0, 1]) for k in
                  ("node", "rank", "attempt", "code", "signal", "left", "seconds", "reason", "outcome", "expected")}),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from tests import forked
 from tests.hosts.waiting import wait_until
 
 from allranks.cluster.build import virtual_cluster
@@ -115,17 +116,15 @@ def test_the_verdict_never_waits_for_the_reading_of_logs(tmp_path: Path, monkeyp
     assert [n for n in notes if n.startswith("the logs were not read for the verdict (not ready within 0.5 s)")]
 
 
-@pytest.mark.parametrize("words", [(), ("--bundle",)])
+@pytest.mark.parametrize("words", [(), pytest.param(("--bundle",), marks=pytest.mark.slow)])
 def test_a_pattern_of_redact_without_an_end_is_refused(words: tuple[str, ...], tmp_path: Path) -> None:
     """What it should hide would be in the page: nothing is written."""
     session = failed_run(tmp_path)
     session.run()
     place = tmp_path / "made"
     place.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "allranks", "report", *words, "--output", str(place / "x"), "--redact", "(a|aa)+$"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=BOUND, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    command = ["report", *words, "--output", str(place / "x"), "--redact", "(a|aa)+$"]
+    done = forked.call(command, cwd=tmp_path, timeout=BOUND)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "--redact '(a|aa)+$': one line took more than 2 s of processor time" in done.stderr
     assert list(place.iterdir()) == []

@@ -7,12 +7,11 @@ import io
 import os
 import pty
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests import forked
 from tests.unit.test_cli_reading import make, write_logs
 
 from allranks.cli import streams
@@ -83,8 +82,7 @@ def test_no_module_writes_past_that_place() -> None:
 def on_terminal(work: Path, *words: str) -> str:
     """What a command writes to a terminal."""
     main_end, end = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-m", "allranks", *words], cwd=work, stdin=subprocess.DEVNULL,
-                               stdout=end, stderr=end, env={**os.environ, "TERM": "xterm"})  # fmt: skip
+    process = forked.popen(words, cwd=work, stdout=end, stderr=end, env={**os.environ, "TERM": "xterm"})
     os.close(end)
     data = b""
     while True:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 
 import allranks.diagnose as package
 from allranks.diagnose.causes import CAUSES
@@ -338,7 +339,7 @@ FAULTS = st.builds(Fault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start
 RANKS = st.frozensets(st.integers(0, 3))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(70))
 @given(st.lists(EXITS, max_size=4, unique_by=lambda e: e.rank), st.lists(FAULTS, max_size=2), RANKS, RANKS,
        st.booleans(), st.none() | TIMES, st.sampled_from([None, None, "ctrl-c"]))  # fmt: skip
 def test_any_incident_gets_a_sound_verdict(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import wording
-from tests.checks.test_checks import CASES, CHECKS, facts_of, load
 
 from allranks.diagnose.candidate import Candidate, Strength
 from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.verdict import judge
 from allranks.findings import Finding, Where, typed_here
 from allranks.gang.remarks import too_small
-from allranks.preflight.judge import judge as judge_checks
 from allranks.report.text import closing_lines, event_line
 
 
@@ -78,15 +75,6 @@ def test_commands_for_this_machine_are_typed_here(remedy: str, here: str) -> Non
     finding = Finding("disk-full", "fail", "full", remedy)
     assert typed_here(finding, ["here0"]).remedy == here
     assert typed_here(finding, []) == finding
-
-
-@pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_no_check_says_ssh_for_a_node_of_this_machine(path: Path) -> None:
-    """Each case of each check, as if all its nodes were this machine."""
-    case = load(path)
-    facts = facts_of(path, case)
-    for finding in judge_checks({**case["request"], "local": list(facts)}, facts, [CHECKS[path.parent.name]]):
-        assert not any(f"ssh {node}" in finding.remedy for node in facts), finding.remedy
 
 
 def test_no_verdict_says_ssh_for_a_node_of_this_machine() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 from tests.fabric.simulator import Cluster, Fault, accuracy, answer
 
 from allranks.fabric.analysis.blame import explain
@@ -335,7 +336,7 @@ def test_a_large_cluster() -> None:
     assert answer(Cluster(1, names(100), [Fault("delay", ("h42",))]).judged().findings) == {("node-slow", "h42")}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10_000), st.integers(2, 7), st.floats(0.01, 100))
 def test_order_and_unit_do_not_matter(seed: int, count: int, factor: float) -> None:
     cluster = Cluster(seed, names(count), [Fault("limit", ("h1",))])
