@@ -128,7 +128,7 @@ def test_a_master_address_that_is_not_the_masters(bed4: Bed, tmp_path: Path) -> 
     other = bed4.host("h2").address
     launch = Launch(bed4, tmp_path).start(program("tell.py"), "--master-addr", other)
     verdict = refused(bed4, launch, "wrong-interface", "h1", code=4)
-    assert verdict["message"].startswith(f"--master-addr {other} is no address of h1")
+    assert verdict["message"].startswith(f"--master-addr {other} is not an address of h1")
     assert bed4.host("h1").address in verdict["message"] and "fe80" not in verdict["message"]
 
 

@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 
+from allranks.plan.facts import NodeFacts, read_facts
 from allranks.plan.interfaces import (
     Proof,
     choose_interfaces,
     gloo_default,
-    interface_of,
     matches,
     nccl_interfaces,
     nccl_settings,
-    on_link,
     who_speaks,
 )
 
@@ -41,9 +40,9 @@ VIRBR = interface("virbr0", "192.168.122.1/24")
 V6 = interface("eth6", "fd00::1/64", "fe80::6/64")
 
 
-def node(*interfaces: dict[str, Any], **parts: Any) -> dict[str, Any]:
+def node(*interfaces: dict[str, Any], **parts: Any) -> NodeFacts:
     environ = parts.pop("environ", {})
-    return {"interfaces": list(interfaces), "nccl": {"environ": environ, **parts.pop("nccl", {})}, **parts}
+    return read_facts({"interfaces": list(interfaces), "nccl": {"environ": environ, **parts.pop("nccl", {})}, **parts})
 
 
 @pytest.mark.parametrize(
@@ -149,14 +148,14 @@ def test_gloo_takes_the_own_names_interface(addresses: list[str], expected: str 
 
 def test_addresses_and_interfaces() -> None:
     facts = node(LO, ETH0, V6, interface("eth9", "10.5.0.1/24/eth9:0"))
-    assert interface_of(facts, "10.0.0.1") == "eth0"
-    assert interface_of(facts, "::ffff:10.0.0.1") == "eth0"
-    assert interface_of(facts, "FE80::1%eth0") == "eth0"
-    assert interface_of(facts, "10.5.0.1") == "eth9:0"
-    assert interface_of(facts, "example") is None
-    assert on_link(facts, "10.0.0.77") == "eth0"
-    assert on_link(facts, "fd00::77") == "eth6"
-    assert on_link(facts, "127.0.0.5") is None
+    assert facts.interface_of("10.0.0.1") == "eth0"
+    assert facts.interface_of("::ffff:10.0.0.1") == "eth0"
+    assert facts.interface_of("FE80::1%eth0") == "eth0"
+    assert facts.interface_of("10.5.0.1") == "eth9:0"
+    assert facts.interface_of("example") is None
+    assert facts.on_link("10.0.0.77") == "eth0"
+    assert facts.on_link("fd00::77") == "eth6"
+    assert facts.on_link("127.0.0.5") is None
 
 
 # -- what is set -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from allranks.cli.leftovers import left_alone
+from allranks.plan.facts import AddressProbe, NodeFacts, read_facts, read_probes
 from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
 from allranks.settings import RunSpec
 
@@ -44,8 +45,16 @@ def cluster(count: int = 3) -> tuple[dict[str, Any], dict[str, list[dict[str, An
     return facts, {n: [ok("10.0.0.1", f"10.0.0.{i + 1}")] for i, n in enumerate(facts)}
 
 
+def facts_of(facts: dict[str, Any]) -> dict[str, NodeFacts]:
+    return {name: read_facts(node) for name, node in facts.items()}
+
+
+def probes_of(probes: dict[str, Any]) -> dict[str, tuple[AddressProbe, ...]]:
+    return {name: read_probes(results) for name, results in probes.items()}
+
+
 def choose(facts: Any, probes: Any, **spec: Any) -> Any:
-    return choose_address(RunSpec(**spec), "h0", PORT, facts, probes)
+    return choose_address(RunSpec(**spec), "h0", PORT, facts_of(facts), probes_of(probes))
 
 
 # -- offers ----------------------------------------------------------------------------------------
@@ -73,7 +82,7 @@ TWO = [interface("eth0", "10.0.0.1/24", "fd00::1/64", "fe80::1/64"), interface("
 )
 def test_offers(interfaces: list[dict[str, Any]], network: str | None, expected: list[str]) -> None:
     facts = {"h0": node(0, *interfaces), "h1": usual(1)}
-    assert [o.address for o in offered(facts, "h0", network)] == expected
+    assert [o.address for o in offered(facts_of(facts), "h0", network)] == expected
 
 
 def test_addresses_in_doubt_are_not_offered() -> None:
@@ -81,21 +90,21 @@ def test_addresses_in_doubt_are_not_offered() -> None:
     for address, flag in zip(eth0["addresses"], ("tentative", "temporary", "none"), strict=True):
         address["flags"] = [flag]
     facts = {"h0": node(0, eth0), "h1": usual(1)}
-    assert [o.address for o in offered(facts, "h0", None)] == ["fd00::3", "fd00::2"]
+    assert [o.address for o in offered(facts_of(facts), "h0", None)] == ["fd00::3", "fd00::2"]
 
 
 def test_one_machine_takes_loopback_first() -> None:
     facts = {f"local{i}": node(i, interface("eth0", "10.0.0.1/24"), machine=0) for i in range(2)}
-    assert share_network(facts)
-    assert [o.address for o in offered(facts, "local0", None)] == ["127.0.0.1", "::1", "10.0.0.1"]
-    assert next(o.address for o in offered({"h0": usual(0)}, "h0", None)) == "127.0.0.1"
-    assert [o.address for o in offered(facts, "local0", "10.0.0.0/8")] == ["10.0.0.1"]
+    assert share_network(facts_of(facts))
+    assert [o.address for o in offered(facts_of(facts), "local0", None)] == ["127.0.0.1", "::1", "10.0.0.1"]
+    assert next(o.address for o in offered(facts_of({"h0": usual(0)}), "h0", None)) == "127.0.0.1"
+    assert [o.address for o in offered(facts_of(facts), "local0", "10.0.0.0/8")] == ["10.0.0.1"]
 
 
 def test_two_machines_or_namespaces_do_not_share() -> None:
-    assert not share_network({"a": usual(0), "b": usual(1)})
-    assert not share_network({"a": usual(0), "b": {**usual(0), "identity": {"boot_id": "boot0", "netns": 2}}})
-    assert not share_network({"a": {}, "b": {}})
+    assert not share_network(facts_of({"a": usual(0), "b": usual(1)}))
+    assert not share_network(facts_of({"a": usual(0), "b": {**usual(0), "identity": {"boot_id": "boot0", "netns": 2}}}))
+    assert not share_network(facts_of({"a": {}, "b": {}}))
 
 
 # -- choices ---------------------------------------------------------------------------------------
@@ -163,7 +172,7 @@ def test_the_address_that_all_reach_wins_over_the_better_one() -> None:
 def test_virtual_nodes() -> None:
     facts = {f"local{i}": node(i, interface("eth0", "10.0.0.1/24"), machine=0) for i in range(2)}
     probes = {n: [ok("127.0.0.1", "127.0.0.1"), ok("::1", "::1"), ok("10.0.0.1", "10.0.0.1")] for n in facts}
-    choice = choose_address(RunSpec(), "local0", PORT, facts, probes)
+    choice = choose_address(RunSpec(), "local0", PORT, facts_of(facts), probes_of(probes))
     assert choice.address == "127.0.0.1"
     assert choice.environment == {n: {"GLOO_SOCKET_IFNAME": "lo"} for n in facts}
 
@@ -186,7 +195,7 @@ def test_the_users_gloo_setting_that_is_wrong_on_one_node_fails() -> None:
     assert [(f.id, f.status, f.where.node, f.where.interface) for f in choice.findings] == [
         ("no-interface", "fail", "h2", "eth0")
     ]
-    assert "it has lo, ens3" in choice.findings[0].message
+    assert "It has lo, ens3" in choice.findings[0].message
 
 
 def test_gloo_families_that_cannot_meet() -> None:
@@ -236,9 +245,9 @@ def test_the_sentence_about_a_filtered_port() -> None:
     probes["h3"] = [bad("10.0.0.1")]
     (finding,) = choose(facts, probes, master_port=PORT).findings
     assert finding.message == (
-        "h3 cannot reach 10.0.0.1 port 29500 on h0: no answer, as where a firewall drops it; h1, h2 can reach it"
+        "h3 cannot reach 10.0.0.1 port 29500 on h0: no answer, as where a firewall drops it, but h1, h2 can reach it"
     )
-    assert "on h0: sudo ufw allow from 10.0.0.0/24 to any port 29500 proto tcp" in finding.remedy
+    assert "on h0: `sudo ufw allow from 10.0.0.0/24 to any port 29500 proto tcp" in finding.remedy
     assert "rule family=ipv4 source address=10.0.0.0/24 port port=29500 protocol=tcp accept" in finding.remedy
 
 
@@ -295,7 +304,7 @@ def test_a_master_addr_of_another_machine() -> None:
     probes = {n: [bad("10.0.0.2", "refused", "Connection refused", 0.0)] for n in facts}
     first = choose(facts, probes, master_addr="10.0.0.2").findings[0]
     assert (first.id, first.where.node) == ("wrong-interface", "h0")
-    assert "10.0.0.2 is no address of h0, the first host of the list (it has 10.0.0.1" in first.message
+    assert "10.0.0.2 is not an address of h0, the first host of the list (it has 10.0.0.1" in first.message
 
 
 def test_the_same_bridge_address_everywhere() -> None:
@@ -328,7 +337,7 @@ def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
     clean = "allranks clean --foreign --master-port 29511 --hosts 'my hosts.txt'"
     assert port_taken("h1", HOLDER, target_words(spec)).remedy.endswith(clean)
     dead = {**HOLDER, "owner": {"pid": 4242, "run": "a-1-abcdef", "run_lives": False}}
-    assert port_taken("h1", dead, target_words(spec)).remedy.endswith("clean --leftovers --hosts 'my hosts.txt'")
+    assert port_taken("h1", dead, target_words(spec)).remedy.endswith("clean --leftovers --hosts 'my hosts.txt'`")
     other = {"pid": 4242, "why": "holds port 29511", "command": "python train.py"}
     (line,) = left_alone({"h1": {"foreign": [other]}, "h2": {"foreign": []}}, spec)
     assert line.startswith("left alone, as no run of allranks started it: h1 pid 4242 holds port 29511")

@@ -9,7 +9,8 @@ from tests.campaign import examples
 
 from allranks.cluster import Cluster, Node
 from allranks.gang.places import Setting, setup_message
-from allranks.plan.environment import Place
+from allranks.plan.environment import Launch, Place
+from allranks.plan.facts import read_facts
 from allranks.plan.pinned import MOST_REACHES, NotPinned, Own, Pin
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
@@ -55,7 +56,8 @@ def start_of(spec: RunSpec, tested: SuiteNodes | None = None, **place: object) -
         mark=MARK, run="run-1",
     )  # fmt: skip
     where = dataclasses.replace(where, **place)
-    return orders(spec, plan, plan.nodes[1], where, Attempt(0, "10.0.0.1", 29500, tests=tested), FACTS)
+    attempt = Attempt(0, "10.0.0.1", 29500, tests=tested)
+    return orders(Launch(spec, plan.world_size, plan.nodes[1], where, attempt, read_facts(FACTS)))
 
 
 def with_terms(**changed: object) -> dict:

@@ -8,8 +8,8 @@ from tests.unit.test_gang_machine import Drive
 from allranks.cli.pairs import dead_pairs, without
 from allranks.cluster import Cluster, Node
 from allranks.gang.tested import findings_of
+from allranks.plan.launchers.collectives import arguments
 from allranks.plan.ranks import SuiteNodes
-from allranks.plan.testing import arguments
 from allranks.settings import RunSpec
 
 NODES = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(4))

@@ -23,6 +23,7 @@ from allranks.gang import session as sessions
 from allranks.gang.joining import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
 from allranks.gang.places import Setting, setup_message
 from allranks.gang.session import own_environment
+from allranks.plan.facts import read_facts, read_probes
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import Own
 from allranks.report.lines import LinesView
@@ -244,7 +245,10 @@ def take_part(spec: RunSpec, secret: bytes, json_: bool) -> int:
     say = _say_line if json_ else _say
     say(f"node {spec.node_rank} of {spec.nodes} ({hello['hostname']}): dialling {places[0][0]}:{places[0][1]}")
     outcome = follow(spec, own_of(spec), secret, hello, places, say)
-    finding = never_reached(str(hello["hostname"]), spec, interfaces(), outcome.tried) if outcome.tried else None
+    finding = None
+    if outcome.tried:
+        facts = read_facts({"interfaces": interfaces()})
+        finding = never_reached(str(hello["hostname"]), spec, facts, read_probes(outcome.tried))
     verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE).to_json() if finding is not None else None
     message = finding.message if finding is not None else outcome.message
     _terminate(verdict, message)

@@ -18,7 +18,7 @@ from allranks.engines.transport import Transport
 from allranks.fabric.analysis.schedule import ALL_PASSED, Group, Stage, group_name, stages
 from allranks.gang import session as sessions
 from allranks.gang.session import run_round
-from allranks.plan.testing import of_a_stage
+from allranks.plan.launchers.collectives import of_a_stage
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.runs.directory import RunDirectory

@@ -16,6 +16,7 @@ from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step, require_nodes
 from allranks.errors import ConfigError, HostfileError, UsageError
+from allranks.findings import Finding
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
 from allranks.settings.scripts import is_shell_script, launcher_in, script_of
@@ -122,13 +123,26 @@ def refuse_launching_script(spec: RunSpec) -> None:
 def refuse_contradictions(spec: RunSpec, cluster: Cluster) -> None:
     """UsageError where the pasted command of a launcher says other figures than the settings: `run` refuses them in
     its checks before ranks start."""
-    from allranks.plan.pasted import pasted_figures  # imported late: `status` needs no launchers
-
     if not spec.check:
         return
-    for finding in pasted_figures(spec, cluster):
+    for finding in _pasted_figures(spec, cluster):
         if finding.id not in spec.allow and finding.check not in spec.allow:
             raise UsageError(f"{finding.message}\nhint: {finding.remedy}")
+
+
+def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
+    """What the check of these figures would find. Ranks of a node that only the node knows are not compared."""
+    from allranks.plan.launchers.settings import launcher_settings  # imported late: `status` needs no launchers
+    from allranks.preflight.checks.accelerate_config import COUNTS, judge_options
+    from allranks.preflight.figures import Ranks
+
+    launching = launcher_settings(spec)
+    slots = {node.name: node.slots for node in cluster.nodes}
+    if spec.nproc is None and None in slots.values():
+        options = launching["options"]
+        launching = {**launching, "options": {k: v for k, v in options.items() if k not in COUNTS}}
+    request = {"launching": launching, "nproc": spec.nproc, "slots": slots, "master_port": spec.master_port}
+    return judge_options(request, Ranks(request, {}), {})
 
 
 def unknown_name(option: str, name: str, what: str, known: Iterable[str]) -> str:

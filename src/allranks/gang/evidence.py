@@ -6,7 +6,6 @@ from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
 from allranks.diagnose.recorded import LOST_REASON, own_addresses
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
-from allranks.plan.interfaces import addresses
 from allranks.runs.directory import RunDirectory
 from allranks.runs.incident import read_log
 from allranks.settings import RunSpec
@@ -37,9 +36,9 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         started_t=roster.attempt_started,
         detected_t=roster.failed_t,
         master=roster.master.name,
-        addresses=own_addresses({n.name: addresses(n.facts or {}) for n in roster.nodes.values()}),
+        addresses=own_addresses({n.name: n.plan_facts.outer_addresses() for n in roster.nodes.values()}),
         pids={r.rank: r.pid for r in ranks if r.pid is not None},
-        gpus={r.rank: gpu for n in roster.nodes.values() for r in n.ranks.values() if (gpu := n.gpu_of(r)) is not None},
+        gpus=_gpus(roster),
         command=spec.command,
         left={r.rank: left for r in ranks if (left := r.departure.to_left()) is not None},
         became={r.rank: r.became for r in ranks if r.became},

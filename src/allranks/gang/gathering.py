@@ -76,8 +76,7 @@ class Gathering:
         """Once every node has been looked at: judge, then begin the rendezvous check."""
         roster = self.roster
         node = roster.nodes[event.node]
-        node.facts = event.facts
-        actions: list[Action] = [Note("facts", node.told())]
+        actions: list[Action] = [node.take_facts(event.facts)]
         if event.error:
             return actions + self._look_failed(prelude_failed(node.name, event.error), now)
         if roster.refused_by_check:
@@ -137,7 +136,7 @@ class Gathering:
             return actions + self.ending.refuse(failures, now)
         if roster.plan is not None:
             return actions + self._gathered_again(now)
-        roster.plan = make_plan(roster.spec, roster.cluster, facts)
+        roster.plan = make_plan(roster.spec, roster.cluster, roster.plan_facts)
         expected = roster.setting.expected_world_size
         if expected is not None and expected != roster.plan.world_size:
             actions.append(roster.add_finding(world_size_differs(expected, roster.plan)))

@@ -18,6 +18,7 @@ from allranks.cluster.names import is_address
 from allranks.engines.tasks import run_with_callbacks, start_task
 from allranks.engines.transport import Transport
 from allranks.findings import Finding
+from allranks.plan.facts import NodeFacts, read_facts, read_probes
 from allranks.plan.network import offered
 from allranks.plan.reach import main_addresses, other_ways
 from allranks.preflight.schedule import peers_of
@@ -216,7 +217,7 @@ class Inspection:
         if answer.get("error"):
             gate["error"] = answer["error"]
             return
-        offers = offered(self._found.nodes, master.node.name, self._spec.network)
+        offers = offered(self._plan_facts(), master.node.name, self._spec.network)
         gate["addresses"] = [self._spec.master_addr] if self._spec.master_addr else [o.address for o in offers]
         message = probe_message(self._spec, gate["addresses"], gate["port"], token)
 
@@ -225,6 +226,15 @@ class Inspection:
             self._found.nodes[peer.node.name]["probes"] = list(found.get("results") or ())
 
         await self._each(f"reaching {master.node.name}", probe)
+
+    def _plan_facts(self) -> dict[str, NodeFacts]:
+        return {name: read_facts(facts) for name, facts in self._found.nodes.items()}
+
+    def _main_addresses(self, facts: Mapping[str, NodeFacts]) -> dict[str, str]:
+        gate = self._found.gate
+        probes = {name: read_probes(node.get("probes")) for name, node in self._found.nodes.items()}
+        offers = list(gate.get("addresses") or ())
+        return main_addresses(self._spec, gate.get("name", ""), gate.get("port") or 0, offers, facts, probes)
 
     async def _reach(self) -> None:
         """Every node serves, and every node tries its peers."""
@@ -239,7 +249,8 @@ class Inspection:
             doors[peer.node.name] = await self._ask(peer, serve, "serving", ANSWER_SECONDS)
 
         await self._each("opening ports", open_door)
-        main = main_addresses(self._spec, self._found.gate, facts)
+        plan_facts = self._plan_facts()
+        main = self._main_addresses(plan_facts)
         hosts = [p.node.host for p in self._peers.values()] + [str(f.get("hostname")) for f in facts.values()]
         names = sorted({host for host in hosts if not is_address(host)})
 
@@ -248,7 +259,7 @@ class Inspection:
             wanted = {
                 name: {
                     "address": main[name],
-                    "ways": other_ways(facts[mine], facts[name], main[name]),
+                    "ways": other_ways(plan_facts[mine], plan_facts[name], main[name]),
                     "port": doors[name]["port"],
                     "udp": doors[name].get("udp"),
                 }

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks.plan.interfaces import addresses
+from allranks.plan.facts import AddressProbe, NodeFacts, read_facts
 
 from .lingering import Departure
-from .states import Exit
+from .states import Exit, Note
 
 
 @dataclass
@@ -41,8 +41,9 @@ class NodeState:
     hostname: str = ""
     address: str | None = None  # what the list had, where `name` is the host's own
     synced: bool = False  # the caller's tree is there, where it is shipped
-    facts: Mapping[str, Any] | None = None
-    probes: tuple[Mapping[str, Any], ...] | None = None
+    facts: Mapping[str, Any] | None = None  # as the checks judge them
+    plan_facts: NodeFacts = NodeFacts()  # what the plan reads of them
+    probes: tuple[AddressProbe, ...] | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
     ended: bool = False
     drained: bool = False
@@ -57,19 +58,20 @@ class NodeState:
 
     def gpu_of(self, rank: RankState) -> int | None:
         """The GPU that a rank takes by its local number, as torch programs do; None where the node has not as many."""
-        count = int(((self.facts or {}).get("gpus") or {}).get("count") or 0)
-        return rank.local_rank if len(self.ranks) <= count else None
+        return rank.local_rank if len(self.ranks) <= self.plan_facts.gpu_count else None
 
     @property
     def memory(self) -> int:
         """Bytes; 0 where it is not known."""
-        found = ((self.facts or {}).get("mem") or {}).get("total")
-        return found if isinstance(found, int) else 0
+        return self.plan_facts.mem.total or 0
 
-    def told(self) -> dict[str, Any]:
-        """What of its facts an event keeps, for whoever judges the run again."""
-        gpus = int(((self.facts or {}).get("gpus") or {}).get("count") or 0)
-        return {"node": self.name, "addresses": addresses(self.facts or {}), "memory": self.memory, "gpus": gpus}
+    def take_facts(self, facts: Mapping[str, Any]) -> Note:
+        """Keep what was found out about the node; the event that keeps it for whoever judges the run again."""
+        self.facts = facts
+        self.plan_facts = read_facts(facts)
+        addresses = self.plan_facts.outer_addresses()
+        kept = {"addresses": addresses, "memory": self.memory, "gpus": self.plan_facts.gpu_count}
+        return Note("facts", {"node": self.name, **kept})
 
     def to_json(self, live: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         """The node's part of status.json; `live` adds step, rate and last output by rank."""

@@ -6,10 +6,10 @@ message then counts as one that cannot be read: no node's word is a crash of the
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from allranks.plan.interfaces import subnet
 from allranks.protocol.codec import DecodeError, decode
 
 Object = dict[str, object]
@@ -155,6 +155,6 @@ def check_facts(facts: Mapping[str, object]) -> None:
     for interface in read.interfaces if isinstance(read.interfaces, list) else []:
         for address in interface.addresses or []:
             try:
-                subnet(address._asdict())
+                ipaddress.ip_interface(f"{address.address}/{address.prefix}")
             except ValueError:
                 raise DecodeError("$.facts.interfaces: expected the address of a network") from None

@@ -176,5 +176,5 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         run=setting.run,
         forwarded=setting.forwarded,
         interfaces=interfaces,
-        torch=str(((node.facts or {}).get("interpreter") or {}).get("torch") or ""),
+        torch=node.plan_facts.torch,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allranks.plan.facts import read_probes
 from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
 
 from .ending import Ending
@@ -67,8 +68,7 @@ class RendezvousCheck:
         roster = self.roster
         if roster.spec.master_addr:
             return [roster.spec.master_addr]
-        facts = {n.name: n.facts or {} for n in roster.nodes.values()}
-        addresses = [o.address for o in offered(facts, roster.master.name, roster.spec.network)]
+        addresses = [o.address for o in offered(roster.plan_facts, roster.master.name, roster.spec.network)]
         return addresses[:1] if roster.spec.local else addresses  # virtual nodes share the loopback
 
     # -- events ------------------------------------------------------------------------------------
@@ -91,15 +91,14 @@ class RendezvousCheck:
         """When every node has answered: the best address that all reach, or who does not reach which."""
         roster = self.roster
         master = roster.master.name
-        roster.nodes[event.node].probes = event.results
+        roster.nodes[event.node].probes = read_probes(event.results)
         actions: list[Action] = []
         if not event.shared:
             actions.append(roster.add_finding(not_shared(event.node, master, roster.spec.output_dir or "")))
         if any(n.probes is None for n in roster.nodes.values()):
             return actions
-        facts = {n.name: n.facts or {} for n in roster.nodes.values()}
         probes = {n.name: n.probes or () for n in roster.nodes.values()}
-        choice = choose_address(roster.spec, master, roster.master_port, facts, probes)
+        choice = choose_address(roster.spec, master, roster.master_port, roster.plan_facts, probes)
         actions += roster.add_passing(choice.findings)
         failures = [f for f in choice.findings if f.status == "fail"]
         if failures or choice.address is None:

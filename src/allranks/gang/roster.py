@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from allranks.cluster import Cluster
 from allranks.diagnose.incident import Pause
 from allranks.findings import Finding, typed_here
+from allranks.plan.facts import NodeFacts
 from allranks.plan.ranks import Plan
 from allranks.settings import RunSpec
 
@@ -152,6 +153,11 @@ class Roster:
     def has_all_facts(self) -> bool:
         """Whether every node has been looked at."""
         return all(n.facts is not None for n in self.nodes.values())
+
+    @property
+    def plan_facts(self) -> dict[str, NodeFacts]:
+        """What the plan reads of every node's facts."""
+        return {n.name: n.plan_facts for n in self.nodes.values()}
 
     @property
     def has_unreachable(self) -> bool:

@@ -45,13 +45,13 @@ class HotSpares:
         roster = self.roster
         entries = (*roster.cluster.nodes, *roster.cluster.spares)
         entry = next(n for n in entries if n.name == node.name)
-        room = room_on(entry, node.facts or {})
+        room = room_on(entry, node.plan_facts)
         if entry.slots is not None or room is None or roster.plan is None or roster.spec.local:
             return entry.slots
         for planned in roster.plan.nodes:
             if planned.node.name == node.name:
                 continue
-            present = room_on(planned.node, roster.nodes[planned.node.name].facts or {})
+            present = room_on(planned.node, roster.nodes[planned.node.name].plan_facts)
             if present is None or present < planned.nproc:
                 return None
         return room
@@ -117,8 +117,7 @@ class HotSpares:
     def on_facts(self, event: Facts, now: float) -> list[Action]:
         """Judged beside the nodes, once those have been."""
         node = self.roster.spares[event.node]
-        node.facts = event.facts
-        actions: list[Action] = [Note("facts", node.told())]
+        actions: list[Action] = [node.take_facts(event.facts)]
         if event.error:
             return actions + self._drop(node, event.error, "try the --prelude by hand on the node")
         return actions + self.judge_waiting()

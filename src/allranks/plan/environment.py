@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from allranks.settings import RunSpec
 
+from .facts import NodeFacts
 from .ranks import Attempt, NodePlan
-from .versions import older_than
 
 FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_")
 FORWARDED_NAMES = ("OMP_NUM_THREADS",)
@@ -96,6 +96,26 @@ class Process:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Launch:
+    """All that a launcher makes the processes of one node from."""
+
+    spec: RunSpec
+    world_size: int
+    node: NodePlan
+    place: Place
+    attempt: Attempt
+    facts: NodeFacts
+
+
+def older_than(version: str, limit: tuple[int, int]) -> bool:
+    """Whether a version of torch is older than a limit; False where it is not known."""
+    parts = version.split(".")
+    if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return False
+    return (int(parts[0]), int(parts[1])) < limit
+
+
 def forwarded(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """What of the caller's environment goes to the ranks on other hosts."""
     return {
@@ -105,18 +125,16 @@ def forwarded(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, s
     }
 
 
-def rank_environment(
-    spec: RunSpec, world_size: int, node: NodePlan, process: Process, place: Place, attempt: Attempt
-) -> dict[str, str]:
+def rank_environment(launch: Launch, process: Process) -> dict[str, str]:
     """Everything set for one process, without the node's own base environment."""
-    environment = dict(place.forwarded)
-    environment.update(_own(spec, process, place, attempt))
+    environment = dict(launch.place.forwarded)
+    environment.update(_names_of_allranks(launch))
     if process.per_rank:
-        environment.update(_contract(spec, world_size, node, process, attempt, place))
-    environment.update(_debug(spec, place, process, attempt, environment))
-    environment.update(_recorder(spec, place))
-    environment.update(place.interfaces)
-    environment.update(spec.env)
+        environment.update(_contract(launch, process))
+    environment.update(_debug(launch, process, environment))
+    environment.update(_recorder(launch.spec, launch.place))
+    environment.update(launch.place.interfaces)
+    environment.update(launch.spec.env)
     return environment
 
 
@@ -126,25 +144,26 @@ def weak_names(spec: RunSpec, place: Place) -> list[str]:
     return [name for name in WEAK if name not in strong]
 
 
-def _contract(
-    spec: RunSpec, world_size: int, node: NodePlan, process: Process, attempt: Attempt, place: Place
-) -> dict[str, str]:
+def _contract(launch: Launch, process: Process) -> dict[str, str]:
     """What torchrun gives a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
-    found = {
+    node = launch.node
+    place = launch.place
+    attempt = launch.attempt
+    contract = {
         "RANK": process.rank,
         "LOCAL_RANK": process.local_rank,
-        "WORLD_SIZE": world_size,
+        "WORLD_SIZE": launch.world_size,
         "LOCAL_WORLD_SIZE": node.nproc,
         "GROUP_RANK": node.rank,
         "GROUP_WORLD_SIZE": node.of,
         "ROLE_RANK": process.rank,
-        "ROLE_WORLD_SIZE": world_size,
+        "ROLE_WORLD_SIZE": launch.world_size,
         "ROLE_NAME": "default",
         "MASTER_ADDR": attempt.master_addr,
         "MASTER_PORT": attempt.master_port,
         "NODE_RANK": node.rank,
         "TORCHELASTIC_RESTART_COUNT": attempt.number - attempt.repeats,
-        "TORCHELASTIC_MAX_RESTARTS": spec.retries,
+        "TORCHELASTIC_MAX_RESTARTS": launch.spec.retries,
         "TORCHELASTIC_RUN_ID": place.run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": place.error(process.rank, attempt.number),
@@ -153,28 +172,31 @@ def _contract(
         "ALLRANKS_ASK_SOCKET": place.asked(process.rank),
     }
     if node.nproc > 1:
-        found["OMP_NUM_THREADS"] = 1  # as torchrun does
-    return {k: str(v) for k, v in found.items() if k not in WEAK or k not in place.forwarded}
+        contract["OMP_NUM_THREADS"] = 1  # as torchrun does
+    return {k: str(v) for k, v in contract.items() if k not in WEAK or k not in place.forwarded}
 
 
-def _own(spec: RunSpec, process: Process, place: Place, attempt: Attempt) -> dict[str, str]:
-    found = {
+def _names_of_allranks(launch: Launch) -> dict[str, str]:
+    spec = launch.spec
+    place = launch.place
+    number = launch.attempt.number
+    names = {
         "ALLRANKS_RUN": place.run,
         "ALLRANKS_MARK": place.mark,
         "ALLRANKS_OUTPUT_DIR": place.output_dir,
         "ALLRANKS_REPORT_SOCKET": f"{place.node_dir}/report.sock",
-        "ALLRANKS_ATTEMPT": str(attempt.number),
+        "ALLRANKS_ATTEMPT": str(number),
     }
     if "PYTHONUNBUFFERED" not in place.forwarded:
-        found["PYTHONUNBUFFERED"] = "1"
+        names["PYTHONUNBUFFERED"] = "1"
     if spec.pg_timeout is not None:
-        found["ALLRANKS_PG_TIMEOUT"] = f"{spec.pg_timeout:g}"
+        names["ALLRANKS_PG_TIMEOUT"] = f"{spec.pg_timeout:g}"
         if spec.pg_timeout_forced:
-            found["ALLRANKS_PG_TIMEOUT_FORCED"] = "1"
-    if spec.audit_data and not attempt.tests:
-        found["ALLRANKS_AUDIT_FILE"] = place.audit("{rank}", attempt.number)
-        found["ALLRANKS_AUDIT_BATCHES"] = str(spec.audit_data)
-    return found
+            names["ALLRANKS_PG_TIMEOUT_FORCED"] = "1"
+    if spec.audit_data and not launch.attempt.tests:
+        names["ALLRANKS_AUDIT_FILE"] = place.audit("{rank}", number)
+        names["ALLRANKS_AUDIT_BATCHES"] = str(spec.audit_data)
+    return names
 
 
 def _recorder(spec: RunSpec, place: Place) -> dict[str, str]:
@@ -185,15 +207,13 @@ def _recorder(spec: RunSpec, place: Place) -> dict[str, str]:
     return {OLD_RECORDER if older_than(place.torch, (2, 9)) else RECORDER: RECORDED}
 
 
-def _debug(
-    spec: RunSpec, place: Place, process: Process, attempt: Attempt, so_far: Mapping[str, str]
-) -> dict[str, str]:
+def _debug(launch: Launch, process: Process, so_far: Mapping[str, str]) -> dict[str, str]:
     """NCCL's log level and file; what the user set stays."""
-    found: dict[str, str] = {}
-    if spec.debug:
-        found = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
+    settings: dict[str, str] = {}
+    if launch.spec.debug:
+        settings = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
     elif "NCCL_DEBUG" not in so_far:
-        found["NCCL_DEBUG"] = "WARN"
+        settings["NCCL_DEBUG"] = "WARN"
     if "NCCL_DEBUG_FILE" not in so_far and process.per_rank:
-        found["NCCL_DEBUG_FILE"] = place.nccl_log(process.rank, attempt.number)
-    return found
+        settings["NCCL_DEBUG_FILE"] = launch.place.nccl_log(process.rank, launch.attempt.number)
+    return settings

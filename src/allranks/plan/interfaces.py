@@ -15,17 +15,16 @@ the node's own host name resolves to.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from allranks.findings import Finding, Where
+
+from .facts import NodeFacts, plain
 
 MAX_IFS = 16
 # Interfaces that, as a rule, lead to containers or virtual machines of their own host only.
 HOST_LOCAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "cali", "podman", "lxc", "lxd", "kube")
-
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class InterfaceChoice:
 
 @dataclass(frozen=True)
 class Proof:
-    """What the gate showed of a node's interfaces. `chosen` carries the master address; `passed` and
+    """What the rendezvous check showed of a node's interfaces. `chosen` carries the master address; `passed` and
     `failed` are names; what is in neither was not tried."""
 
     chosen: str | None
@@ -52,91 +51,40 @@ class Proof:
     failed: tuple[str, ...] = ()
 
 
-# -- reading the facts -----------------------------------------------------------------------------
-
-
-def getifaddrs(facts: Facts) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """(name, address, interface) in the order of glibc: all IPv4, then all IPv6."""
-    found = facts.get("interfaces")
-    items = found if isinstance(found, list) else []
-    for family in (4, 6):
-        for item in items:
-            for address in item.get("addresses") or ():
-                if address.get("family") == family:
-                    yield address.get("label") or item["name"], address, item
-
-
-def addresses(facts: Facts) -> list[str]:
-    """Those by which other nodes may know this one."""
-    found = [_plain(address["address"]) for _, address, interface in getifaddrs(facts) if not interface.get("loopback")]
-    return list(dict.fromkeys(found))
-
-
-def interface_of(facts: Facts, address: str) -> str | None:
-    """The name of the interface that has an address."""
-    wanted = _plain(address)
-    for name, item, _ in getifaddrs(facts):
-        if _plain(item["address"]) == wanted:
-            return name
-    return None
-
-
-def subnet(address: Mapping[str, Any]) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """The network an address of the facts lies in."""
-    return ipaddress.ip_network(f"{address['address']}/{address.get('prefix', 32)}", strict=False)
-
-
-def on_link(facts: Facts, address: str) -> str | None:
-    """The interface whose subnet holds an address, or None."""
-    wanted = ipaddress.ip_address(_plain(address))
-    for name, item, interface in getifaddrs(facts):
-        if interface.get("up") and not interface.get("loopback") and wanted in subnet(item):
-            return name
-    return None
-
-
 def is_host_local(name: str) -> bool:
     """Names that bridges and pairs of container engines carry."""
     return name.startswith(HOST_LOCAL)
 
 
-def _plain(address: str) -> str:
-    """Without a zone, and without the prefix of an IPv4 address mapped into IPv6."""
-    text = address.partition("%")[0].lower()
-    return text[7:] if text.startswith("::ffff:") and "." in text else text
-
-
 # -- NCCL's rule -----------------------------------------------------------------------------------
 
 
-def nccl_interfaces(facts: Facts, environ: Mapping[str, str] | None = None, virbr: bool = True) -> tuple[str, ...]:
+def nccl_interfaces(facts: NodeFacts, environ: Mapping[str, str] | None = None, virbr: bool = True) -> tuple[str, ...]:
     """The interfaces NCCL takes, the first of them for its bootstrap; empty: NCCL fails."""
     settings = nccl_settings(facts) if environ is None else environ
     wanted = settings.get("NCCL_SOCKET_IFNAME", "")
     family = {"AF_INET": 4, "AF_INET6": 6}.get(settings.get("NCCL_SOCKET_FAMILY", ""))
     if len(wanted) > 1:
         return _matching(facts, wanted, family)
-    found = _matching(facts, "ib", family)
+    names = _matching(facts, "ib", family)
     comm_id = settings.get("NCCL_COMM_ID", "")
-    if not found and len(comm_id) > 1:
-        found = _in_subnet_of(facts, comm_id)
+    if not names and len(comm_id) > 1:
+        names = _in_subnet_of(facts, comm_id)
     stages = ("^docker,lo,virbr", "docker", "lo", "virbr") if virbr else ("^docker,lo", "docker", "lo")
     for stage in stages:
-        found = found or _matching(facts, stage, family)
-    return found
+        names = names or _matching(facts, stage, family)
+    return names
 
 
-def _matching(facts: Facts, pattern: str, family: int | None) -> tuple[str, ...]:
+def _matching(facts: NodeFacts, pattern: str, family: int | None) -> tuple[str, ...]:
     """findInterfaces(prefixList, …)."""
-    found: list[str] = []
-    for name, address, interface in getifaddrs(facts):
-        if not interface.get("running") or (family is not None and address["family"] != family):
+    names: list[str] = []
+    for name, address, interface in facts.local_addresses():
+        if not interface.running or address.family != (family or address.family) or address.plain == "::1":
             continue
-        if _plain(address["address"]) == "::1" or name in found:
-            continue
-        if matches(name, pattern) and len(found) < MAX_IFS:
-            found.append(name)
-    return tuple(found)
+        if name not in names and matches(name, pattern):
+            names.append(name)
+    return tuple(names[:MAX_IFS])
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -150,53 +98,50 @@ def matches(name: str, pattern: str) -> bool:
     return hit != excludes
 
 
-def _in_subnet_of(facts: Facts, comm_id: str) -> tuple[str, ...]:
+def _in_subnet_of(facts: NodeFacts, comm_id: str) -> tuple[str, ...]:
     """ncclFindInterfaceMatchSubnet: the first, running or not. A host name can't be resolved here."""
     text = comm_id[1:].partition("]")[0] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
     try:
-        wanted = ipaddress.ip_address(_plain(text))
+        wanted = ipaddress.ip_address(plain(text))
     except ValueError:
         return ()
-    for name, address, _ in getifaddrs(facts):
-        if wanted in subnet(address):
+    for name, address, _ in facts.local_addresses():
+        if wanted in address.network:
             return (name,)
     return ()
 
 
-def nccl_settings(facts: Facts) -> dict[str, str]:
+def nccl_settings(facts: NodeFacts) -> dict[str, str]:
     """What NCCL reads: the environment, then its files in order, the first to set a name wins
     (src/misc/param.cc, initEnvFunc and setEnvFile: setenv without overwrite)."""
-    nccl = facts.get("nccl") or {}
-    found = dict(nccl.get("environ") or {})
-    for text in (nccl.get("conf") or {}).values():
-        for line in str(text).splitlines():
+    settings = dict(facts.variables)
+    for text in (facts.nccl.conf or {}).values():
+        for line in text.splitlines():
             key, sign, value = line.strip().partition("=")
             if sign and not key.startswith("#"):
-                found.setdefault(key.strip(), value.strip())
-    return found
+                settings.setdefault(key.strip(), value.strip())
+    return settings
 
 
-def who_speaks(facts: Facts) -> str | None:
+def who_speaks(facts: NodeFacts) -> str | None:
     """Who other than us decides NCCL's interfaces on this node, or None."""
-    nccl = facts.get("nccl") or {}
-    environ = nccl.get("environ") or {}
+    environ = facts.variables
     for key in ("NCCL_SOCKET_IFNAME", "NCCL_COMM_ID", "NCCL_SOCKET_FAMILY", "NCCL_NET_PLUGIN", "NCCL_NET"):
         if environ.get(key):
             return f"{key}={environ[key]}"
-        for path, text in (nccl.get("conf") or {}).items():
-            if any(line.strip().startswith(key + "=") for line in str(text).splitlines()):
+        for path, text in (facts.nccl.conf or {}).items():
+            if any(line.strip().startswith(key + "=") for line in text.splitlines()):
                 return f"{key} in {path}"
-    plugins = nccl.get("plugins") or ()
-    return f"the plug-in {plugins[0]}" if plugins else None
+    return f"the plug-in {facts.nccl.plugins[0]}" if facts.nccl.plugins else None
 
 
 # -- Gloo's rule -----------------------------------------------------------------------------------
 
 
-def gloo_default(facts: Facts) -> str | None:
+def gloo_default(facts: NodeFacts) -> str | None:
     """The interface Gloo takes by itself: that of the own host name's address."""
-    for address in (facts.get("own_name") or {}).get("addresses") or ():
-        name = interface_of(facts, address)
+    for address in facts.own_name.addresses or ():
+        name = facts.interface_of(address)
         if name is not None:
             return name
         if address.startswith("127."):
@@ -204,45 +149,43 @@ def gloo_default(facts: Facts) -> str | None:
     return None
 
 
-def _gloo_names(facts: Facts) -> list[str]:
+def _gloo_names(facts: NodeFacts) -> list[str]:
     """What the user set; one character is ignored (strlen > 1)."""
-    value = ((facts.get("nccl") or {}).get("environ") or {}).get("GLOO_SOCKET_IFNAME", "")
+    value = facts.variables.get("GLOO_SOCKET_IFNAME", "")
     return [w for w in value.split(",") if w] if len(value) > 1 else []
 
 
-def _judge_gloo(node: str, facts: Facts, names: Sequence[str], proof: Proof) -> list[Finding]:
+def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof) -> list[Finding]:
     """Whether the user's GLOO_SOCKET_IFNAME can work on this node."""
-    known = [name for name, _, _ in getifaddrs(facts)]
-    value = ",".join(names)
-    found = []
+    present = {local.name for local in facts.local_addresses()}
+    running = {local.name for local in facts.local_addresses() if local.interface.running}
+    setting = f"GLOO_SOCKET_IFNAME is {','.join(names)}, but"
+    remedy = "unset GLOO_SOCKET_IFNAME: allranks sets it on every node"
+    if proof.chosen:
+        remedy += f" (here to {proof.chosen})"
+    findings = []
     for name in names:
         where = Where(node=node, interface=name)
         if name[0] in "^=":
-            message = f"{node}: GLOO_SOCKET_IFNAME={value}: Gloo takes exact names, no {name[0]!r} (that is NCCL's)"
-            found.append(Finding("no-interface", "fail", message, _gloo_remedy(proof), where))
-        elif name not in known:
-            has = ", ".join(dict.fromkeys(known)) or "none"
-            message = f"{node} has no interface {name} with an address (GLOO_SOCKET_IFNAME={value}; it has {has})"
-            found.append(Finding("no-interface", "fail", message, _gloo_remedy(proof), where))
-        elif not any(i.get("running") for n, _, i in getifaddrs(facts) if n == name):
-            message = f"{node}: GLOO_SOCKET_IFNAME={value}, but {name} is down: peers cannot reach it"
-            found.append(Finding("wrong-interface", "fail", message, _gloo_remedy(proof), where))
+            message = f"{node}: {setting} Gloo takes exact names, and the sign {name[0]!r} is for NCCL"
+            findings.append(Finding("no-interface", "fail", message, remedy, where))
+        elif name not in present:
+            others = ", ".join(dict.fromkeys(local.name for local in facts.local_addresses())) or "none"
+            message = f"{setting} {node} has no interface {name} with an address. It has {others}"
+            findings.append(Finding("no-interface", "fail", message, remedy, where))
+        elif name not in running:
+            message = f"{node}: {setting} {name} is down, so peers cannot reach it"
+            findings.append(Finding("wrong-interface", "fail", message, remedy, where))
         elif name in proof.failed and name not in proof.passed:
-            message = f"{node}: GLOO_SOCKET_IFNAME={value}, but the proof failed over {name}"
-            found.append(Finding("wrong-interface", "warn", message, _gloo_remedy(proof), where))
-    return found
-
-
-def _gloo_remedy(proof: Proof) -> str:
-    return "unset GLOO_SOCKET_IFNAME: allranks sets it on every node" + (
-        f" (here to {proof.chosen})" if proof.chosen else ""
-    )
+            message = f"{node}: {setting} the rendezvous check failed over {name}"
+            findings.append(Finding("wrong-interface", "warn", message, remedy, where))
+    return findings
 
 
 # -- the choice ------------------------------------------------------------------------------------
 
 
-def choose_interfaces(node: str, facts: Facts, proof: Proof, pin: bool = True) -> InterfaceChoice:
+def choose_interfaces(node: str, facts: NodeFacts, proof: Proof, pin: bool = True) -> InterfaceChoice:
     """One node's settings; `pin` False where all ranks share one network namespace."""
     gloo = _choose_gloo(node, facts, proof)
     nccl = _choose_nccl(node, facts, proof, pin)
@@ -255,7 +198,7 @@ def choose_interfaces(node: str, facts: Facts, proof: Proof, pin: bool = True) -
     )
 
 
-def _choose_gloo(node: str, facts: Facts, proof: Proof) -> InterfaceChoice:
+def _choose_gloo(node: str, facts: NodeFacts, proof: Proof) -> InterfaceChoice:
     names = _gloo_names(facts)
     if names:
         value = ",".join(names)
@@ -264,13 +207,12 @@ def _choose_gloo(node: str, facts: Facts, proof: Proof) -> InterfaceChoice:
     if proof.chosen is None:
         return InterfaceChoice(gloo_default(facts), None, {}, ("GLOO_SOCKET_IFNAME: left to Gloo",))
     default = gloo_default(facts)
-    why = f"it carries the way to the master; Gloo by itself would take {default or 'none'}"
-    return InterfaceChoice(
-        proof.chosen, None, {"GLOO_SOCKET_IFNAME": proof.chosen}, (f"GLOO_SOCKET_IFNAME={proof.chosen}: {why}",)
-    )
+    setting = f"GLOO_SOCKET_IFNAME={proof.chosen}"
+    why = f"{setting}: it carries the way to the master. Gloo by itself would take {default or 'none'}"
+    return InterfaceChoice(proof.chosen, None, {"GLOO_SOCKET_IFNAME": proof.chosen}, (why,))
 
 
-def _choose_nccl(node: str, facts: Facts, proof: Proof, pin: bool) -> InterfaceChoice:
+def _choose_nccl(node: str, facts: NodeFacts, proof: Proof, pin: bool) -> InterfaceChoice:
     """The older rule (virbr counts as any other) decides: where both agree a pin changes nothing."""
     taken = nccl_interfaces(facts, virbr=False)
     bad = [n for n in taken if n not in proof.passed and (n in proof.failed or is_host_local(n))]
@@ -306,9 +248,9 @@ def _left(text: str, speaker: str | None) -> tuple[str, ...]:
     return (f"NCCL_SOCKET_IFNAME: not set, NCCL by itself takes {text or 'no interface'}",)
 
 
-def _nothing(node: str, facts: Facts, taken: Sequence[str], speaker: str | None) -> tuple[Finding, ...]:
+def _nothing(node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | None) -> tuple[Finding, ...]:
     """A filter of the user's that matches no running interface."""
-    if taken or speaker is None or not facts.get("interfaces"):
+    if taken or speaker is None or not facts.interfaces:
         return ()
     message = f"{node}: {speaker} matches no running interface, so NCCL would not start there"
     remedy = "unset NCCL_SOCKET_IFNAME, or show the names with `ip -br addr`"

@@ -18,26 +18,18 @@ from typing import Any
 from allranks.findings import Finding, Where
 from allranks.settings import RunSpec
 
-from .interfaces import (
-    Facts,
-    InterfaceChoice,
-    Proof,
-    choose_interfaces,
-    getifaddrs,
-    interface_of,
-    is_host_local,
-    nccl_interfaces,
-    on_link,
-    subnet,
-)
+from .facts import AddressProbe, Interface, NodeFacts
+from .interfaces import InterfaceChoice, Proof, choose_interfaces, is_host_local, nccl_interfaces
 
 MAX_OFFERS = 16
 AT_ONCE = 0.9  # seconds
 ARP_SECONDS = 3.5
-_UNUSABLE = ("tentative", "dadfailed", "deprecated")
+_UNUSABLE = frozenset(("tentative", "dadfailed", "deprecated"))
+_NOTHING = NodeFacts()
+_LEAVE_OUT = "drop --master-addr: allranks finds the best address by itself"
+_CHOOSE = "choose the network that joins the nodes with --network CIDR"
 
-Result = Mapping[str, Any]
-Probes = Mapping[str, Sequence[Result]]
+Probes = Mapping[str, Sequence[AddressProbe]]
 
 
 @dataclass(frozen=True)
@@ -62,78 +54,71 @@ class Choice:
 # -- what to try -----------------------------------------------------------------------------------
 
 
-def offered(facts: Mapping[str, Facts], master: str, network: str | None) -> tuple[Offer, ...]:
+def offered(facts: Mapping[str, NodeFacts], master: str, network: str | None) -> tuple[Offer, ...]:
     """The master's addresses, best first; loopback (then first) only where all nodes share it."""
     shared = share_network(facts)
     networks = [ipaddress.ip_network(n, strict=False) for n in (network or "").split(",") if n]
     ranked = []
-    for at, (name, item, interface) in enumerate(getifaddrs(facts.get(master) or {})):
-        loopback = bool(interface.get("loopback"))
-        if not interface.get("up") or set(item.get("flags") or ()) & set(_UNUSABLE):
+    for name, item, interface in facts.get(master, _NOTHING).local_addresses():
+        flags = item.flags or ()
+        if not _may_be_offered(interface, item.address, item.scope, shared) or _UNUSABLE & set(flags):
             continue
-        if loopback and not (shared and item["address"] in ("127.0.0.1", "::1")):
-            continue
-        if not loopback and (item.get("scope") != "global" or not interface.get("running")):
-            continue
-        address = ipaddress.ip_address(item["address"])
+        address = ipaddress.ip_address(item.address)
         inside = [i for i, n in enumerate(networks) if address in n]
         if networks and not inside:
             continue
         key = (
             inside[:1],
-            not loopback,
+            not interface.loopback,
             is_host_local(name),
             not name.startswith("ib"),
-            item["family"],
-            "temporary" in (item.get("flags") or ()),
+            item.family,
+            "temporary" in flags,
             not address.is_private,
-            at,
         )
-        ranked.append((key, Offer(item["address"], name, item["family"])))
-    return tuple(offer for _, offer in sorted(ranked, key=lambda pair: pair[0])[:MAX_OFFERS])
+        ranked.append((key, Offer(item.address, name, item.family)))
+    ranked.sort(key=lambda pair: pair[0])
+    return tuple(offer for _, offer in ranked[:MAX_OFFERS])
 
 
-def share_network(facts: Mapping[str, Facts]) -> bool:
+def _may_be_offered(interface: Interface, address: str, scope: str | None, shared: bool) -> bool:
+    if interface.loopback:
+        return interface.up and shared and address in ("127.0.0.1", "::1")
+    return interface.up and interface.running and scope == "global"
+
+
+def share_network(facts: Mapping[str, NodeFacts]) -> bool:
     """Whether all nodes are in one network namespace of one machine (virtual nodes, or a single one)."""
-    places = {same_network(f) for f in facts.values()}
+    places = {f.identity if f.identity.boot_id and f.identity.netns else None for f in facts.values()}
     return len(facts) == 1 or (len(places) == 1 and None not in places)
-
-
-def same_network(facts: Facts) -> tuple[str, int] | None:
-    """Equal for nodes in one network namespace; None where unknown."""
-    identity = facts.get("identity") or {}
-    boot = identity.get("boot_id")
-    netns = identity.get("netns")
-    return (str(boot), int(netns)) if boot and netns else None
 
 
 # -- what the proof says ---------------------------------------------------------------------------
 
 
-def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, Facts], probes: Probes) -> Choice:
+def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
     """Reads every node's results; the first offer that all nodes reached becomes MASTER_ADDR."""
     order = _order(spec, master, facts)
     if not order:
         return Choice(None, (no_address(spec, master),))
-    reached = {a: {n for n in probes if _ok(probes[n], a)} for a in order}
-    for address in order:
-        if len(reached[address]) == len(probes):
-            return _chosen(spec, master, address, facts, probes)
-    best = max(order, key=lambda a: (len(reached[a]), -order.index(a)))
+    reached = {a: {n for n in probes if _reaches(probes[n], a)} for a in order}
+    best = max(order, key=lambda a: len(reached[a]))  # the first of those that most reach
+    if len(reached[best]) == len(probes):
+        return _chosen(spec, master, best, facts, probes)
     late = [n for n in probes if n not in reached[best]]
     findings = [explain(n, best, master, port, spec, facts, probes) for n in late]
     wrong = [f for f in findings if f.where.node == master and f.id == "wrong-interface"]
     return Choice(None, tuple(wrong or findings))  # a wrong --master-addr explains what the others saw
 
 
-def _order(spec: RunSpec, master: str, facts: Mapping[str, Facts]) -> list[str]:
+def _order(spec: RunSpec, master: str, facts: Mapping[str, NodeFacts]) -> list[str]:
     if spec.master_addr:
         return [spec.master_addr]
     return [o.address for o in offered(facts, master, spec.network)]
 
 
-def _ok(results: Sequence[Mapping[str, Any]], address: str) -> bool:
-    return any(r.get("ok") for r in results if r.get("address") == address)
+def _reaches(results: Sequence[AddressProbe], address: str) -> bool:
+    return any(r.ok for r in results if r.address == address)
 
 
 def no_address(spec: RunSpec, master: str) -> Finding:
@@ -182,7 +167,7 @@ def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
         remedy += f", or end that run first: allranks stop {run}"
     elif run:
         held = f" by what is left of your run {run}{held.replace(' by ', ': ', 1)}"
-        remedy += f", or end it: allranks clean --leftovers {target}"
+        remedy += f", or end it with `allranks clean --leftovers {target}`"
     elif owner.get("pid"):
         clean = f"allranks clean --foreign --master-port {port} {target}"
         remedy += f", or end that process, if it is yours: {clean}"
@@ -195,13 +180,13 @@ def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
     )
 
 
-def _chosen(spec: RunSpec, master: str, address: str, facts: Mapping[str, Facts], probes: Probes) -> Choice:
+def _chosen(spec: RunSpec, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
     shared = share_network(facts)
     common = reached_by_all(probes)
-    proofs = {name: proof_of(name, master, address, facts, probes, common) for name in probes}
-    choices = {
-        name: choose_interfaces(name, facts.get(name) or {}, proof, pin=not shared) for name, proof in proofs.items()
-    }
+    choices: dict[str, InterfaceChoice] = {}
+    for name in probes:
+        proof = proof_of(name, master, address, facts, probes, common)
+        choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, pin=not shared)
     findings = [f for c in choices.values() for f in c.findings]
     findings += _mixed_families(choices, facts)
     environment = {name: c.env for name, c in choices.items()}
@@ -213,17 +198,17 @@ def _once(findings: Sequence[Finding]) -> list[Finding]:
     return list({(f.id, f.where.interface): f for f in reversed(findings)}.values())[::-1]
 
 
-def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, Facts]) -> list[Finding]:
+def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, NodeFacts]) -> list[Finding]:
     """Gloo takes the first address of its interface: some IPv4 and some IPv6 cannot meet."""
     families: dict[int, list[str]] = {}
     for name, choice in choices.items():
-        first = [a["family"] for n, a, _ in getifaddrs(facts.get(name) or {}) if n == choice.gloo]
-        if first:
-            families.setdefault(first[0], []).append(name)
+        for local in facts.get(name, _NOTHING).local_addresses():
+            if local.name == choice.gloo:
+                families.setdefault(local.address.family, []).append(name)
+                break
     if len(families) < 2:
         return []
-    odd = min(families.values(), key=len)
-    family = next(k for k, v in families.items() if v is odd)
+    family, odd = min(families.items(), key=lambda entry: len(entry[1]))
     message = f"Gloo will use IPv{family} on {', '.join(odd)} and IPv{10 - family} on the other nodes"
     return [
         Finding(
@@ -238,79 +223,83 @@ def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, 
 
 def reached_by_all(probes: Probes) -> frozenset[str]:
     """Addresses that every node reached."""
-    sets = [{str(r.get("address")) for r in results if r.get("ok")} for results in probes.values()]
+    sets = [{r.address for r in results if r.ok} for results in probes.values()]
     return frozenset(set.intersection(*sets)) if sets else frozenset()
 
 
+class _Ways:
+    """Interfaces of a node that the proof went through, and those over which it failed."""
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self.failed: list[str] = []
+
+    def add(self, name: str | None, passed: bool) -> None:
+        if name is not None:
+            (self.passed if passed else self.failed).append(name)
+
+
 def proof_of(
-    name: str, master: str, address: str, facts: Mapping[str, Facts], probes: Probes, common: frozenset[str]
+    name: str, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes, common: frozenset[str]
 ) -> Proof:
     """Which of a node's interfaces the proof went through, and over which it failed. What leads to an
     address that only some nodes reached has failed for all: NCCL joins every node with every other."""
-    mine = facts.get(name) or {}
-    masters = facts.get(master) or {}
-    at_master = _of_master(masters, master, probes, common)
+    node = facts.get(name, _NOTHING)
+    masters = facts.get(master, _NOTHING)
+    ways = _ways_of_master(masters, master, probes, common)
+    result = _result_of(probes[name], address)
     if name == master:
-        carries = _of_result(mine, _result_of(probes[name], address), probes, master)
-        passed, failed = at_master
+        carries = _interface_behind(node, result, probes, master)
     else:
-        carries = interface_of(mine, str(_result_of(probes[name], address).get("local_address") or ""))
-        passed, failed = _of_other(mine, masters, at_master, probes[name], common)
-    return Proof(carries, tuple(passed), tuple(n for n in failed if n not in passed))
+        carries = node.interface_of(result.local_address or "")
+        ways = _ways_of_other(node, masters, ways, probes[name], common)
+    passed = tuple(dict.fromkeys(ways.passed))
+    return Proof(carries, passed, tuple(n for n in ways.failed if n not in passed))
 
 
-def _result_of(results: Sequence[Result], address: str) -> Result:
-    return next((r for r in results if r.get("address") == address and r.get("ok")), {})
+def _result_of(results: Sequence[AddressProbe], address: str) -> AddressProbe:
+    return next((r for r in results if r.address == address and r.ok), AddressProbe(""))
 
 
-def _of_result(mine: Facts, result: Result, probes: Probes, master: str) -> str | None:
+def _interface_behind(node: NodeFacts, result: AddressProbe, probes: Probes, master: str) -> str | None:
     """The master's interface behind an address or name of its own. A name may be loopback for itself
     (127.0.1.1) and something else for the others: then the interface in the subnet they came from."""
-    address = str(result.get("address") or "")
-    name = interface_of(mine, address) or interface_of(mine, str(result.get("local_address") or ""))
+    name = node.interface_of(result.address) or node.interface_of(result.local_address or "")
     if name == "lo":
-        sources = [_result_of(probes[n], address).get("local_address") for n in probes if n != master]
-        return next((way for way in (on_link(mine, str(s)) for s in sources if s) if way is not None), name)
+        for other, results in probes.items():
+            source = _result_of(results, result.address).local_address
+            way = node.on_link(source) if source and other != master else None
+            if way is not None:
+                return way
     return name
 
 
-def _of_master(mine: Facts, master: str, probes: Probes, common: frozenset[str]) -> tuple[list[str], list[str]]:
+def _ways_of_master(node: NodeFacts, master: str, probes: Probes, common: frozenset[str]) -> _Ways:
     """Its interfaces by the addresses it offered."""
-    passed: list[str] = []
-    failed: list[str] = []
+    ways = _Ways()
     for result in probes.get(master) or ():
-        interface = _of_result(mine, result, probes, master)
-        if interface is not None:
-            (passed if result.get("address") in common else failed).append(interface)
-    return list(dict.fromkeys(passed)), failed
+        ways.add(_interface_behind(node, result, probes, master), result.address in common)
+    return ways
 
 
-def _of_other(
-    mine: Facts,
-    masters: Facts,
-    at_master: tuple[list[str], list[str]],
-    results: Sequence[Result],
-    common: frozenset[str],
-) -> tuple[list[str], list[str]]:
+def _ways_of_other(
+    node: NodeFacts, masters: NodeFacts, at_master: _Ways, results: Sequence[AddressProbe], common: frozenset[str]
+) -> _Ways:
     """A node's own: sources of answers, and on-link ways where there was none. What was not tried (no
     address of the master in its subnet) shares the fate of the master's interface of the same name."""
-    passed: list[str] = []
-    failed: list[str] = []
+    ways = _Ways()
     for result in results:
-        address = str(result.get("address"))
-        if result.get("ok"):
-            way = interface_of(mine, str(result.get("local_address") or ""))
-        else:
-            way = on_link(mine, address) if interface_of(masters, address) else None
-        if way is not None:
-            (passed if result.get("address") in common else failed).append(way)
-    tried = {*passed, *failed}
-    for interface in nccl_interfaces(mine, virbr=False):
-        if interface not in tried and interface in at_master[0]:
-            passed.append(interface)
-        elif interface not in tried and interface in at_master[1]:
-            failed.append(interface)
-    return list(dict.fromkeys(passed)), failed
+        name = None
+        if result.ok:
+            name = node.interface_of(result.local_address or "")
+        elif masters.interface_of(result.address):
+            name = node.on_link(result.address)
+        ways.add(name, result.address in common)
+    tried = {*ways.passed, *ways.failed}
+    for interface in nccl_interfaces(node, virbr=False):
+        if interface not in tried and interface in (*at_master.passed, *at_master.failed):
+            ways.add(interface, interface in at_master.passed)
+    return ways
 
 
 # -- why a node did not reach it -------------------------------------------------------------------
@@ -321,66 +310,63 @@ def _of_other(
 
 
 def explain(
-    node: str, address: str, master: str, port: int, spec: RunSpec, facts: Mapping[str, Facts], probes: Probes
+    node: str, address: str, master: str, port: int, spec: RunSpec, facts: Mapping[str, NodeFacts], probes: Probes
 ) -> Finding:
     """The finding about one node that did not reach `address`, the one that most nodes reached."""
-    result = next((r for r in probes[node] if r.get("address") == address), {"error": "not tried"})
-    mine = facts.get(node) or {}
-    masters = facts.get(master) or {}
-    reached = [n for n in probes if n not in (node, master) and _ok(probes[n], address)]
-    place = f"{address} port {port} on {master}"
+    result = next((r for r in probes[node] if r.address == address), AddressProbe(address, error="not tried"))
+    here = facts.get(node, _NOTHING)
+    masters = facts.get(master, _NOTHING)
+    wrong = _wrong_address(node, address, master, spec, here, masters, result)
+    if wrong is not None:
+        label, message, remedy = wrong
+    else:
+        reached = [n for n in probes if n not in (node, master) and _reaches(probes[n], address)]
+        is_on_link = _is_ip(address) and here.on_link(address) is not None
+        label, why = _cause(result, is_on_link, bool(reached))
+        contrast = f", but {_names(reached)} can reach it" if reached else ""
+        message = f"{node} cannot reach {address} port {port} on {master}: {why}{contrast}"
+        remedy = _remedy(label, address, master, port, spec, here, masters)
     where = Where(node=node, peer=master, port=port)
-    evidence = tuple(_evidence(r) for r in probes[node])
-    finding = _wrong_address(node, address, master, spec, mine, masters, result)
-    if finding is None:
-        cause, why = _cause(result, bool(on_link(mine, address) if _is_ip(address) else None), bool(reached))
-        contrast = f"; {_names(reached)} can reach it" if reached else ""
-        message = f"{node} cannot reach {place}: {why}{contrast}"
-        finding = (cause, message, _remedy(cause, address, master, port, spec, mine, masters))
-    return Finding(finding[0], "fail", finding[1], finding[2], where, evidence)
+    return Finding(label, "fail", message, remedy, where, tuple(map(_evidence, probes[node])))
 
 
-def never_reached(
-    node: str, spec: RunSpec, interfaces: Sequence[Mapping[str, Any]], tried: Sequence[Result]
-) -> Finding:
-    """Why a node that joins never reached node 0; `tried` are its last tries, `interfaces` its own ones."""
+def never_reached(node: str, spec: RunSpec, facts: NodeFacts, tried: Sequence[AddressProbe]) -> Finding:
+    """Why a node that joins never reached node 0; `tried` are its last tries, `facts` hold its interfaces."""
     result = tried[0]
-    mine = {"interfaces": list(interfaces)}
-    address = str(result.get("address"))
-    port = int(result.get("port") or 0)
-    cause, why, remedy = _never_reached(node, dataclasses.replace(spec, master_port=port), mine, address, result)
-    message = f"{node} cannot reach node 0 at {address} port {port}: {why}"
-    evidence = tuple(_evidence(found) for found in tried)
-    return Finding(cause, "fail", message, remedy, Where(node=node, peer=address, port=port), evidence)
+    spec = dataclasses.replace(spec, master_port=result.port)
+    label, why, remedy = _never_reached(node, spec, facts, result)
+    message = f"{node} cannot reach node 0 at {result.address} port {result.port}: {why}"
+    where = Where(node=node, peer=result.address, port=result.port)
+    return Finding(label, "fail", message, remedy, where, tuple(map(_evidence, tried)))
 
 
-def _never_reached(node: str, spec: RunSpec, mine: Facts, address: str, result: Result) -> tuple[str, str, str]:
+def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressProbe) -> tuple[str, str, str]:
     """Label, reason and remedy. Unlike in the rendezvous check it is not known that anybody listens."""
-    error = result.get("error")
-    text = str(result.get("text") or "")
+    address = result.address
+    text = result.text or ""
     port = spec.master_port
-    ip = str(result.get("ip") or address)
-    if error == "resolution":
+    ip = result.ip or address
+    if result.error == "resolution":
         remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
         return "name-resolution", f"the name cannot be resolved ({text})", remedy
     if address != "localhost" and ip != address and ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
         remedy = f"correct the name in /etc/hosts of {node}, or give an IP address with --master-addr"
         return "hostname-resolves-to-loopback", f"the name is {ip} here, which is this node itself", remedy
-    if error == "foreign":
-        held = f"ss -tlnp 'sport = :{port}'"
-        return "port-in-use", text, f"choose another --port on all nodes, or see on {address} who holds it: {held}"
-    if error == "refused":
+    if result.error == "foreign":
+        holder = f"ss -tlnp 'sport = :{port}'"
+        return "port-in-use", text, f"choose another --port on all nodes, or see on {address} who holds it: {holder}"
+    if result.error == "refused":
         remedy = "see whether node 0 runs with the same --port, and whether --master-addr is its address"
         return "master-unreachable", "refused: nothing listens there, or a firewall rejects it", remedy
-    cause, why = _cause(result, _is_ip(ip) and on_link(mine, ip) is not None, False)
-    return cause, why, _remedy(cause, ip, address, port, spec, mine, {})
+    label, why = _cause(result, _is_ip(ip) and facts.on_link(ip) is not None, False)
+    return label, why, _remedy(label, ip, address, port, spec, facts, _NOTHING)
 
 
-def _evidence(result: Result) -> str:
-    if result.get("ok"):
-        return f"{result.get('address')}: reached in {result.get('seconds', 0)} s"
-    text = result.get("text") or result.get("error")
-    return f"{result.get('address')}: {result.get('error')} ({text}) after {result.get('seconds', 0)} s"
+def _evidence(result: AddressProbe) -> str:
+    seconds = f"{result.seconds or 0} s"
+    if result.ok:
+        return f"{result.address}: reached in {seconds}"
+    return f"{result.address}: {result.error} ({result.text or result.error}) after {seconds}"
 
 
 def _is_ip(text: str) -> bool:
@@ -397,39 +383,38 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _wrong_address(
-    node: str, address: str, master: str, spec: RunSpec, mine: Facts, masters: Facts, result: Result
+    node: str, address: str, master: str, spec: RunSpec, here: NodeFacts, masters: NodeFacts, result: AddressProbe
 ) -> tuple[str, str, str] | None:
-    """Cases where the address itself is at fault, whatever the error was."""
-    given = f"--master-addr {address}" if spec.master_addr else address
-    if result.get("error") == "resolution":
+    """Cases where the address itself is at fault, whatever the error was: label, message, remedy."""
+    wanted = f"--master-addr {address}" if spec.master_addr else address
+    if result.error == "resolution":
         remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
-        return "name-resolution", f"{node} cannot resolve {given}: {result.get('text', '')}", remedy
+        return "name-resolution", f"{node} cannot resolve {wanted}: {result.text or ''}", remedy
+    is_ip = _is_ip(address)
     if node == master:
-        own_ones = [a["address"] for _, a, i in getifaddrs(masters) if a.get("scope") == "global"]
-        has = ", ".join(own_ones) or "none"
-        if _is_ip(address) and interface_of(masters, address) is None and not address.startswith("127."):
-            message = f"{given} is no address of {master}, the first host of the list (it has {has})"
-            return "wrong-interface", message, "drop --master-addr: allranks finds the best address by itself"
-        return None
-    own = interface_of(mine, address) if _is_ip(address) else None
-    loops = address == "localhost" or (_is_ip(address) and ipaddress.ip_address(address).is_loopback)
-    if loops:
-        message = f"{given} is every node's own loopback: {node} can't reach {master} by it"
-        return "wrong-interface", message, "drop --master-addr: allranks finds the best address by itself"
-    if own is not None:
-        message = f"{address} is not only {master}'s: {node} has the same address on {own}"
-        return "wrong-interface", message, "choose the network that joins the nodes with --network CIDR"
-    if result.get("error") == "foreign":
-        message = f"{node} reaches another program at {given}: that address leads to another machine"
-        return "wrong-interface", message, "choose the network that joins the nodes with --network CIDR"
+        if not is_ip or masters.interface_of(address) is not None or address.startswith("127."):
+            return None
+        others = ", ".join(masters.global_addresses()) or "none"
+        message = f"{wanted} is not an address of {master}, the first host of the list (it has {others})"
+        return "wrong-interface", message, _LEAVE_OUT
+    if address == "localhost" or (is_ip and ipaddress.ip_address(address).is_loopback):
+        message = f"{wanted} is every node's own loopback: {node} can't reach {master} by it"
+        return "wrong-interface", message, _LEAVE_OUT
+    interface = here.interface_of(address) if is_ip else None
+    if interface is not None:
+        message = f"{address} is not only {master}'s: {node} has the same address on {interface}"
+        return "wrong-interface", message, _CHOOSE
+    if result.error == "foreign":
+        message = f"{node} reaches another program at {wanted}: that address leads to another machine"
+        return "wrong-interface", message, _CHOOSE
     return None
 
 
-def _cause(result: Result, is_on_link: bool, others_reach: bool) -> tuple[str, str]:
+def _cause(result: AddressProbe, is_on_link: bool, others_reach: bool) -> tuple[str, str]:
     """(label, reason) from the error, where the address is one of the master's."""
-    error = result.get("error")
-    seconds = float(result.get("seconds") or 0.0)
-    text = str(result.get("text") or "")
+    error = result.error
+    seconds = result.seconds or 0.0
+    text = result.text or ""
     if error == "refused":
         return "port-blocked", "refused, though the master listens: a firewall rejects it"
     if error == "unreachable" and "host" in text.lower() and seconds < AT_ONCE:
@@ -443,35 +428,34 @@ def _cause(result: Result, is_on_link: bool, others_reach: bool) -> tuple[str, s
     return "master-unreachable", text or str(error)
 
 
-def _remedy(cause: str, address: str, master: str, port: int, spec: RunSpec, mine: Facts, masters: Facts) -> str:
-    if cause != "port-blocked":
-        has = [a["address"] for _, a, i in getifaddrs(masters) if a.get("scope") == "global"]
-        other = f" ({master} has {', '.join(has)})" if has else ""
-        return f"check the route with `ip route get {address}`, or choose with --network CIDR{other}"
-    source = _source(mine, address)
+def _remedy(
+    label: str, address: str, master: str, port: int, spec: RunSpec, here: NodeFacts, masters: NodeFacts
+) -> str:
+    if label != "port-blocked":
+        others = ", ".join(masters.global_addresses())
+        of_master = f" ({master} has {others})" if others else ""
+        return f"check the route with `ip route get {address}`, or choose with --network CIDR{of_master}"
+    source = _source(here, address)
     if spec.master_port:
         ufw = f"sudo ufw allow from {source} to any port {port} proto tcp"
-        cmd = f"sudo firewall-cmd --add-rich-rule='rule family={_family(source)} source address={source} port "
-        cmd += f"port={port} protocol=tcp accept'"
+        family = "ipv6" if ":" in source else "ipv4"
+        rule = f"rule family={family} source address={source} port port={port} protocol=tcp accept"
+        firewalld = f"sudo firewall-cmd --add-rich-rule='{rule}'"
+        one_port = ""
     else:
         ufw = f"sudo ufw allow from {source} to any proto tcp"
-        cmd = f"sudo firewall-cmd --zone=trusted --add-source={source}"
-    extra = "" if spec.master_port else "; or open one port and name it with --master-port"
-    return f"on {master}: {ufw} (or: {cmd}){extra}; NCCL and Gloo need high ports between all nodes as well"
+        firewalld = f"sudo firewall-cmd --zone=trusted --add-source={source}"
+        one_port = ". Or open one port and name it with --master-port"
+    return f"on {master}: `{ufw}` or `{firewalld}`{one_port}. NCCL and Gloo need high ports between all nodes as well"
 
 
-def _source(mine: Facts, address: str) -> str:
+def _source(here: NodeFacts, address: str) -> str:
     """Whom to let in: the subnet both are in, else the node's own first address of that family."""
     if not _is_ip(address):
         return "NODE_ADDRESS"
     wanted = ipaddress.ip_address(address.partition("%")[0])
-    own = [a for _, a, i in getifaddrs(mine) if not i.get("loopback") and a.get("scope") == "global"]
-    for item in own:
-        if wanted in subnet(item):
-            return str(subnet(item))
-    same = [a["address"] for a in own if a["family"] == wanted.version]
-    return same[0] if same else "NODE_ADDRESS"
-
-
-def _family(source: str) -> str:
-    return "ipv6" if ":" in source else "ipv4"
+    addresses = [a for _, a, i in here.local_addresses() if not i.loopback and a.scope == "global"]
+    for item in addresses:
+        if wanted in item.network:
+            return str(item.network)
+    return next((a.address for a in addresses if a.family == wanted.version), "NODE_ADDRESS")

@@ -18,12 +18,13 @@ from typing import Any
 from allranks.cluster import Node
 from allranks.settings import RunSpec
 
-from .environment import Place
+from .environment import Launch, Place
+from .facts import NodeFacts, read_facts
+from .launchers.collectives import of_a_stage
 from .network import MAX_OFFERS
 from .plan import orders, ranks_of
-from .ranks import Attempt, NodePlan, Plan, SuiteNodes
+from .ranks import Attempt, NodePlan, SuiteNodes
 from .reach import MAX_WAYS
-from .testing import of_a_stage
 
 Message = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -75,7 +76,7 @@ class Pin:
         self._here = ""
         self._begun: dict[str, str] = {}  # run tags of the agents begun here, by what the coordinator calls them
         self._node_dir = ""
-        self._facts: Mapping[str, Any] = {}
+        self._facts = NodeFacts()
         self._listens = 0  # the port that this node has opened as the first of a group
         self._proved: set[tuple[str, int]] = set()
         self._peers: dict[str, frozenset[str]] = {}
@@ -110,7 +111,7 @@ class Pin:
         if kind == "hello":
             self._node_dir = str(message.get("node_dir") or "")
         elif kind == "facts":
-            self._facts = dict(message.get("facts") or {})
+            self._facts = read_facts(message.get("facts"))
         elif kind == "listening":
             self._listens = int(message.get("port") or 0)
         elif kind == "probed":
@@ -286,7 +287,8 @@ class Pin:
             raise NotPinned("a start without terms")
         tested = self._tested(terms)
         spec = self._spec_of(tested)
-        node, others = self._node_plan(spec, terms, tested is not None)
+        world_size = _whole(terms, "world_size", MOST_RANKS)
+        node = self._node_plan(spec, terms, world_size, tested is not None)
         master = (_matching(terms, "master_addr", HOST), _whole(terms, "master_port", 65535))
         if master not in self._proved:
             raise NotPinned(f"ranks that meet at {master[0]} port {master[1]}, which this node has not reached")
@@ -301,9 +303,9 @@ class Pin:
             mark=self._mark(terms),
             run=_matching(terms, "run", NAME),
             interfaces=_interfaces(terms.get("interfaces") or {}),
-            torch=str((self._facts.get("interpreter") or {}).get("torch") or ""),
+            torch=self._facts.torch,
         )
-        return orders(spec, Plan((node, others)), node, place, attempt, self._facts)
+        return orders(Launch(spec, world_size, node, place, attempt, self._facts))
 
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
         """This node's own settings for a program, or for tests, if it was started for that."""
@@ -330,10 +332,9 @@ class Pin:
             raise NotPinned("dead pairs that are no pairs of the nodes tested")
         return SuiteNodes(nodes, tuple((str(a), str(b)) for a, b in pairs))
 
-    def _node_plan(self, spec: RunSpec, terms: Mapping[str, Any], is_test: bool) -> tuple[NodePlan, NodePlan]:
-        """This node's ranks, and all others as one."""
+    def _node_plan(self, spec: RunSpec, terms: Mapping[str, Any], world: int, is_test: bool) -> NodePlan:
+        """This node's ranks."""
         nproc = _whole(terms, "nproc", MOST_HERE)
-        world = _whole(terms, "world_size", MOST_RANKS)
         index = _whole(terms, "index", MOST_RANKS)
         of = _whole(terms, "of", MOST_RANKS)
         first = _whole(terms, "first_rank", MOST_RANKS)
@@ -345,8 +346,7 @@ class Pin:
             raise NotPinned(f"ranks {first} to {first + nproc - 1} of {world}, node {index} of {of}")
         if not is_test and (index, of) != (self._own.spec.node_rank, self._nodes):
             raise NotPinned(f"the place of node {index} of {of} on node {self._own.spec.node_rank} of {self._nodes}")
-        node = NodePlan(this, nproc, first, of, "the coordinator", index)
-        return node, NodePlan(Node(0, "others", "others"), world - nproc, 0, of, "")
+        return NodePlan(this, nproc, first, of, "the coordinator", index)
 
     def _mark(self, terms: Mapping[str, Any]) -> str:
         mark = _matching(terms, "mark", MARK)

@@ -18,6 +18,11 @@ class NodePlan:
     reason: str  # where nproc comes from, for messages
     rank: int = 0
 
+    @property
+    def ranks(self) -> range:
+        """Those of the node."""
+        return range(self.first_rank, self.first_rank + self.nproc)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -37,7 +42,7 @@ class Plan:
     def node_of(self, rank: int) -> NodePlan:
         """The node that holds a rank."""
         for node in self.nodes:
-            if node.first_rank <= rank < node.first_rank + node.nproc:
+            if rank in node.ranks:
                 return node
         raise KeyError(rank)
 

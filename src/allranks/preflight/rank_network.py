@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from allranks.plan.interfaces import Facts, InterfaceChoice, interface_of, nccl_settings, on_link
+from allranks.plan.facts import read_facts, read_probes
+from allranks.plan.interfaces import InterfaceChoice, nccl_settings
 from allranks.plan.network import choose_address, share_network
 from allranks.settings import RunSpec
 
+from .compare import Facts
 from .rdma import matching, ports_text
 
 ALLRANKS = "allranks"
@@ -30,10 +32,11 @@ class Setting(NamedTuple):
 
 def explain(spec: RunSpec, gate: Mapping[str, Any], facts: Mapping[str, Facts]) -> dict[str, list[Setting]]:
     """The settings of every node; empty where nodes share one network, or no address was proved."""
-    if not gate.get("port") or gate.get("error") or share_network(facts):
+    plan_facts = {name: read_facts(found) for name, found in facts.items()}
+    if not gate.get("port") or gate.get("error") or share_network(plan_facts):
         return {}
-    probes = {name: f.get("probes") or () for name, f in facts.items()}
-    choice = choose_address(spec, str(gate["name"]), int(gate["port"]), facts, probes)
+    probes = {name: read_probes(found.get("probes")) for name, found in facts.items()}
+    choice = choose_address(spec, str(gate["name"]), int(gate["port"]), plan_facts, probes)
     return {name: _node(facts[name], c) for name, c in choice.interfaces.items()}
 
 
@@ -41,7 +44,7 @@ def _node(facts: Facts, choice: InterfaceChoice) -> list[Setting]:
     settings = [_socket(facts, choice, "GLOO_SOCKET_IFNAME"), _socket(facts, choice, "NCCL_SOCKET_IFNAME")]
     ports = [p for p in facts.get("fabric") or () if p["active"]]
     settings += _rdma(facts, ports) if ports else []
-    if not ports or nccl_settings(facts).get("NCCL_IB_DISABLE") == "1":
+    if not ports or nccl_settings(read_facts(facts)).get("NCCL_IB_DISABLE") == "1":
         settings.append(_threads(facts))
     reached = _reached(facts)
     return settings + ([Setting("peers' addresses reached", reached, "measured", "")] if reached else [])
@@ -104,11 +107,12 @@ def _threads(facts: Facts) -> Setting:
 def _reached(facts: Facts) -> str:
     """`eth0 3 of 3, eth1 0 of 3`: peers by the interface that was tried."""
     counts: dict[str, list[int]] = {}
+    node = read_facts(facts)
     for result in (facts.get("pairs") or {}).values():
         for way in (result, *(result.get("ways") or ())):
             local = str(way.get("local_address") or "")
             address = str(way.get("address") or "")
-            name = (interface_of(facts, local) if local else None) or (on_link(facts, address) if address else None)
+            name = (node.interface_of(local) if local else None) or (node.on_link(address) if address else None)
             if name is not None:
                 counts.setdefault(name, []).append(bool(way.get("ok")))
     return ", ".join(f"{name} {sum(reached)} of {len(reached)}" for name, reached in counts.items())

@@ -9,15 +9,14 @@ of machines there: nodes with different numbers of ranks each say their own, tim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from allranks.settings import RunSpec
 from allranks.settings.tools import Tool
 
-from ..environment import Place, Process
+from ..environment import Launch, Process
+from ..facts import NodeFacts
 from ..ranks import Attempt, NodePlan
 from .agent import agent, has_gpu, interpreter, through
-from .words import launched_by, read_training
+from .words import kept_options, launched_by, read_training
 
 OURS = (
     "num_machines",
@@ -38,34 +37,32 @@ MODES = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu")
 SINGLE = ("", "NO", "MULTI_CPU")  # distributed_type of a configuration that starts one process a machine
 
 
-def accelerate(
-    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
-) -> list[Process]:
+def accelerate(launch: Launch) -> list[Process]:
     """One agent a node; it starts the node's ranks."""
-    words = read_training(spec)
-    tool = launched_by(spec)
-    config = configured(facts)
-    mode = ("--multi_gpu",) if world_size > 1 and needs_mode(tool, config) else ()
+    words = read_training(launch.spec)
+    tool = launched_by(launch.spec)
+    config = configured(launch.facts)
+    mode = ("--multi_gpu",) if launch.world_size > 1 and needs_mode(tool, config) else ()
     no_python = ("--no_python",) if words.kind == "program" else ()
     argv = (
-        interpreter(words, facts),
+        interpreter(words, launch.facts),
         *words.flags,
         "-m",
         "accelerate.commands.launch",
-        *kept(tool),
+        *kept_options(launch.spec, OURS),
         *mode,
-        *arguments(node, attempt),
+        *arguments(launch.node, launch.attempt),
         *no_python,
-        *through(words, place),
+        *through(words, launch.place),
     )
-    on_cpu = not has_gpu(facts) and not uses_deepspeed(tool, config)
+    on_cpu = not has_gpu(launch.facts) and not uses_deepspeed(tool, config)
     env = {"ACCELERATE_USE_CPU": "true"} if on_cpu or wants_cpu(tool, config) else {}
-    return [agent(world_size, node, place, attempt, argv, env)]
+    return [agent(launch, argv, env)]
 
 
 def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
     """Who the machines are."""
-    found = {
+    options = {
         "num_machines": node.of,
         "num_processes": node.nproc * node.of,
         "machine_rank": node.rank,
@@ -75,34 +72,29 @@ def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
         "max_restarts": 0,
         "deepspeed_multinode_launcher": "standard",  # the others reach out by ssh themselves
     }
-    return ("--same_network", *(word for name, value in found.items() for word in (f"--{name}", str(value))))
+    return ("--same_network", *(word for name, value in options.items() for word in (f"--{name}", str(value))))
 
 
-def kept(tool: Tool | None, *but: str) -> tuple[str, ...]:
-    """The user's own options."""
-    return tool.kept((*OURS, *but)) if tool is not None else ()
+def configured(facts: NodeFacts) -> Mapping[str, object]:
+    """The configuration that accelerate will read, as the check of that name has it; empty: not looked at, or none."""
+    config = facts.accelerate_config or {}
+    return {} if "error" in config else config
 
 
-def configured(facts: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """The configuration that accelerate will read, as the check of that name found it; None: not looked, or none."""
-    found = facts.get("accelerate_config")
-    return found if isinstance(found, Mapping) and "error" not in found else None
-
-
-def needs_mode(tool: Tool | None, config: Mapping[str, str] | None) -> bool:
+def needs_mode(tool: Tool | None, config: Mapping[str, object]) -> bool:
     """Whether nothing says that there are several processes."""
     if tool is not None and tool.has(*MODES):
         return False
-    if config is not None:
+    if config:
         return str(config.get("distributed_type") or "") in SINGLE
     return tool is None or not tool.has("config_file") or tool.has("cpu")
 
 
-def uses_deepspeed(tool: Tool | None, config: Mapping[str, str] | None) -> bool:
+def uses_deepspeed(tool: Tool | None, config: Mapping[str, object]) -> bool:
     """DeepSpeed chooses its device by itself."""
-    return bool(tool and tool.has("use_deepspeed")) or (config or {}).get("distributed_type") == "DEEPSPEED"
+    return bool(tool and tool.has("use_deepspeed")) or config.get("distributed_type") == "DEEPSPEED"
 
 
-def wants_cpu(tool: Tool | None, config: Mapping[str, str] | None) -> bool:
+def wants_cpu(tool: Tool | None, config: Mapping[str, object]) -> bool:
     """Said by --cpu or use_cpu."""
-    return bool(tool and tool.has("cpu")) or str((config or {}).get("use_cpu")).lower() == "true"
+    return bool(tool and tool.has("cpu")) or str(config.get("use_cpu")).lower() == "true"

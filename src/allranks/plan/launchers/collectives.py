@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
 
 from allranks.settings import RunSpec
 
-from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan
-from ..testing import arguments
+from ..environment import Launch, Process
+from ..ranks import SuiteNodes
 
 ARCHIVE = "fabric.zip"  # agent/boot.py writes it there
+STAGED_SIZE = 16 << 20  # bytes: a stage is to tell whether it works at all
 
 
-def collectives(
-    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
-) -> list[Process]:
+def of_a_stage(spec: RunSpec) -> RunSpec:
+    """What each group of --suite staged runs."""
+    return dataclasses.replace(spec, suite="sync", size=min(spec.size, STAGED_SIZE))
+
+
+def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
+    """The words of `python -m allranks.fabric` for a rank: all from the spec but the names of nodes.
+
+    A quick test before a run leaves no rows: the file is the training program's.
+    """
+    quick = spec.test == "quick"
+    words = [
+        "--suite",
+        "sync" if quick else spec.suite,
+        "--backend",
+        spec.backend,
+        "--size",
+        str(spec.size),
+        "--timeout",
+        f"{spec.timeout:g}s",
+        "--nodes",
+        ",".join(tested.nodes),
+    ]
+    left_out = ",".join("/".join(pair) for pair in tested.dead)
+    if left_out:
+        words += ["--dead", left_out]
+    if spec.only and not quick:
+        words += ["--only", ",".join(spec.only)]
+    if spec.min_bandwidth:
+        words += ["--min-bandwidth", str(spec.min_bandwidth)]
+    if spec.max_latency:
+        words += ["--max-latency", f"{spec.max_latency * 1000:g}ms"]
+    if quick:
+        words += ["--quick", "--out", "none"]
+    return tuple(words)
+
+
+def collectives(launch: Launch) -> list[Process]:
     """One process a rank, under the interpreter that the program would have."""
-    python = str((facts.get("interpreter") or {}).get("path") or spec.python or "python3")
-    words = arguments(spec, attempt.tests) if attempt.tests is not None else ()
-    argv = (python, f"{place.node_dir}/runner.py", f"{place.node_dir}/{ARCHIVE}", *words)
-    return [Process(node.first_rank + i, i, argv) for i in range(node.nproc)]
+    tests = launch.attempt.tests
+    argv = (
+        launch.facts.interpreter.path or launch.spec.python or "python3",
+        f"{launch.place.node_dir}/runner.py",
+        f"{launch.place.node_dir}/{ARCHIVE}",
+        *(arguments(launch.spec, tests) if tests is not None else ()),
+    )
+    return [Process(launch.node.first_rank + i, i, argv) for i in range(launch.node.nproc)]

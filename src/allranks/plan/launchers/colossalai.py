@@ -8,16 +8,13 @@ cli/launcher/run.py) and looks for torchrun on PATH: words are quoted, and the i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
 
-from allranks.settings import RunSpec
 from allranks.settings.tools import Tool
 
-from ..environment import Place, Process
+from ..environment import Launch, Process
 from ..ranks import Attempt, NodePlan
 from .agent import agent, interpreter, through
-from .words import launched_by, read_training
+from .words import kept_options, launched_by, read_training
 
 OURS = (
     "H",
@@ -35,27 +32,25 @@ OURS = (
 WITH_PATH = 'PATH="${0%/*}:$PATH" exec "$0" "$@"'
 
 
-def colossalai(
-    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
-) -> list[Process]:
+def colossalai(launch: Launch) -> list[Process]:
     """One launcher a node; it starts the node's ranks."""
-    words = read_training(spec)
-    tool = launched_by(spec)
+    words = read_training(launch.spec)
+    tool = launched_by(launch.spec)
     argv = (
         "/bin/sh",
         "-c",
         WITH_PATH,
-        interpreter(words, facts),
+        interpreter(words, launch.facts),
         *words.flags,
         "-m",
         "colossalai.cli.cli",
         "run",
-        *kept(tool),
-        *arguments(node, attempt, tool),
+        *kept_options(launch.spec, OURS),
+        *arguments(launch.node, launch.attempt, tool),
         "--",
-        *map(shlex.quote, through(words, place)),
+        *map(shlex.quote, through(words, launch.place)),
     )
-    return [agent(world_size, node, place, attempt, argv)]
+    return [agent(launch, argv)]
 
 
 def arguments(node: NodePlan, attempt: Attempt, tool: Tool | None) -> tuple[str, ...]:
@@ -72,8 +67,3 @@ def arguments(node: NodePlan, attempt: Attempt, tool: Tool | None) -> tuple[str,
         "--extra_launch_args",
         ",".join(filter(None, [*theirs, ours])),
     )
-
-
-def kept(tool: Tool | None) -> tuple[str, ...]:
-    """The user's own options."""
-    return tool.kept(OURS) if tool is not None else ()

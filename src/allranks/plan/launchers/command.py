@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from allranks.settings import RunSpec
 from allranks.settings.tools import read_tool
 
-from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan
+from ..environment import Launch, Process
 from .agent import agent, through
 from .words import behind, python_argv, read_command
 
 
-def command(
-    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
-) -> list[Process]:
+def command(launch: Launch) -> list[Process]:
     """One process a node. It gets what a node's script reads: NODE_RANK, NNODES, NPROC_PER_NODE, …
 
     Where the command is a launcher that we know, its program goes through the runner: it is seen who trains alone.
     """
-    tool = read_tool(spec.command)
+    tool = read_tool(launch.spec.command)
     if tool is None:
-        argv = python_argv(read_command(spec.command), facts, None)
+        argv = python_argv(read_command(launch.spec.command), launch.facts, None)
     else:
         argv = (
             *tool.head,
             *(w for o in tool.options for w in o.words if o.name not in ("m", "module")),
-            *through(behind(tool), place),
+            *through(behind(tool), launch.place),
         )
-    return [agent(world_size, node, place, attempt, argv)]
+    return [agent(launch, argv)]

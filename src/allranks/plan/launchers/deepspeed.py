@@ -5,16 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from allranks.settings import RunSpec
-from allranks.settings.tools import Tool
-
-from ..environment import Place, Process
+from ..environment import Launch, Process
 from ..ranks import Attempt, NodePlan
 from .agent import agent, interpreter, through
-from .words import launched_by, read_training
+from .words import kept_options, read_training
 
 OURS = (
     "H",
@@ -38,23 +32,21 @@ OURS = (
 )
 
 
-def deepspeed(
-    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
-) -> list[Process]:
+def deepspeed(launch: Launch) -> list[Process]:
     """One launcher a node; it starts the node's ranks."""
-    words = read_training(spec)
-    path = f"{place.node_dir}/deepspeed_hostfile"
+    words = read_training(launch.spec)
+    path = f"{launch.place.node_dir}/deepspeed_hostfile"
     argv = (
-        interpreter(words, facts),
+        interpreter(words, launch.facts),
         *words.flags,
         "-m",
         "deepspeed.launcher.runner",
-        *kept(launched_by(spec)),
-        *arguments(node, attempt, path),
+        *kept_options(launch.spec, OURS),
+        *arguments(launch.node, launch.attempt, path),
         *(("--no_python",) if words.kind == "program" else ()),
-        *through(words, place),
+        *through(words, launch.place),
     )
-    return [agent(world_size, node, place, attempt, argv, files={path: hostfile(world_size, node)})]
+    return [agent(launch, argv, files={path: hostfile(launch.world_size, launch.node)})]
 
 
 def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
@@ -83,8 +75,3 @@ def hostfile(world_size: int, node: NodePlan) -> str:
 def _shared(ranks: int, nodes: int) -> list[int]:
     """So many ranks on so many nodes."""
     return [ranks // nodes + (i < ranks % nodes) for i in range(nodes)]
-
-
-def kept(tool: Tool | None) -> tuple[str, ...]:
-    """The user's own options."""
-    return tool.kept(OURS) if tool is not None else ()

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from allranks.settings import RunSpec
-
-from ..environment import Place, Process
-from ..ranks import Attempt, NodePlan
+from ..environment import Launch, Process
 from .words import python_argv, read_command
 
 
-def direct(
-    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
-) -> list[Process]:
+def direct(launch: Launch) -> list[Process]:
     """One process a rank."""
-    argv = python_argv(read_command(spec.command), facts, f"{place.node_dir}/runner.py")
-    return [Process(node.first_rank + i, i, argv) for i in range(node.nproc)]
+    argv = python_argv(read_command(launch.spec.command), launch.facts, f"{launch.place.node_dir}/runner.py")
+    return [Process(launch.node.first_rank + i, i, argv) for i in range(launch.node.nproc)]

@@ -9,17 +9,10 @@ gave are kept, but those that say who the nodes are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from allranks.settings import RunSpec
-from allranks.settings.tools import Tool
-
-from ..environment import Place, Process
+from ..environment import Launch, Process, older_than
 from ..ranks import Attempt, NodePlan
-from ..versions import older_than
 from .agent import agent, interpreter, through
-from .words import launched_by, read_training
+from .words import kept_options, read_training
 
 OURS = (
     "nnodes",
@@ -36,26 +29,24 @@ OURS = (
 )
 
 
-def torchrun(
-    spec: RunSpec, world_size: int, node: NodePlan, place: Place, attempt: Attempt, facts: Mapping[str, Any]
-) -> list[Process]:
+def torchrun(launch: Launch) -> list[Process]:
     """One agent a node; it starts the node's ranks."""
-    words = read_training(spec)
-    old = older_than(str((facts.get("interpreter") or {}).get("torch") or ""), (1, 9))
-    head = [f"--{k.replace('-', '_') if old else k}={v}" for k, v in arguments(node, attempt).items()]
+    words = read_training(launch.spec)
+    old = older_than(launch.facts.torch, (1, 9))
+    head = [f"--{k.replace('-', '_') if old else k}={v}" for k, v in arguments(launch.node, launch.attempt).items()]
     module = "torch.distributed.launch" if old else "torch.distributed.run"
     no_python = ("--no-python",) if words.kind == "program" else ()
     argv = (
-        interpreter(words, facts),
+        interpreter(words, launch.facts),
         *words.flags,
         "-m",
         module,
-        *kept(launched_by(spec)),
+        *kept_options(launch.spec, OURS),
         *head,
         *no_python,
-        *through(words, place),
+        *through(words, launch.place),
     )
-    return [agent(world_size, node, place, attempt, argv)]
+    return [agent(launch, argv)]
 
 
 def arguments(node: NodePlan, attempt: Attempt) -> dict[str, object]:
@@ -69,8 +60,3 @@ def arguments(node: NodePlan, attempt: Attempt) -> dict[str, object]:
         "master-port": attempt.master_port,
         "max-restarts": 0,
     }
-
-
-def kept(tool: Tool | None) -> tuple[str, ...]:
-    """The user's own options."""
-    return tool.kept(OURS) if tool is not None else ()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from allranks.settings import RunSpec
 from allranks.settings.tools import Tool, read_tool
 from allranks.text import format_duration
+
+from ..facts import NodeFacts
 
 _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
 # Flags of python that take a value of their own (`python --help`).
@@ -61,6 +62,12 @@ def launched_by(spec: RunSpec) -> Tool | None:
     return tool if tool is not None and tool.name == spec.launcher else None
 
 
+def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
+    """The user's own options of that launcher, without those that say who the nodes are."""
+    tool = launched_by(spec)
+    return tool.kept(tuple(left_out)) if tool is not None else ()
+
+
 def out_of_reach(spec: RunSpec) -> list[str]:
     """A sentence for each setting that takes effect in a rank's interpreter, where allranks does not start that.
 
@@ -72,11 +79,11 @@ def out_of_reach(spec: RunSpec) -> list[str]:
     notes = []
     if spec.pg_timeout is not None:
         notes.append(
-            f"--pg-timeout {format_duration(spec.pg_timeout)} does not reach the ranks below {program}; read the "
+            f"--pg-timeout {format_duration(spec.pg_timeout)} does not reach the ranks below {program}. Read the "
             "seconds from ALLRANKS_PG_TIMEOUT and give them to init_process_group(timeout=…)"
         )
     if spec.audit_data:
-        notes.append(f"--audit-data sees no data loader below {program}; give the Python program itself as the command")
+        notes.append(f"--audit-data sees no data loader below {program}. Give the Python program itself as the command")
     return notes
 
 
@@ -111,10 +118,10 @@ def _kind(rest: tuple[str, ...]) -> str:
     return "python-other"
 
 
-def python_argv(words: Words, facts: Mapping[str, Any], runner: str | None) -> tuple[str, ...]:
+def python_argv(words: Words, facts: NodeFacts, runner: str | None) -> tuple[str, ...]:
     """argv of one rank: through the runner where it can take the program."""
     if words.kind == "program":
         return words.program
-    python = str((facts.get("interpreter") or {}).get("path") or words.python or "python3")
+    python = facts.interpreter.path or words.python or "python3"
     through = (runner,) if runner is not None and words.kind != "python-other" else ()
     return (python, *words.flags, *through, *words.program)

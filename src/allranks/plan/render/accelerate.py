@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from allranks.errors import UsageError
 
-from ..launchers.accelerate import kept
-from ..launchers.words import launched_by, read_training
+from ..launchers.accelerate import OURS
+from ..launchers.words import kept_options, launched_by, read_training
 from ..ranks import NodePlan
 from .request import Rendered, Request, script_name
 from .shell import TOLD, Here, python_words, script
@@ -70,12 +70,11 @@ def _text(word: str) -> str:
 
 def _script(request: Request, node: NodePlan, config: str) -> str:
     words = read_training(request.spec)
-    tool = launched_by(request.spec)
     argv = [
         *python_words(request, words),
         "-m",
         "accelerate.commands.launch",
-        *kept(tool, "config_file"),
+        *kept_options(request.spec, (*OURS, "config_file")),
         "--config_file",
         Here(config),
         *(("--no_python",) if words.kind == "program" else ()),

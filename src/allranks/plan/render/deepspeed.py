@@ -12,9 +12,9 @@ from typing import Any
 
 from allranks.errors import UsageError
 
-from ..launchers.deepspeed import arguments, kept
+from ..launchers.deepspeed import OURS, arguments
 from ..launchers.settings import launcher_settings
-from ..launchers.words import launched_by, read_training
+from ..launchers.words import kept_options, read_training
 from ..ranks import NodePlan
 from .request import Rendered, Request, script_name
 from .shell import TOLD, Here, python_words, script
@@ -69,13 +69,12 @@ def _written(config: dict[str, Any]) -> str:
 
 def _script(request: Request, node: NodePlan, named: dict[str, str]) -> str:
     words = read_training(request.spec)
-    tool = launched_by(request.spec)
     ours = [Here(w) if w == HOSTFILE else w for w in arguments(node, request.attempt, HOSTFILE)]
     argv = [
         *python_words(request, words),
         "-m",
         "deepspeed.launcher.runner",
-        *kept(tool),
+        *kept_options(request.spec, OURS),
         *ours,
         *(("--no_python",) if words.kind == "program" else ()),
     ]

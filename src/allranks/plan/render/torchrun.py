@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..launchers.torchrun import arguments, kept
-from ..launchers.words import launched_by, read_training
+from ..launchers.torchrun import OURS, arguments
+from ..launchers.words import kept_options, read_training
 from ..ranks import NodePlan
 from .request import Rendered, Request, script_name
 from .shell import TOLD, python_words, script
@@ -20,7 +20,7 @@ def _script(request: Request, node: NodePlan) -> str:
         *python_words(request, words),
         "-m",
         "torch.distributed.run",
-        *kept(launched_by(request.spec)),
+        *kept_options(request.spec, OURS),
         *(f"--{name}={value}" for name, value in arguments(node, request.attempt).items()),
         *(("--no-python",) if words.kind == "program" else ()),
     ]
