@@ -24,7 +24,7 @@ from allranks.settings import RunSpec
 
 ROOT = Path(__file__).parents[2]
 OLDEST = next(iter(sorted(Path("/root/.pyenv/versions").glob("3.8*/bin/python"))), None)
-SPEC = RunSpec(command=("train.py",))
+SPEC = RunSpec.of(command=("train.py",))
 
 
 @pytest.fixture

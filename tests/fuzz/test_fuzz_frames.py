@@ -198,7 +198,7 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
-    spec = RunSpec(command=("true",), local=1, nproc=2, runs_dir=str(tmp_path / "runs"))
+    spec = RunSpec.of(command=("true",), local=1, nproc=2, runs_dir=str(tmp_path / "runs"))
     session = sessions.create(spec, virtual_cluster(1), dict(os.environ), str(tmp_path), JsonView)
     return session.controller
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import random
@@ -297,9 +296,9 @@ def test_whatever_order_passes_the_agent_lives_and_runs_its_own_program(
     (tmp_path / "bin" / "py-spy").write_text("#!/bin/sh\nexit 1\n")  # it would take most of the time
     (tmp_path / "bin" / "py-spy").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    spec = RunSpec(nodes=2, node_rank=1, master_addr="127.0.0.1", node_dir=scratch, nproc=1)
-    spec = dataclasses.replace(spec, python=sys.executable)
-    spec = dataclasses.replace(spec, command=("train.py",)) if what == "train" else spec
+    spec = RunSpec.of(nodes=2, node_rank=1, master_addr="127.0.0.1", node_dir=scratch, nproc=1)
+    spec = spec.changed(python=sys.executable)
+    spec = spec.changed(command=("train.py",)) if what == "train" else spec
     passed = Counter[str]()
     agent = Agent(spec)
     agent.give(pack_json({"type": "hello", "protocol": 1, "lease": 60.0, "have": {}}))

@@ -76,14 +76,14 @@ def a_plan(spec: RunSpec, nodes: int) -> Any:
 def rendered(name: str, nodes: int) -> dict[str, str]:
     what, command, texts = RENDERED[name]
     env = {"OMP_NUM_THREADS": "4", "WANDB_API_KEY": "secret"}
-    spec = RunSpec(command=command, launcher=what, nproc=8, env=env, prelude="source /opt/env/bin/activate")
+    spec = RunSpec.of(command=command, launcher=what, nproc=8, env=env, prelude="source /opt/env/bin/activate")
     return RENDERERS[what].render(Request(spec, a_plan(spec, nodes), "/shared/my project", texts))
 
 
 def started(name: str, nodes: int) -> dict[str, str]:
     """argv, own environment and files of the first and the last node."""
     launcher, command = STARTED[name]
-    spec = RunSpec(command=command, launcher=launcher, nproc=4)
+    spec = RunSpec.of(command=command, launcher=launcher, nproc=4)
     plan, found = a_plan(spec, nodes), {}
     for node in (plan.nodes[0], plan.nodes[-1]):
         place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
@@ -159,7 +159,7 @@ def test_secrets_are_asked_of_the_shell() -> None:
     ],
 )
 def test_refused(what: str, command: tuple[str, ...], texts: dict[str, str], said: str) -> None:
-    spec = RunSpec(command=command, launcher=what, nproc=8)
+    spec = RunSpec.of(command=command, launcher=what, nproc=8)
     with pytest.raises(UsageError, match=said):
         RENDERERS[what].render(Request(spec, a_plan(spec, 2), "/w", texts))
 

@@ -42,7 +42,7 @@ def remote(*names: str) -> Cluster:
 
 def spec_of(tmp_path: Path, **more: Any) -> RunSpec:
     settings = {"nproc": 1, "init_timeout": LONG, "connect_timeout": LONG, "runs_dir": str(tmp_path / "runs"), **more}
-    return RunSpec(command=("true",), **settings)
+    return RunSpec.of(command=("true",), **settings)
 
 
 def run(tmp_path: Path, cluster: Cluster, **more: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def left(work: Path) -> list[str]:
 
 
 def start(tmp_path: Path, *command: str) -> sessions.Session:
-    spec = RunSpec(command=command, local=1, nproc=2, runs_dir=str(tmp_path / "runs"), grace=0.2)
+    spec = RunSpec.of(command=command, local=1, nproc=2, runs_dir=str(tmp_path / "runs"), grace=0.2)
     (tmp_path / "work").mkdir()
     return sessions.create(spec, virtual_cluster(1), dict(os.environ), str(tmp_path / "work"), JsonView)
 
@@ -85,7 +85,7 @@ def test_a_launcher_that_is_not_installed(tmp_path: Path, check: bool) -> None:
     launcher = next((name for name in ("colossalai", "accelerate") if find_spec(name) is None), None)
     if launcher is None:
         pytest.skip("every launcher is installed here")
-    spec = RunSpec(
+    spec = RunSpec.of(
         command=("train.py",), launcher=launcher, local=2, nproc=1, check=check, grace=0.2, python=sys.executable,
         runs_dir=str(tmp_path / "runs"),
     )  # fmt: skip

@@ -36,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a real run that failed."""
     work = tmp_path_factory.mktemp("whole")
     script = 'echo \'{"step": 3, "t": 1.0}\' > "$ALLRANKS_OUTPUT_DIR/rank_0${RANK}_metrics.jsonl"; echo one; exit $RANK'
-    spec = RunSpec(
+    spec = RunSpec.of(
         command=("sh", "-c", script), launcher="direct", local=2, nproc=1, check=False, grace=0.2,
         runs_dir=str(work / "runs"),
     )  # fmt: skip

@@ -85,7 +85,7 @@ class Drive:
     def __init__(
         self, count: int = 3, nproc: int | None = 1, expected: int | None = None, spares: int = 0, **spec: Any
     ) -> None:
-        self.spec = RunSpec(command=("train.py",), nproc=nproc, **spec)
+        self.spec = RunSpec.of(command=("train.py",), nproc=nproc, **spec)
         every = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count + spares))
         setting = Setting("run-1", "uid-1", "token", "/work", "/runs/run-1/outputs", expected_world_size=expected)
         self.at, self.skew, self.node_skew = BEGIN, 0.0, 0.0
@@ -200,7 +200,7 @@ class Drive:
         return self.feed(Back(node, self.now))
 
     def lost(self, node: str) -> list[str]:
-        return self.feed(Lost(node, self.now, self.now - self.spec.lease))
+        return self.feed(Lost(node, self.now, self.now - self.spec.limits.lease))
 
     def stop(self, grace: str = "30", reason: str = "ctrl-c") -> list[str]:
         return self.feed(Stop("", self.now, reason, float(grace)))
@@ -309,7 +309,7 @@ def test_from_the_first_hello_to_the_end() -> None:
     """)
     assert drive.roster.exits and drive.roster.failed_t is None
     (ending,) = drive.said("ending")
-    assert (ending["reason"], ending["grace"]) == ("done", drive.spec.grace)
+    assert (ending["reason"], ending["grace"]) == ("done", drive.spec.limits.grace)
     assert [m["attempt"] for _, m in drive.sent if m["type"] == "start"] == [0, 0, 0]
     assert [r["rank"] for _, m in drive.sent if m["type"] == "start" for r in m["ranks"]] == [0, 1, 2]
     assert (drive.roster.master_addr, drive.roster.master_port) == ("10.0.0.1", PORT)

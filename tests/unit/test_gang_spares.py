@@ -27,7 +27,7 @@ def lost(drive: Drive, node: str) -> Drive:
         if name != node:
             drive.ended(name)
             drive.drained(name)
-    drive.tick(str(drive.spec.grace + FENCE))
+    drive.tick(str(drive.spec.limits.grace + FENCE))
     assert drive.roster.state is State.OVER
     return drive
 
@@ -233,7 +233,7 @@ def test_the_fence_before_a_lost_nodes_ranks_start_elsewhere() -> None:
     drive.ended("h0")
     drive.drained("h0")
     assert drive.roster.state is State.ENDING
-    drive.tick(str(drive.spec.grace + FENCE - 0.5))
+    drive.tick(str(drive.spec.limits.grace + FENCE - 0.5))
     assert drive.roster.state is State.ENDING
     drive.tick("0.6")
     assert drive.roster.state is State.OVER

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
     ],
 )
 def test_what_must_be_installed(launcher: str, command: str, modules: list[str]) -> None:
-    assert needed_modules(RunSpec(command=tuple(shlex.split(command)), launcher=launcher)) == modules
+    assert needed_modules(RunSpec.of(command=tuple(shlex.split(command)), launcher=launcher)) == modules
 
 
 @pytest.mark.parametrize(
@@ -74,11 +73,11 @@ def test_a_changing_number_of_nodes_is_refused(command: str, written: str, launc
 )  # fmt: skip
 def test_one_number_of_nodes_and_a_verbatim_command_are_taken(command: str, launcher: str) -> None:
     options = {"command": tuple(command.split()), "launcher": launcher}
-    assert resolve(options, {}, {}, config_source="allranks.toml").spec.launcher == launcher
+    assert resolve(options, {}, {}, config_source="allranks.toml").spec.launch.launcher == launcher
 
 
 def test_tests_need_torch() -> None:
-    assert needed_modules(RunSpec(test="sync")) == ["torch"]
+    assert needed_modules(RunSpec.of(test="sync")) == ["torch"]
 
 
 def test_every_launcher_can_be_asked_for() -> None:
@@ -130,13 +129,13 @@ def test_what_is_no_tool(line: str) -> None:
 
 
 def test_the_interpreter_beside_a_tool() -> None:
-    words = read_training(RunSpec(command=("/opt/env/bin/torchrun", "t.py"), launcher="torchrun"))
+    words = read_training(RunSpec.of(command=("/opt/env/bin/torchrun", "t.py"), launcher="torchrun"))
     assert (words.python, words.kind, words.program) == ("/opt/env/bin/python", "python-script", ("t.py",))
 
 
 def resolved(command: str, **options: object) -> tuple[str, tuple[str, ...]]:
     found = resolve({"command": command.split(), "local": 2, **options}, {}, {}, config_source="allranks.toml")
-    return found.spec.launcher, found.notes
+    return found.spec.launch.launcher, found.notes
 
 
 def test_the_command_names_the_launcher() -> None:
@@ -176,12 +175,12 @@ def test_a_hostfile_gives_every_node_its_ranks(counts: list[int], lines: list[st
 
 def test_the_configurations_that_a_command_names() -> None:
     command = "accelerate launch --config_file a.yaml t.py --deepspeed ds.json --ds_config=z.json --data x.json"
-    found = launcher_settings(RunSpec(command=tuple(command.split()), launcher="accelerate"))
+    found = launcher_settings(RunSpec.of(command=tuple(command.split()), launcher="accelerate"))
     assert (found["name"], found["accelerate"], found["deepspeed"]) == ("accelerate", "a.yaml", ["ds.json", "z.json"])
     assert not found["holds"]
-    assert launcher_settings(RunSpec(command=("t.py",), launcher="accelerate"))["accelerate"] == ""
-    assert launcher_settings(RunSpec(command=("t.py",)))["accelerate"] is None
-    assert launcher_settings(RunSpec(command=tuple(command.split()), launcher="command"))["holds"]
+    assert launcher_settings(RunSpec.of(command=("t.py",), launcher="accelerate"))["accelerate"] == ""
+    assert launcher_settings(RunSpec.of(command=("t.py",)))["accelerate"] is None
+    assert launcher_settings(RunSpec.of(command=tuple(command.split()), launcher="command"))["holds"]
 
 
 @pytest.mark.parametrize(
@@ -201,9 +200,9 @@ def test_the_configurations_that_a_command_names() -> None:
 )
 def test_settings_that_do_not_reach_the_ranks(launcher: str, command: str, reached: bool) -> None:
     """What takes effect in the runner is said not to, where the ranks have none."""
-    spec = RunSpec(command=tuple(shlex.split(command)), launcher=launcher)
+    spec = RunSpec.of(command=tuple(shlex.split(command)), launcher=launcher)
     assert out_of_reach(spec) == []
-    notes = out_of_reach(replace(spec, pg_timeout=90.0, audit_data=4))
+    notes = out_of_reach(spec.changed(pg_timeout=90.0, audit_data=4))
     assert [note.partition(" ")[0] for note in notes] == ([] if reached else ["--pg-timeout", "--audit-data"])
     assert reached or "ALLRANKS_PG_TIMEOUT" in notes[0]
 

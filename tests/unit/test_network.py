@@ -54,7 +54,7 @@ def probes_of(probes: dict[str, Any]) -> dict[str, tuple[AddressProbe, ...]]:
 
 
 def choose(facts: Any, probes: Any, **spec: Any) -> Any:
-    return choose_address(RunSpec(**spec), "h0", PORT, facts_of(facts), probes_of(probes))
+    return choose_address(RunSpec.of(**spec), "h0", PORT, facts_of(facts), probes_of(probes))
 
 
 # -- offers ----------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ HOLDER = {"errno": "EADDRINUSE", "port": 29511, "owner": {"pid": 4242, "command"
 
 def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
     """`clean --foreign` looks at the default port on this machine, unless it is told otherwise."""
-    spec = RunSpec(hosts="my hosts.txt", master_port=29511)
+    spec = RunSpec.of(hosts="my hosts.txt", master_port=29511)
     clean = "allranks clean --foreign --master-port 29511 --hosts 'my hosts.txt'"
     assert port_taken("h1", HOLDER, target_words(spec)).remedy.endswith(clean)
     dead = {**HOLDER, "owner": {"pid": 4242, "run": "a-1-abcdef", "run_lives": False}}
@@ -347,10 +347,10 @@ def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        (RunSpec(hosts="h1,h2"), "--hosts h1,h2"),
-        (RunSpec(local=2), "--local 2"),
+        (RunSpec.of(hosts="h1,h2"), "--hosts h1,h2"),
+        (RunSpec.of(local=2), "--local 2"),
         (RunSpec(), "--local 1"),
-        (RunSpec(slurm=True), "--hosts HOSTS"),
+        (RunSpec.of(slurm=True), "--hosts HOSTS"),
     ],
 )
 def test_nodes_in_a_command(spec: RunSpec, words: str) -> None:

@@ -20,11 +20,11 @@ FACTS = {"interpreter": {"path": "/opt/py/bin/python"}}
 MARK = "run-1-a/node_01"
 HEADER = {"mode": "agent", "uid": "run-1-a", "node": "node_01", "mark": MARK, "lease": 60.0,
           "grace": 1.0, "node_dir": "/etc", "checks": ["memory", "evil"], "tests": True}  # fmt: skip
-SPEC = RunSpec(command=("train.py", "--lr", "1"), nodes=2, node_rank=1, nproc=2, env={"MINE": "1"}, master_addr="a")
-TESTS = RunSpec(
+SPEC = RunSpec.of(command=("train.py", "--lr", "1"), nodes=2, node_rank=1, nproc=2, env={"MINE": "1"}, master_addr="a")
+TESTS = RunSpec.of(
     test="full", suite="bandwidth", nodes=2, node_rank=1, nproc=2, size=4096, timeout=7.0, only=("barrier",)
 )
-CHECK = RunSpec(nodes=4, node_rank=1, master_addr="a")
+CHECK = RunSpec.of(nodes=4, node_rank=1, master_addr="a")
 TOKEN = "0123456789abcdef/0/0"
 
 
@@ -70,7 +70,7 @@ def with_terms(**changed: object) -> dict:
 
 
 def test_the_start_is_made_from_this_nodes_own_arguments():
-    evil = dataclasses.replace(SPEC, command=("rm", "-rf", "/"), env={"LD_PRELOAD": "/x.so"}, wrap="sudo")
+    evil = SPEC.changed(command=("rm", "-rf", "/"), env={"LD_PRELOAD": "/x.so"}, wrap="sudo")
     found = pin().order(start_of(evil))
     mine = start_of(SPEC)
     words = ["/opt/py/bin/python", "/d/runner.py", "train.py", "--lr", "1"]
@@ -126,7 +126,7 @@ def test_a_node_that_was_started_to_be_looked_at_starts_no_program():
 
 
 def test_the_words_of_a_test_are_this_nodes_own():
-    theirs = dataclasses.replace(TESTS, suite="sync", size=1 << 40, timeout=9e4, only=(), min_bandwidth=1)
+    theirs = TESTS.changed(suite="sync", size=1 << 40, timeout=9e4, only=(), min_bandwidth=1)
     (rank, _) = pin(TESTS).order(start_of(theirs, SuiteNodes(("a", "b"))))["ranks"]
     assert rank["argv"][1:] == [
         "/d/runner.py", "/d/fabric.zip", "--suite", "bandwidth", "--backend", "auto", "--size", "4096",
@@ -135,7 +135,7 @@ def test_the_words_of_a_test_are_this_nodes_own():
 
 
 def test_a_stage_of_a_test_is_cut_down_alike_on_both_sides():
-    spec = dataclasses.replace(TESTS, suite="staged", size=1 << 30)
+    spec = TESTS.changed(suite="staged", size=1 << 30)
     (rank, _) = pin(spec).order(start_of(spec, SuiteNodes(("a", "b"))))["ranks"]
     assert rank["argv"][3:9] == ["--suite", "sync", "--backend", "auto", "--size", str(16 << 20)]
 
@@ -159,7 +159,7 @@ def test_names_of_nodes_that_are_none_are_refused(tests):
 
 
 def test_the_header_keeps_this_nodes_directory_and_is_of_a_run_of_its_own():
-    spec = dataclasses.replace(SPEC, node_dir="/scratch")
+    spec = SPEC.changed(node_dir="/scratch")
     made = Pin(own(spec), "f00d")
     assert made.header(HEADER) == {
         "mode": "agent", "uid": "run-1-a-f00d", "node": "node_01", "mark": "run-1-a-f00d/node_01", "ends": [],
@@ -194,7 +194,7 @@ def test_the_look_keeps_this_nodes_command_and_directory():
               "checks": ["memory", "evil"], "seconds": 30.0, "environ": {"LD_PRELOAD": "x"}, "node_dirs": ["/root"],
               "data_paths": ["/home/me"]}  # fmt: skip
     found = pin().order(theirs)
-    assert found["prelude"] is None and found["workdir"] == "/mine" and found["command"] == list(SPEC.command)
+    assert found["prelude"] is None and found["workdir"] == "/mine" and found["command"] == list(SPEC.launch.command)
     assert found["checks"] == ["memory"] and found["environ"] == {"MINE": "1"} and found["uid"] == "u-f00d"
     assert "node_dirs" not in found and "data_paths" not in found
 

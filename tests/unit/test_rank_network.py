@@ -13,7 +13,7 @@ from allranks.preflight.rank_network import Setting, explain
 from allranks.settings import RunSpec
 
 CASE = json.loads((Path(__file__).parents[1] / "checks/gate/proved.json").read_text())
-SPEC = RunSpec(hosts="h1,h2,h3")
+SPEC = RunSpec.of(hosts="h1,h2,h3")
 PORT = {"hca": "mlx5_0", "port": 1, "active": True, "layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)"}
 
 

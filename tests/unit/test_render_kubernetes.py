@@ -35,7 +35,7 @@ from allranks.settings import RunSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kubernetes"
 KINDS = ("job", "jobset", "trainjob", "pods")
-PLAIN = RunSpec(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, image="registry.local/train:1", kind="job")
+PLAIN = RunSpec.of(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, image="registry.local/train:1")
 POD_FILE = """
 metadata:
   labels: {kueue.x-k8s.io/queue-name: team-queue, cost-centre: "17"}
@@ -51,8 +51,8 @@ spec:
   - name: data
     persistentVolumeClaim: {claimName: imagenet}
 """
-FULL = dataclasses.replace(
-    PLAIN, nodes=4, gpus="8", namespace="training", shm=64 << 30, workdir="/workspace", deadline=43200.0, retries=2,
+FULL = PLAIN.changed(
+    nodes=4, gpus="8", namespace="training", shm=64 << 30, workdir="/workspace", deadline=43200.0, retries=2,
     stop_grace=120.0, env={"NCCL_DEBUG": "INFO", "ODD": "a $(X) $$b $c", "HF_TOKEN": "hunter2"},
     forward=("WANDB_API_KEY",), python="/opt/conda/bin/python", allow=("shm",),
     prelude="source /opt/conda/bin/activate\nulimit -c 0",
@@ -89,8 +89,8 @@ def variables(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 # -- golden files --------------------------------------------------------------------------------------
 
-CASES = {**{kind: dataclasses.replace(PLAIN, kind=kind) for kind in KINDS}, "full": FULL,
-         "full-jobset": dataclasses.replace(FULL, kind="jobset")}  # fmt: skip
+CASES = {**{kind: PLAIN.changed(kind=kind) for kind in KINDS}, "full": FULL,
+         "full-jobset": FULL.changed(kind="jobset")}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -159,8 +159,8 @@ def test_the_models_of_jobset_and_trainer_are_kept(case: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_master_is_pod_0_alone(kind: str) -> None:
     """Its name is the host name of one pod in the subdomain of a headless service that does not wait for readiness."""
-    found = documents(dataclasses.replace(PLAIN, kind=kind))
-    job = Job(dataclasses.replace(PLAIN, kind=kind), "demo", b"")
+    found = documents(PLAIN.changed(kind=kind))
+    job = Job(PLAIN.changed(kind=kind), "demo", b"")
     pod, _, subdomain = master_name(job).partition(".")
     assert pod == pod_names(job)[0]
     assert pod_names(job)[1].endswith("-1")
@@ -193,12 +193,12 @@ def test_every_pod_has_what_it_needs_and_no_secret_in_its_words(case: str) -> No
 
 @pytest.mark.parametrize("grace", [0.0, 1.0, 29.5, 600.0])
 def test_the_pods_grace_is_longer_than_the_ranks(grace: float) -> None:
-    assert grace_seconds(dataclasses.replace(PLAIN, stop_grace=grace)) >= grace + 5
+    assert grace_seconds(PLAIN.changed(stop_grace=grace)) >= grace + 5
 
 
 def test_secrets_and_dollars_in_variables() -> None:
     env = variables(pod_specs(documents(FULL))[0])
-    spec = dataclasses.replace(PLAIN, command=("sh", "-c", "echo $(date)"))
+    spec = PLAIN.changed(command=("sh", "-c", "echo $(date)"))
     assert pod_specs(documents(spec))[0]["containers"][0]["command"][-1] == "echo $$(date)"
     assert env["NCCL_DEBUG"]["value"] == "INFO"
     assert env["ODD"]["value"] == "a $$(X) $$$$b $$c"  # Kubernetes would put X there, and halve $$
@@ -210,7 +210,7 @@ def test_secrets_and_dollars_in_variables() -> None:
 def test_every_word_and_value_comes_through_the_kubelet_as_it_was_written(text: str) -> None:
     """`$$` was halved, so that a shell's own pid became a dollar."""
     assert expanded("$(X) $$ $(Y)", {"X": "1"}) == "1 $ $(Y)", "as in Kubernetes' own tests"
-    spec = dataclasses.replace(PLAIN, command=("sh", "-c", text), env={"V": text}, prelude=text or None)
+    spec = PLAIN.changed(command=("sh", "-c", text), env={"V": text}, prelude=text or None)
     container = pod_specs(documents(spec))[0]["containers"][0]
     assert expanded(container["command"][-1], {"X": "1", "a": "2"}) == text
     assert expanded(variables({"containers": [container]})["V"]["value"], {"X": "1", "a": "2"}) == text
@@ -236,16 +236,16 @@ def test_what_is_final_is_not_tried_again() -> None:
 
 
 def test_a_timeout_that_is_not_forced_stays_weak() -> None:
-    found = pod_specs(documents(dataclasses.replace(PLAIN, pg_timeout=600.0)))[0]
+    found = pod_specs(documents(PLAIN.changed(pg_timeout=600.0)))[0]
     assert variables(found)["COLOSSALAI_DIST_TIMEOUT"]["value"] == "600"
-    forced = pod_specs(documents(dataclasses.replace(PLAIN, pg_timeout=600.0, pg_timeout_forced=True)))[0]
+    forced = pod_specs(documents(PLAIN.changed(pg_timeout=600.0, pg_timeout_forced=True)))[0]
     assert "--pg-timeout=600" in forced["containers"][0]["command"]
 
 
 @pytest.mark.parametrize("more", [{"test": "quick"}, {"spares": 1}, {"hang_pattern": "x"}, {"sync": True}])
 def test_what_pods_do_not_have_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="^--"):
-        rendered(dataclasses.replace(PLAIN, **more))
+        rendered(PLAIN.changed(**more))
 
 
 def test_the_archive_comes_through_as_it_was() -> None:
@@ -261,12 +261,12 @@ def test_the_archive_comes_through_as_it_was() -> None:
 
 def test_an_image_is_asked_for() -> None:
     with pytest.raises(UsageError, match="--image is not set"):
-        rendered(dataclasses.replace(PLAIN, image=None))
+        rendered(PLAIN.changed(image=None))
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [("8", {"nvidia.com/gpu": 8}), ("amd.com/gpu:4", {"amd.com/gpu": 4})])
 def test_gpus_are_limits_and_ranks(gpus: str, expected: dict[str, int]) -> None:
-    spec = pod_specs(documents(dataclasses.replace(PLAIN, gpus=gpus)))[0]
+    spec = pod_specs(documents(PLAIN.changed(gpus=gpus)))[0]
     assert spec["containers"][0]["resources"]["limits"] == expected
     words = spec["containers"][0]["command"]
     assert f"--nproc={sum(expected.values())}" in words
@@ -274,7 +274,7 @@ def test_gpus_are_limits_and_ranks(gpus: str, expected: dict[str, int]) -> None:
 
 def test_a_model_of_gpu_is_no_resource() -> None:
     with pytest.raises(UsageError, match="set --gpus 8 or amd.com/gpu:8"):
-        rendered(dataclasses.replace(PLAIN, gpus="H100:8"))
+        rendered(PLAIN.changed(gpus="H100:8"))
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_what_the_pod_file_says_is_laid_over() -> None:
     ],
 )
 def test_a_pod_file_that_is_none_is_refused(text: str, message: str) -> None:
-    request = Request(dataclasses.replace(PLAIN, pod="pod.yaml"), Plan(()), "/", {"pod.yaml": text})
+    request = Request(PLAIN.changed(pod="pod.yaml"), Plan(()), "/", {"pod.yaml": text})
     with pytest.raises(UsageError, match=f"^--pod pod.yaml.*{message}"):
         RENDERERS["kubernetes"].render(request)
 
@@ -351,7 +351,7 @@ def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
 @pytest.mark.parametrize("kind", ["jobset", "trainjob"])
 def test_a_deadline_is_final(kind: str) -> None:
     """Its Job fails with DeadlineExceeded, and a set with restarts left would begin anew with the same deadline."""
-    found = documents(dataclasses.replace(FULL, kind=kind))
+    found = documents(FULL.changed(kind=kind))
     owner = one(found, "JobSet" if kind == "jobset" else "TrainingRuntime")["spec"]
     spec = owner if kind == "jobset" else owner["template"]["spec"]
     (rule,) = spec["failurePolicy"]["rules"]
@@ -362,16 +362,16 @@ def test_a_deadline_is_final(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["job", "jobset"])
 def test_what_is_over_does_not_stay_for_ever(kind: str) -> None:
-    found = documents(dataclasses.replace(PLAIN, kind=kind))
+    found = documents(PLAIN.changed(kind=kind))
     owner = one(found, "Job" if kind == "job" else "JobSet")
     assert owner["spec"]["ttlSecondsAfterFinished"] == 7 * 86400, "a week for the logs of its pods"
 
 
 @pytest.mark.parametrize(("said", "expected"), [("", "ClusterFirstWithHostNet"), ("dnsPolicy: Default", "Default")])
 def test_on_the_hosts_network_pods_still_find_each_other(said: str, expected: str) -> None:
-    (first, *_) = pod_specs(documents(dataclasses.replace(FULL), pod=f"spec:\n  hostNetwork: true\n  {said}"))
+    (first, *_) = pod_specs(documents(FULL, pod=f"spec:\n  hostNetwork: true\n  {said}"))
     assert first["dnsPolicy"] == expected
-    (first, *_) = pod_specs(documents(dataclasses.replace(FULL), pod="spec: {hostNetwork: false}"))
+    (first, *_) = pod_specs(documents(FULL, pod="spec: {hostNetwork: false}"))
     assert "dnsPolicy" not in first
 
 
@@ -386,7 +386,7 @@ metadata:
 @pytest.mark.parametrize(("kind", "owner"), [("job", "Job"), ("jobset", "JobSet"), ("trainjob", "TrainJob")])
 def test_a_queue_is_asked_at_the_owner(kind: str, owner: str) -> None:
     """Kueue reads its labels at the object that it suspends; a topology request stands at the pods' template."""
-    found = documents(dataclasses.replace(FULL, kind=kind), pod=IN_A_QUEUE)
+    found = documents(FULL.changed(kind=kind), pod=IN_A_QUEUE)
     metadata = one(found, owner)["metadata"]
     assert metadata["labels"][QUEUE] == "team"
     assert metadata["labels"]["kueue.x-k8s.io/priority-class"] == "high"
@@ -399,13 +399,13 @@ def test_a_queue_is_asked_at_the_owner(kind: str, owner: str) -> None:
 
 def test_bare_pods_are_a_group_for_the_queue() -> None:
     """Admitted one by one, the first would hold their GPUs and wait for the others."""
-    every = documents(dataclasses.replace(FULL, kind="pods"), pod=IN_A_QUEUE)
+    every = documents(FULL.changed(kind="pods"), pod=IN_A_QUEUE)
     found = [d["metadata"] for d in every if d["kind"] == "Pod"]
     assert {m["labels"]["kueue.x-k8s.io/pod-group-name"] for m in found} == {"demo"}
     assert {m["annotations"]["kueue.x-k8s.io/pod-group-total-count"] for m in found} == {"4"}
     assert {m["annotations"]["kueue.x-k8s.io/retriable-in-group"] for m in found} == {"false"}
     assert {m["labels"][QUEUE] for m in found} == {"team"}
-    plain = [d["metadata"] for d in documents(dataclasses.replace(PLAIN, kind="pods")) if d["kind"] == "Pod"]
+    plain = [d["metadata"] for d in documents(PLAIN.changed(kind="pods")) if d["kind"] == "Pod"]
     assert not any("kueue" in name for m in plain for name in m["labels"])
 
 
@@ -461,13 +461,13 @@ def test_the_fields_are_those_of_the_published_schemas() -> None:
 
 # -- names ---------------------------------------------------------------------------------------------
 
-UNNAMED = dataclasses.replace(PLAIN, name=RunSpec().name)
+UNNAMED = PLAIN.changed(name=RunSpec().places.name)
 
 
 def test_two_runs_of_one_namespace_do_not_meet() -> None:
     """Both were called `run`: the second one's Service, ConfigMap and Secret were the first one's."""
     first = rendered_name(UNNAMED)
-    second = rendered_name(dataclasses.replace(UNNAMED, command=("train.py", "--lr", "1")))
+    second = rendered_name(UNNAMED.changed(command=("train.py", "--lr", "1")))
     assert first != second and first.startswith("train-") and second.startswith("train-")
     assert rendered_name(UNNAMED) == first, "the same file again, for a repository"
     assert rendered_name(PLAIN) == "demo"
@@ -483,7 +483,7 @@ def test_two_runs_of_one_namespace_do_not_meet() -> None:
     ],
 )  # fmt: skip
 def test_names_from_scripts_are_those_that_kubernetes_takes(command: tuple[str, ...], stem: str) -> None:
-    name = rendered_name(dataclasses.replace(UNNAMED, command=command))
+    name = rendered_name(UNNAMED.changed(command=command))
     assert name == object_name(name) and len(name) <= 40
     assert name.startswith(stem)
 
@@ -495,7 +495,7 @@ def test_names_from_scripts_are_those_that_kubernetes_takes(command: tuple[str, 
 def test_the_role_allows_what_is_done_and_lists_no_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from allranks.engines.kubernetes import kubectl
 
-    spec = dataclasses.replace(PLAIN, kind=kind)
+    spec = PLAIN.changed(kind=kind)
     role = one(documents(spec), "Role")
     assert schema_faults(role) == []
     calls: list[list[str]] = []

@@ -17,7 +17,7 @@ from allranks.settings import RunSpec
 def run(place: Path, prelude: str, renderer: str) -> subprocess.CompletedProcess[str]:
     """The first node's script, with `echo` in the place of the training interpreter."""
     (place / "inner.sh").write_text("false\nls /nosuch\nexport GOOD=1\n")
-    spec = RunSpec(command=("train.py",), launcher=renderer, nproc=1, python="/bin/echo", prelude=prelude)
+    spec = RunSpec.of(command=("train.py",), launcher=renderer, nproc=1, python="/bin/echo", prelude=prelude)
     hosts = make_cluster(parse_host_argument("g1,g2"), source="--hosts", first=None, is_local=lambda host: False)
     files = RENDERERS[renderer].render(Request(spec, make_plan(spec, hosts, {}), str(place), {}))
     name = next(name for name in sorted(files) if name.endswith(".sh"))

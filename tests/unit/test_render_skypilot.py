@@ -3,7 +3,6 @@
 SkyPilot is half a gigabyte, so it is in no environment of ours: ALLRANKS_SKY_PYTHON names a Python that has it.
 """
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -20,11 +19,11 @@ from allranks.plan.render.skypilot import hidden_names, sky_task
 from allranks.settings import RunSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "skypilot"
-CLOUD = RunSpec(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, gpus="H100:8", infra="aws",
+CLOUD = RunSpec.of(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, gpus="H100:8", infra="aws",
                 autostop=600.0, env={"NCCL_DEBUG": "INFO"}, forward=("HF_TOKEN",))  # fmt: skip
-PODS = dataclasses.replace(CLOUD, infra="k8s/my-context", image="registry.local/train:1", workdir="/workspace",
+PODS = CLOUD.changed(infra="k8s/my-context", image="registry.local/train:1", workdir="/workspace",
                            gpus=None, autostop=None, stop_grace=90.0)  # fmt: skip
-CASES = {"cloud": CLOUD, "pods": PODS, "plain": RunSpec(command=("-m", "pkg"), name="Plain_1")}
+CASES = {"cloud": CLOUD, "pods": PODS, "plain": RunSpec.of(command=("-m", "pkg"), name="Plain_1")}
 CATALOGUE = "AcceleratorName,Clouds\nH100,\"['AWS', 'Kubernetes']\"\n"
 KUBECONFIG = """
 apiVersion: v1
@@ -62,7 +61,7 @@ def test_the_file_is_that_of_the_golden_directory(case: str) -> None:
 
 
 def test_secrets_are_asked_for_and_never_written() -> None:
-    spec = dataclasses.replace(CLOUD, env={"API_KEY": "hunter2"})
+    spec = CLOUD.changed(env={"API_KEY": "hunter2"})
     assert hidden_names(spec, {}) == ["ALLRANKS_JOIN_SECRET", "API_KEY", "HF_TOKEN"]
     assert "hunter2" not in json.dumps(sky_task(spec, "demo", "./allranks.pyz", "/work"))
     text = rendered(spec)["demo.yaml"]
@@ -72,14 +71,14 @@ def test_secrets_are_asked_for_and_never_written() -> None:
 @pytest.mark.parametrize("more", [{}, {"sync": True}])
 def test_the_directory_that_the_command_was_given_in_is_uploaded(more: dict[str, Any]) -> None:
     """`.` is the one from which `sky launch` is called: that of the rendered file, which has nothing of the program."""
-    text = rendered(dataclasses.replace(CLOUD, **more))["demo.yaml"]
+    text = rendered(CLOUD.changed(**more))["demo.yaml"]
     assert yaml.safe_load(text)["workdir"] == "/work"
     assert "workdir" not in yaml.safe_load(rendered(PODS)["demo.yaml"]), "it is on the machines already"
 
 
 def test_a_number_without_a_model_is_refused() -> None:
     with pytest.raises(UsageError, match="set --gpus H100:8"):
-        rendered(dataclasses.replace(CLOUD, gpus="8"))
+        rendered(CLOUD.changed(gpus="8"))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -18,8 +18,8 @@ from allranks.settings import RunSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 SPECS = {
-    "plain": RunSpec(command=("train.py",), nodes=4),
-    "full": RunSpec(
+    "plain": RunSpec.of(command=("train.py",), nodes=4),
+    "full": RunSpec.of(
         command=("train.py", "--epochs", "3", "--note", "it's"), name="demo", nodes=16, nproc=8, partition="gpu,long",
         sbatch=("--gres=gpu:8 --time=1-00:00:00", "--comment='two words'"), python="/opt/env/bin/python",
         workdir="/shared/my project", runs_dir="/shared/runs", env={"OMP_NUM_THREADS": "8", "MY_TOKEN": "sesame"},
@@ -31,7 +31,7 @@ SPECS = {
 
 def request(name: str) -> Request:
     spec = SPECS[name]
-    nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(spec.nodes or 1))
+    nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(spec.target.nodes or 1))
     plan = make_plan(spec, Cluster(nodes, "--nodes"), {})
     return Request(spec, plan, "/home/me/work", allranks=("/opt/allranks/bin/python", "-m", "allranks"))
 
@@ -58,15 +58,15 @@ def test_golden_of_a_submitted_run() -> None:
 @pytest.mark.parametrize("end", ["\n", "\r", "\x1b]0;x\x07", "\u2028"])
 def test_a_name_of_several_lines_adds_no_line_to_the_script(end: str, tmp_path: Path) -> None:
     """sbatch reads #SBATCH lines as they stand, and bash runs what follows a line's end."""
-    spec = RunSpec(command=(f"a{end}touch {tmp_path}/x{end}.py",), workdir=f"/w{end}touch {tmp_path}/x", nodes=2)
+    spec = RunSpec.of(command=(f"a{end}touch {tmp_path}/x{end}.py",), workdir=f"/w{end}touch {tmp_path}/x", nodes=2)
     text = batch_script(dataclasses.replace(request("plain"), spec=spec))
     head = text.split("# Made by allranks")[0].splitlines()
     assert head[0] == "#!/bin/bash" and all(line.startswith("#SBATCH ") and line.isprintable() for line in head[1:])
     subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, timeout=60.0)
     assert not (tmp_path / "x").exists()
     for more in (
-        dataclasses.replace(spec, partition=f"gpu{end}x"),
-        dataclasses.replace(spec, sbatch=(f"--qos='a{end}b'",)),
+        spec.changed(partition=f"gpu{end}x"),
+        spec.changed(sbatch=(f"--qos='a{end}b'",)),
     ):
         with pytest.raises(UsageError, match="#SBATCH"):
             batch_script(dataclasses.replace(request("plain"), spec=more))

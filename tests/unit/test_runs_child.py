@@ -79,7 +79,7 @@ def alive(pid: int) -> bool:
 
 
 def failed_run(work: Path) -> sessions.Session:
-    spec = RunSpec(
+    spec = RunSpec.of(
         command=("sh", "-c", f"echo {'a' * 50}b; exit 3"), launcher="direct", local=1, nproc=1, check=False, grace=0.2,
         runs_dir=str(work / "runs"),
     )  # fmt: skip

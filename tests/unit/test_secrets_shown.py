@@ -100,7 +100,7 @@ def test_a_prelude_is_shown_without_its_secrets(name: str, hide: Callable[[str],
 @pytest.mark.parametrize("name", PRELUDES)
 def test_run_json_has_no_secret_of_a_prelude_or_a_wrap(name: str) -> None:
     text = PRELUDES[name].replace("{}", SECRET)
-    document = to_document(RunSpec(command=(*PROGRAM, *SHELL), prelude=text, wrap=text))
+    document = to_document(RunSpec.of(command=(*PROGRAM, *SHELL), prelude=text, wrap=text))
     assert SECRET not in json.dumps(document)
     again = redact_text(document["prelude"])
     assert again == document["prelude"]

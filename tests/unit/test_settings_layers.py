@@ -1,6 +1,5 @@
 """Precedence, notes where sources disagree, and messages that name the source and what to set."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def test_nothing_given_is_the_defaults() -> None:
     assert run() == Resolved(RunSpec(), (), None)
 
 
-FIELDS = sorted(field.name for field in dataclasses.fields(RunSpec) if field.name != "pg_timeout_forced")
+FIELDS = sorted(name for name, _ in RunSpec().values() if name != "pg_timeout_forced")
 
 
 def test_every_field_has_a_row() -> None:
@@ -34,22 +33,22 @@ def test_every_field_has_a_row() -> None:
 def test_option_over_environment_over_file() -> None:
     layers: list[Any] = [{"nodes": 4}, {"NNODES": "8"}, {"nodes": 16}]
     resolved = run(*layers)
-    assert resolved.spec.nodes == 4
+    assert resolved.spec.target.nodes == 4
     assert resolved.notes == (
         "--nodes 4 overrides NNODES=8",
         "--nodes 4 overrides nodes = 16 in allranks.toml",
     )
     resolved = run({}, *layers[1:])
-    assert resolved.spec.nodes == 8
+    assert resolved.spec.target.nodes == 8
     assert resolved.notes == ("NNODES=8 overrides nodes = 16 in allranks.toml",)
     resolved = run({}, {}, layers[2])
-    assert resolved.spec.nodes == 16
+    assert resolved.spec.target.nodes == 16
     assert resolved.notes == ()
 
 
 def test_sources_that_agree_need_no_note() -> None:
     resolved = run({"init_timeout": "10m"}, {"COLOSSALAI_MASTER_READY_TIMEOUT": "600"}, {"init-timeout": 600})
-    assert resolved.spec.init_timeout == 600
+    assert resolved.spec.limits.init_timeout == 600
     assert resolved.notes == ()
 
 
@@ -59,7 +58,7 @@ def test_none_empty_lists_and_empty_variables_are_not_given() -> None:
         {"NNODES": "", "NODE_RANK": "", "WORLD_SIZE": " "},
         {"command": ["a.py"]},
     )
-    assert resolved == Resolved(RunSpec(command=("a.py",)))
+    assert resolved == Resolved(RunSpec.of(command=("a.py",)))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_none_empty_lists_and_empty_variables_are_not_given() -> None:
 )
 def test_variables_people_have(name: str, value: str, field: str, expected: object) -> None:
     resolved = run({}, {name: value})
-    assert getattr(resolved.spec, field) == expected
+    assert resolved.spec.value(field) == expected
     assert resolved.notes == ()
 
 
@@ -94,13 +93,13 @@ def test_all_known_variables_are_tried_above() -> None:
 
 def test_auto_as_an_option_overrides_a_number() -> None:
     resolved = run({"nproc": "auto"}, {"NPROC_PER_NODE": "8"})
-    assert resolved.spec.nproc is None
+    assert resolved.spec.launch.nproc is None
     assert resolved.notes == ("--nproc auto overrides NPROC_PER_NODE=8",)
 
 
 def test_two_timeouts_that_differ_are_noted() -> None:
     resolved = run({}, {"NCCL_TIMEOUT": "1800", "COLOSSALAI_DIST_TIMEOUT": "600"})
-    assert resolved.spec.pg_timeout == 600
+    assert resolved.spec.limits.pg_timeout == 600
     assert resolved.notes == ("COLOSSALAI_DIST_TIMEOUT=600 overrides NCCL_TIMEOUT=1800",)
     assert run({}, {"NCCL_TIMEOUT": "600", "COLOSSALAI_DIST_TIMEOUT": "10m"}).notes == ()
 
@@ -115,7 +114,7 @@ def test_two_timeouts_that_differ_are_noted() -> None:
     ],
 )
 def test_only_an_option_forces_the_group_timeout(layers: tuple[Any, ...], forced: bool) -> None:
-    assert run(*layers).spec.pg_timeout_forced is forced
+    assert run(*layers).spec.limits.pg_timeout_forced is forced
 
 
 def test_node_rank_is_ignored_with_a_note_and_world_size_is_kept() -> None:
@@ -133,7 +132,7 @@ def test_a_world_size_that_is_no_number_is_refused(text: str) -> None:
 
 def test_an_overridden_variable_may_be_nonsense_but_a_file_may_not() -> None:
     resolved = run({"nodes": 2}, {"NNODES": "1:4"})
-    assert resolved.spec.nodes == 2
+    assert resolved.spec.target.nodes == 2
     assert resolved.notes == ("--nodes 2 overrides NNODES=1:4",)
     with pytest.raises(ConfigError, match="^NNODES: found '1:4', set a whole number"):
         run({}, {"NNODES": "1:4"})
@@ -142,8 +141,8 @@ def test_an_overridden_variable_may_be_nonsense_but_a_file_may_not() -> None:
 
 
 def test_file_keys_take_both_spellings_but_not_twice() -> None:
-    assert run({}, {}, {"init-timeout": 5}).spec.init_timeout == 5
-    assert run({}, {}, {"init_timeout": 5}).spec.init_timeout == 5
+    assert run({}, {}, {"init-timeout": 5}).spec.limits.init_timeout == 5
+    assert run({}, {}, {"init_timeout": 5}).spec.limits.init_timeout == 5
     with pytest.raises(ConfigError, match="init_timeout is set twice"):
         run({}, {}, {"init-timeout": 5, "init_timeout": 5})
 
@@ -243,7 +242,7 @@ def test_a_wrong_file_is_refused_with_its_key(key: str, value: object, part: str
 def test_values_of_the_file(key: str, value: object, expected: object) -> None:
     spec = run({}, {}, {key: value}).spec
     field = "ssh_options" if key == "ssh-option" else key.replace("-", "_")
-    assert getattr(spec, field) == expected
+    assert spec.value(field) == expected
 
 
 def test_an_option_is_named_as_typed() -> None:
@@ -253,14 +252,14 @@ def test_an_option_is_named_as_typed() -> None:
         run({"ssh_options": ["x"]})
     with pytest.raises(UsageError, match="--nprocs is not an option; did you mean nproc"):
         run({"nprocs": 1})
-    assert run({"node_rank": 1}).spec.node_rank == 1
+    assert run({"node_rank": 1}).spec.target.node_rank == 1
     with pytest.raises(ConfigError, match="node_rank: give --node-rank on the command line"):
         run({}, {}, {"node_rank": 1})
 
 
 def test_ssh_options_are_joined_the_stronger_first() -> None:
     resolved = run({"ssh_options": ["Port=1"]}, {}, {"ssh-options": ["Port=2", "User=x"]})
-    assert resolved.spec.ssh_options == ("Port=1", "Port=2", "User=x")
+    assert resolved.spec.launch.ssh_options == ("Port=1", "Port=2", "User=x")
     assert resolved.notes == ()
 
 
@@ -288,13 +287,13 @@ def test_notes_are_short_lines() -> None:
 
 def test_one_target_the_strongest() -> None:
     resolved = run({"local": 2}, {"NNODES": "8"}, {"hosts": "hosts.txt"})
-    assert (resolved.spec.local, resolved.spec.hosts, resolved.spec.nodes) == (2, None, None)
+    assert (resolved.spec.target.local, resolved.spec.target.hosts, resolved.spec.target.nodes) == (2, None, None)
     assert resolved.notes == (
         '--local 2 overrides hosts = "hosts.txt" in allranks.toml',
         "--local 2 overrides NNODES=8",
     )
     resolved = run({"hosts": "h1,h2"}, {"NNODES": "1"}, {"local": 2})
-    assert (resolved.spec.local, resolved.spec.hosts, resolved.spec.nodes) == (None, "h1,h2", 1)
+    assert (resolved.spec.target.local, resolved.spec.target.hosts, resolved.spec.target.nodes) == (None, "h1,h2", 1)
     assert resolved.notes == ("--hosts h1,h2 overrides local = 2 in allranks.toml",)
 
 
@@ -343,7 +342,7 @@ def test_the_users_own_file_is_below_all_but_the_defaults() -> None:
         {"retries": 1}, {}, {"lease": "70s"}, config_source="allranks.toml", user_config=mine, user_source="config.toml"
     )
     spec = resolved.spec
-    assert (spec.lease, spec.retries, spec.debug, spec.env) == (70.0, 1, True, {"A": "1"})
+    assert (spec.limits.lease, spec.recovery.retries, spec.output.debug, spec.launch.env) == (70.0, 1, True, {"A": "1"})
     assert "--retries 1 overrides retries = 3 in config.toml" in resolved.notes
     with pytest.raises(ConfigError, match="^config.toml: 'leese' is not a setting; did you mean lease"):
         resolve({}, {}, {}, config_source="", user_config={"leese": 1}, user_source="config.toml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import os
@@ -11,12 +12,13 @@ import pytest
 
 from allranks.cli.declare import Declared, DeclaredCommand, DeclaredGroup
 from allranks.cli.main import VERBS, load
-from allranks.settings import RunSpec
 from allranks.settings.parsers import FLAG
 from allranks.settings.reference import reference_page
-from allranks.settings.table import PANELS, RENDERERS, SETTINGS
+from allranks.settings.runspec import GROUP_OF, RunSpec
+from allranks.settings.table import OPTIONS, PANELS, RENDERERS, SETTINGS
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+SOURCE = Path(__file__).parents[2] / "src" / "allranks"
+PAGE = SOURCE.parents[1] / "docs" / "settings.md"
 
 
 def declarations() -> list[Declared]:
@@ -30,6 +32,10 @@ def declarations() -> list[Declared]:
 
 
 COMMANDS = declarations()
+
+
+def fields_of(group: str) -> tuple[dataclasses.Field[object], ...]:
+    return dataclasses.fields(getattr(RunSpec(), group))
 
 
 def test_the_page_is_the_tables() -> None:
@@ -52,20 +58,39 @@ def test_a_command_takes_what_it_declares(declared: Declared) -> None:
 def test_no_two_options_of_a_command_have_one_name(declared: Declared) -> None:
     names = [name for row in declared.rows for name in row.names]
     assert len(names) == len(set(names)) > 0
-    assert {row.panel for row in declared.rows} <= set(PANELS)
+    assert {row.panel for row in declared.rows} <= {*PANELS.values(), OPTIONS}
 
 
 @pytest.mark.parametrize("row", SETTINGS.values(), ids=lambda row: row.name)
 def test_a_row_is_whole(row: object) -> None:
     setting = SETTINGS[getattr(row, "name", "")]
-    defaults = {field.name: field.default for field in dataclasses.fields(RunSpec)}
-    assert setting.default == defaults[setting.name] or defaults[setting.name] is dataclasses.MISSING
+    assert setting.default == RunSpec().value(setting.name)
+    assert setting.panel == PANELS[GROUP_OF[setting.name]]
     assert set(setting.engines) <= set(RENDERERS)
     assert len(setting.help) <= 90 and not setting.help.endswith(".")
     assert setting.parser is not FLAG or isinstance(setting.default, bool)
-    if setting.default not in (None, "") and not setting.parser.repeats and setting.name != "env":
+    if setting.default not in (None, "", {}) and not setting.parser.repeats and setting.name != "env":
         assert setting.parser.read(setting.default) == setting.default
         assert setting.parser.is_flag or setting.parser.read(setting.shown_default) == setting.default
+
+
+def test_groups_share_no_name() -> None:
+    """Documents, files and options name a setting without its group."""
+    names = [field.name for group in dataclasses.fields(RunSpec) for field in fields_of(group.name)]
+    assert len(names) == len(set(names)) == len(GROUP_OF)
+    assert set(PANELS) == {group.name for group in dataclasses.fields(RunSpec)}
+
+
+def test_settings_by_name_exist() -> None:
+    """mypy does not see the keywords of `RunSpec.of(…)` and `spec.changed(…)`."""
+    keywords = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".changed", "RunSpec.of")):
+                keywords |= {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+    assert {"master_addr", "hang_pattern"} <= keywords <= set(GROUP_OF)
+    with pytest.raises(TypeError, match="nprocs is not a setting"):
+        RunSpec.of(nprocs=2)
 
 
 def test_every_row_is_an_option_or_a_key() -> None:

@@ -39,9 +39,9 @@ def test_every_setting_can_be_uncommented(found: dict[str, str]) -> None:
     text = uncommented(commented_config(found))
     resolved = load(text)
     assert resolved.notes == ()
-    assert resolved.spec.env == {"OMP_NUM_THREADS": "8"}
-    assert resolved.spec.forward == ("WANDB_API_KEY",)
-    assert resolved.spec.command == ("train.py", "--epochs", "3")
+    assert resolved.spec.launch.env == {"OMP_NUM_THREADS": "8"}
+    assert resolved.spec.launch.forward == ("WANDB_API_KEY",)
+    assert resolved.spec.launch.command == ("train.py", "--epochs", "3")
 
 
 def test_all_fields_and_no_others_are_there() -> None:
@@ -56,9 +56,9 @@ def test_all_fields_and_no_others_are_there() -> None:
 def test_what_was_found_is_active() -> None:
     text = commented_config({"hosts": "my hosts.txt", "nproc": "8", "python": 'C:\\"x"', "fold": "no", "lease": "5m"})
     spec = load(text).spec
-    assert spec == RunSpec(hosts="my hosts.txt", nproc=8, python='C:\\"x"', fold=False, lease=300.0)
+    assert spec == RunSpec.of(hosts="my hosts.txt", nproc=8, python='C:\\"x"', fold=False, lease=300.0)
     assert "(found)" in text
-    assert load(commented_config({"local": "4", "nproc": "auto"})).spec == RunSpec(local=4)
+    assert load(commented_config({"local": "4", "nproc": "auto"})).spec == RunSpec.of(local=4)
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_any_found_text_stays_text(value: str) -> None:
     except UsageError:
         return
     spec = load(text).spec
-    assert (spec.workdir, spec.prelude) == (value, value)
+    assert (spec.launch.workdir, spec.launch.prelude) == (value, value)

@@ -19,8 +19,8 @@ def run(items: Any = None, config: dict[str, Any] | None = None, **environ: str)
 
 def test_values_and_names_of_options() -> None:
     resolved = run(["A=1", "B=x=y", "C=", "D"], D="caller's")
-    assert resolved.spec.env == {"A": "1", "B": "x=y", "C": ""}
-    assert resolved.spec.forward == ("D",)
+    assert resolved.spec.launch.env == {"A": "1", "B": "x=y", "C": ""}
+    assert resolved.spec.launch.forward == ("D",)
     assert resolved.notes == ()
 
 
@@ -28,30 +28,30 @@ def test_a_name_that_is_not_set_is_refused_as_option_and_noted_in_the_file() -> 
     with pytest.raises(UsageError, match="--env D: D is not set in the environment; set it, or write --env D=VALUE"):
         run(["D"])
     resolved = run(None, {"forward": ["D", "E"]}, E="1")
-    assert resolved.spec.forward == ("E",)
+    assert resolved.spec.launch.forward == ("E",)
     assert resolved.notes == ("forward: D is not set in the environment, so it is not forwarded",)
 
 
 def test_the_last_option_holds() -> None:
-    assert run(["A=1", "A=2"]).spec.env == {"A": "2"}
+    assert run(["A=1", "A=2"]).spec.launch.env == {"A": "2"}
     resolved = run(["A", "A=2"], A="x")
-    assert (resolved.spec.env, resolved.spec.forward) == ({"A": "2"}, ())
+    assert (resolved.spec.launch.env, resolved.spec.launch.forward) == ({"A": "2"}, ())
     resolved = run(["A=2", "A"], A="x")
-    assert (resolved.spec.env, resolved.spec.forward) == ({}, ("A",))
+    assert (resolved.spec.launch.env, resolved.spec.launch.forward) == ({}, ("A",))
 
 
 def test_options_over_the_file_without_values_in_notes() -> None:
     config = {"env": {"A": "secret1", "B": "2", "C": "3"}}
     resolved = run(["A=secret2", "B=2", "C"], config, C="x")
-    assert resolved.spec.env == {"A": "secret2", "B": "2"}
-    assert resolved.spec.forward == ("C",)
+    assert resolved.spec.launch.env == {"A": "secret2", "B": "2"}
+    assert resolved.spec.launch.forward == ("C",)
     assert resolved.notes == ("--env A overrides [env] A in a.toml", "--env C overrides [env] C in a.toml")
 
 
 def test_a_value_beats_forward() -> None:
     resolved = run(["A=1"], {"forward": ["A", "B"], "env": {"B": "2"}}, A="x", B="x")
-    assert resolved.spec.env == {"A": "1", "B": "2"}
-    assert resolved.spec.forward == ()
+    assert resolved.spec.launch.env == {"A": "1", "B": "2"}
+    assert resolved.spec.launch.forward == ()
     assert resolved.notes == (
         "A is set by --env, so forward in a.toml does not copy it",
         "B is set by [env], so forward in a.toml does not copy it",
@@ -59,7 +59,7 @@ def test_a_value_beats_forward() -> None:
 
 
 def test_numbers_of_the_table_become_text() -> None:
-    assert run(None, {"env": {"A": 8, "B": 0.5}}).spec.env == {"A": "8", "B": "0.5"}
+    assert run(None, {"env": {"A": 8, "B": 0.5}}).spec.launch.env == {"A": "8", "B": "0.5"}
 
 
 @pytest.mark.parametrize("item", ["", "=1", "1A=1", "A B=1", "A-B=1", "é=1", "A\n=1", "A=a\0b", "-x", 5])

@@ -148,7 +148,7 @@ def parsed(words: list[str]) -> RunSpec:
 
 
 def test_a_spec_becomes_the_options_that_give_it_again() -> None:
-    spec = RunSpec(
+    spec = RunSpec.of(
         command=("train.py", "--lr", "0.1", "--name=a b"), name="demo", slurm=True, partition="gpu",
         sbatch=("--time=5", "--gres=gpu:8"), nodes=4, nproc=8, python="/opt/py", workdir="/shared/x y", sync=True,
         prelude="module load cuda\nulimit -n 4096", wrap="apptainer exec --nv x.sif", env={"A": "b c", "TOKEN": "x"},
@@ -159,8 +159,8 @@ def test_a_spec_becomes_the_options_that_give_it_again() -> None:
     assert "x" not in words and words[-5:] == ["--", "train.py", "--lr", "0.1", "--name=a b"]
     again = parsed(words)
     assert secret_values(spec) == {"TOKEN": "x"}
-    assert again.forward == ("TOKEN",)
-    assert RunSpec(**{**vars(again), "forward": (), "env": spec.env}) == spec
+    assert again.launch.forward == ("TOKEN",)
+    assert RunSpec.of(**{**dict(again.values()), "forward": (), "env": spec.launch.env}) == spec
 
 
 # -- words of Slurm's ----------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_without_gpus_a_test_has_two_ranks_a_node_and_pairs_one() -> None:
 
 
 def test_the_interpreter_is_looked_for_without_a_command() -> None:
-    spec = RunSpec(test="full", suite="pairs", backend="gloo", size=1 << 20, timeout=5.0, only=("barrier",))
+    spec = RunSpec.of(test="full", suite="pairs", backend="gloo", size=1 << 20, timeout=5.0, only=("barrier",))
     assert arguments(spec, SuiteNodes(("h1", "h2"), (("h1", "h2"),))) == (
         "--suite", "pairs", "--backend", "gloo", "--size", "1048576", "--timeout", "5s", "--nodes", "h1,h2",
         "--dead", "h1/h2", "--only", "barrier",

@@ -17,7 +17,7 @@ from allranks.engines.tree import LARGE, Archive, list_tree, pack_tree
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 
-SPEC = RunSpec(command=("train.py",))
+SPEC = RunSpec.of(command=("train.py",))
 GIT_ENV = {
     **{k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -273,7 +273,7 @@ def test_earlier_runs_are_left_out(place_name: str, request: pytest.FixtureReque
 
 def test_runs_in_another_place_and_from_below(repo: Path) -> None:
     write(repo, "lib/past/run-1/run.json", "lib/past/run-1/events.jsonl", "lib/past.txt")
-    found = names(repo / "lib", RunSpec(command=("train.py",), runs_dir="past"))
+    found = names(repo / "lib", RunSpec.of(command=("train.py",), runs_dir="past"))
     assert found == ["lib/model.py", "lib/past.txt", "train.py"]
 
 
@@ -303,25 +303,25 @@ def test_the_position_through_a_link(repo: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workdir", ["lib", "./lib/../lib", "{root}/lib"])
 def test_workdir_inside_the_tree(repo: Path, workdir: str) -> None:
-    spec = RunSpec(command=("train.py",), workdir=workdir.format(root=repo))
+    spec = RunSpec.of(command=("train.py",), workdir=workdir.format(root=repo))
     assert list_tree(spec, str(repo)).tree.below == "lib"
 
 
 def test_workdir_above_the_position(repo: Path) -> None:
-    assert list_tree(RunSpec(command=("train.py",), workdir=".."), str(repo / "lib")).tree.below == ""
+    assert list_tree(RunSpec.of(command=("train.py",), workdir=".."), str(repo / "lib")).tree.below == ""
 
 
 @pytest.mark.parametrize("workdir", ["..", "/", "out"])
 def test_workdir_outside_of_the_tree(repo: Path, workdir: str) -> None:
     (repo / "out").symlink_to("/tmp")
     (repo / ".gitignore").write_text("out\n")
-    said = refused(repo, RunSpec(command=("train.py",), workdir=workdir))
+    said = refused(repo, RunSpec.of(command=("train.py",), workdir=workdir))
     assert f"--workdir {workdir} is outside of the tree that --sync ships ({repo})" in said
 
 
 @pytest.mark.parametrize("workdir", ["lbi", "train.py"])
 def test_workdir_that_is_no_directory(repo: Path, workdir: str) -> None:
-    said = refused(repo, RunSpec(command=("train.py",), workdir=workdir))
+    said = refused(repo, RunSpec.of(command=("train.py",), workdir=workdir))
     assert f"--workdir {workdir}: {repo}/{workdir} is no directory" in said
 
 
@@ -329,12 +329,12 @@ def test_workdir_that_is_no_directory(repo: Path, workdir: str) -> None:
 def test_an_absolute_script_in_the_tree(repo: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "short").symlink_to(repo)
     command = tuple(w.format(root=repo, link=tmp_path / "short") for w in words)
-    assert f"the command names {command[-1]}" in refused(repo, RunSpec(command=command))
+    assert f"the command names {command[-1]}" in refused(repo, RunSpec.of(command=command))
 
 
 @pytest.mark.parametrize("words", [("/usr/bin/env", "x"), ("python", "-m", "lib.model"), ("train.py", "/abs")])
 def test_other_commands(repo: Path, words: tuple[str, ...]) -> None:
-    assert list_tree(RunSpec(command=words), str(repo)).tree.files == 2
+    assert list_tree(RunSpec.of(command=words), str(repo)).tree.files == 2
 
 
 # -- links ---------------------------------------------------------------------------------------------

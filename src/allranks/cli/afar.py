@@ -54,7 +54,7 @@ class Follows(Protocol):
 
 def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
     """Starts and follows; gives the exit code."""
-    if spec.sky:
+    if spec.target.sky:
         from .cloud import run_sky
 
         return run_sky(spec, json_, dry_run)
@@ -69,14 +69,14 @@ def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
     where = {
         "engine": "kubernetes",
         "name": job.name,
-        "kind": spec.kind,
+        "kind": spec.cloud.kind,
         "nodes": job.nodes,
-        "namespace": spec.namespace,
-        "context": spec.context,
-        "patience": spec.init_timeout,
+        "namespace": spec.cloud.namespace,
+        "context": spec.cloud.context,
+        "patience": spec.limits.init_timeout,
     }
     run = create_run(spec, where, pod_names(job), now)
-    kubectl = Kubectl(spec.context, spec.namespace)
+    kubectl = Kubectl(spec.cloud.context, spec.cloud.namespace)
     try:
         kubectl.create([*secret_objects(job, os.environ), *objects])
     except KubectlError as error:
@@ -90,7 +90,7 @@ def run_afar(spec: RunSpec, json_: bool, dry_run: bool) -> int:
 def name_of(spec: RunSpec, now: float) -> str:
     """The objects' name: the run's, as short as it must be, with what tells it from others' in the namespace."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{object_name(spec.name)[:LONGEST].strip('-')}-{stamp}-{secrets.token_hex(2)}"
+    return f"{object_name(spec.places.name)[:LONGEST].strip('-')}-{stamp}-{secrets.token_hex(2)}"
 
 
 def make_job(spec: RunSpec, name: str) -> Job:
@@ -102,7 +102,11 @@ def make_job(spec: RunSpec, name: str) -> Job:
 def secret_objects(job: Job, environ: Any) -> list[Document]:
     """What the pods prove to each other, made now, and the values of hidden variables."""
     found = [secret_manifest(job, job.secret, {"secret": secrets.token_hex(32)})]
-    values = {**{n: environ[n] for n in job.spec.forward if n in environ}, **job.variables, **job.spec.env}
+    values = {
+        **{n: environ[n] for n in job.spec.launch.forward if n in environ},
+        **job.variables,
+        **job.spec.launch.env,
+    }
     hidden = {name: values[name] for name in job.hidden if name in values}
     return [*found, *([secret_manifest(job, job.secret_env, hidden)] if hidden else [])]
 
@@ -127,14 +131,14 @@ def _without_archive(document: Document) -> Document:
 
 def create_run(spec: RunSpec, where: Document, names: list[str], now: float) -> RunDirectory:
     """A run directory as `run` makes it; `engine` says where the run really is."""
-    run = RunDirectory.create(Path(spec.runs_dir), spec.name, now)
+    run = RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, now)
     nodes = [{"name": name, "host": name, "index": i} for i, name in enumerate(names)]
     (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     document = {
         "run": run.name,
         "uid": where["name"],
         "started": now,
-        "command": redact_argv(spec.command),
+        "command": redact_argv(spec.launch.command),
         "spec": to_document(spec),
         "nodes": nodes,
         "source": where["engine"],
@@ -164,10 +168,10 @@ def not_made(run: RunDirectory, kubectl: Kubectl, job: Job, error: KubectlError,
     finding = refusal(error.said)
     left: Document = {}
     if error.made or not not_reached(error.said):
-        left = left_objects(job.name, kubectl.remove_all(job.name, job.spec.kind))
+        left = left_objects(job.name, kubectl.remove_all(job.name, job.spec.cloud.kind))
     result = {**untold_result(run, NODE_FAILED, Verdict(finding, finding.id, 0.95)), "left": left}
     write_result(run, result, stopped=False)
-    view: View | JsonView = JsonView() if json_ else View(fold=job.spec.fold)
+    view: View | JsonView = JsonView() if json_ else View(fold=job.spec.output.fold)
     said_end(run, view, result, json_)
     return NODE_FAILED
 
@@ -177,10 +181,10 @@ def not_made(run: RunDirectory, kubectl: Kubectl, job: Job, error: KubectlError,
 
 def watch(run: RunDirectory, spec: RunSpec, make: Any, json_: bool) -> int:
     """Follows here, or leaves a daemon that does."""
-    view: View | JsonView = JsonView() if json_ else View(fold=spec.fold)
+    view: View | JsonView = JsonView() if json_ else View(fold=spec.output.fold)
     document = run.read_document("run.json") or {}
-    view.opening({**document, "directory": str(run.path), "launcher": spec.launcher})
-    if not spec.detach:
+    view.opening({**document, "directory": str(run.path), "launcher": spec.launch.launcher})
+    if not spec.output.detach:
         return follow(run, make(view), view, json_)
     pid = os.fork()
     if pid == 0:
@@ -188,7 +192,7 @@ def watch(run: RunDirectory, spec: RunSpec, make: Any, json_: bool) -> int:
         try:
             sessions.detach_stdio(run.path / "controller.log")
             take(run)
-            view = View(fold=spec.fold)
+            view = View(fold=spec.output.fold)
             code = follow(run, make(view), view, False)
         finally:
             os._exit(code)

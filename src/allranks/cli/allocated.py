@@ -56,12 +56,12 @@ class Reach:
 
 def allocated(spec: RunSpec, cluster: Cluster) -> Reach | None:
     """None where the target is not Slurm's."""
-    if not spec.slurm:
+    if not spec.target.slurm:
         return None
     from allranks.engines.slurm.inside import inside  # imported late: few runs are Slurm's
     from allranks.engines.slurm.step import Step
 
-    engine = inside(os.environ, spec.stop_grace)
+    engine = inside(os.environ, spec.limits.stop_grace)
     assert engine is not None  # find_cluster has seen to it
     return Reach(Step(spec, cluster, engine.allocation.job, _say, engine.advice), engine)
 

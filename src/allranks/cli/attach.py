@@ -9,7 +9,7 @@ import time
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG
-from allranks.settings.table import BEHAVIOUR, SettingRow
+from allranks.settings.table import SettingRow
 
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 from .follow import follow_run
@@ -47,7 +47,7 @@ COMMAND = Declared(
     ("attach",),
     command,
     arguments=(RUN,),
-    options=(SettingRow("take_over", FLAG, BEHAVIOUR, "replace a controller that lives"), RUNS_DIR, AS_JSON),
+    options=(SettingRow("take_over", FLAG, "replace a controller that lives"), RUNS_DIR, AS_JSON),
 )
 
 

@@ -30,7 +30,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.settings.parsers import FLAG, path
-from allranks.settings.table import BEHAVIOUR, PREFLIGHT, SettingRow, settings_of
+from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
 from .allocated import with_step
@@ -46,7 +46,7 @@ def command(given: Given, from_: str | None, config: str | None, verbose: bool, 
     checks = choose(spec)
     if from_ is not None:
         seen = preflight.read(Path(from_))
-        names = spec.only or seen.get("checks") or list(all_checks())
+        names = spec.preflight.only or seen.get("checks") or list(all_checks())
         return close(seen, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_)
     cluster = find_cluster(resolved)
     say_notes(resolved)
@@ -67,12 +67,11 @@ COMMAND = Declared(
         SettingRow(
             "from_",
             path("the path of a file or run", "FILE|RUN"),
-            PREFLIGHT,
             "judge saved evidence, ask no node",
             options="--from",
         ),
         CONFIG,
-        SettingRow("verbose", FLAG, BEHAVIOUR, "show what is ok, too, and the evidence", options="-v --verbose"),
+        SettingRow("verbose", FLAG, "show what is ok, too, and the evidence", options="-v --verbose"),
         DRY_RUN,
         AS_JSON,
     ),
@@ -82,12 +81,12 @@ COMMAND = Declared(
 def choose(spec: RunSpec) -> list[Check]:
     """The checks of the level, or those named; UsageError names what there is."""
     known = all_checks()
-    for name in spec.only:
+    for name in spec.preflight.only:
         if name not in known:
             raise UsageError(unknown_name("--only", name, "check", known))
-    chosen = of_level(known.values(), spec.level, spec.only)
+    chosen = of_level(known.values(), spec.preflight.level, spec.preflight.only)
     # with sync the nodes get what is here
-    return [c for c in chosen if c.name in spec.only or not (spec.sync and c.group == "code")]
+    return [c for c in chosen if c.name in spec.preflight.only or not (spec.launch.sync and c.group == "code")]
 
 
 def look(
@@ -99,10 +98,10 @@ def look(
     transport: Transport | None = None,
 ) -> int:
     """Asks the nodes, and says what was found."""
-    run = RunDirectory.create(Path(spec.runs_dir), "check", time.time())
+    run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
     if not json_:
         what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
-        sys.stdout.write(f"check     {spec.level}: {what} (from {cluster.source})\n")
+        sys.stdout.write(f"check     {spec.preflight.level}: {what} (from {cluster.source})\n")
     progress = Progress(json_)
     seen = checking.look(spec, cluster, run, checks, progress.told, transport)
     progress.end()
@@ -135,7 +134,7 @@ def close(
     seen: dict[str, Any], checks: Sequence[Check], spec: RunSpec, run: RunDirectory | None, verbose: bool, json_: bool
 ) -> int:
     """Judges, prints, saves the page; gives the exit code."""
-    found = checking.judge_evidence(seen, checks, spec.allow)
+    found = checking.judge_evidence(seen, checks, spec.preflight.allow)
     rows = table(seen.get("request") or {}, seen["nodes"], checks, found)
     request = seen.get("request") or {}
     explained = explain(from_document(request["spec"]), request.get("gate") or {}, seen["nodes"]) if request else {}

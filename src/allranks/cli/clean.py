@@ -15,7 +15,7 @@ from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG, whole
-from allranks.settings.table import BEHAVIOUR, SettingRow, settings_of
+from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
 from .declare import AS_JSON, DRY_RUN, Declared, Given
@@ -59,10 +59,10 @@ COMMAND = Declared(
     command,
     settings=NODE_SETTINGS,
     options=(
-        SettingRow("keep", whole(0, 1_000_000), BEHAVIOUR, "all but the newest N runs and N checks go; default: 5"),
-        SettingRow("leftovers", FLAG, BEHAVIOUR, "processes and directories of dead runs on the nodes"),
-        SettingRow("foreign", FLAG, BEHAVIOUR, "your other processes on GPUs or the master port"),
-        SettingRow("yes", FLAG, BEHAVIOUR, "do not ask", options="--yes -y"),
+        SettingRow("keep", whole(0, 1_000_000), "all but the newest N runs and N checks go; default: 5"),
+        SettingRow("leftovers", FLAG, "processes and directories of dead runs on the nodes"),
+        SettingRow("foreign", FLAG, "your other processes on GPUs or the master port"),
+        SettingRow("yes", FLAG, "do not ask", options="--yes -y"),
         DRY_RUN,
         AS_JSON,
     ),

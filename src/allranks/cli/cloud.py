@@ -40,11 +40,11 @@ def run_sky(spec: RunSpec, json_: bool, dry_run: bool) -> int:
         task = sky_task(spec, name, f"./{ARCHIVE}", os.getcwd(), True, variables)
         click.echo(described(task, launch_argv(name, TASK, hidden), json_))
         return DONE
-    where = {"engine": "skypilot", "name": name, "autostop": spec.autostop, "grace": spec.stop_grace}
-    run = create_run(spec, where, [f"node{i}" for i in range(spec.nodes or 1)], now)
+    where = {"engine": "skypilot", "name": name, "autostop": spec.cloud.autostop, "grace": spec.limits.stop_grace}
+    run = create_run(spec, where, [f"node{i}" for i in range(spec.target.nodes or 1)], now)
     task = sky_task(spec, name, str((run.path / ARCHIVE).absolute()), os.getcwd(), True, variables)
     task_file = write_task(run, task)
-    values = {**variables, **spec.env, **{n: os.environ[n] for n in spec.forward if n in os.environ}}
+    values = {**variables, **spec.launch.env, **{n: os.environ[n] for n in spec.launch.forward if n in os.environ}}
     given = {n: values[n] for n in hidden if n in values} | {SECRET: secrets.token_hex(32)}
     argv = launch_argv(name, task_file, hidden)
     return watch(run, spec, lambda view: SkyRun(run, where, view).start(argv, environment(given)), json_)

@@ -21,7 +21,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.tests import read_rows
 from allranks.settings.parsers import FLAG, duration, size, text, whole
 from allranks.settings.parsers import path as path_of
-from allranks.settings.table import BEHAVIOUR, SettingRow
+from allranks.settings.table import SettingRow
 from allranks.text import parse_size
 
 from .declare import AS_JSON, DRY_RUN, RUNS_DIR, Declared, DeclaredGroup
@@ -86,32 +86,29 @@ def audit_command(
 
 MANY = 10**15
 COUNT = whole(1, 100_000)
-GPUS_PER_NODE = SettingRow("gpus_per_node", COUNT, BEHAVIOUR, "ranks on each node", default=8)
+GPUS_PER_NODE = SettingRow("gpus_per_node", COUNT, "ranks on each node", default=8)
 PLAN = Declared(
     "plan",
     "Count the steps of an epoch, and how long they take, for several numbers of nodes.",
     ("data plan --samples 32217 --gpus-per-node 8 --nodes 1,2,8 --epochs 5 --step-time 2s",),
     plan_command,
     options=(
-        SettingRow("samples", whole(0, MANY), BEHAVIOUR, "samples in the data"),
-        SettingRow("batch", whole(1, MANY), BEHAVIOUR, "samples a step and rank", default=1),
+        SettingRow("samples", whole(0, MANY), "samples in the data"),
+        SettingRow("batch", whole(1, MANY), "samples a step and rank", default=1),
         GPUS_PER_NODE,
-        SettingRow(
-            "nodes", text("numbers such as 1,2,8", "N,N,…"), BEHAVIOUR, "numbers of nodes to compare", default="1"
-        ),
-        SettingRow("epochs", whole(1, MANY), BEHAVIOUR, "epochs in all", default=1),
-        SettingRow("step_time", duration(0), BEHAVIOUR, "time of one batch of one rank, such as 2s"),
-        SettingRow("grad_accum", COUNT, BEHAVIOUR, "batches an optimizer step", default=1),
-        SettingRow("drop_last", FLAG, BEHAVIOUR, "leave the rest out"),
-        SettingRow("pad", FLAG, BEHAVIOUR, "fill up the last batches (default)"),
-        SettingRow("model_bytes", size(0), BEHAVIOUR, "gradients exchanged a step, such as 14GB"),
+        SettingRow("nodes", text("numbers such as 1,2,8", "N,N,…"), "numbers of nodes to compare", default="1"),
+        SettingRow("epochs", whole(1, MANY), "epochs in all", default=1),
+        SettingRow("step_time", duration(0), "time of one batch of one rank, such as 2s"),
+        SettingRow("grad_accum", COUNT, "batches an optimizer step", default=1),
+        SettingRow("drop_last", FLAG, "leave the rest out"),
+        SettingRow("pad", FLAG, "fill up the last batches (default)"),
+        SettingRow("model_bytes", size(0), "gradients exchanged a step, such as 14GB"),
         SettingRow(
             "bandwidth",
             text("bytes a second, or a run", "SIZE|RUN"),
-            BEHAVIOUR,
             "bytes a second, or a run of `allranks test`",
         ),
-        SettingRow("observed_steps", whole(0, MANY), BEHAVIOUR, "steps that a run showed: says why"),
+        SettingRow("observed_steps", whole(0, MANY), "steps that a run showed: says why"),
         RUNS_DIR,
         AS_JSON,
     ),
@@ -125,13 +122,12 @@ AUDIT = Declared(
         SettingRow(
             "loader",
             text("module:function or file.py:function", "WHERE"),
-            BEHAVIOUR,
             "module:function or file.py:function, which gives a DataLoader",
         ),
-        SettingRow("world_size", COUNT, BEHAVIOUR, "virtual ranks", default=2),
+        SettingRow("world_size", COUNT, "virtual ranks", default=2),
         GPUS_PER_NODE,
-        SettingRow("model_parallel", COUNT, BEHAVIOUR, "ranks that shall read the same", default=1),
-        SettingRow("python", path_of("the path of a Python interpreter"), BEHAVIOUR, "training interpreter"),
+        SettingRow("model_parallel", COUNT, "ranks that shall read the same", default=1),
+        SettingRow("python", path_of("the path of a Python interpreter"), "training interpreter"),
         DRY_RUN,
         AS_JSON,
     ),

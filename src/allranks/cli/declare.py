@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from allranks.cluster.names import show
 from allranks.errors import UsageError
 from allranks.settings.parsers import FLAG, path
-from allranks.settings.table import BEHAVIOUR, PLACES, SETTINGS, SettingRow, suggestion
+from allranks.settings.table import SETTINGS, SettingRow, suggestion
 from allranks.text import join_words
 
 from .grammar import refuse_empty_values, split
@@ -26,12 +26,11 @@ from .look import rich_help
 Given = Mapping[str, object]
 HELP = ["-h", "--help"]
 PATH = path("the path of a file")
-AS_JSON = SettingRow("json_", FLAG, BEHAVIOUR, "print JSON", options="--json")
-DRY_RUN = SettingRow("dry_run", FLAG, BEHAVIOUR, "print what would be done, do nothing")
+AS_JSON = SettingRow("json_", FLAG, "print JSON", options="--json")
+DRY_RUN = SettingRow("dry_run", FLAG, "print what would be done, do nothing")
 CONFIG = SettingRow(
     "config",
     path("the path of a settings file", "FILE"),
-    PLACES,
     "settings file; default: allranks.toml",
     variables=("ALLRANKS_CONFIG",),
 )

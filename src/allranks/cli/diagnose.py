@@ -19,7 +19,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import evidence, find_logs, read_stream, scan
 from allranks.settings.parsers import path
-from allranks.settings.table import PLACES, SettingRow
+from allranks.settings.table import SettingRow
 
 from .declare import AS_JSON, RUNS_DIR, Argument, Declared
 from .places import runs_directory
@@ -53,7 +53,7 @@ COMMAND = Declared(
         ),
     ),
     options=(
-        SettingRow("html", path("the path of a file"), PLACES, "write a page of it, too"),
+        SettingRow("html", path("the path of a file"), "write a page of it, too"),
         RUNS_DIR,
         AS_JSON,
     ),

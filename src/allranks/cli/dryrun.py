@@ -33,17 +33,17 @@ SYNCED = "<node dir>/tree"
 
 def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     """What `run` would do. Words in <> are known only once a node has answered."""
-    run = f"{spec.name}-<time>"
-    names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.runs_dir), run, "outputs"))
-    tree = _listed(spec) if spec.sync else None
+    run = f"{spec.places.name}-<time>"
+    names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
+    tree = _listed(spec) if spec.launch.sync else None
     setting = dataclasses.replace(make_setting(spec, cluster, os.environ, os.getcwd(), names, ()), tree=tree)
     plan = make_plan(spec, cluster, {})
     reach = reaching(spec, cluster)
     suite = SuiteNodes(tuple(node.name for node in cluster.nodes))
-    tests = _nodes(spec, cluster, setting, plan, 0, suite) if spec.test else []
-    tests_first = tests if spec.command else []
+    tests = _nodes(spec, cluster, setting, plan, 0, suite) if spec.tests.test else []
+    tests_first = tests if spec.launch.command else []
     nodes = tests
-    if spec.command or not tests:
+    if spec.launch.command or not tests:
         number = 1 if tests_first else 0
         nodes = _nodes(spec, cluster, setting, plan, number, None)
     spares = [{"name": n.name, "reached_by": reach(n)} for n in cluster.spares]
@@ -65,12 +65,12 @@ def _nodes(
 ) -> list[dict[str, Any]]:
     """What each node would be ordered to start in an attempt, made as `run` makes it, without secrets."""
     reach = reaching(spec, cluster)
-    port: int | str = spec.master_port or "<free port>"
-    attempt = Attempt(number, spec.master_addr or "<checked address>", port, repeats=number, tests=tests)
+    port: int | str = spec.rendezvous.master_port or "<free port>"
+    attempt = Attempt(number, spec.rendezvous.master_addr or "<checked address>", port, repeats=number, tests=tests)
     nodes = []
     for planned in plan.nodes:
         node = planned.node
-        is_known = node.is_local and spec.prelude is None  # its environment is this process's
+        is_known = node.is_local and spec.launch.prelude is None  # its environment is this process's
         facts = known_facts(spec, setting) if is_known else {}
         state = NodeState(node.name, node.index, node_dir="<node dir>")
         place = place_for(spec, setting, state, _chosen_later(spec, setting, is_known))
@@ -92,7 +92,7 @@ def known_facts(spec: RunSpec, setting: Setting) -> dict[str, Any]:
 def _chosen_later(spec: RunSpec, setting: Setting, is_known: bool) -> dict[str, str]:
     """Variables of the network whose values the rendezvous check chooses."""
     name = "GLOO_SOCKET_IFNAME"
-    is_set = name in spec.env or name in setting.forwarded or (is_known and name in os.environ)
+    is_set = name in spec.launch.env or name in setting.forwarded or (is_known and name in os.environ)
     return {} if is_set else {name: "<interface>"}
 
 
@@ -122,10 +122,10 @@ def _sync_lines(tree: Tree | None, nodes: int) -> list[str]:
 
 def reaching(spec: RunSpec, cluster: Cluster) -> Callable[[Node], list[str]]:
     """The command that reaches a node; in a Slurm allocation one reaches all."""
-    if spec.slurm:
+    if spec.target.slurm:
         step = step_argv(spec, cluster)
         return lambda node: step
-    transport = Transport(spec.ssh_options, spec.agent_python, spec.python)
+    transport = Transport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
     return lambda node: ["(this machine, no ssh)"] if node.is_local else transport.argv(node)
 
 
@@ -149,7 +149,7 @@ def _redacted(node: dict[str, Any]) -> dict[str, Any]:
 
 def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]], head: str = "") -> list[str]:
     what = head + f"{count_of(world_size, 'rank')} on {count_of(len(nodes), 'node')}"
-    lines = [f"would start {what} (launcher {spec.launcher}); nothing was done"]
+    lines = [f"would start {what} (launcher {spec.launch.launcher}); nothing was done"]
     for node in nodes:
         lines.append(f"\n{node['name']}: {shlex.join(node['reached_by'])}")
         for rank in node["ranks"]:
@@ -161,7 +161,7 @@ def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]], head: st
             own = {k: v for k, v in rank["env"].items() if k not in common}
             if own:
                 lines.append(f"  rank {rank['rank']}: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in own.items()))
-    if "PATH" not in spec.env and spec.launcher == "direct":
+    if "PATH" not in spec.launch.env and spec.launch.launcher == "direct":
         lines.append("\nPATH begins with the directory of the training interpreter, as after `activate`")
     lines.append("\nnproc auto counts GPUs only on the nodes; addresses and ports are checked before ranks start")
     return lines

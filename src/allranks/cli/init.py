@@ -9,7 +9,7 @@ import click
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.settings.parsers import FLAG
-from allranks.settings.table import BEHAVIOUR, SettingRow
+from allranks.settings.table import SettingRow
 from allranks.settings.template import commented_config
 
 from .declare import AS_JSON, Declared
@@ -42,5 +42,5 @@ COMMAND = Declared(
     "Write a commented allranks.toml here: every setting with its default.",
     ("init",),
     command,
-    options=(SettingRow("force", FLAG, BEHAVIOUR, "replace the file that is there"), AS_JSON),
+    options=(SettingRow("force", FLAG, "replace the file that is there"), AS_JSON),
 )

@@ -32,7 +32,7 @@ from allranks.report.text import verdict_lines
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.parsers import FLAG, choice
-from allranks.settings.table import BEHAVIOUR, SUITES, TARGET, SettingRow, settings_of
+from allranks.settings.table import SUITES, SettingRow, settings_of
 from allranks.settings.whereabouts import node_names, whereabouts
 
 from .check import choose, look
@@ -74,10 +74,10 @@ def command(given: Given, check_nodes: bool, suite: str | None, config: str | No
     if dry_run:
         click.echo(describe(spec, json_))
         return exitcodes.DONE
-    secret = take_secret(spec.secret_file, os.environ)
+    secret = take_secret(spec.target.secret_file, os.environ)
     if not secret:
-        require_loopback(spec.master_addr or "", spec.join_port)
-    if spec.node_rank == 0:
+        require_loopback(spec.rendezvous.master_addr or "", spec.target.join_port)
+    if spec.target.node_rank == 0:
         return coordinate(resolved, secret, check_nodes, json_)
     return take_part(spec, secret, json_)
 
@@ -90,11 +90,11 @@ COMMAND = Declared(
     settings=settings_of("join"),
     command_help="train.py …, -m PACKAGE.MODULE …, or any program; what follows it is the program's",
     options=(
-        SettingRow("check_nodes", FLAG, TARGET, "instead of a command: look at the nodes", options="--check"),
-        SettingRow("suite", choice(*SUITES), TARGET, "instead of a command: collective tests", options="--test"),
+        SettingRow("check_nodes", FLAG, "instead of a command: look at the nodes", options="--check"),
+        SettingRow("suite", choice(*SUITES), "instead of a command: collective tests", options="--test"),
         CONFIG,
         DRY_RUN,
-        SettingRow("json_", FLAG, BEHAVIOUR, "JSON lines; on node 0 the run, its result last", options="--json"),
+        SettingRow("json_", FLAG, "JSON lines; on node 0 the run, its result last", options="--json"),
     ),
 )
 
@@ -106,33 +106,37 @@ def resolve_join(given: Given, config: str | None, check_nodes: bool, suite: str
         if options.get(field) is None:
             options[field] = value
     resolved = resolve_options(options, config)
-    spec = dataclasses.replace(resolved.spec, test="")
+    spec = resolved.spec.changed(test="")
     if suite is not None:
-        spec = dataclasses.replace(spec, test="full", suite=suite)
+        spec = spec.changed(test="full", suite=suite)
     needed = {"nodes": "--nnodes", "node_rank": "--node-rank", "master_addr": "--master-addr"}
-    missing = [name for field, name in needed.items() if getattr(spec, field) is None]
+    missing = [name for field, name in needed.items() if spec.value(field) is None]
     if missing:
         raise UsageError(f"join: set {', '.join(missing)} (no scheduler's variables say it)")
-    assert spec.nodes is not None and spec.node_rank is not None
-    if spec.node_rank >= spec.nodes:
-        raise UsageError(f"--node-rank {spec.node_rank}: with --nnodes {spec.nodes} it is 0 to {spec.nodes - 1}")
-    if bool(spec.command) + check_nodes + bool(spec.test) != 1:
+    assert spec.target.nodes is not None and spec.target.node_rank is not None
+    if spec.target.node_rank >= spec.target.nodes:
+        raise UsageError(
+            f"--node-rank {spec.target.node_rank}: with --nnodes {spec.target.nodes} it is 0 to {spec.target.nodes - 1}"
+        )
+    if bool(spec.launch.command) + check_nodes + bool(spec.tests.test) != 1:
         raise UsageError("join: give one of a training command, --check, or --test SUITE")
-    here = dataclasses.replace(spec, local=None, hosts=None, sync=False, detach=False)  # of allranks.toml
+    here = spec.changed(local=None, hosts=None, sync=False, detach=False)  # of allranks.toml
     return dataclasses.replace(resolved, spec=here)
 
 
 def describe(spec: RunSpec, json_: bool) -> str:
     """What this node would do."""
-    role = "coordinates" if spec.node_rank == 0 else f"dials {spec.master_addr}:{spec.join_port}"
+    role = (
+        "coordinates" if spec.target.node_rank == 0 else f"dials {spec.rendezvous.master_addr}:{spec.target.join_port}"
+    )
     what = {
-        "node_rank": spec.node_rank,
-        "nnodes": spec.nodes,
-        "master_addr": spec.master_addr,
-        "port": spec.join_port,
+        "node_rank": spec.target.node_rank,
+        "nnodes": spec.target.nodes,
+        "master_addr": spec.rendezvous.master_addr,
+        "port": spec.target.join_port,
         "role": role,
-        "command": list(spec.command),
-        "nproc": spec.nproc,
+        "command": list(spec.launch.command),
+        "nproc": spec.launch.nproc,
     }
     if json_:
         return json.dumps({"schema": 1, **what})
@@ -145,9 +149,9 @@ def describe(spec: RunSpec, json_: bool) -> str:
 def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> int:
     """Meets the others, runs, and tells them how it ended; gives the exit code."""
     spec = resolved.spec
-    view = LinesView() if json_ else View(fold=spec.fold)
+    view = LinesView() if json_ else View(fold=spec.output.fold)
     say = view.say if isinstance(view, LinesView) else _say
-    names = node_names(os.environ, spec.master_addr or "", spec.nodes or 1)
+    names = node_names(os.environ, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
     meeting = Meeting(spec, agreed(spec, os.getcwd()), secret, names, say)
     code = exitcodes.NODE_FAILED
     message = "the coordinator failed"
@@ -179,15 +183,16 @@ def _begin(
     resolved: Resolved, cluster: Cluster, meeting: Meeting, check: bool, view: View | LinesView, json_: bool
 ) -> tuple[int, str]:
     spec = with_ranks_of_each(resolved.spec, cluster)
-    if spec.network or (spec.test and spec.suite in OTHER_FIRST):  # not the address that was named
-        spec = dataclasses.replace(spec, master_addr=None)
-    if check or spec.test:
+    if spec.rendezvous.network or (spec.tests.test and spec.tests.suite in OTHER_FIRST):
+        # not the address that was named
+        spec = spec.changed(master_addr=None)
+    if check or spec.tests.test:
         meeting.on_stop(_stop_here)
     if check:
         code = look(spec, cluster, choose(spec), False, json_, meeting.transport())
         return code, "the check found nothing wrong" if code == 0 else "the check found what node 0 shows"
-    if spec.test:
-        tests = dataclasses.replace(spec, launcher="direct", retries=0, name="test")
+    if spec.tests.test:
+        tests = spec.changed(launcher="direct", retries=0, name="test")
         code = run_suite(tests, cluster, json_, meeting.transport())
         return code, "all tests passed" if code == 0 else "a test failed: see node 0"
     session = sessions.create(
@@ -238,12 +243,13 @@ def _say(text: str) -> None:
 
 def take_part(spec: RunSpec, secret: bytes, json_: bool) -> int:
     """Dials node 0 and does what this node was started for; gives the run's exit code."""
-    assert spec.node_rank is not None
+    assert spec.target.node_rank is not None
     node_zip(tuple(all_checks()))  # made now: the relay starts the faster
-    hello = hello_of(spec, spec.node_rank, agreed(spec, os.getcwd()))
-    places = [(spec.master_addr or "", spec.join_port)]
+    hello = hello_of(spec, spec.target.node_rank, agreed(spec, os.getcwd()))
+    places = [(spec.rendezvous.master_addr or "", spec.target.join_port)]
     say = _say_line if json_ else _say
-    say(f"node {spec.node_rank} of {spec.nodes} ({hello['hostname']}): dialling {places[0][0]}:{places[0][1]}")
+    who = f"node {spec.target.node_rank} of {spec.target.nodes} ({hello['hostname']})"
+    say(f"{who}: dialling {places[0][0]}:{places[0][1]}")
     outcome = follow(spec, own_of(spec), secret, hello, places, say)
     finding = None
     if outcome.tried:

@@ -34,7 +34,7 @@ def offer(session: Session) -> None:
         sys.stderr.write(key + "\n")
         session.view.resume()
         if key == "s":
-            session.controller.stop("ctrl-z", session.spec.stop_grace)
+            session.controller.stop("ctrl-z", session.spec.limits.stop_grace)
         elif key == "d":
             hand_over(session)
 

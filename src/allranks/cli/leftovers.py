@@ -25,7 +25,7 @@ def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, dry_ru
     resolved = resolve_options(options, None)
     spec = resolved.spec
     cluster = find_cluster(resolved)
-    question = {"foreign": {"port": spec.master_port}} if foreign else {}
+    question = {"foreign": {"port": spec.rendezvous.master_port}} if foreign else {}
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = _choose(answers, foreign)
     if json_ and (dry_run or not yes):
@@ -103,14 +103,14 @@ def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
         click.echo(f"ended {count_of(count, 'process', 'processes')} of earlier runs", err=True)
         if any(left.values()):
             click.echo(f"could not end: {left}", err=True)
-    others = ask(spec, cluster, {n.name: {"foreign": {"port": spec.master_port}} for n in cluster.nodes})
+    others = ask(spec, cluster, {n.name: {"foreign": {"port": spec.rendezvous.master_port}} for n in cluster.nodes})
     for line in left_alone(others, spec):
         click.echo(line, err=True)
 
 
 def left_alone(answers: Answers, spec: RunSpec) -> list[str]:
     """Name the processes that are in the way and that --end-leftovers does not end, and the command that does."""
-    command = f"allranks clean --foreign --master-port {spec.master_port} {target_words(spec)}"
+    command = f"allranks clean --foreign --master-port {spec.rendezvous.master_port} {target_words(spec)}"
     return [
         f"left alone, as no run of allranks started it: {name} pid {process['pid']} {process['why']} "
         f"({process['command']}); to end it: {command}"

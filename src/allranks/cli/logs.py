@@ -15,7 +15,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
 from allranks.runs.regular import open_regular
 from allranks.settings.parsers import FLAG, duration, several, text, whole
-from allranks.settings.table import BEHAVIOUR, SettingRow
+from allranks.settings.table import SettingRow
 
 from .declare import RUN, RUNS_DIR, Declared
 from .places import find_run
@@ -60,31 +60,27 @@ COMMAND = Declared(
     command,
     arguments=(RUN,),
     options=(
-        SettingRow("follow", FLAG, BEHAVIOUR, "go on until the run ends", options="-f --follow"),
+        SettingRow("follow", FLAG, "go on until the run ends", options="-f --follow"),
         SettingRow(
             "node",
             several(text("a node's name", "NODE"), "names of nodes"),
-            BEHAVIOUR,
             "only this node",
             complete="nodes",
             default=(),
         ),
-        SettingRow(
-            "rank", several(whole(0, 999_999), "ranks"), BEHAVIOUR, "only this rank", complete="ranks", default=()
-        ),
-        SettingRow("since", duration(0), BEHAVIOUR, "only what arrived in the last 10m"),
-        SettingRow("metrics", FLAG, BEHAVIOUR, "metrics lines instead of output"),
+        SettingRow("rank", several(whole(0, 999_999), "ranks"), "only this rank", complete="ranks", default=()),
+        SettingRow("since", duration(0), "only what arrived in the last 10m"),
+        SettingRow("metrics", FLAG, "metrics lines instead of output"),
         SettingRow(
             "number",
             whole(1, 999_999_999),
-            BEHAVIOUR,
             "with --metrics: the last N lines of each rank",
             options="-n",
             default=5,
         ),
-        SettingRow("no_fold", FLAG, BEHAVIOUR, "show identical lines of all ranks"),
+        SettingRow("no_fold", FLAG, "show identical lines of all ranks"),
         RUNS_DIR,
-        SettingRow("json_", FLAG, BEHAVIOUR, "a JSON object a line", options="--json"),
+        SettingRow("json_", FLAG, "a JSON object a line", options="--json"),
     ),
 )
 

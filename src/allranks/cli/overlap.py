@@ -25,7 +25,7 @@ from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
 from allranks.protocol.codec import encode
 from allranks.settings.parsers import path, whole
-from allranks.settings.table import BEHAVIOUR, SettingRow
+from allranks.settings.table import SettingRow
 from allranks.text import align_columns, cut
 
 from .declare import AS_JSON, Argument, Declared
@@ -60,8 +60,8 @@ COMMAND = Declared(
     command,
     arguments=(Argument("traces", "TRACE...", "files (.json, .json.gz) or directories", many=True, required=True),),
     options=(
-        SettingRow("top", whole(1, 100_000), BEHAVIOUR, "how many kinds of collectives to list", default=10),
-        SettingRow("html", path("the path of a file", "FILE"), BEHAVIOUR, "write a page with a plot there"),
+        SettingRow("top", whole(1, 100_000), "how many kinds of collectives to list", default=10),
+        SettingRow("html", path("the path of a file", "FILE"), "write a page with a plot there"),
         AS_JSON,
     ),
 )

@@ -28,13 +28,13 @@ LOOK = "ports"  # the check that tries every pair by TCP
 
 def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
     """A process group needs a master that all reach: so dead links are found before, and the master chosen so."""
-    if spec.local or len(cluster.nodes) < 2:
+    if spec.target.local or len(cluster.nodes) < 2:
         return run_together(spec, cluster, json_, transport=transport)
-    run = RunDirectory.create(Path(spec.runs_dir), "check", time.time())
+    run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
     progress = Progress(json_)
     seen = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.told, transport)
     progress.end()
-    found = [f for f in checking.judge_evidence(seen, [all_checks()[LOOK]], spec.allow) if f.status == "fail"]
+    found = [f for f in checking.judge_evidence(seen, [all_checks()[LOOK]], spec.preflight.allow) if f.status == "fail"]
     for finding in found if not json_ else []:
         sys.stdout.write(finding_line(finding.to_json()) + "\n")
     dead = dead_pairs(seen["nodes"])

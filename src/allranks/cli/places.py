@@ -16,7 +16,7 @@ def runs_directory(option: str | None) -> Path:
     config, source = read_config(None, os.environ)
     only = {k: v for k, v in config.items() if k in ("runs-dir", "runs_dir")}
     environ = {k: v for k, v in os.environ.items() if k == "ALLRANKS_RUNS_DIR"}
-    return Path(resolve({"runs_dir": option}, environ, only, config_source=source).spec.runs_dir)
+    return Path(resolve({"runs_dir": option}, environ, only, config_source=source).spec.places.runs_dir)
 
 
 def find_run(wanted: str | None, runs_dir: str | None) -> RunDirectory:

@@ -13,13 +13,13 @@ WANT = "set a YAML file with a pod's metadata and spec"
 
 def read_texts(spec: RunSpec) -> dict[str, str]:
     """{name as the user gave it: text} of --pod."""
-    if spec.pod is None:
+    if spec.cloud.pod is None:
         return {}
     try:
-        with Path(spec.pod).open("rb") as file:
+        with Path(spec.cloud.pod).open("rb") as file:
             data = file.read(LIMIT + 1)
     except OSError as error:
-        raise UsageError(f"--pod {spec.pod}: {error.strerror}; {WANT}") from None
+        raise UsageError(f"--pod {spec.cloud.pod}: {error.strerror}; {WANT}") from None
     if len(data) > LIMIT:
-        raise UsageError(f"--pod {spec.pod}: larger than 1 MiB; {WANT}")
-    return {spec.pod: data.decode("utf-8", "replace")}
+        raise UsageError(f"--pod {spec.cloud.pod}: larger than 1 MiB; {WANT}")
+    return {spec.cloud.pod: data.decode("utf-8", "replace")}

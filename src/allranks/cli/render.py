@@ -24,7 +24,7 @@ from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.parsers import FLAG
 from allranks.settings.parsers import path as path_of
-from allranks.settings.table import PLACES, SettingRow, engine_of, settings_of
+from allranks.settings.table import SettingRow, engine_of, settings_of
 
 from .declare import CONFIG, Declared, DeclaredGroup, Given
 from .podfile import read_texts
@@ -54,9 +54,9 @@ def declare(what: str) -> Declared:
         command_help="training command",
         options=(
             CONFIG,
-            SettingRow("output", path_of("the path of a directory", "DIR"), PLACES, "write the files here"),
-            SettingRow("force", FLAG, PLACES, "replace files that are there"),
-            SettingRow("json_", FLAG, PLACES, "print one JSON document: {files: {name: text}}", options="--json"),
+            SettingRow("output", path_of("the path of a directory", "DIR"), "write the files here"),
+            SettingRow("force", FLAG, "replace files that are there"),
+            SettingRow("json_", FLAG, "print one JSON document: {files: {name: text}}", options="--json"),
         ),
     )
 
@@ -92,7 +92,7 @@ def make_request(resolved: Resolved, what: str) -> Request:
         return Request(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build(), forwarded=variables)
     cluster = render_cluster(resolved, what)
     needed = RENDERERS[what].ranks
-    unknown = [n.name for n in cluster.nodes if needed and spec.nproc is None and n.slots is None]
+    unknown = [n.name for n in cluster.nodes if needed and spec.launch.nproc is None and n.slots is None]
     if unknown:
         raise UsageError(f"{unknown[0]}: how many ranks? nobody looks at the nodes here; set --nproc, or slots=K")
     refuse_contradictions(spec, cluster)
@@ -120,11 +120,11 @@ def named_texts(spec: RunSpec) -> dict[str, str]:
 def render_cluster(resolved: Resolved, what: str) -> Cluster:
     """The target's nodes; where only their number matters, that many without an address of their own."""
     spec: RunSpec = resolved.spec
-    if spec.hosts is not None or spec.local is not None:
+    if spec.target.hosts is not None or spec.target.local is not None:
         return find_cluster(resolved)
     if RENDERERS[what].hosts:
         raise UsageError(f"render {what}: which nodes? set --hosts FILE or --hosts node[01-02]")
-    count = spec.nodes or 1
+    count = spec.target.nodes or 1
     return Cluster(tuple(Node(i, f"node{i}", f"node{i}") for i in range(count)), "--nodes")
 
 

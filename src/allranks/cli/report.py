@@ -34,7 +34,7 @@ from allranks.runs.logdiagnosis import Part
 from allranks.settings.parsers import FLAG, several, text
 from allranks.settings.parsers import path as path_of
 from allranks.settings.secrets import is_secret_name
-from allranks.settings.table import BEHAVIOUR, PLACES, SettingRow
+from allranks.settings.table import SettingRow
 from allranks.text import count_of, plural
 
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
@@ -71,12 +71,11 @@ COMMAND = Declared(
     command,
     arguments=(RUN,),
     options=(
-        SettingRow("bundle", FLAG, BEHAVIOUR, "write a zip to send to an administrator or a maintainer"),
-        SettingRow("output", path_of("the path of a file or directory"), PLACES, "where the file goes"),
+        SettingRow("bundle", FLAG, "write a zip to send to an administrator or a maintainer"),
+        SettingRow("output", path_of("the path of a file or directory"), "where the file goes"),
         SettingRow(
             "redact",
             several(text("a regular expression", "REGEX"), "regular expressions"),
-            BEHAVIOUR,
             "hide what matches, too",
             default=(),
         ),

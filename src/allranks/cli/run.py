@@ -37,17 +37,17 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     resolved = resolve_options(given, config)
     require_command(resolved)
     spec = resolved.spec
-    if spec.slurm and read_allocation(os.environ) is None:
+    if spec.target.slurm and read_allocation(os.environ) is None:
         from .submitted import submit  # imported late: few runs are Slurm's
 
         say_notes(resolved)
         return submit(spec, json_, dry_run)
-    if spec.k8s or spec.sky:
+    if spec.target.k8s or spec.target.sky:
         from .afar import run_afar  # imported late: few runs are a cluster's
 
         say_notes(resolved)
         return run_afar(spec, json_, dry_run)
-    cluster = find_cluster(resolved, spares=spec.spares)
+    cluster = find_cluster(resolved, spares=spec.recovery.spares)
     say_notes(resolved)
     if dry_run:
         refuse_contradictions(spec, cluster)
@@ -70,7 +70,7 @@ COMMAND = Declared(
 def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     """Runs it here, or leaves a daemon with it; gives the exit code."""
     spec = resolved.spec
-    if spec.end_leftovers:
+    if spec.preflight.end_leftovers:
         from .leftovers import end_dead_runs
 
         end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
@@ -89,7 +89,7 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
         session.view.opening(opening(session))
         if reach is not None:
             reach.begin(session)
-    if spec.detach:
+    if spec.output.detach:
         return _leave(session, json_, reach)
     return go(session, reach, json_)
 
@@ -109,7 +109,7 @@ def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool =
 
 def make_view(spec: RunSpec, json_: bool) -> View | JsonView:
     """What the person sees."""
-    return JsonView() if json_ else View(fold=spec.fold)
+    return JsonView() if json_ else View(fold=spec.output.fold)
 
 
 def opening(session: sessions.Session) -> dict[str, Any]:
@@ -117,8 +117,8 @@ def opening(session: sessions.Session) -> dict[str, Any]:
     return {
         "run": session.setting.run,
         "directory": str(session.run_dir.path),
-        "command": list(session.spec.command),
-        "launcher": session.spec.launcher,
+        "command": list(session.spec.launch.command),
+        "launcher": session.spec.launch.launcher,
         "source": session.cluster.source,
         "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.nodes],
         "spares": [{"name": n.name, "host": n.host, "slots": n.slots} for n in session.cluster.spares],
@@ -156,7 +156,7 @@ def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
     pid = os.fork()
     if pid == 0:
         sessions.detach_stdio(run.path / "controller.log")
-        session.take_view(View(fold=session.spec.fold))
+        session.take_view(View(fold=session.spec.output.fold))
         document = run.read_document("run.json") or {}
         run.write_document("run.json", {**document, "controller": sessions.controller_identity()})
         code = 1

@@ -30,7 +30,7 @@ STOPPED = (exitcodes.CTRL_C, exitcodes.TERMINATED)
 
 def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
     """Gives the exit code: that of the first group that failed."""
-    run = RunDirectory.create(Path(spec.runs_dir), "test", time.time())
+    run = RunDirectory.create(Path(spec.places.runs_dir), "test", time.time())
     staged = Staged(spec, cluster, run, json_, transport)
     code = exitcodes.DONE
     meaning = ALL_PASSED
@@ -100,7 +100,7 @@ class Staged:
         part = Cluster(tuple(dataclasses.replace(n, index=i) for i, n in enumerate(nodes)), self._cluster.source)
         name = f"test-{len(nodes)}-{nodes[0].name}"[:40]
         stages_dir = str(self._run.path / "stages")
-        spec = dataclasses.replace(of_a_stage(self._spec), runs_dir=stages_dir, name=name, nodes=None)
+        spec = of_a_stage(self._spec).changed(runs_dir=stages_dir, name=name, nodes=None)
         view = JsonView() if self._json else TestView(quiet=True)
         return sessions.create(spec, part, os.environ, os.getcwd(), lambda: view, transport=self._transport)
 

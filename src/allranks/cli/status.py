@@ -14,7 +14,7 @@ from allranks.report.live import label, node_line
 from allranks.report.terminal import redraw_lines
 from allranks.runs.directory import OVER, RunDirectory
 from allranks.settings.parsers import FLAG
-from allranks.settings.table import BEHAVIOUR, SettingRow
+from allranks.settings.table import SettingRow
 from allranks.text import count_of
 
 from .declare import RUN, RUNS_DIR, Declared
@@ -43,9 +43,9 @@ COMMAND = Declared(
     command,
     arguments=(RUN,),
     options=(
-        SettingRow("watch", FLAG, BEHAVIOUR, "show it again every second until the run ends"),
+        SettingRow("watch", FLAG, "show it again every second until the run ends"),
         RUNS_DIR,
-        SettingRow("json_", FLAG, BEHAVIOUR, "print JSON; with --watch a line each second", options="--json"),
+        SettingRow("json_", FLAG, "print JSON; with --watch a line each second", options="--json"),
     ),
 )
 

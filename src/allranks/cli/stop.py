@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from allranks.errors import UsageError
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG, duration
-from allranks.settings.table import BEHAVIOUR, LIMITS, SettingRow
+from allranks.settings.table import SettingRow
 from allranks.text import count_of, join_words
 
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
@@ -63,9 +62,9 @@ COMMAND = Declared(
     command,
     arguments=(RUN,),
     options=(
-        SettingRow("all_", FLAG, BEHAVIOUR, "every run of this runs directory that is not over", options="--all"),
-        SettingRow("now", FLAG, BEHAVIOUR, "no time for ranks to save"),
-        SettingRow("stop_grace", duration(0), LIMITS, "time from SIGTERM to SIGKILL; default: the run's own"),
+        SettingRow("all_", FLAG, "every run of this runs directory that is not over", options="--all"),
+        SettingRow("now", FLAG, "no time for ranks to save"),
+        SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL; default: the run's own"),
         RUNS_DIR,
         AS_JSON,
     ),
@@ -141,7 +140,7 @@ def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[
         click.echo(f"the controller of {run.name} is dead: looking for its agents on the nodes")
     session = sessions.adopt(run, JsonView() if json_ else View())
     if grace is not None:
-        session.spec = dataclasses.replace(session.spec, stop_grace=grace)
+        session.spec = session.spec.changed(stop_grace=grace)
     result = session.run(stop_first="stop")
     if not json_:
         close(session, result, False)

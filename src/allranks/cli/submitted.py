@@ -49,7 +49,7 @@ def submit(spec: RunSpec, json_: bool, dry_run: bool = False) -> int:
         click.echo(describe(spec, json_))
         return DONE
     jobs.require()
-    run = RunDirectory.create(Path(os.path.abspath(spec.runs_dir)), spec.name, time.time())
+    run = RunDirectory.create(Path(os.path.abspath(spec.places.runs_dir)), spec.places.name, time.time())
     (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     try:
         script = batch_script(make_request(spec), str(run.path))
@@ -59,9 +59,9 @@ def submit(spec: RunSpec, json_: bool, dry_run: bool = False) -> int:
         raise
     run = _name_after(run, spec, job)
     jobs.set_comment(job, str(run.path))
-    if spec.detach:
+    if spec.output.detach:
         return _leave(run, job, json_)
-    view = JsonView() if json_ else View(fold=spec.fold)
+    view = JsonView() if json_ else View(fold=spec.output.fold)
     view.event(_event(job, f"submitted; {run.path}"))
     return close(run, follow(run, job, view, 0), view, json_)
 
@@ -78,15 +78,15 @@ def _name_after(run: RunDirectory, spec: RunSpec, job: str) -> RunDirectory:
 
 def make_request(spec: RunSpec) -> Request:
     """What the renderer needs: as many nodes as are asked for, without names."""
-    nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(spec.nodes or 1))
+    nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(spec.target.nodes or 1))
     plan = make_plan(spec, Cluster(nodes, "--nodes"), {})
     return Request(spec, plan, os.getcwd(), allranks=(sys.executable, "-m", "allranks"))
 
 
 def describe(spec: RunSpec, json_: bool) -> str:
     """--dry-run: the script and the command that takes it."""
-    runs = os.path.abspath(spec.runs_dir)
-    script = redact_text(batch_script(make_request(spec), f"{runs}/{spec.name}-<time>"))
+    runs = os.path.abspath(spec.places.runs_dir)
+    script = redact_text(batch_script(make_request(spec), f"{runs}/{spec.places.name}-<time>"))
     command = ["sbatch", "--parsable"]
     if json_:
         return json.dumps({"schema": 1, "command": command, "stdin": script})
@@ -99,7 +99,7 @@ def write_run(run: RunDirectory, spec: RunSpec, name: str) -> None:
         "run": name,
         "uid": "",
         "started": time.time(),
-        "command": redact_argv(spec.command),
+        "command": redact_argv(spec.launch.command),
         "spec": to_document(spec),
         "nodes": [],
         "source": "Slurm",

@@ -75,15 +75,20 @@ def resolve_options(options: Mapping[str, object], config: str | None, renderer:
         options, os.environ, document, config_source=source, user_config=user_document, user_source=user_source
     )
     spec = resolved.spec
-    if spec.command:
+    if spec.launch.command:
         from allranks.plan.launchers.words import out_of_reach  # imported late: `status` needs no launchers
 
         resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *out_of_reach(spec)))
-    if spec.hosts is None and spec.local is None and not spec.slurm and read_allocation(os.environ) is not None:
-        spec = dataclasses.replace(spec, slurm=True)
-    engine = next((name for name in ("k8s", "sky", "slurm") if getattr(spec, name)), "")
+    if (
+        spec.target.hosts is None
+        and spec.target.local is None
+        and not spec.target.slurm
+        and read_allocation(os.environ) is not None
+    ):
+        spec = spec.changed(slurm=True)
+    engine = next((name for name in ("k8s", "sky", "slurm") if spec.value(name)), "")
     refuse_other_engines(options, engine_of(renderer) if renderer else engine, renderer)
-    refuse_unknown_allowed(spec.allow)
+    refuse_unknown_allowed(spec.preflight.allow)
     refuse_launching_script(spec)
     return dataclasses.replace(resolved, spec=spec)
 
@@ -103,16 +108,16 @@ def refuse_unknown_allowed(names: Sequence[str]) -> None:
 
 def refuse_launching_script(spec: RunSpec) -> None:
     """UsageError for a shell script that starts ranks itself, where each rank would run it."""
-    script = script_of(spec.command)
-    if not script or spec.launcher != "direct" or spec.nproc == 1:
+    script = script_of(spec.launch.command)
+    if not script or spec.launch.launcher != "direct" or spec.launch.nproc == 1:
         return
-    file = Path(spec.workdir or ".") / script
+    file = Path(spec.launch.workdir or ".") / script
     try:
         with file.open("rb") as stream:
             text = stream.read(FILE_LIMIT).decode("utf-8", "replace")
     except OSError:
         return  # a program of the nodes
-    launcher = launcher_in(text) if is_shell_script(spec.command, text) else ""
+    launcher = launcher_in(text) if is_shell_script(spec.launch.command, text) else ""
     if launcher:
         raise UsageError(
             f"{script} starts {launcher} itself, and every rank would run the script\n"
@@ -123,10 +128,10 @@ def refuse_launching_script(spec: RunSpec) -> None:
 def refuse_contradictions(spec: RunSpec, cluster: Cluster) -> None:
     """UsageError where the pasted command of a launcher says other figures than the settings: `run` refuses them in
     its checks before ranks start."""
-    if not spec.check:
+    if not spec.preflight.check:
         return
     for finding in _pasted_figures(spec, cluster):
-        if finding.id not in spec.allow and finding.check not in spec.allow:
+        if finding.id not in spec.preflight.allow and finding.check not in spec.preflight.allow:
             raise UsageError(f"{finding.message}\nhint: {finding.remedy}")
 
 
@@ -138,10 +143,15 @@ def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
 
     launching = launcher_settings(spec)
     slots = {node.name: node.slots for node in cluster.nodes}
-    if spec.nproc is None and None in slots.values():
+    if spec.launch.nproc is None and None in slots.values():
         options = launching["options"]
         launching = {**launching, "options": {k: v for k, v in options.items() if k not in COUNTS}}
-    request = {"launching": launching, "nproc": spec.nproc, "slots": slots, "master_port": spec.master_port}
+    request = {
+        "launching": launching,
+        "nproc": spec.launch.nproc,
+        "slots": slots,
+        "master_port": spec.rendezvous.master_port,
+    }
     return judge_options(request, Ranks(request, {}), {})
 
 
@@ -163,26 +173,26 @@ def say_notes(resolved: Resolved) -> None:
 def find_cluster(resolved: Resolved, spares: int = 0) -> Cluster:
     """The nodes of the target; without one, one virtual node. The last `spares` of them stand by."""
     if not spares:
-        return _whole_cluster(resolved.spec, resolved.spec.nodes)
+        return _whole_cluster(resolved.spec, resolved.spec.target.nodes)
     spec = resolved.spec
-    whole = _allocated(spec.nodes, spares) if spec.slurm else _whole_cluster(spec, None)
-    return set_aside(whole, spares, spec.nodes, spec.nproc)
+    whole = _allocated(spec.target.nodes, spares) if spec.target.slurm else _whole_cluster(spec, None)
+    return set_aside(whole, spares, spec.target.nodes, spec.launch.nproc)
 
 
 def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
-    if spec.slurm:
+    if spec.target.slurm:
         return _allocated(first)
-    if spec.hosts is None:
-        virtual = virtual_cluster(spec.local or 1)
+    if spec.target.hosts is None:
+        virtual = virtual_cluster(spec.target.local or 1)
         return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)
-    path = Path(spec.hosts)
+    path = Path(spec.target.hosts)
     if path.is_file():
-        nodes = parse_hostfile(_read_hostfile(path), spec.hosts)
-        source = spec.hosts
-    elif "/" in spec.hosts or spec.hosts.endswith((".txt", ".hosts")):
-        raise HostfileError(f"{spec.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
+        nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts)
+        source = spec.target.hosts
+    elif "/" in spec.target.hosts or spec.target.hosts.endswith((".txt", ".hosts")):
+        raise HostfileError(f"{spec.target.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
     else:
-        listed = expand_groups(spec.hosts, os.environ) if has_groups(spec.hosts) else spec.hosts
+        listed = expand_groups(spec.target.hosts, os.environ) if has_groups(spec.target.hosts) else spec.target.hosts
         nodes = parse_host_argument(listed)
         source = "--hosts"
     return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
@@ -242,5 +252,5 @@ def _is_own(family: int, address: Any) -> bool:
 
 def require_command(resolved: Resolved, verb: str = "allranks run") -> None:
     """The training command."""
-    if not resolved.spec.command:
+    if not resolved.spec.launch.command:
         raise UsageError(f"there is no training command\nhint: {verb} --local 2 train.py")

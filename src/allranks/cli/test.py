@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
 
 from allranks import exitcodes
@@ -25,7 +23,7 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     resolved = resolve_options({**given, "name": "test"}, config)
     refuse_unknown_tests(resolved.spec)
     cluster = find_cluster(resolved)
-    spec = dataclasses.replace(resolved.spec, test="full", command=(), launcher="direct", retries=0)
+    spec = resolved.spec.changed(test="full", command=(), launcher="direct", retries=0)
     say_notes(resolved)
     if dry_run:
         click.echo(describe(spec, cluster, json_))
@@ -40,10 +38,10 @@ def tests_of(suite: str) -> tuple[str, ...]:
 
 def refuse_unknown_tests(spec: RunSpec) -> None:
     """UsageError where --only names no test of the suite."""
-    known = tests_of(spec.suite)
-    for name in spec.only:
+    known = tests_of(spec.tests.suite)
+    for name in spec.preflight.only:
         if name not in known:
-            raise UsageError(unknown_name("--only", name, f"test of the suite {spec.suite}", known))
+            raise UsageError(unknown_name("--only", name, f"test of the suite {spec.tests.suite}", known))
 
 
 COMMAND = Declared(
@@ -58,11 +56,11 @@ COMMAND = Declared(
 
 def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
     """The suite that was asked for; gives the exit code."""
-    if spec.suite == "staged":
+    if spec.tests.suite == "staged":
         from .staged import run_staged
 
         return run_staged(spec, cluster, json_, transport)
-    if spec.suite == "pairs":
+    if spec.tests.suite == "pairs":
         if len(cluster.nodes) < 2:
             raise UsageError("--suite pairs measures links between nodes: name two or more")
         from .pairs import run_pairs

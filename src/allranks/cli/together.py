@@ -51,8 +51,8 @@ def close(spec: RunSpec, session: sessions.Session, result: dict[str, Any], json
 
     gang = session.controller.gang
     run = session.run_dir
-    result = {**result, "suite": spec.suite, "ok": result["exit"] == exitcodes.DONE, "started": session.started}
-    if spec.suite == "sync" and result["ok"]:
+    result = {**result, "suite": spec.tests.suite, "ok": result["exit"] == exitcodes.DONE, "started": session.started}
+    if spec.tests.suite == "sync" and result["ok"]:
         result["meaning"] = SYNC_PASSED
     result.update(nodes=[n.name for n in gang.roster.cluster.nodes], ranks=len(gang.roster.ranks()))
     run.write_document("result.json", result)

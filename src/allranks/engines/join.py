@@ -97,30 +97,41 @@ class Agreed:
 
 def agreed(spec: RunSpec, workdir: str) -> Agreed:
     """The command (secrets hidden) with all that decides what runs, and the script's own bytes."""
-    what: list[object] = [spec.launcher, spec.test, spec.wrap or ""]
-    if spec.test:
-        what += [spec.suite, spec.backend, spec.size, spec.timeout, spec.only, spec.min_bandwidth, spec.max_latency]
-    digest = hashlib.sha256(repr((what, spec.command)).encode()).hexdigest()[:12]
+    what: list[object] = [spec.launch.launcher, spec.tests.test, spec.launch.wrap or ""]
+    if spec.tests.test:
+        what += [
+            spec.tests.suite,
+            spec.tests.backend,
+            spec.tests.size,
+            spec.tests.timeout,
+            spec.preflight.only,
+            spec.tests.min_bandwidth,
+            spec.tests.max_latency,
+        ]
+    digest = hashlib.sha256(repr((what, spec.launch.command)).encode()).hexdigest()[:12]
     shown = f"{_shown(spec)} [{digest}]"
-    return Agreed(spec.nodes or 1, shown, _script_digest(spec, workdir), f"{allranks.__version__}/{PROTOCOL}")
+    return Agreed(spec.target.nodes or 1, shown, _script_digest(spec, workdir), f"{allranks.__version__}/{PROTOCOL}")
 
 
 def _shown(spec: RunSpec) -> str:
     """What a node does, in words for a person; what differs stands in the digest."""
-    if spec.command:
-        return " ".join(redact_argv(spec.command))[:SHOWN]
-    if spec.test:
-        return f"--test {spec.suite} --size {format_size_option(spec.size)} --timeout {format_duration(spec.timeout)}"
+    if spec.launch.command:
+        return " ".join(redact_argv(spec.launch.command))[:SHOWN]
+    tests = spec.tests
+    if tests.test:
+        return (
+            f"--test {tests.suite} --size {format_size_option(tests.size)} --timeout {format_duration(tests.timeout)}"
+        )
     return "--check"
 
 
 def _script_digest(spec: RunSpec, workdir: str) -> str:
     """sha256 of the script; empty where the command has none or it can't be read (the ranks will say so)."""
-    words = read_command(spec.command) if spec.command else None
+    words = read_command(spec.launch.command) if spec.launch.command else None
     if words is None or words.kind != "python-script":
         return ""
     try:
-        with open(os.path.join(spec.workdir or workdir, words.program[0]), "rb") as file:
+        with open(os.path.join(spec.launch.workdir or workdir, words.program[0]), "rb") as file:
             return hashlib.sha256(file.read(SCRIPT_LIMIT)).hexdigest()[:12]
     except OSError:
         return ""
@@ -132,7 +143,7 @@ def hello_of(spec: RunSpec, rank: int, mine: Agreed) -> Message:
         "rank": rank,
         "hostname": socket.gethostname(),
         "instance": secrets.token_hex(8),
-        "nproc": spec.nproc,
+        "nproc": spec.launch.nproc,
         **mine.to_json(),
     }
 
@@ -265,5 +276,5 @@ def follow(
     spec: RunSpec, own: Own, secret: bytes, hello: Message, places: list[tuple[str, int]], say: Callable[[str], None]
 ) -> Outcome:
     """Joins as a node that is not the first, and stays until the run is over."""
-    dialler = Dialler(places, secret, hello, spawn, PinnedRules(own), spec.init_timeout, spec.lease, say)
+    dialler = Dialler(places, secret, hello, spawn, PinnedRules(own), spec.limits.init_timeout, spec.limits.lease, say)
     return dialler.run()

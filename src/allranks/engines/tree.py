@@ -210,14 +210,15 @@ def _is_inside(path: str, root: str) -> bool:
 
 def _position(spec: RunSpec, root: str, cwd: str) -> str:
     """The working directory below the root: the caller's, or --workdir inside the tree."""
-    wanted = os.path.realpath(os.path.join(cwd, os.path.expanduser(spec.workdir or "")))
+    wanted = os.path.realpath(os.path.join(cwd, os.path.expanduser(spec.launch.workdir or "")))
     if not _is_inside(wanted, root):
         raise UsageError(
-            f"--workdir {spec.workdir} is outside of the tree that --sync ships ({root}); leave out one of the two"
+            f"--workdir {spec.launch.workdir} is outside of the tree that --sync ships ({root}); "
+            "leave out one of the two"
         )
     if not os.path.isdir(wanted):
         raise UsageError(
-            f"--workdir {spec.workdir}: {wanted} is no directory; --sync ships the tree from here, "
+            f"--workdir {spec.launch.workdir}: {wanted} is no directory; --sync ships the tree from here, "
             "so it must be here too"
         )
     below = os.path.relpath(wanted, root)
@@ -226,7 +227,7 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
 
 def _check_command(spec: RunSpec, root: str) -> None:
     """An absolute path inside the tree would run what lies there, not what was shipped."""
-    words = read_training(spec).program if spec.command else ()
+    words = read_training(spec).program if spec.launch.command else ()
     script = words[0] if words else ""
     if os.path.isabs(script) and _is_inside(os.path.realpath(script), root):
         raise UsageError(

@@ -33,7 +33,7 @@ def look(
 ) -> Document:
     """Looks at the cluster and saves evidence/preflight.json in the run directory."""
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
-    pairs = not spec.local and any(c.needs in ("pairs", "peer_names") for c in checks)
+    pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
     found = asyncio.run(Inspection(spec, cluster, setting, told, pairs, transport).run())
     request = {**judge_request(spec, setting, cluster), "gate": found.gate}
     tried = covered(len(found.nodes)) if any("pairs" in facts for facts in found.nodes.values()) else ""

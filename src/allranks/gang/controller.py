@@ -118,7 +118,9 @@ class Controller:
         self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
         self.logs = LogWriter(run)
         self.undecodable = Undecodable(lambda message: self._note(Note("note", {"message": message})))
-        self.progress = Progress(spec.step_pattern, spec.hang_pattern, self._pattern_off, self.undecodable.note)
+        self.progress = Progress(
+            spec.output.step_pattern, spec.limits.hang_pattern, self._pattern_off, self.undecodable.note
+        )
         self._transport = transport
         self._judge = judge
         self._attach = attach
@@ -126,7 +128,7 @@ class Controller:
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._over = asyncio.Event()
-        self._beat = max(0.5, min(5.0, spec.lease / 6))
+        self._beat = max(0.5, min(5.0, spec.limits.lease / 6))
         self._next_status = self._next_beat = self._next_ack = 0.0
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self._dirty = True
@@ -177,7 +179,7 @@ class Controller:
             return
         try:
             if not again:
-                self.stop("crash", self.spec.grace)
+                self.stop("crash", self.spec.limits.grace)
                 return
         except Exception:
             again = True  # the gang cannot even end: its nodes are told without it
@@ -188,12 +190,12 @@ class Controller:
         if not self._abandoned:
             self._abandoned = True
             for member in self.members.values():
-                self._send(member, {"type": "end", "grace": self.spec.grace, "reason": "crash"})
+                self._send(member, {"type": "end", "grace": self.spec.limits.grace, "reason": "crash"})
         self._over.set()
 
     async def _await_ends(self) -> None:
         """Until all nodes that can be reached have ended their ranks; the lease ends the others'."""
-        deadline = time.monotonic() + self.spec.grace + ABANDONED
+        deadline = time.monotonic() + self.spec.limits.grace + ABANDONED
         while time.monotonic() < deadline and any(m.open and not m.has_ended for m in self.members.values()):
             await asyncio.sleep(0.02)
 
@@ -229,7 +231,7 @@ class Controller:
     def _pattern_off(self, option: str, why: str) -> None:
         """A pattern of the user's is too slow: the run goes on without it."""
         if option == "hang_pattern":
-            self.roster.spec = dataclasses.replace(self.roster.spec, hang_pattern=None)
+            self.roster.spec = self.roster.spec.changed(hang_pattern=None)
             why += "; any output counts as a sign of life"
         self._note(Note("note", {"message": why}))
 
@@ -352,8 +354,8 @@ class Controller:
 
     def _patience(self, member: Member) -> float:
         """An agent that was there is asked again before its lease is over; a first contact may take its time."""
-        again = min(self.spec.connect_timeout, max(2.0, self.spec.lease / 3))
-        return again if member.known else self.spec.connect_timeout
+        again = min(self.spec.limits.connect_timeout, max(2.0, self.spec.limits.lease / 3))
+        return again if member.known else self.spec.limits.connect_timeout
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
         life = self.roster.everyone[member.node.name].life
@@ -363,17 +365,17 @@ class Controller:
             "node": node_label(member.node.index, life),
             "mark": mark(self.setting, member.node.index, life),
             "ends": [mark(self.setting, member.node.index, before) for before in range(life)],
-            "lease": self.spec.lease,
-            "grace": self.spec.grace,
-            "node_dir": self.spec.node_dir,
+            "lease": self.spec.limits.lease,
+            "grace": self.spec.limits.grace,
+            "node_dir": self.spec.places.node_dir,
             "checks": collectors(self.setting.checks),
-            "tests": bool(self.spec.test),
-            "audit": bool(self.spec.audit_data),
+            "tests": bool(self.spec.tests.test),
+            "audit": bool(self.spec.recovery.audit_data),
         }
 
     def _hello(self, member: Member) -> dict[str, Any]:
         have = self.logs.sizes(member.node.index, member.node.name)
-        return {"type": "hello", "protocol": PROTOCOL, "lease": self.spec.lease, "have": have}
+        return {"type": "hello", "protocol": PROTOCOL, "lease": self.spec.limits.lease, "have": have}
 
     def _closed(self, member: Member, why: str) -> None:
         """The channel ended: an agent that is being released does that; any other is looked for again."""
@@ -552,7 +554,7 @@ class Controller:
         """Where this process did not run, nodes that were not heard meanwhile get that time on top."""
         before = self._instant
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
-        pause = pause_between(before, self._instant, time.time(), self._tick_length(), self.spec.lease)
+        pause = pause_between(before, self._instant, time.time(), self._tick_length(), self.spec.limits.lease)
         if pause is None:
             return
         for member in self.members.values():
@@ -581,7 +583,11 @@ class Controller:
             if not (member.known or self._attach) or member.lost or member.node.name in self.released:
                 continue
             quiet = now - member.heard
-            if quiet > (self.spec.lease if member.known else max(self.spec.lease, self.spec.connect_timeout)):
+            if quiet > (
+                self.spec.limits.lease
+                if member.known
+                else max(self.spec.limits.lease, self.spec.limits.connect_timeout)
+            ):
                 self._lose(member, quiet)
             elif quiet > 3 * self._beat and member.known and not member.silent:
                 member.silent = True

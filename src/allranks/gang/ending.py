@@ -37,7 +37,7 @@ class Ending:
             first.append(Note("failed", {"t": roster.event_t}))
         if roster.state is State.ENDING:
             return first + self.check(now)  # the time that a stop gave to save holds
-        return first + self.end(now, roster.spec.grace, "failure")
+        return first + self.end(now, roster.spec.limits.grace, "failure")
 
     def refuse(self, failures: Iterable[Finding], now: float) -> list[Action]:
         """Keep what forbids the start, and end."""
@@ -69,12 +69,12 @@ class Ending:
 
     def fence(self, now: float) -> None:
         """A node is lost: its ranks may live until its own agent has ended them."""
-        self._fence_at = max(self._fence_at, now + self.roster.spec.grace + FENCE)
+        self._fence_at = max(self._fence_at, now + self.roster.spec.limits.grace + FENCE)
 
     def check(self, now: float) -> list[Action]:
         """Whether the attempt is over everywhere."""
         roster = self.roster
-        if roster.spec.retries and not roster.stop_reason and now < self._fence_at:
+        if roster.spec.recovery.retries and not roster.stop_reason and now < self._fence_at:
             return []
         waiting = [n for n in roster.nodes.values() if n.node_dir and not n.gone]
         if any(not n.ended for n in waiting) and now < self._deadline:

@@ -39,11 +39,11 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         addresses=own_addresses({n.name: n.plan_facts.outer_addresses() for n in roster.nodes.values()}),
         pids={r.rank: r.pid for r in ranks if r.pid is not None},
         gpus=_gpus(roster),
-        command=spec.command,
+        command=spec.launch.command,
         left={r.rank: left for r in ranks if (left := r.departure.to_left()) is not None},
         became={r.rank: r.became for r in ranks if r.became},
         pauses=tuple(roster.pauses),
-        lease=spec.lease,
+        lease=spec.limits.lease,
         local_nodes=roster.cluster.local_names,
         memory={n.name: n.memory for n in roster.nodes.values() if n.memory},
     )

@@ -127,7 +127,7 @@ class Gathering:
         checks = roster.setting.checks
         facts = {n.name: dict(n.facts or {}) for n in roster.nodes.values()}
         request = judge_request(roster.spec, roster.setting, roster.cluster)
-        findings = judge(request, facts, checks, roster.spec.allow)
+        findings = judge(request, facts, checks, roster.spec.preflight.allow)
         failures = [f for f in findings if f.status == "fail"]
         actions: list[Action] = [Note("looked", {"checks": len(checks)})] if checks else []
         actions += roster.add_passing(findings)

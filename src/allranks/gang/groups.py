@@ -38,10 +38,10 @@ class ProcessGroups:
     def tool(self) -> str:
         """The launcher of other makers that starts the ranks; empty where there is none."""
         spec = self.roster.spec
-        if self.roster.testing or spec.launcher == "direct":
+        if self.roster.testing or spec.launch.launcher == "direct":
             return ""
-        tool = read_tool(spec.command)
-        return tool.name if tool is not None else spec.launcher.replace("command", "")
+        tool = read_tool(spec.launch.command)
+        return tool.name if tool is not None else spec.launch.launcher.replace("command", "")
 
     def on_report(self, event: Report, now: float) -> list[Action]:
         """A rank has entered or left init_process_group, has destroyed its group, or would be on its own."""
@@ -101,7 +101,7 @@ class ProcessGroups:
         return self._world_size_finding(message, Where(node=event.node, rank=event.rank))
 
     def _world_size_finding(self, message: str, where: Where) -> Finding:
-        status: Status = "warn" if ID in self.roster.spec.allow else "fail"
+        status: Status = "warn" if ID in self.roster.spec.preflight.allow else "fail"
         return Finding(ID, status, message, _FIX.get(self.tool, _ANY), where)
 
     def _refuse_once(self, finding: Finding, now: float) -> list[Action]:
@@ -119,7 +119,7 @@ class ProcessGroups:
         ranks = self.roster.ranks()
         if self.roster.testing or len(ranks) < 2 or not all(r.never_joined for r in ranks):
             return []
-        launcher = self.tool or self.roster.spec.launcher
+        launcher = self.tool or self.roster.spec.launch.launcher
         message = (
             f"each process trained alone under {launcher}: all {len(ranks)} ended with 0,"
             " and no process group was ever made"

@@ -118,7 +118,7 @@ class HangWatch:
     # -- suspicion -----------------------------------------------------------------------------------
 
     def _is_suspect(self, since: float, now: float) -> bool:
-        limit = self.roster.spec.hang_timeout
+        limit = self.roster.spec.limits.hang_timeout
         if not limit or now < self._rest_until or self.roster.testing:
             return False
         ended = [r.exit_at for r in self.roster.ranks() if r.exit is not None and r.exit.code == 0]
@@ -137,9 +137,9 @@ class HangWatch:
         """Ask for the counters where nothing else is seen for a while. A pattern wants its own sign of life."""
         spec = self.roster.spec
         counted = self._counted
-        if not spec.hang_timeout or spec.hang_pattern or self.roster.testing:
+        if not spec.limits.hang_timeout or spec.limits.hang_pattern or self.roster.testing:
             return []
-        if now - max(since, counted.asked_at) < spec.hang_timeout / ASKED:
+        if now - max(since, counted.asked_at) < spec.limits.hang_timeout / ASKED:
             return []
         if since > counted.asked_at:
             counted.by_rank = {}  # of an earlier silence
@@ -183,13 +183,13 @@ class HangWatch:
         self._suspicion = None
         if _collectives_moved(suspicion):
             return self._go_on(suspicion, now)
-        self._rest_until = now + roster.spec.hang_timeout
+        self._rest_until = now + roster.spec.limits.hang_timeout
         names = {r.rank: n.name for n in roster.nodes.values() for r in n.ranks.values()}
         hang = self._attribute(suspicion, names)
         quiet = now - suspicion.since
         if hang is None:
             return [Note("note", {"message": "no rank waits for others: it may be busy; looking again later"})]
-        if hang.slow or roster.spec.on_hang == "report":
+        if hang.slow or roster.spec.recovery.on_hang == "report":
             return [roster.add_finding(self._hang_finding(hang, names, quiet))]
         self.hang = hang
         return [Note("hang", {"quiet": round(quiet, 1), **vars(hang)}), *self.ending.fail(now)]
@@ -198,10 +198,10 @@ class HangWatch:
         """Collectives have gone on between the samples; a pattern that was given has not recurred all the same."""
         self._counted.moved_at = now
         spec = self.roster.spec
-        if spec.hang_pattern is None:
+        if spec.limits.hang_pattern is None:
             return [Note("note", {"message": "collectives go on: no hang"})]
-        self._rest_until = now + spec.hang_timeout
-        quiet = f"no log line has matched --hang-pattern {spec.hang_pattern} for {now - suspicion.since:.0f} s"
+        self._rest_until = now + spec.limits.hang_timeout
+        quiet = f"no log line has matched --hang-pattern {spec.limits.hang_pattern} for {now - suspicion.since:.0f} s"
         remedy = "see what the ranks print: allranks logs; or correct the pattern"
         finding = Finding("hang-pattern", "warn", f"{quiet}, but collectives go on", remedy)
         return [self.roster.add_finding(finding)]

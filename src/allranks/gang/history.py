@@ -36,7 +36,7 @@ class History:
         if verdict is not None and not gang.roster.stop_reason:
             self._failed.append(_tried(gang, verdict, step, seconds))
             decision = self._decide(gang, against)
-            if gang.roster.spec.retries:
+            if gang.roster.spec.recovery.retries:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = dataclasses.replace(verdict, decision=f"{again}: {decision.reason}")
         self.attempts.append(
@@ -60,7 +60,7 @@ class History:
             return Decision("finish", against)
         ranks = {p.node.name: p.nproc for p in gang.roster.plan.nodes} if gang.roster.plan is not None else {}
         spec = gang.roster.spec
-        return decide(self._failed, Means(spec.retries, spec.on_hang, gang.spares.ready, ranks))
+        return decide(self._failed, Means(spec.recovery.retries, spec.recovery.on_hang, gang.spares.ready, ranks))
 
 
 def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tried:

@@ -99,7 +99,7 @@ class Inspection:
         self._setting = setting
         self._told = told
         self._pairs = pairs
-        self._transport = transport or Transport(spec.ssh_options, spec.agent_python, spec.python)
+        self._transport = transport or Transport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
         self._peers = {n.name: Peer(n) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._found = Evidence()
@@ -163,8 +163,8 @@ class Inspection:
             "node": node_label(node.index),
             "mark": mark(self._setting, node.index),
             "lease": LEASE,
-            "grace": self._spec.grace,
-            "node_dir": self._spec.node_dir,
+            "grace": self._spec.limits.grace,
+            "node_dir": self._spec.places.node_dir,
             "checks": collectors(self._setting.checks),
         }
         peer.channel = Channel(node, self._transport, peer.receive, peer.lose)
@@ -172,7 +172,7 @@ class Inspection:
         try:
             async with self._semaphore:
                 first = {"type": "hello", "protocol": PROTOCOL, "lease": LEASE, "have": {}}
-                await peer.channel.open(header, first, self._spec.connect_timeout)
+                await peer.channel.open(header, first, self._spec.limits.connect_timeout)
             answer = await asyncio.wait_for(hello, ANSWER_SECONDS)
         except ChannelFailed as error:
             self._lost(peer, error.finding)
@@ -217,8 +217,10 @@ class Inspection:
         if answer.get("error"):
             gate["error"] = answer["error"]
             return
-        offers = offered(self._plan_facts(), master.node.name, self._spec.network)
-        gate["addresses"] = [self._spec.master_addr] if self._spec.master_addr else [o.address for o in offers]
+        offers = offered(self._plan_facts(), master.node.name, self._spec.rendezvous.network)
+        gate["addresses"] = (
+            [self._spec.rendezvous.master_addr] if self._spec.rendezvous.master_addr else [o.address for o in offers]
+        )
         message = probe_message(self._spec, gate["addresses"], gate["port"], token)
 
         async def probe(peer: Peer) -> None:

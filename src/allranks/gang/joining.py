@@ -47,7 +47,7 @@ class Meeting:
         self._mine = mine
         self._names = names
         self._say = say
-        self._count = spec.nodes or 1
+        self._count = spec.target.nodes or 1
         self._admission = Admission(mine, socket.gethostname())
         self._listener = Listener(self._count, secret, self._admission, say)
         self._secret = secret
@@ -58,15 +58,15 @@ class Meeting:
         """Begins to listen; raises UsageError where the port can't be had."""
         hosts: list[str | None] = [None]
         if not self._secret:
-            require_loopback(self._spec.master_addr or "127.0.0.1", self._spec.join_port)
+            require_loopback(self._spec.rendezvous.master_addr or "127.0.0.1", self._spec.target.join_port)
             hosts = ["127.0.0.1", "::1"] if socket.has_ipv6 else ["127.0.0.1"]
         self._listener.stopped = self._stopped_early
-        port = self._listener.start(hosts, self._spec.join_port)
+        port = self._listener.start(hosts, self._spec.target.join_port)
         self._say(f"node 0 of {self._count} ({self._mine_name()}) listens on port {port}")
 
     def gather(self, interrupted: Callable[[], str | None]) -> Cluster | NoStart:
         """The cluster once all are here; else why not. `interrupted` gives the name of a signal that node 0 got."""
-        deadline = self._started + self._spec.init_timeout
+        deadline = self._started + self._spec.limits.init_timeout
         signals: list[str] = []
 
         def given_up() -> bool:
@@ -95,7 +95,7 @@ class Meeting:
 
     def transport(self) -> DialledTransport:
         """How the nodes of `gather`'s cluster are reached."""
-        return DialledTransport(self._listener, self._ranks, self._spec.agent_python, self._spec.python)
+        return DialledTransport(self._listener, self._ranks, self._spec.launch.agent_python, self._spec.launch.python)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """What to do when a node asks for the end, or has asked since all were here."""
@@ -114,7 +114,7 @@ class Meeting:
 
     def no_start(self, ended: NoStart) -> RunDirectory:
         """The run directory of a run that did not begin: its verdict, and what was asked."""
-        run = RunDirectory.create(Path(self._spec.runs_dir), self._spec.name, time.time())
+        run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
         nodes = [{"name": name, "index": rank, "host": name} for rank, name in self._known().items()]
         began = time.time() - (time.monotonic() - self._started)
         run.write_document(
@@ -151,7 +151,7 @@ class Meeting:
         names = ", ".join(here[rank] for rank in sorted(here)[:16]) + (", …" if len(here) > 16 else "")
         text = f"{len(here)} of {self._count} nodes are here ({names})"
         if missing:
-            left = self._spec.init_timeout - (time.monotonic() - self._started)
+            left = self._spec.limits.init_timeout - (time.monotonic() - self._started)
             text += f"; waiting up to {format_duration(max(0.0, round(left)))} for node {self._listed(missing)}"
         self._say(text)
         self._listener.say(text)
@@ -160,7 +160,7 @@ class Meeting:
         return ", ".join(self._called(r) for r in ranks[:16]) + (f" and {len(ranks) - 16} more" if ranks[16:] else "")
 
     def _never_came(self, missing: list[int]) -> Finding:
-        waited = format_duration(self._spec.init_timeout)
+        waited = format_duration(self._spec.limits.init_timeout)
         here = self._known()
         names = [self._names[r] if r < len(self._names) else f"node {r}" for r in missing]
         one = len(missing) == 1
@@ -170,15 +170,15 @@ class Meeting:
             f"node {self._listed(missing)} never joined within {waited}; {len(here)} of {self._count} were here: "
             f"{', '.join(here[r] for r in sorted(here))}",
             f"look at what {'it' if one else 'they'} printed: not started at all, another --master-addr or --port, or "
-            f"port {self._spec.join_port} of {self._mine_name()} is filtered (try there: "
-            f"nc -vz {self._spec.master_addr or self._mine_name()} {self._spec.join_port})",
+            f"port {self._spec.target.join_port} of {self._mine_name()} is filtered (try there: "
+            f"nc -vz {self._spec.rendezvous.master_addr or self._mine_name()} {self._spec.target.join_port})",
             Where(node=names[0], nodes=tuple(names) if not one else ()),
         )
 
     def _cluster(self) -> Cluster:
         names = _unique(self._known())
         self._ranks = {names[rank]: rank for rank in self._listener.seats}
-        nodes = [Node(0, names[0], names[0], slots=self._spec.nproc, is_local=True)]
+        nodes = [Node(0, names[0], names[0], slots=self._spec.launch.nproc, is_local=True)]
         for rank, seat in sorted(self._listener.seats.items()):
             nodes.append(Node(rank, names[rank], seat.address, slots=seat.hello.nproc))
         return Cluster(tuple(nodes), "join")
@@ -187,7 +187,7 @@ class Meeting:
 def with_ranks_of_each(spec: RunSpec, cluster: Cluster) -> RunSpec:
     """The spec of a run on joined nodes: where their --nproc differ, each node's own holds and none is common."""
     counts = {node.slots for node in cluster.nodes}
-    return spec if len(counts) == 1 else dataclasses.replace(spec, nproc=None)
+    return spec if len(counts) == 1 else spec.changed(nproc=None)
 
 
 def _unique(names: Mapping[int, str]) -> dict[int, str]:

@@ -78,20 +78,20 @@ def ship_message(tree: Tree) -> dict[str, Any]:
 
 def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
     """The ranks' working directory on a node."""
-    return setting.tree.workdir(node_dir) if setting.tree is not None else spec.workdir or setting.workdir
+    return setting.tree.workdir(node_dir) if setting.tree is not None else spec.launch.workdir or setting.workdir
 
 
 def _kind(spec: RunSpec) -> str:
     """What the command is; tests are Python, whatever else they run beside."""
-    if spec.command:
+    if spec.launch.command:
         return read_training(spec).kind
-    return "python-module" if spec.test else "program"
+    return "python-module" if spec.tests.test else "program"
 
 
 def _program(spec: RunSpec) -> tuple[str, ...]:
     """The words that ranks run, with the interpreter's in front where the user wrote one."""
     if launched_by(spec) is None:
-        return spec.command
+        return spec.launch.command
     words = read_training(spec)
     return (*((words.python,) if words.python else ()), *words.program)
 
@@ -105,17 +105,17 @@ def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>")
         "kind": _kind(spec),
         "launching": launcher_settings(spec),
         "modules": needed_modules(spec),
-        "python": spec.python,
+        "python": spec.launch.python,
         "virtual_env": setting.virtual_env,
         "conda_prefix": setting.conda_prefix,
-        "environ": {**setting.forwarded, **spec.env},
-        "prelude": spec.prelude,
-        "master_port": spec.master_port,
-        "nproc": spec.nproc,
-        "data_paths": list(spec.data_paths),
-        "expect_gpus": spec.expect_gpus,
-        "node_dir": spec.node_dir,
-        "output_dir": spec.output_dir,
+        "environ": {**setting.forwarded, **spec.launch.env},
+        "prelude": spec.launch.prelude,
+        "master_port": spec.rendezvous.master_port,
+        "nproc": spec.launch.nproc,
+        "data_paths": list(spec.preflight.data_paths),
+        "expect_gpus": spec.preflight.expect_gpus,
+        "node_dir": spec.places.node_dir,
+        "output_dir": spec.places.output_dir,
         "target": target_words(spec),
         "uid": setting.uid,
         "checks": collectors(setting.checks),
@@ -134,18 +134,18 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str
     """What the quick look is judged against."""
     return {
         **setup_message(spec, setting),
-        "virtual": bool(spec.local),
+        "virtual": bool(spec.target.local),
         "local": sorted(cluster.local_names),
         "slots": {n.name: n.slots for n in (*cluster.nodes, *cluster.spares)},
-        "wrap": spec.wrap,
-        "launcher": spec.launcher,
+        "wrap": spec.launch.wrap,
+        "launcher": spec.launch.launcher,
         "spec": to_document(spec),
     }
 
 
 def listen_message(spec: RunSpec, token: str) -> dict[str, Any]:
     """Asks the master to open the proof port."""
-    return {"type": "listen", "port": spec.master_port, "token": token, "nonce_dir": spec.output_dir}
+    return {"type": "listen", "port": spec.rendezvous.master_port, "token": token, "nonce_dir": spec.places.output_dir}
 
 
 def probe_message(spec: RunSpec, addresses: list[str], port: int, token: str) -> dict[str, Any]:
@@ -155,16 +155,16 @@ def probe_message(spec: RunSpec, addresses: list[str], port: int, token: str) ->
         "addresses": addresses,
         "port": port,
         "token": token,
-        "seconds": PROBE_SECONDS + (spec.local or 0) * PROBE_SECONDS_A_VIRTUAL_NODE,
-        "nonce_dir": spec.output_dir,
+        "seconds": PROBE_SECONDS + (spec.target.local or 0) * PROBE_SECONDS_A_VIRTUAL_NODE,
+        "nonce_dir": spec.places.output_dir,
     }
 
 
 def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapping[str, str]) -> Place:
     """Directories of a node's ranks."""
-    here = node.index in setting.local_nodes and spec.output_dir is None
-    if spec.output_dir is not None:
-        outputs = spec.output_dir
+    here = node.index in setting.local_nodes and spec.places.output_dir is None
+    if spec.places.output_dir is not None:
+        outputs = spec.places.output_dir
     else:
         outputs = setting.run_outputs if here else f"{node.node_dir}/outputs"
     return Place(

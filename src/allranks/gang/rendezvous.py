@@ -54,7 +54,7 @@ class RendezvousCheck:
         errors = [e.error for e in roster.exits if e.rank == 0 and not e.expected and e.error]
         text = str(errors[0].get("message", "")) if errors and errors[0] else ""
         is_taken = "EADDRINUSE" in text or "address already in use" in text.lower()
-        may_repeat = roster.spec.master_port == 0 and roster.stop_reason is None and roster.can_retry
+        may_repeat = roster.spec.rendezvous.master_port == 0 and roster.stop_reason is None and roster.can_retry
         return is_taken and may_repeat and self._port_repeats < PORT_REPEATS
 
     def _rank_counts(self) -> dict[str, int]:
@@ -66,10 +66,10 @@ class RendezvousCheck:
 
     def _offers(self) -> list[str]:
         roster = self.roster
-        if roster.spec.master_addr:
-            return [roster.spec.master_addr]
-        addresses = [o.address for o in offered(roster.plan_facts, roster.master.name, roster.spec.network)]
-        return addresses[:1] if roster.spec.local else addresses  # virtual nodes share the loopback
+        if roster.spec.rendezvous.master_addr:
+            return [roster.spec.rendezvous.master_addr]
+        addresses = [o.address for o in offered(roster.plan_facts, roster.master.name, roster.spec.rendezvous.network)]
+        return addresses[:1] if roster.spec.target.local else addresses  # virtual nodes share the loopback
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class RendezvousCheck:
         roster.nodes[event.node].probes = read_probes(event.results)
         actions: list[Action] = []
         if not event.shared:
-            actions.append(roster.add_finding(not_shared(event.node, master, roster.spec.output_dir or "")))
+            actions.append(roster.add_finding(not_shared(event.node, master, roster.spec.places.output_dir or "")))
         if any(n.probes is None for n in roster.nodes.values()):
             return actions
         probes = {n.name: n.probes or () for n in roster.nodes.values()}

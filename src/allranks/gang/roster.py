@@ -43,7 +43,7 @@ class Roster:
         self.master_port = 0
         self.stop_reason: str | None = None
         self.is_adopted = False
-        self.testing = bool(spec.test)  # the present attempt runs the collective tests
+        self.testing = bool(spec.tests.test)  # the present attempt runs the collective tests
         self.started = t
         self.began_at = now
         self.event_t = t  # of the event in hand
@@ -170,7 +170,7 @@ class Roster:
 
     def processes(self) -> list[RankState]:
         """Ranks that have a process of their own: with a launcher, the first of each node."""
-        if self.spec.launcher == "direct" or self.testing:
+        if self.spec.launch.launcher == "direct" or self.testing:
             return self.ranks()
         return [next(iter(n.ranks.values())) for n in self.nodes.values()]
 
@@ -202,7 +202,7 @@ class Roster:
     def is_past_init_limit(self, now: float) -> bool:
         """Whether the time for the start is over, for the first time in this attempt."""
         seconds = now - max(self.attempt_at, self.resume_at)
-        return seconds > self.spec.init_timeout and not self.init_timeout_hit
+        return seconds > self.spec.limits.init_timeout and not self.init_timeout_hit
 
     @property
     def unusable_nodes(self) -> tuple[str, ...]:

@@ -50,12 +50,12 @@ class Running:
             node = roster.nodes[planned.node.name]
             node.state = "running"
             place = place_for(roster.spec, roster.setting, node, dict(interfaces.get(node.name, {})))
-            is_own = roster.spec.output_dir is None and not place.outputs_here
+            is_own = roster.spec.places.output_dir is None and not place.outputs_here
             if is_own and place.output_dir.startswith(TEMPORARY):
                 temporary[node.name] = place.output_dir
             launch = Launch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
             actions.append(Send(node.name, orders(launch)))
-        if roster.spec.launcher == "command" and not self.groups.tool and not roster.testing:
+        if roster.spec.launch.launcher == "command" and not self.groups.tool and not roster.testing:
             for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them
                 node.ranks = dict(list(node.ranks.items())[:1])
         if temporary and not roster.testing and not self._temporary_outputs_noted:
@@ -96,7 +96,7 @@ class Running:
             return actions + self.ending.fail(now)
         if all(r.exit is not None for r in roster.processes()):
             actions += self.groups.refuse_never_joined(now)
-            return actions + self.ending.end(now, roster.spec.grace, "done")
+            return actions + self.ending.end(now, roster.spec.limits.grace, "done")
         return actions
 
     def on_report(self, event: Report, now: float) -> list[Action]:
@@ -117,7 +117,7 @@ class Running:
     def audit_findings(self, findings: Iterable[Finding]) -> list[Finding]:
         """Faults are warnings, unless the user wants them to end the run: a rank may be meant to read what others
         read (tensor and pipeline parallelism), and only the user knows."""
-        if self.roster.spec.on_audit == "stop":
+        if self.roster.spec.recovery.on_audit == "stop":
             return list(findings)
         return [dataclasses.replace(f, status="warn") if f.status == "fail" else f for f in findings]
 
@@ -132,7 +132,7 @@ class Running:
         """Programs that have ended while their processes go on: a failure ends the gang, else it is remarked upon."""
         roster = self.roster
         staying = [r for r in roster.ranks() if r.exit is None]
-        if any(r.departure.is_overdue(now, roster.spec.grace) for r in staying):
+        if any(r.departure.is_overdue(now, roster.spec.limits.grace) for r in staying):
             return self.ending.fail(now)
         remarkable = {r.rank: r.departure for r in staying if r.departure.is_remarkable(now)}
         if not remarkable:

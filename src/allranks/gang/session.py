@@ -84,13 +84,13 @@ class Session:
         self.history = History()
         self.started = time.time()
         self.view = view
-        transport = transport or Transport(spec.ssh_options, spec.agent_python, spec.python)
+        transport = transport or Transport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
         shipper = Shipper(archive) if archive is not None else None
         self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, adopted, shipper)
-        if spec.audit_data:
+        if spec.recovery.audit_data:
             from .auditor import Auditor  # imported late: a run without it needs none of it
 
-            self.controller.auditor = Auditor(spec.audit_data, run)
+            self.controller.auditor = Auditor(spec.recovery.audit_data, run)
         self._signals = 0
         self._asked_to_stop: str | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -124,7 +124,7 @@ class Session:
             self._loop.call_soon_threadsafe(self._stop_of_a_node, reason)
 
     def _stop_of_a_node(self, reason: str) -> None:
-        self.controller.stop(reason, self.spec.stop_grace)
+        self.controller.stop(reason, self.spec.limits.stop_grace)
         if self.engine is not None:
             self._shorten()
 
@@ -158,7 +158,7 @@ class Session:
         if on_stop_key is not None:
             loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
         if stop_first is not None:
-            loop.call_soon(self.controller.stop, stop_first, self.spec.stop_grace)
+            loop.call_soon(self.controller.stop, stop_first, self.spec.limits.stop_grace)
         if self._asked_to_stop is not None:  # before there was a loop to tell
             loop.call_soon(self._stop_of_a_node, self._asked_to_stop)
         await self.controller.run()
@@ -166,7 +166,7 @@ class Session:
     def interrupt(self, reason: str) -> None:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
-        self.controller.stop(reason, self.spec.stop_grace if self._signals == 1 else 0.0)
+        self.controller.stop(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
         if self.engine is not None and self._signals == 1:
             self._shorten()
 
@@ -178,7 +178,7 @@ class Session:
         """The engine takes the nodes back soon: an orderly end, once."""
         assert self.engine is not None
         self.engine.warning()
-        self.controller.stop("engine", self.spec.stop_grace)
+        self.controller.stop("engine", self.spec.limits.stop_grace)
 
     def _shorten(self) -> None:
         """A SIGTERM may be the engine's own end, which leaves less time than ours; asked in a thread, it may take."""
@@ -188,7 +188,7 @@ class Session:
 
         def told(future: asyncio.Future[float | None]) -> None:
             left = future.result() if not future.cancelled() and future.exception() is None else None
-            if left is not None and left < self.spec.stop_grace:
+            if left is not None and left < self.spec.limits.stop_grace:
                 self.controller.stop("sigterm", left)
 
         loop.run_in_executor(None, engine.time_left).add_done_callback(told)
@@ -275,7 +275,7 @@ class Session:
         """After the collective tests: the program follows where they passed; they are not repeated."""
         from .tested import judge_test
 
-        quick = self.spec.test == "quick"
+        quick = self.spec.tests.test == "quick"
         self.tested = judge_test(roster, self.run_dir, seen, quick)
         self.verdict = self.tested.verdict
         if roster.stop_reason:
@@ -380,8 +380,8 @@ class Session:
 
     def _outputs(self, roster: Roster) -> dict[str, str]:
         """Where the program's own files lie, by node; nodes without any are left out."""
-        if self.spec.output_dir is not None:
-            return {n.name: n.outputs or self.spec.output_dir for n in roster.everyone.values()}
+        if self.spec.places.output_dir is not None:
+            return {n.name: n.outputs or self.spec.places.output_dir for n in roster.everyone.values()}
         here = {
             n.name: self.setting.run_outputs for n in roster.everyone.values() if n.index in self.setting.local_nodes
         }
@@ -425,17 +425,17 @@ def create(
     """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
     are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh. The `engine` we run
     in may have a run directory for it already."""
-    archive = _pack(spec, cwd) if spec.sync else None
-    again = engine.run_directory(spec.runs_dir) if engine is not None else None
+    archive = _pack(spec, cwd) if spec.launch.sync else None
+    again = engine.run_directory(spec.places.runs_dir) if engine is not None else None
     try:
         suffix = engine.run_suffix if engine is not None else ""
-        run = again or RunDirectory.create(Path(spec.runs_dir), spec.name, time.time(), suffix)
+        run = again or RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, time.time(), suffix)
         (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        reason = f"{error.filename or spec.runs_dir}: {error.strerror}"
+        reason = f"{error.filename or spec.places.runs_dir}: {error.strerror}"
         raise UsageError(f"no run directory can be made: {reason}; name another place with --runs-dir") from None
     with over_when_interrupted(run):
-        checks = tuple(of_level(all_checks().values(), "quick")) if spec.check else ()
+        checks = tuple(of_level(all_checks().values(), "quick")) if spec.preflight.check else ()
         setting = make_setting(spec, cluster, environ, cwd, names_of(run), checks)
         tree = archive.tree if archive is not None else None
         setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
@@ -492,7 +492,10 @@ def make_setting(
         workdir=cwd,
         run_outputs=names.outputs,
         local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
-        forwarded={**({} if inherit else forwarded(environ, spec.forward)), **_named(environ, spec.forward)},
+        forwarded={
+            **({} if inherit else forwarded(environ, spec.launch.forward)),
+            **_named(environ, spec.launch.forward),
+        },
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
         checks=checks,
@@ -524,7 +527,7 @@ def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str,
         "run": setting.run,
         "uid": setting.uid,
         "started": time.time(),
-        "command": redact_argv(spec.command),
+        "command": redact_argv(spec.launch.command),
         "spec": to_document(spec),
         "nodes": [
             {

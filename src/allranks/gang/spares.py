@@ -46,7 +46,7 @@ class HotSpares:
         entries = (*roster.cluster.nodes, *roster.cluster.spares)
         entry = next(n for n in entries if n.name == node.name)
         room = room_on(entry, node.plan_facts)
-        if entry.slots is not None or room is None or roster.plan is None or roster.spec.local:
+        if entry.slots is not None or room is None or roster.plan is None or roster.spec.target.local:
             return entry.slots
         for planned in roster.plan.nodes:
             if planned.node.name == node.name:
@@ -67,7 +67,7 @@ class HotSpares:
         roster = self.roster
         facts = {n.name: dict(n.facts or {}) for n in (*roster.nodes.values(), node)}
         request = judge_request(roster.spec, roster.setting, roster.cluster)
-        findings = judge(request, facts, roster.setting.checks, roster.spec.allow)
+        findings = judge(request, facts, roster.setting.checks, roster.spec.preflight.allow)
         failed = next((f for f in findings if f.status == "fail"), None)  # the others have passed by themselves
         if failed is not None:
             return self._drop(node, failed.message, failed.remedy)

@@ -42,11 +42,13 @@ async def _one(spec: RunSpec, node: Node, header: Mapping[str, Any], limit: asyn
         if not answer.done():
             answer.set_result({"type": "fault", "message": why})
 
-    transport = Transport(spec.ssh_options, spec.agent_python, spec.python)
+    transport = Transport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
     channel = Channel(node, transport, on_frames, on_closed)
     async with limit:
         try:
-            await channel.open({"mode": "sweep", "node_dir": spec.node_dir, **header}, {"type": "hello"}, SECONDS)
+            await channel.open(
+                {"mode": "sweep", "node_dir": spec.places.node_dir, **header}, {"type": "hello"}, SECONDS
+            )
             found = await asyncio.wait_for(answer, SECONDS)
         except ChannelFailed as error:
             raise TransportError(f"{error.finding.message}\n  {error.finding.remedy}") from None

@@ -134,13 +134,13 @@ def rank_environment(launch: Launch, process: Process) -> dict[str, str]:
     environment.update(_debug(launch, process, environment))
     environment.update(_recorder(launch.spec, launch.place))
     environment.update(launch.place.interfaces)
-    environment.update(launch.spec.env)
+    environment.update(launch.spec.launch.env)
     return environment
 
 
 def weak_names(spec: RunSpec, place: Place) -> list[str]:
     """Names among those of `rank_environment` that yield to what the node's session or the prelude set."""
-    strong = {*spec.env, *place.forwarded, *(("NCCL_DEBUG",) if spec.debug else ())}
+    strong = {*spec.launch.env, *place.forwarded, *(("NCCL_DEBUG",) if spec.output.debug else ())}
     return [name for name in WEAK if name not in strong]
 
 
@@ -163,7 +163,7 @@ def _contract(launch: Launch, process: Process) -> dict[str, str]:
         "MASTER_PORT": attempt.master_port,
         "NODE_RANK": node.rank,
         "TORCHELASTIC_RESTART_COUNT": attempt.number - attempt.repeats,
-        "TORCHELASTIC_MAX_RESTARTS": launch.spec.retries,
+        "TORCHELASTIC_MAX_RESTARTS": launch.spec.recovery.retries,
         "TORCHELASTIC_RUN_ID": place.run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": place.error(process.rank, attempt.number),
@@ -189,20 +189,20 @@ def _names_of_allranks(launch: Launch) -> dict[str, str]:
     }
     if "PYTHONUNBUFFERED" not in place.forwarded:
         names["PYTHONUNBUFFERED"] = "1"
-    if spec.pg_timeout is not None:
-        names["ALLRANKS_PG_TIMEOUT"] = f"{spec.pg_timeout:g}"
-        if spec.pg_timeout_forced:
+    if spec.limits.pg_timeout is not None:
+        names["ALLRANKS_PG_TIMEOUT"] = f"{spec.limits.pg_timeout:g}"
+        if spec.limits.pg_timeout_forced:
             names["ALLRANKS_PG_TIMEOUT_FORCED"] = "1"
-    if spec.audit_data and not launch.attempt.tests:
+    if spec.recovery.audit_data and not launch.attempt.tests:
         names["ALLRANKS_AUDIT_FILE"] = place.audit("{rank}", number)
-        names["ALLRANKS_AUDIT_BATCHES"] = str(spec.audit_data)
+        names["ALLRANKS_AUDIT_BATCHES"] = str(spec.recovery.audit_data)
     return names
 
 
 def _recorder(spec: RunSpec, place: Place) -> dict[str, str]:
     """Switches torch's flight recorder on. Under its old name torch 2.9 and later would warn, earlier ones know no
     other; what the user set under either stays."""
-    if {RECORDER, OLD_RECORDER} & {*spec.env, *place.forwarded}:
+    if {RECORDER, OLD_RECORDER} & {*spec.launch.env, *place.forwarded}:
         return {}
     return {OLD_RECORDER if older_than(place.torch, (2, 9)) else RECORDER: RECORDED}
 
@@ -210,7 +210,7 @@ def _recorder(spec: RunSpec, place: Place) -> dict[str, str]:
 def _debug(launch: Launch, process: Process, so_far: Mapping[str, str]) -> dict[str, str]:
     """NCCL's log level and file; what the user set stays."""
     settings: dict[str, str] = {}
-    if launch.spec.debug:
+    if launch.spec.output.debug:
         settings = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
     elif "NCCL_DEBUG" not in so_far:
         settings["NCCL_DEBUG"] = "WARN"

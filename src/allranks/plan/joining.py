@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 from allranks.settings.table import option_name
@@ -67,22 +65,22 @@ REFUSED = {
 def join_words(spec: RunSpec, name: str) -> list[str]:
     """Options and command; the node's rank, the master's address and the secret are not among them."""
     for field, instead in REFUSED.items():
-        if getattr(spec, field) != getattr(RunSpec(), field):
+        if spec.value(field) != RunSpec().value(field):
             raise UsageError(f"{option_name(field)}: not for pods and cloud machines; {instead}")
     words = [f"--name={name}"]
-    if spec.nproc is not None or spec.gpus is not None:
-        words.append(f"--nproc={spec.nproc or gpu_count(spec)}")
-    bare = dataclasses.replace(spec, env={}, forward=())  # the objects around the command set them
-    unforced = () if spec.pg_timeout_forced else ("pg_timeout",)
+    if spec.launch.nproc is not None or spec.cloud.gpus is not None:
+        words.append(f"--nproc={spec.launch.nproc or gpu_count(spec)}")
+    bare = spec.changed(env={}, forward=())  # the objects around the command set them
+    unforced = () if spec.limits.pg_timeout_forced else ("pg_timeout",)
     return [*words, *as_options(bare, "join", (*OUTSIDE, *unforced))]
 
 
 def join_variables(spec: RunSpec) -> dict[str, str]:
     """What `join` reads from its environment: a timeout that does not override the script's own."""
-    weak = spec.pg_timeout is not None and not spec.pg_timeout_forced
-    return {"COLOSSALAI_DIST_TIMEOUT": f"{spec.pg_timeout:g}"} if weak else {}
+    weak = spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced
+    return {"COLOSSALAI_DIST_TIMEOUT": f"{spec.limits.pg_timeout:g}"} if weak else {}
 
 
 def gpu_count(spec: RunSpec) -> int:
     """GPUs of a node; 0 where none were asked for."""
-    return int(spec.gpus.rpartition(":")[2]) if spec.gpus else 0
+    return int(spec.cloud.gpus.rpartition(":")[2]) if spec.cloud.gpus else 0

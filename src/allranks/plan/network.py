@@ -7,7 +7,6 @@ IPv6, private before public, the kernel's own order.
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import re
 import shlex
@@ -112,9 +111,9 @@ def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, No
 
 
 def _order(spec: RunSpec, master: str, facts: Mapping[str, NodeFacts]) -> list[str]:
-    if spec.master_addr:
-        return [spec.master_addr]
-    return [o.address for o in offered(facts, master, spec.network)]
+    if spec.rendezvous.master_addr:
+        return [spec.rendezvous.master_addr]
+    return [o.address for o in offered(facts, master, spec.rendezvous.network)]
 
 
 def _reaches(results: Sequence[AddressProbe], address: str) -> bool:
@@ -123,7 +122,7 @@ def _reaches(results: Sequence[AddressProbe], address: str) -> bool:
 
 def no_address(spec: RunSpec, master: str) -> Finding:
     """The master has no address to offer."""
-    inside = f" in --network {spec.network}" if spec.network else ""
+    inside = f" in --network {spec.rendezvous.network}" if spec.rendezvous.network else ""
     return Finding(
         "no-interface",
         "fail",
@@ -135,9 +134,9 @@ def no_address(spec: RunSpec, master: str) -> Finding:
 
 def target_words(spec: RunSpec) -> str:
     """How the user named the nodes, to be put into another command."""
-    if spec.hosts:
-        return f"--hosts {shlex.quote(spec.hosts)}"
-    return "--hosts HOSTS" if spec.slurm else f"--local {spec.local or 1}"
+    if spec.target.hosts:
+        return f"--hosts {shlex.quote(spec.target.hosts)}"
+    return "--hosts HOSTS" if spec.target.slurm else f"--local {spec.target.local or 1}"
 
 
 def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
@@ -333,7 +332,7 @@ def explain(
 def never_reached(node: str, spec: RunSpec, facts: NodeFacts, tried: Sequence[AddressProbe]) -> Finding:
     """Why a node that joins never reached node 0; `tried` are its last tries, `facts` hold its interfaces."""
     result = tried[0]
-    spec = dataclasses.replace(spec, master_port=result.port)
+    spec = spec.changed(master_port=result.port)
     label, why, remedy = _never_reached(node, spec, facts, result)
     message = f"{node} cannot reach node 0 at {result.address} port {result.port}: {why}"
     where = Where(node=node, peer=result.address, port=result.port)
@@ -344,7 +343,7 @@ def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressPr
     """Label, reason and remedy. Unlike in the rendezvous check it is not known that anybody listens."""
     address = result.address
     text = result.text or ""
-    port = spec.master_port
+    port = spec.rendezvous.master_port
     ip = result.ip or address
     if result.error == "resolution":
         remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
@@ -386,7 +385,7 @@ def _wrong_address(
     node: str, address: str, master: str, spec: RunSpec, here: NodeFacts, masters: NodeFacts, result: AddressProbe
 ) -> tuple[str, str, str] | None:
     """Cases where the address itself is at fault, whatever the error was: label, message, remedy."""
-    wanted = f"--master-addr {address}" if spec.master_addr else address
+    wanted = f"--master-addr {address}" if spec.rendezvous.master_addr else address
     if result.error == "resolution":
         remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
         return "name-resolution", f"{node} cannot resolve {wanted}: {result.text or ''}", remedy
@@ -436,7 +435,7 @@ def _remedy(
         of_master = f" ({master} has {others})" if others else ""
         return f"check the route with `ip route get {address}`, or choose with --network CIDR{of_master}"
     source = _source(here, address)
-    if spec.master_port:
+    if spec.rendezvous.master_port:
         ufw = f"sudo ufw allow from {source} to any port {port} proto tcp"
         family = "ipv6" if ":" in source else "ipv4"
         rule = f"rule family={family} source address={source} port port={port} protocol=tcp accept"

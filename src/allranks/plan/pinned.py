@@ -8,7 +8,6 @@ docs/join.md lists what each message can still do.
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
@@ -62,7 +61,7 @@ class Own:
     @property
     def is_for_training(self) -> bool:
         """Started with a command: neither to be checked nor to be tested."""
-        return bool(self.spec.command)
+        return bool(self.spec.launch.command)
 
 
 class Pin:
@@ -142,10 +141,10 @@ class Pin:
             "ends": earlier,
             "lease": _number(header, "lease", 1, DAY),
             "grace": _number(header, "grace", 0, DAY),
-            "node_dir": self._own.spec.node_dir,
+            "node_dir": self._own.spec.places.node_dir,
             "checks": self._known_checks(header),
-            "tests": bool(self._own.spec.test),
-            "audit": bool(self._own.spec.audit_data),
+            "tests": bool(self._own.spec.tests.test),
+            "audit": bool(self._own.spec.recovery.audit_data),
         }
 
     def order(self, message: Mapping[str, Any]) -> Message:
@@ -173,7 +172,7 @@ class Pin:
     def _setup(self, message: Mapping[str, Any]) -> Message:
         return {
             **self._own.setup,
-            "master_port": self._own.spec.master_port,
+            "master_port": self._own.spec.rendezvous.master_port,
             "uid": self._run(_matching(message, "uid", NAME)),
             "checks": self._known_checks(message),
             "seconds": _number(message, "seconds", 1, MOST_LOOK_SECONDS),
@@ -183,9 +182,9 @@ class Pin:
         """Node 0 of a run is the coordinator itself; a group of nodes that is tested may have another first node."""
         if self._own.is_for_training:
             raise NotPinned("to open the master's port on a node that is not the first")
-        port = self._own.spec.master_port
+        port = self._own.spec.rendezvous.master_port
         token = _matching(message, "token", TOKEN)
-        return {"port": port, "token": token, "nonce_dir": self._own.spec.output_dir}
+        return {"port": port, "token": token, "nonce_dir": self._own.spec.places.output_dir}
 
     def _probe(self, message: Mapping[str, Any]) -> Message:
         """To the master alone: the address that this node dials, or an address of the network that it was given."""
@@ -196,7 +195,7 @@ class Pin:
             "port": port,
             "token": _matching(message, "token", TOKEN),
             "seconds": _number(message, "seconds", 0.1, MOST_LOOK_SECONDS),
-            "nonce_dir": self._own.spec.output_dir,
+            "nonce_dir": self._own.spec.places.output_dir,
         }
         if self._own.is_for_training:
             return {**made, "only": self._masters()}
@@ -206,8 +205,8 @@ class Pin:
 
     def _masters(self) -> list[str]:
         """Names, addresses and networks that the master's address must be of."""
-        networks = [part for part in (self._own.spec.network or "").split(",") if part]
-        return [*filter(None, (self._own.spec.master_addr, self._coordinator)), *networks]
+        networks = [part for part in (self._own.spec.rendezvous.network or "").split(",") if part]
+        return [*filter(None, (self._own.spec.rendezvous.master_addr, self._coordinator)), *networks]
 
     def _serve(self, message: Mapping[str, Any]) -> Message:
         if self._own.is_for_training:
@@ -253,18 +252,18 @@ class Pin:
 
     @property
     def _nodes(self) -> int:
-        return self._own.spec.nodes or 1
+        return self._own.spec.target.nodes or 1
 
     def _port(self, found: Mapping[str, Any], key: str) -> int:
         """A port that no service of a system listens on, unless it is this node's own --master-port."""
         port = _whole(found, key, 65535)
-        if port < UNPRIVILEGED and port != (self._own.spec.master_port or -1):
+        if port < UNPRIVILEGED and port != (self._own.spec.rendezvous.master_port or -1):
             raise NotPinned(f"{key} {port}: a port below {UNPRIVILEGED}")
         return port
 
     def _require_peer(self, address: str, loopback: bool = False) -> None:
         """An address that another node can have, or this one's `loopback`; raises NotPinned."""
-        if address == self._own.spec.master_addr:
+        if address == self._own.spec.rendezvous.master_addr:
             return
         found = _address(address)
         if found is None:
@@ -298,7 +297,7 @@ class Pin:
         place = Place(
             node_dir=self._node_dir,
             workdir=str(self._own.setup["workdir"]),
-            output_dir=spec.output_dir or f"{self._node_dir}/outputs",
+            output_dir=spec.places.output_dir or f"{self._node_dir}/outputs",
             outputs_here=False,
             mark=self._mark(terms),
             run=_matching(terms, "run", NAME),
@@ -310,14 +309,14 @@ class Pin:
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
         """This node's own settings for a program, or for tests, if it was started for that."""
         spec = self._own.spec
-        if tested is None and not spec.command:
+        if tested is None and not spec.launch.command:
             raise NotPinned("a training program on a node that was started to be looked at or tested")
-        if tested is not None and not spec.test:
+        if tested is not None and not spec.tests.test:
             raise NotPinned("collective tests on a node that was not started to be tested")
         if tested is None:
             return spec
-        spec = of_a_stage(spec) if spec.suite == "staged" else spec
-        return dataclasses.replace(spec, launcher="direct")
+        spec = of_a_stage(spec) if spec.tests.suite == "staged" else spec
+        return spec.changed(launcher="direct")
 
     def _tested(self, terms: Mapping[str, Any]) -> SuiteNodes | None:
         """Names of nodes alone: which tests, of which size, stands in this node's own arguments."""
@@ -344,8 +343,10 @@ class Pin:
             raise NotPinned(f"{nproc} ranks on a node that runs {wanted} ({why})")
         if first + nproc > world or index >= of or of > self._nodes:
             raise NotPinned(f"ranks {first} to {first + nproc - 1} of {world}, node {index} of {of}")
-        if not is_test and (index, of) != (self._own.spec.node_rank, self._nodes):
-            raise NotPinned(f"the place of node {index} of {of} on node {self._own.spec.node_rank} of {self._nodes}")
+        if not is_test and (index, of) != (self._own.spec.target.node_rank, self._nodes):
+            raise NotPinned(
+                f"the place of node {index} of {of} on node {self._own.spec.target.node_rank} of {self._nodes}"
+            )
         return NodePlan(this, nproc, first, of, "the coordinator", index)
 
     def _mark(self, terms: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -
     """Fixes the number of ranks a node: --nproc, slots, visible devices, GPUs listed, else 1."""
     nodes = []
     first = 0
-    shared_by = len(cluster) if spec.local else 1
+    shared_by = len(cluster) if spec.target.local else 1
     for rank, node in enumerate(cluster.nodes):
         count, reason = ranks_of(spec, node, facts.get(node.name, NodeFacts()), shared_by)
         nodes.append(NodePlan(node, count, first, len(cluster), reason, rank))
@@ -33,14 +33,14 @@ def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -
 
 def ranks_of(spec: RunSpec, node: Node, facts: NodeFacts, shared_by: int = 1) -> tuple[int, str]:
     """How many ranks a node runs, and what says so; `shared_by` virtual nodes have one machine's GPUs."""
-    if spec.nproc is not None:
-        return spec.nproc, "--nproc"
+    if spec.launch.nproc is not None:
+        return spec.launch.nproc, "--nproc"
     if node.slots is not None:
         return node.slots, "slots in the host list"
     count = facts.gpu_count // shared_by
     if count and facts.gpus is not None:
         return count, facts.gpus.source or "GPUs found"
-    return (2 if spec.test == "full" and spec.suite != "pairs" else 1), "no GPU found"
+    return (2 if spec.tests.test == "full" and spec.tests.suite != "pairs" else 1), "no GPU found"
 
 
 def room_on(node: Node, facts: NodeFacts, shared_by: int = 1) -> int | None:
@@ -54,7 +54,7 @@ def orders(launch: Launch) -> dict[str, Any]:
     """The `start` message for one node's agent."""
     spec = launch.spec
     place = launch.place
-    launcher = collectives if launch.attempt.tests else LAUNCHERS[spec.launcher]
+    launcher = collectives if launch.attempt.tests else LAUNCHERS[spec.launch.launcher]
     ranks = []
     for process in launcher(launch):
         environment = rank_environment(launch, process)
@@ -62,14 +62,14 @@ def orders(launch: Launch) -> dict[str, Any]:
             {
                 "rank": process.rank,
                 "local_rank": process.local_rank,
-                "argv": [*shlex.split(spec.wrap or ""), *process.argv],
+                "argv": [*shlex.split(spec.launch.wrap or ""), *process.argv],
                 "env": {**environment, **process.env},
                 "weak": weak_names(spec, place),
                 "path_first": _programs_beside(spec, process.argv),
                 "workdir": place.workdir,
                 "files": dict(process.files),
                 "error_files": _error_files(launch, process, environment),
-                "seen": not process.per_rank and spec.launcher != "command",
+                "seen": not process.per_rank and spec.launch.launcher != "command",
             }
         )
     return {
@@ -86,7 +86,9 @@ def _programs_beside(spec: RunSpec, argv: tuple[str, ...]) -> str | None:
     """Where the training interpreter's own programs lie (torchrun, ninja), first on PATH as after `activate`; None
     where the user sets PATH, or another program is started."""
     directory, _, name = argv[0].rpartition("/")
-    return directory if directory.startswith("/") and name.startswith("python") and "PATH" not in spec.env else None
+    return (
+        directory if directory.startswith("/") and name.startswith("python") and "PATH" not in spec.launch.env else None
+    )
 
 
 def _error_files(launch: Launch, process: Process, environment: Mapping[str, str]) -> list[str]:
@@ -131,7 +133,7 @@ def _followed(launch: Launch) -> list[dict[str, Any]]:
             "stacks": place.stacks(rank),
             "flight": place.flight(rank),
         }
-        if launch.spec.audit_data and not attempt.tests:
+        if launch.spec.recovery.audit_data and not attempt.tests:
             paths["audit"] = place.audit(f"{rank:03d}", attempt.number)
         followed += [{"kind": kind, "rank": rank, "path": path} for kind, path in paths.items()]
     return followed

@@ -29,7 +29,7 @@ def main_addresses(
     addresses = {}
     for name, node in facts.items():
         gloo = interfaces[name].gloo if name in interfaces else None
-        offers = [offer.address for offer in offered(facts, name, spec.network)]
+        offers = [offer.address for offer in offered(facts, name, spec.rendezvous.network)]
         for local, address, _ in node.local_addresses():
             if local == gloo and address.scope != "link" and address.family == family:
                 offers.insert(0, address.address)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,13 +22,12 @@ _STORED: dict[str, Parser] = {
 
 
 def to_document(spec: RunSpec) -> dict[str, Any]:
-    """A JSON-able dict of all fields, with `"schema": 1`."""
+    """Return all settings by name, as JSON has them, with `"schema": 1`."""
     document: dict[str, Any] = {"schema": SCHEMA}
-    for field in dataclasses.fields(spec):
-        value = getattr(spec, field.name)
-        document[field.name] = list(value) if isinstance(value, tuple) else value
-    document["env"] = redact_env(spec.env)
-    document["command"] = redact_argv(spec.command)
+    for name, value in spec.values():
+        document[name] = list(value) if isinstance(value, tuple) else value
+    document["env"] = redact_env(spec.launch.env)
+    document["command"] = redact_argv(spec.launch.command)
     for row in SETTINGS.values():
         if row.may_hold_secrets and document[row.name] is not None:
             document[row.name] = redact_text(document[row.name])
@@ -41,17 +39,11 @@ def from_document(document: Mapping[str, Any], source: str = "run.json: spec") -
     schema = document.get("schema")
     if schema != SCHEMA:
         raise ConfigError(f"{source}: schema {show(schema)}; this allranks reads schema {SCHEMA}")
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(RunSpec):
-        if field.name in document and document[field.name] != _default(field):
-            values[field.name] = _value(field.name, document[field.name], source)
-    return RunSpec(**values)
-
-
-def _default(field: dataclasses.Field[Any]) -> object:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+    values: dict[str, object] = {}
+    for name, default in RunSpec().values():
+        if name in document and document[name] != default:
+            values[name] = _value(name, document[name], source)
+    return RunSpec.of(**values)
 
 
 def _value(name: str, value: object, source: str) -> object:

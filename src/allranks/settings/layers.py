@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
@@ -85,7 +84,7 @@ def resolve(
     )
     notes: list[str] = []
     chosen = _targets(given, notes)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for field, candidates in chosen.items():
         values[field] = _merge(field, candidates, notes)
     if "pg_timeout" in chosen:
@@ -95,10 +94,11 @@ def resolve(
     variables = read_variables(_env_items(options), {**tables, **config}, environ, tables_source)
     notes += variables.notes
     notes += _remarks(values, environ)
-    values["launcher"], note = choose_launcher(values.get("command", ()), values.get("launcher"))
+    spec = RunSpec.of(**values, env=variables.env, forward=variables.forward)
+    asked = spec.launch.launcher if "launcher" in values else None
+    launcher, note = choose_launcher(spec.launch.command, asked)
     notes += [note] if note else []
-    spec = RunSpec(**values, env=variables.env, forward=variables.forward)
-    return Resolved(spec, tuple(notes), _world_size(environ))
+    return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ))
 
 
 def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]:

@@ -25,7 +25,7 @@ Variables of the ranks stand in the table `[env]` of the file, and names that ar
 def reference_page() -> str:
     """The page, in Markdown."""
     parts = [_HEAD]
-    for panel in PANELS:
+    for panel in PANELS.values():
         rows = [row for row in SETTINGS.values() if row.panel == panel]
         parts.append(f"\n## {panel}\n{_COLUMNS}" + "".join(_line(row) for row in rows))
     return "".join(parts) + _TAIL

@@ -2,7 +2,7 @@
 
 From this table come the options of the commands, the keys of allranks.toml and its template, the variables that are
 read, the page docs/settings.md, suggestions for misspelt names, and the refusal of options without their engine. A
-setting is added by a row here, a field of RunSpec, and the place that uses it.
+setting is added by a row here, a field of a group of RunSpec, and the place that uses it.
 """
 
 from __future__ import annotations
@@ -37,18 +37,22 @@ from .parsers import (
     text,
     whole,
 )  # fmt: skip
-from .runspec import RunSpec
+from .runspec import GROUP_OF, RunSpec
 
-TARGET = "Target"
-PODS = "Pods and cloud machines"
-LAUNCH = "Launch"
-NETWORK = "Network"
-PREFLIGHT = "Preflight checks"
-TESTS = "Collective tests"
-LIMITS = "Time limits"
-PLACES = "Places"
-BEHAVIOUR = "Behaviour"
-PANELS = (TARGET, LAUNCH, NETWORK, PREFLIGHT, TESTS, LIMITS, PLACES, BEHAVIOUR, PODS)
+# The panels of help, by the group of RunSpec that they show; OPTIONS are what one command alone takes.
+PANELS = {
+    "target": "Target",
+    "launch": "Launch",
+    "rendezvous": "Network",
+    "preflight": "Preflight checks",
+    "tests": "Collective tests",
+    "limits": "Time limits",
+    "places": "Places",
+    "recovery": "Failures and hangs",
+    "output": "Output",
+    "cloud": "Pods and cloud machines",
+}
+OPTIONS = "Options"
 
 LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "command")
 KINDS = ("job", "jobset", "trainjob", "pods")
@@ -71,17 +75,17 @@ RENDERERS = {"k8s": "kubernetes", "sky": "skypilot", "slurm": "slurm"}
 class SettingRow:
     """One setting, or an option of one command.
 
-    `name` is a field of RunSpec, or the keyword by which a command gets its own option. `commands` are those that take
-    it, separated by spaces. `options` are its names on the command line where they do not follow from `name`, the first
-    one shown in messages. `example` is its value in the template of allranks.toml, in TOML, where the default would say
-    little. `variables` are read from the environment. `engines` need it: without one of them the option is refused.
-    `complete` says what a shell offers: runs, ranks, hosts or checks. `in_file` is false for what has no key in
-    allranks.toml. A flag that is on by default has an option that begins with --no- and switches it off.
+    `name` is a field of a group of RunSpec, or the keyword by which a command gets its own option. `commands` are those
+    that take it, separated by spaces. `options` are its names on the command line where they do not follow from `name`,
+    the first one shown in messages. `example` is its value in the template of allranks.toml, in TOML, where the default
+    would say little. `default` and `panel` of a setting come from its field and its group. `variables` are read from
+    the environment. `engines` need it: without one of them the option is refused. `complete` says what a shell offers:
+    runs, ranks, hosts or checks. `in_file` is false for what has no key in allranks.toml. A flag that is on by default
+    has an option that begins with --no- and switches it off.
     """
 
     name: str
     parser: Parser
-    panel: str
     help: str
     commands: str = ""
     options: str = ""
@@ -91,6 +95,7 @@ class SettingRow:
     engines: tuple[str, ...] = ()
     complete: str = ""
     default: object = None
+    panel: str = OPTIONS
     in_file: bool = True
     may_hold_secrets: bool = False
     may_begin_with_dash: bool = False
@@ -118,7 +123,7 @@ class SettingRow:
     @property
     def shown_default(self) -> str:
         """The default for people; empty where the help says what holds without it."""
-        if self.default in (None, "", ()) or self.parser.is_flag:
+        if self.default in (None, "", (), {}) or self.parser.is_flag:
             return ""
         return self.parser.write(self.default)
 
@@ -136,152 +141,153 @@ _READ = "status logs attach stop report diagnose data clean"
 
 _ROWS = (
     # -- target
-    SettingRow("local", whole(1, 1024), TARGET, "virtual nodes on this machine", "run check test render clean",
+    SettingRow("local", whole(1, 1024), "virtual nodes on this machine", "run check test render clean",
                example="2"),
-    SettingRow("hosts", HOSTS, TARGET, "hostfile, or a list such as h1,h2 or node[01-04]; the first host is node 0",
+    SettingRow("hosts", HOSTS, "hostfile, or a list such as h1,h2 or node[01-04]; the first host is node 0",
                "run check test render clean", "--hosts --hostfile -H", example='"hosts.txt"', complete="hosts"),
-    SettingRow("slurm", FLAG, TARGET, "nodes of the Slurm allocation; outside of one, `run` submits a job",
+    SettingRow("slurm", FLAG, "nodes of the Slurm allocation; outside of one, `run` submits a job",
                "run check test"),
-    SettingRow("partition", PARTITION, TARGET, "partition of the Slurm job", "run render", example='"gpu"',
+    SettingRow("partition", PARTITION, "partition of the Slurm job", "run render", example='"gpu"',
                engines=("slurm",)),
-    SettingRow("sbatch", several(text("", "OPTIONS"), "options of sbatch such as --time=1:00:00"), TARGET,
+    SettingRow("sbatch", several(text("", "OPTIONS"), "options of sbatch such as --time=1:00:00"),
                "further options of sbatch", "run render", example='["--time=1:00:00", "--gres=gpu:8"]',
                engines=("slurm",), may_begin_with_dash=True),
-    SettingRow("nodes", NODE_COUNT, TARGET, "number of nodes: the first N hosts, or how many to ask for",
+    SettingRow("nodes", NODE_COUNT, "number of nodes: the first N hosts, or how many to ask for",
                _ALL + " clean", "--nodes --nnodes -N", example="4", variables=("NNODES",)),
-    SettingRow("nproc", whole(1, 1024, auto=("auto", "gpu")), TARGET,
-               "ranks on each node; auto: slots of the hostfile, else GPUs, else 1", _ALL, "--nproc --nproc-per-node",
-               metavar="N|auto", example='"auto"', variables=("NPROC_PER_NODE",)),
-    SettingRow("k8s", FLAG, TARGET, "pods of a Kubernetes cluster, through kubectl", "run"),
-    SettingRow("sky", FLAG, TARGET, "machines that SkyPilot finds", "run"),
-    SettingRow("node_rank", whole(0, MAX_HOSTS - 1), TARGET, "number of this node; default: as the scheduler says",
+    SettingRow("k8s", FLAG, "pods of a Kubernetes cluster, through kubectl", "run"),
+    SettingRow("sky", FLAG, "machines that SkyPilot finds", "run"),
+    SettingRow("node_rank", whole(0, MAX_HOSTS - 1), "number of this node; default: as the scheduler says",
                "join", metavar="R", in_file=False),
-    SettingRow("join_port", whole(1, 65535), TARGET, "port of node 0 for the other nodes", "join", "--port",
+    SettingRow("join_port", whole(1, 65535), "port of node 0 for the other nodes", "join", "--port",
                metavar="PORT"),
-    SettingRow("secret_file", path("the path of a file"), TARGET,
+    SettingRow("secret_file", path("the path of a file"),
                "file with the secret that all nodes share; or ALLRANKS_JOIN_SECRET", "join", example='"join.secret"'),
     # -- launch
-    SettingRow("command", several(WORD, 'a list of words such as ["train.py", "--epochs", "3"]'), LAUNCH,
+    SettingRow("command", several(WORD, 'a list of words such as ["train.py", "--epochs", "3"]'),
                "training command, where the command line has none", example='["train.py", "--epochs", "3"]'),
-    SettingRow("launcher", choice(*LAUNCHERS), LAUNCH, "what starts the ranks; command: any program, once a node",
+    SettingRow("nproc", whole(1, 1024, auto=("auto", "gpu")),
+               "ranks on each node; auto: slots of the hostfile, else GPUs, else 1", _ALL, "--nproc --nproc-per-node",
+               metavar="N|auto", example='"auto"', variables=("NPROC_PER_NODE",)),
+    SettingRow("launcher", choice(*LAUNCHERS), "what starts the ranks; command: any program, once a node",
                _RENDERED, metavar="NAME"),
-    SettingRow("python", path("the name or path of a Python interpreter"), LAUNCH, "training interpreter on the nodes",
+    SettingRow("python", path("the name or path of a Python interpreter"), "training interpreter on the nodes",
                _ALL, example='"python3"'),
-    SettingRow("agent_python", path("the name or path of a Python interpreter"), LAUNCH,
+    SettingRow("agent_python", path("the name or path of a Python interpreter"),
                "interpreter of allranks' agent on the nodes, 3.8 or newer", _NODES, example='"python3"'),
-    SettingRow("workdir", path("the path of a directory"), LAUNCH, "working directory on the nodes; default: this one",
+    SettingRow("workdir", path("the path of a directory"), "working directory on the nodes; default: this one",
                _ALL, example='"/shared/project"'),
-    SettingRow("sync", FLAG, LAUNCH, "ship your working tree to every node and run it there", "run"),
-    SettingRow("prelude", text("shell commands to run before the ranks", "SHELL", lines=True), LAUNCH,
+    SettingRow("sync", FLAG, "ship your working tree to every node and run it there", "run"),
+    SettingRow("prelude", text("shell commands to run before the ranks", "SHELL", lines=True),
                "shell lines before the ranks, such as conda activate", _ALL, example='"source /opt/env/bin/activate"',
                may_hold_secrets=True),
-    SettingRow("wrap", text("a command such as 'apptainer exec --nv IMG'", "COMMAND"), LAUNCH,
+    SettingRow("wrap", text("a command such as 'apptainer exec --nv IMG'", "COMMAND"),
                "command around each rank", "run test render join", example='"apptainer exec --nv image.sif"',
                may_hold_secrets=True),
-    SettingRow("env", several(WORD, "NAME=VALUE or NAME"), LAUNCH, "variable of the ranks, or name of one to forward",
+    SettingRow("env", several(WORD, "NAME=VALUE or NAME"), "variable of the ranks, or name of one to forward",
                _ALL, metavar="K=V|NAME"),
-    SettingRow("ssh_options", several(SSH_OPTION, "options of ssh_config such as Port=2222"), LAUNCH,
+    SettingRow("ssh_options", several(SSH_OPTION, "options of ssh_config such as Port=2222"),
                "option of ssh, as its -o takes it", _NODES, "--ssh-option", example='["ConnectTimeout=5"]'),
-    # -- network
-    SettingRow("network", NETWORKS, NETWORK, "network of the master address; default: the best that all nodes reach",
+    # -- rendezvous
+    SettingRow("network", NETWORKS, "network of the master address; default: the best that all nodes reach",
                _GANG, example='"10.0.0.0/16"'),
-    SettingRow("master_addr", HOST, NETWORK, "address of the master; default: chosen, then checked from every node",
+    SettingRow("master_addr", HOST, "address of the master; default: chosen, then checked from every node",
                _ALL, example='"node01"', variables=("MASTER_ADDR",)),
-    SettingRow("master_port", whole(0, 65535), NETWORK, "port of the master; 0: a free one", _ALL + " clean",
+    SettingRow("master_port", whole(0, 65535), "port of the master; 0: a free one", _ALL + " clean",
                metavar="PORT", variables=("MASTER_PORT",)),
     # -- preflight
-    SettingRow("check", FLAG, PREFLIGHT, "check the nodes before ranks start", "run test join", "--no-check"),
-    SettingRow("allow", several(ID, "names of checks or findings such as own_name", commas=True), PREFLIGHT,
+    SettingRow("check", FLAG, "check the nodes before ranks start", "run test join", "--no-check"),
+    SettingRow("allow", several(ID, "names of checks or findings such as own_name", commas=True),
                "check or cause that does not stop the run", _GANG, example='["shm"]', complete="checks"),
-    SettingRow("level", choice("quick", "full"), PREFLIGHT, "which checks `allranks check` makes", "check join"),
-    SettingRow("only", several(ID, "names of checks such as own_name", commas=True), PREFLIGHT,
+    SettingRow("level", choice("quick", "full"), "which checks `allranks check` makes", "check join"),
+    SettingRow("only", several(ID, "names of checks such as own_name", commas=True),
                "these checks or tests alone", "check test join", example='["gpu_ecc"]', complete="checks"),
-    SettingRow("data_paths", several(path("", "PATH"), "paths of files or directories on the nodes"), PREFLIGHT,
+    SettingRow("data_paths", several(path("", "PATH"), "paths of files or directories on the nodes"),
                "data that every node must have, with the same content", "check " + _RENDERED, "--data-path",
                example='["/data/train"]'),
-    SettingRow("expect_gpus", whole(0, 1024), PREFLIGHT, "GPUs that a node must have; default: nproc",
+    SettingRow("expect_gpus", whole(0, 1024), "GPUs that a node must have; default: nproc",
                "run check join", example="8"),
-    SettingRow("test", choice("quick"), PREFLIGHT, "quick: some seconds of collective tests before the program", "run",
-               example='"quick"'),
+    SettingRow("end_leftovers", FLAG, "end processes of dead runs first", "run"),
     # -- tests
-    SettingRow("suite", choice(*SUITES), TESTS, "which tests `allranks test` makes", "test"),
-    SettingRow("backend", choice("auto", "gloo", "nccl"), TESTS, "backend of the tests", "test"),
-    SettingRow("size", size(1024), TESTS, "largest payload of a rank", "test join"),
-    SettingRow("timeout", duration(1), TESTS, "limit of each test", "test join"),
-    SettingRow("min_bandwidth", size(1), TESTS, "bytes a second that every link must carry; default: as the others do",
+    SettingRow("test", choice("quick"), "quick: some seconds of collective tests before the program", "run",
+               example='"quick"'),
+    SettingRow("suite", choice(*SUITES), "which tests `allranks test` makes", "test"),
+    SettingRow("backend", choice("auto", "gloo", "nccl"), "backend of the tests", "test"),
+    SettingRow("size", size(1024), "largest payload of a rank", "test join"),
+    SettingRow("timeout", duration(1), "limit of each test", "test join"),
+    SettingRow("min_bandwidth", size(1), "bytes a second that every link must carry; default: as the others do",
                "test", example='"1GB"'),
-    SettingRow("max_latency", duration(0, above=True), TESTS,
+    SettingRow("max_latency", duration(0, above=True),
                "longest round trip of a link; default: as the others have", "test", example='"1ms"'),
     # -- limits
-    SettingRow("lease", duration(2), LIMITS, "time that ranks live without contact with allranks", "test " + _RENDERED),
-    SettingRow("grace", duration(0), LIMITS, "time from SIGTERM to SIGKILL after a failure", _RENDERED),
-    SettingRow("stop_grace", duration(0), LIMITS, "time from SIGTERM to SIGKILL at stop and Ctrl-C", _RENDERED),
-    SettingRow("connect_timeout", duration(0, above=True), LIMITS, "time to reach a node", "run check test"),
-    SettingRow("init_timeout", duration(0, above=True), LIMITS, "time until all ranks have initialised", _RENDERED,
+    SettingRow("lease", duration(2), "time that ranks live without contact with allranks", "test " + _RENDERED),
+    SettingRow("grace", duration(0), "time from SIGTERM to SIGKILL after a failure", _RENDERED),
+    SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL at stop and Ctrl-C", _RENDERED),
+    SettingRow("connect_timeout", duration(0, above=True), "time to reach a node", "run check test"),
+    SettingRow("init_timeout", duration(0, above=True), "time until all ranks have initialised", _RENDERED,
                variables=("COLOSSALAI_MASTER_READY_TIMEOUT",)),
-    SettingRow("hang_timeout", duration(0), LIMITS,
+    SettingRow("hang_timeout", duration(0),
                "time without output, metrics or collectives that is a hang; 0: never", _RENDERED),
-    SettingRow("hang_pattern", PATTERN, LIMITS, "line that the logs must show again within --hang-timeout", "run",
+    SettingRow("hang_pattern", PATTERN, "line that the logs must show again within --hang-timeout", "run",
                example="'step [0-9]+'"),
-    SettingRow("pg_timeout", duration(0, above=True), LIMITS,
+    SettingRow("pg_timeout", duration(0, above=True),
                "timeout of the process groups; default: the script's own", _RENDERED, example='"30m"',
                variables=("COLOSSALAI_DIST_TIMEOUT", "NCCL_TIMEOUT")),
     # -- places
-    SettingRow("name", RUN_NAME, PLACES, "first part of the run directory's name", "run render join"),
-    SettingRow("runs_dir", path("the path of a directory", "DIR"), PLACES, "directory of run directories",
+    SettingRow("name", RUN_NAME, "first part of the run directory's name", "run render join"),
+    SettingRow("runs_dir", path("the path of a directory", "DIR"), "directory of run directories",
                _GANG + " " + _READ, variables=("ALLRANKS_RUNS_DIR",)),
-    SettingRow("node_dir", path("the path of a directory on the nodes", "DIR"), PLACES,
+    SettingRow("node_dir", path("the path of a directory on the nodes", "DIR"),
                "scratch directory on the nodes; default: /tmp", _GANG + " clean", example='"/tmp"'),
-    SettingRow("output_dir", path("the path of a directory", "DIR"), PLACES, "shared ALLRANKS_OUTPUT_DIR of the ranks",
+    SettingRow("output_dir", path("the path of a directory", "DIR"), "shared ALLRANKS_OUTPUT_DIR of the ranks",
                _TRAIN, example='"outputs"'),
-    # -- behaviour
-    SettingRow("retries", whole(0, 10_000), BEHAVIOUR, "further attempts after a failure that may pass",
+    # -- recovery
+    SettingRow("retries", whole(0, 10_000), "further attempts after a failure that may pass",
                "run render join", variables=("MAX_RETRIES",)),
-    SettingRow("spares", whole(0, MAX_HOSTS), BEHAVIOUR, "number of the last hosts that stand by as hot spares", "run"),
-    SettingRow("on_hang", choice("stop", "report", "restart"), BEHAVIOUR, "what to do about a hang", _TRAIN),
-    SettingRow("audit_data", whole(0, 10_000), BEHAVIOUR, "number of batches of each rank to compare; 0: none", "run",
+    SettingRow("spares", whole(0, MAX_HOSTS), "number of the last hosts that stand by as hot spares", "run"),
+    SettingRow("on_hang", choice("stop", "report", "restart"), "what to do about a hang", _TRAIN),
+    SettingRow("audit_data", whole(0, 10_000), "number of batches of each rank to compare; 0: none", "run",
                example="20"),
-    SettingRow("on_audit", choice("report", "stop"), BEHAVIOUR, "what to do where the data is not split", "run"),
-    SettingRow("debug", FLAG, BEHAVIOUR, "set NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=DETAIL", "test " + _RENDERED,
+    SettingRow("on_audit", choice("report", "stop"), "what to do where the data is not split", "run"),
+    # -- output
+    SettingRow("debug", FLAG, "set NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=DETAIL", "test " + _RENDERED,
                example="true", variables=("DEBUG_DISTRIBUTED",)),
-    SettingRow("step_pattern", PATTERN, BEHAVIOUR, "pattern of the step in logs, such as 'step (\\d+)'", _TRAIN,
+    SettingRow("step_pattern", PATTERN, "pattern of the step in logs, such as 'step (\\d+)'", _TRAIN,
                example=r"'step (\d+)'"),
-    SettingRow("fold", FLAG, BEHAVIOUR, "fold identical lines of all ranks into one", _TRAIN, "--no-fold"),
-    SettingRow("end_leftovers", FLAG, BEHAVIOUR, "end processes of dead runs first", "run"),
-    SettingRow("detach", FLAG, BEHAVIOUR, "go on without this terminal", "run"),
-    # -- pods and cloud machines
-    SettingRow("kind", choice(*KINDS), PODS, "kind of the Kubernetes objects", "run render", engines=("k8s",)),
-    SettingRow("namespace", NAMESPACE, PODS, "namespace of Kubernetes; default: the context's", "run render",
+    SettingRow("fold", FLAG, "fold identical lines of all ranks into one", _TRAIN, "--no-fold"),
+    SettingRow("detach", FLAG, "go on without this terminal", "run"),
+    # -- cloud
+    SettingRow("kind", choice(*KINDS), "kind of the Kubernetes objects", "run render", engines=("k8s",)),
+    SettingRow("namespace", NAMESPACE, "namespace of Kubernetes; default: the context's", "run render",
                example='"training"', engines=("k8s",)),
-    SettingRow("context", text("a context of kubectl's configuration", "NAME"), PODS,
+    SettingRow("context", text("a context of kubectl's configuration", "NAME"),
                "context of kubectl; default: the current one", "run", example='"my-cluster"', engines=("k8s",)),
-    SettingRow("image", IMAGE, PODS, "container image: Python and torch are enough", "run render",
+    SettingRow("image", IMAGE, "container image: Python and torch are enough", "run render",
                example='"registry/team/train:1"', engines=("k8s", "sky")),
-    SettingRow("gpus", GPUS, PODS, "GPUs of a node: 8, amd.com/gpu:8; for SkyPilot H100:8", "run render",
+    SettingRow("gpus", GPUS, "GPUs of a node: 8, amd.com/gpu:8; for SkyPilot H100:8", "run render",
                example='"8"', engines=("k8s", "sky")),
-    SettingRow("shm", size(1 << 20), PODS, "size of /dev/shm in a pod; default: half of the memory", "run render",
+    SettingRow("shm", size(1 << 20), "size of /dev/shm in a pod; default: half of the memory", "run render",
                example='"8GB"', engines=("k8s",)),
-    SettingRow("pod", path("the path of a YAML file with settings of a pod", "FILE"), PODS,
+    SettingRow("pod", path("the path of a YAML file with settings of a pod", "FILE"),
                "file with settings of the pods: volumes, nodeSelector, …", "run render", example='"pod.yaml"',
                engines=("k8s",)),
-    SettingRow("deadline", duration(1), PODS, "time after which the cluster ends the run", "run render",
+    SettingRow("deadline", duration(1), "time after which the cluster ends the run", "run render",
                example='"12h"', engines=("k8s",)),
-    SettingRow("infra", text("a cloud, a region or k8s/CONTEXT, as SkyPilot writes them", "WHERE"), PODS,
+    SettingRow("infra", text("a cloud, a region or k8s/CONTEXT, as SkyPilot writes them", "WHERE"),
                "where SkyPilot looks: aws/us-east-1, k8s/CONTEXT", "run render", example='"k8s/my-cluster"',
                engines=("sky",)),
-    SettingRow("autostop", duration(60), PODS,
+    SettingRow("autostop", duration(60),
                "idle time after which SkyPilot's machines go; default: when the run ends", "run render",
                example='"10m"', engines=("sky",)),
 )  # fmt: skip
 
 
 def _with_defaults() -> dict[str, SettingRow]:
-    defaults = {f.name: f.default for f in dataclasses.fields(RunSpec)}
-    rows = {}
-    for row in _ROWS:
-        default = defaults[row.name]
-        rows[row.name] = row if default is dataclasses.MISSING else dataclasses.replace(row, default=default)
-    return rows
+    """Give each row the default of its field and the panel of its group."""
+    usual = RunSpec()
+    return {
+        row.name: dataclasses.replace(row, default=usual.value(row.name), panel=PANELS[GROUP_OF[row.name]])
+        for row in _ROWS
+    }
 
 
 SETTINGS: dict[str, SettingRow] = _with_defaults()

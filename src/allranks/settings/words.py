@@ -17,20 +17,20 @@ def as_options(spec: RunSpec, command: str, without: Collection[str] = ()) -> li
     """
     words: list[str] = []
     for row in settings_of(command):
-        value = getattr(spec, row.name)
+        value = spec.value(row.name)
         if row.name != "env" and row.name not in without and value != row.default:
             words += _option(row, value)
-    open_ones = {name: value for name, value in spec.env.items() if not is_secret_name(name)}
+    open_ones = {name: value for name, value in spec.launch.env.items() if not is_secret_name(name)}
     for name, value in sorted(open_ones.items()):
         words.append(f"--env={name}={value}")
-    for name in sorted({*spec.forward, *secret_values(spec)}):
+    for name in sorted({*spec.launch.forward, *secret_values(spec)}):
         words.append(f"--env={name}")
-    return [*words, *(["--", *spec.command] if spec.command else [])]
+    return [*words, *(["--", *spec.launch.command] if spec.launch.command else [])]
 
 
 def secret_values(spec: RunSpec) -> dict[str, str]:
     """What of `env` must not stand in any command line."""
-    return {name: value for name, value in spec.env.items() if is_secret_name(name)}
+    return {name: value for name, value in spec.launch.env.items() if is_secret_name(name)}
 
 
 def _option(row: SettingRow, value: object) -> list[str]:

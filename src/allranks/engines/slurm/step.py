@@ -77,7 +77,7 @@ class Step:
 
     def argv(self) -> list[str]:
         """The command."""
-        script = boot_script(self._spec.agent_python, self._spec.python).decode()
+        script = boot_script(self._spec.launch.agent_python, self._spec.launch.python).decode()
         return step_command(self._job, list(self.ranks), jobs.version(), script)
 
     def start(self, header: Mapping[str, Any]) -> None:
@@ -89,8 +89,8 @@ class Step:
             "rank_from": "SLURM_NODEID",
             "secret": self._secret.hex(),
             "places": [[address, port] for address in (LAUNCHER, *own_addresses())],
-            "lease": self._spec.lease,
-            "patience": max(60.0, 4 * self._spec.connect_timeout),
+            "lease": self._spec.limits.lease,
+            "patience": max(60.0, 4 * self._spec.limits.connect_timeout),
             "checks": header.get("checks"),
             "tests": header.get("tests"),
         }
@@ -163,7 +163,7 @@ class StepTransport(DialledTransport):
     """Channels over the connections of a step's tasks; the step starts with the first that is wanted."""
 
     def __init__(self, step: Step, spec: RunSpec) -> None:
-        super().__init__(step.listener, step.ranks, spec.agent_python, spec.python)
+        super().__init__(step.listener, step.ranks, spec.launch.agent_python, spec.launch.python)
         self._step = step
 
     async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from allranks.settings import RunSpec
 
 from ..environment import Launch, Process
@@ -15,7 +13,7 @@ STAGED_SIZE = 16 << 20  # bytes: a stage is to tell whether it works at all
 
 def of_a_stage(spec: RunSpec) -> RunSpec:
     """What each group of --suite staged runs."""
-    return dataclasses.replace(spec, suite="sync", size=min(spec.size, STAGED_SIZE))
+    return spec.changed(suite="sync", size=min(spec.tests.size, STAGED_SIZE))
 
 
 def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
@@ -23,28 +21,28 @@ def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
 
     A quick test before a run leaves no rows: the file is the training program's.
     """
-    quick = spec.test == "quick"
+    quick = spec.tests.test == "quick"
     words = [
         "--suite",
-        "sync" if quick else spec.suite,
+        "sync" if quick else spec.tests.suite,
         "--backend",
-        spec.backend,
+        spec.tests.backend,
         "--size",
-        str(spec.size),
+        str(spec.tests.size),
         "--timeout",
-        f"{spec.timeout:g}s",
+        f"{spec.tests.timeout:g}s",
         "--nodes",
         ",".join(tested.nodes),
     ]
     left_out = ",".join("/".join(pair) for pair in tested.dead)
     if left_out:
         words += ["--dead", left_out]
-    if spec.only and not quick:
-        words += ["--only", ",".join(spec.only)]
-    if spec.min_bandwidth:
-        words += ["--min-bandwidth", str(spec.min_bandwidth)]
-    if spec.max_latency:
-        words += ["--max-latency", f"{spec.max_latency * 1000:g}ms"]
+    if spec.preflight.only and not quick:
+        words += ["--only", ",".join(spec.preflight.only)]
+    if spec.tests.min_bandwidth:
+        words += ["--min-bandwidth", str(spec.tests.min_bandwidth)]
+    if spec.tests.max_latency:
+        words += ["--max-latency", f"{spec.tests.max_latency * 1000:g}ms"]
     if quick:
         words += ["--quick", "--out", "none"]
     return tuple(words)
@@ -54,7 +52,7 @@ def collectives(launch: Launch) -> list[Process]:
     """One process a rank, under the interpreter that the program would have."""
     tests = launch.attempt.tests
     argv = (
-        launch.facts.interpreter.path or launch.spec.python or "python3",
+        launch.facts.interpreter.path or launch.spec.launch.python or "python3",
         f"{launch.place.node_dir}/runner.py",
         f"{launch.place.node_dir}/{ARCHIVE}",
         *(arguments(launch.spec, tests) if tests is not None else ()),

@@ -14,9 +14,9 @@ def command(launch: Launch) -> list[Process]:
 
     Where the command is a launcher that we know, its program goes through the runner: it is seen who trains alone.
     """
-    tool = read_tool(launch.spec.command)
+    tool = read_tool(launch.spec.launch.command)
     if tool is None:
-        argv = python_argv(read_command(launch.spec.command), launch.facts, None)
+        argv = python_argv(read_command(launch.spec.launch.command), launch.facts, None)
     else:
         argv = (
             *tool.head,

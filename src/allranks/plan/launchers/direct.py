@@ -8,5 +8,5 @@ from .words import python_argv, read_command
 
 def direct(launch: Launch) -> list[Process]:
     """One process a rank."""
-    argv = python_argv(read_command(launch.spec.command), launch.facts, f"{launch.place.node_dir}/runner.py")
+    argv = python_argv(read_command(launch.spec.launch.command), launch.facts, f"{launch.place.node_dir}/runner.py")
     return [Process(launch.node.first_rank + i, i, argv) for i in range(launch.node.nproc)]

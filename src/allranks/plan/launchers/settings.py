@@ -18,25 +18,25 @@ _DEEPSPEED = ("deepspeed", "ds_config", "ds-config")
 def launcher_settings(spec: RunSpec) -> dict[str, Any]:
     """{"name", "options" of the launcher; "accelerate": path of its configuration ("": the default one), or None;
     "deepspeed": paths}. "holds": the options are used as they stand, allranks sets none."""
-    tool = read_tool(spec.command)
-    name = tool.name if tool is not None else spec.launcher
+    tool = read_tool(spec.launch.command)
+    name = tool.name if tool is not None else spec.launch.launcher
     options = {o.name: o.value for o in tool.options} if tool is not None else {}
-    words = [*(w for o in tool.options for w in o.words), *tool.program] if tool is not None else spec.command
+    words = [*(w for o in tool.options for w in o.words), *tool.program] if tool is not None else spec.launch.command
     return {
         "name": name,
         "options": options,
         "accelerate": (options.get("config_file") or "") if name == "accelerate" else None,
         "deepspeed": _json_files(words),
-        "holds": tool is not None and spec.launcher != tool.name,
+        "holds": tool is not None and spec.launch.launcher != tool.name,
     }
 
 
 def needed_modules(spec: RunSpec) -> list[str]:
     """Modules of the first level that the training interpreter must have before a line of the program runs."""
-    found = [MODULES[spec.launcher]] if spec.launcher in MODULES else []
-    if spec.test:
+    found = [MODULES[spec.launch.launcher]] if spec.launch.launcher in MODULES else []
+    if spec.tests.test:
         found.append("torch")
-    words = read_training(spec) if spec.command else None
+    words = read_training(spec) if spec.launch.command else None
     if words is not None and words.kind == "python-module":
         found.append(words.program[1].partition(".")[0])
     return list(dict.fromkeys(found))

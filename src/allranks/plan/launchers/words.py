@@ -46,7 +46,7 @@ def read_command(command: Sequence[str]) -> Words:
 def read_training(spec: RunSpec) -> Words:
     """What ranks run: the command, or what stands behind another launcher in it."""
     tool = launched_by(spec)
-    return read_command(spec.command) if tool is None else behind(tool)
+    return read_command(spec.launch.command) if tool is None else behind(tool)
 
 
 def program_name(spec: RunSpec) -> str:
@@ -58,8 +58,8 @@ def program_name(spec: RunSpec) -> str:
 
 def launched_by(spec: RunSpec) -> Tool | None:
     """The launcher that the command begins with, where it is the one to be started."""
-    tool = read_tool(spec.command)
-    return tool if tool is not None and tool.name == spec.launcher else None
+    tool = read_tool(spec.launch.command)
+    return tool if tool is not None and tool.name == spec.launch.launcher else None
 
 
 def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
@@ -73,24 +73,24 @@ def out_of_reach(spec: RunSpec) -> list[str]:
 
     `--launcher command`, a shell script and `python -c` start the ranks themselves, unseen by the runner.
     """
-    if not spec.command or _goes_through_runner(spec):
+    if not spec.launch.command or _goes_through_runner(spec):
         return []
-    program = spec.command[0].rstrip("/").rsplit("/", 1)[-1]
+    program = spec.launch.command[0].rstrip("/").rsplit("/", 1)[-1]
     notes = []
-    if spec.pg_timeout is not None:
+    if spec.limits.pg_timeout is not None:
         notes.append(
-            f"--pg-timeout {format_duration(spec.pg_timeout)} does not reach the ranks below {program}. Read the "
-            "seconds from ALLRANKS_PG_TIMEOUT and give them to init_process_group(timeout=…)"
+            f"--pg-timeout {format_duration(spec.limits.pg_timeout)} does not reach the ranks below {program}. Read "
+            "the seconds from ALLRANKS_PG_TIMEOUT and give them to init_process_group(timeout=…)"
         )
-    if spec.audit_data:
+    if spec.recovery.audit_data:
         notes.append(f"--audit-data sees no data loader below {program}. Give the Python program itself as the command")
     return notes
 
 
 def _goes_through_runner(spec: RunSpec) -> bool:
     words = read_training(spec)
-    if spec.launcher == "command":
-        tool = read_tool(spec.command)
+    if spec.launch.launcher == "command":
+        tool = read_tool(spec.launch.command)
         if tool is None:
             return False
         words = behind(tool)

@@ -47,7 +47,7 @@ def pod_settings(spec: RunSpec, texts: Mapping[str, str]) -> PodSettings:
 
 def _head(job: Job) -> list[str]:
     """What to do with the file. The secrets are made by hand: a file that lands in git must hold none."""
-    space = f" --namespace {job.spec.namespace}" if job.spec.namespace else ""
+    space = f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
     make = f"kubectl create{space} secret generic"
     files = f"-f {job.name}-allranks.yaml -f {job.name}.yaml"
     secrets = " ".join([job.secret, *([job.secret_env] if job.hidden else [])])
@@ -73,12 +73,12 @@ def _head(job: Job) -> list[str]:
 
 def manifests(job: Job) -> list[Document]:
     """All objects but the Secrets, in the order in which to make them."""
-    return [*KINDS[job.spec.kind](job)]
+    return [*KINDS[job.spec.cloud.kind](job)]
 
 
 def master_name(job: Job) -> str:
     """Pod 0's own name, as the other pods resolve it."""
-    pod = f"{job.name}-{GROUP}-0-0" if job.spec.kind in ("jobset", "trainjob") else f"{job.name}-0"
+    pod = f"{job.name}-{GROUP}-0-0" if job.spec.cloud.kind in ("jobset", "trainjob") else f"{job.name}-0"
     return f"{pod}.{job.name}"
 
 
@@ -115,12 +115,16 @@ _OWNERS = {
 
 def role(job: Job) -> Document:
     """What a person needs who makes, follows and ends runs of this kind in a namespace."""
-    owner = _OWNERS.get(job.spec.kind)
+    owner = _OWNERS.get(job.spec.cloud.kind)
     owners = [{**owner, "verbs": ["create", "list", "delete"]}] if owner is not None else []
     made = ["create"] if owner is None else []  # else the owner's controller makes the pods
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": [*made, "get", "list", "delete"]}
-    space = {"namespace": job.spec.namespace} if job.spec.namespace else {}
-    metadata = {"name": f"allranks-{job.spec.kind}", **space, "labels": {"app.kubernetes.io/managed-by": "allranks"}}
+    space = {"namespace": job.spec.cloud.namespace} if job.spec.cloud.namespace else {}
+    metadata = {
+        "name": f"allranks-{job.spec.cloud.kind}",
+        **space,
+        "labels": {"app.kubernetes.io/managed-by": "allranks"},
+    }
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
@@ -130,8 +134,8 @@ def role(job: Job) -> Document:
 
 
 def _role_head(job: Job) -> list[str]:
-    space = f" --namespace {job.spec.namespace}" if job.spec.namespace else ""
-    name = f"allranks-{job.spec.kind}"
+    space = f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
+    name = f"allranks-{job.spec.cloud.kind}"
     return [
         "For the administrator of a namespace: all that allranks needs there. Once for everyone who may start runs:",
         f"  kubectl apply{space} -f {job.name}-rbac.yaml",
@@ -144,7 +148,7 @@ def _role_head(job: Job) -> list[str]:
 
 def _indexed(job: Job) -> list[Document]:
     body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": job.owner_metadata}
-    spec = _job_spec(job, job.spec.retries * job.nodes)
+    spec = _job_spec(job, job.spec.recovery.retries * job.nodes)
     return [_service(job), _archive(job), {**body, "spec": {"ttlSecondsAfterFinished": KEEP_SECONDS, **spec}}]
 
 
@@ -176,7 +180,7 @@ def _pods(job: Job) -> list[Document]:
     found = [_service(job), _archive(job)]
     for rank in range(job.nodes):
         template = pod_template(job, master_name(job), rank)
-        limit = {"activeDeadlineSeconds": int(job.spec.deadline)} if job.spec.deadline else {}
+        limit = {"activeDeadlineSeconds": int(job.spec.cloud.deadline)} if job.spec.cloud.deadline else {}
         group_labels, group_annotations = _pod_group(job)
         own = template["metadata"]
         annotations = {**own.get("annotations", {}), **job.settings.annotations, **group_annotations}
@@ -232,7 +236,7 @@ def _job_spec(job: Job, backoff: int) -> Document:
     }
     lost = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     rules = [*([lost] if backoff else []), {"action": "FailJob", "onExitCodes": final}]
-    limit = {"activeDeadlineSeconds": int(job.spec.deadline)} if job.spec.deadline else {}
+    limit = {"activeDeadlineSeconds": int(job.spec.cloud.deadline)} if job.spec.cloud.deadline else {}
     return {
         "completionMode": "Indexed",
         "completions": job.nodes,
@@ -256,6 +260,6 @@ def _jobset_spec(job: Job) -> Document:
     }
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job.name},
-        "failurePolicy": {"maxRestarts": job.spec.retries, "rules": rules},
+        "failurePolicy": {"maxRestarts": job.spec.recovery.retries, "rules": rules},
         "replicatedJobs": [replicated],
     }

@@ -48,7 +48,7 @@ class Job:
     @property
     def nodes(self) -> int:
         """How many pods."""
-        return self.spec.nodes or 1
+        return self.spec.target.nodes or 1
 
     @property
     def secret(self) -> str:
@@ -63,8 +63,8 @@ class Job:
     @property
     def hidden(self) -> list[str]:
         """Variables whose values come from a Secret: forwarded ones, and those whose name says so."""
-        spec_env = [name for name in self.spec.env if is_secret_name(name)]
-        return sorted({*self.spec.forward, *spec_env, *(n for n in self.variables if is_secret_name(n))})
+        spec_env = [name for name in self.spec.launch.env if is_secret_name(name)]
+        return sorted({*self.spec.launch.forward, *spec_env, *(n for n in self.variables if is_secret_name(n))})
 
     @property
     def labels(self) -> dict[str, str]:
@@ -73,7 +73,7 @@ class Job:
 
     def metadata(self, name: str) -> Document:
         """Of an object."""
-        space = {"namespace": self.spec.namespace} if self.spec.namespace else {}
+        space = {"namespace": self.spec.cloud.namespace} if self.spec.cloud.namespace else {}
         return {"name": name, **space, "labels": self.labels}
 
     @property
@@ -95,10 +95,19 @@ def rendered_name(spec: RunSpec) -> str:
 
     Two runs in one namespace must not meet; the same settings give the same file, for a repository.
     """
-    if spec.name != RunSpec().name:
-        return object_name(spec.name)
-    stem = object_name(program_name(spec).removesuffix(".py").removesuffix(".sh") or spec.name)
-    said = repr((spec.command, spec.nodes, spec.kind, spec.image, spec.gpus, spec.workdir))
+    if spec.places.name != RunSpec().places.name:
+        return object_name(spec.places.name)
+    stem = object_name(program_name(spec).removesuffix(".py").removesuffix(".sh") or spec.places.name)
+    said = repr(
+        (
+            spec.launch.command,
+            spec.target.nodes,
+            spec.cloud.kind,
+            spec.cloud.image,
+            spec.cloud.gpus,
+            spec.launch.workdir,
+        )
+    )
     return f"{stem[: LONGEST_NAME - 7].strip('-')}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
 
 
@@ -116,7 +125,7 @@ def pod_template(job: Job, master: str, rank: int | None = None) -> Document:
 
 def grace_seconds(spec: RunSpec) -> int:
     """Above --stop-grace, so that the pod's end never cuts a rank's saving short."""
-    return max(SHORTEST_GRACE, math.ceil(spec.stop_grace) + AFTER_GRACE)
+    return max(SHORTEST_GRACE, math.ceil(spec.limits.stop_grace) + AFTER_GRACE)
 
 
 def _pod_spec(job: Job, master: str, rank: int | None) -> Document:
@@ -138,14 +147,14 @@ def _pod_spec(job: Job, master: str, rank: int | None) -> Document:
 
 
 def _container(job: Job, master: str, rank: int | None) -> Document:
-    if job.spec.image is None:
+    if job.spec.cloud.image is None:
         raise UsageError("--image is not set: name a container image that has Python and torch")
-    if job.spec.sync:
+    if job.spec.launch.sync:
         raise UsageError("--sync: pods get their code from the image or a volume (a file for --pod); leave it out")
     resource = gpu_resource(job.spec)
     found: Document = {
         "name": CONTAINER,
-        "image": job.spec.image,
+        "image": job.spec.cloud.image,
         "command": _command(job, master),
         "env": environment(job, rank),
         "terminationMessagePath": TERMINATION_LOG,
@@ -156,18 +165,19 @@ def _container(job: Job, master: str, rank: int | None) -> Document:
             {"name": "shm", "mountPath": _SHM},
         ],
     }
-    if job.spec.workdir:
-        found["workingDir"] = job.spec.workdir
+    if job.spec.launch.workdir:
+        found["workingDir"] = job.spec.launch.workdir
     if resource:
         found["resources"] = {"limits": {resource[0]: resource[1]}}
     return found
 
 
 def _command(job: Job, master: str) -> list[str]:
-    python = job.spec.agent_python or "python3"
-    where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(job.spec.join_port)]
-    kept = job.spec.runs_dir != RunSpec().runs_dir and not job.stream  # else of a pod: it may have no place of its own
-    words = [f"--runs-dir={job.spec.runs_dir if kept else SCRATCH}", *join_words(job.spec, job.name)]
+    python = job.spec.launch.agent_python or "python3"
+    where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(job.spec.target.join_port)]
+    # Else of a pod: it may have no place of its own.
+    kept = job.spec.places.runs_dir != RunSpec().places.runs_dir and not job.stream
+    words = [f"--runs-dir={job.spec.places.runs_dir if kept else SCRATCH}", *join_words(job.spec, job.name)]
     stream = ["--json"] if job.stream else []
     argv = [python, f"{PROGRAM}/{ARCHIVE}", "join", *where, "--secret-file", f"{SECRET}/secret", *stream, *words]
     return [_literal(word) for word in argv]
@@ -175,7 +185,7 @@ def _command(job: Job, master: str) -> list[str]:
 
 def environment(job: Job, rank: int | None) -> list[Document]:
     """The container's variables; the node's rank where no completion index tells it."""
-    plain = {**join_variables(job.spec), **job.variables, **job.spec.env}
+    plain = {**join_variables(job.spec), **job.variables, **job.spec.launch.env}
     entries: list[Document] = [{"name": "ALLRANKS_TERMINATION_LOG", "value": TERMINATION_LOG}]
     if rank is not None:
         entries.append({"name": "NODE_RANK", "value": str(rank)})
@@ -191,7 +201,7 @@ def _literal(value: str) -> str:
 
 
 def _volumes(job: Job) -> list[Document]:
-    size = {"sizeLimit": _quantity(job.spec.shm)} if job.spec.shm else {}
+    size = {"sizeLimit": _quantity(job.spec.cloud.shm)} if job.spec.cloud.shm else {}
     return [
         {"name": "allranks", "configMap": {"name": job.name}},
         {"name": "join", "secret": {"secretName": job.secret}},
@@ -208,12 +218,12 @@ def _quantity(size: int) -> str:
 
 def gpu_resource(spec: RunSpec) -> tuple[str, int] | None:
     """The resource's name and how many of it a pod asks for."""
-    if not spec.gpus:
+    if not spec.cloud.gpus:
         return None
-    name = spec.gpus.rpartition(":")[0] or "nvidia.com/gpu"
+    name = spec.cloud.gpus.rpartition(":")[0] or "nvidia.com/gpu"
     if "/" not in name:
         raise UsageError(
-            f"--gpus {spec.gpus}: Kubernetes asks for a resource, not a model: set --gpus 8 or "
+            f"--gpus {spec.cloud.gpus}: Kubernetes asks for a resource, not a model: set --gpus 8 or "
             "amd.com/gpu:8, and the model by nodeSelector in a file for --pod"
         )
     return name, gpu_count(spec)

@@ -73,10 +73,10 @@ def read_pod_settings(spec: RunSpec, texts: Mapping[str, str], container: str, g
     `texts` holds the file's text, `container` is the name of ours, `grace` the least seconds from SIGTERM to SIGKILL.
     Raises UsageError, which names the field.
     """
-    if spec.pod is None:
+    if spec.cloud.pod is None:
         return PodSettings()
-    where = f"--pod {spec.pod}"
-    document = read_yaml(texts[spec.pod], where)
+    where = f"--pod {spec.cloud.pod}"
+    document = read_yaml(texts[spec.cloud.pod], where)
     if document.get("kind", "Pod") not in ("Pod", "PodTemplate"):
         raise UsageError(f"{where}: kind is {document['kind']}, expected the metadata and spec of a Pod")
     unknown = [key for key in document if key not in ("apiVersion", "kind", "metadata", "spec")]

@@ -34,12 +34,12 @@ class Request:
     @property
     def master_addr(self) -> str:
         """--master-addr, else the first node as the list has it."""
-        return self.spec.master_addr or self.plan.nodes[0].node.host
+        return self.spec.rendezvous.master_addr or self.plan.nodes[0].node.host
 
     @property
     def master_port(self) -> int:
         """--master-port, else torch's default."""
-        return self.spec.master_port or DEFAULT_PORT
+        return self.spec.rendezvous.master_port or DEFAULT_PORT
 
     @property
     def attempt(self) -> Attempt:

@@ -31,19 +31,19 @@ def script(
 ) -> str:
     """A script for one node: `lines` come before the command."""
     spec = request.spec
-    wrapped = [*shlex.split(spec.wrap or ""), *launcher]
+    wrapped = [*shlex.split(spec.launch.wrap or ""), *launcher]
     parts = ["#!/bin/bash", f"# {title}"]
-    parts += [PRELUDE % spec.prelude.rstrip("\n")] if spec.prelude else []
+    parts += [PRELUDE % spec.launch.prelude.rstrip("\n")] if spec.launch.prelude else []
     parts.append("set -e")
     if any(isinstance(word, Here) for word in (*launcher, *program)):
         parts.append('here="$(cd "$(dirname "$0")" && pwd)"')
-    parts += [f"cd {shlex.quote(spec.workdir or request.workdir)}", *exports(request), *lines]
+    parts += [f"cd {shlex.quote(spec.launch.workdir or request.workdir)}", *exports(request), *lines]
     return "\n".join([*parts, f"exec {by_option(wrapped)} \\\n  {shown(program)}"]) + "\n"
 
 
 def python_words(request: Request, words: Words) -> list[str]:
     """The training interpreter with the flags that the user gave it."""
-    return [request.spec.python or words.python or "python3", *words.flags]
+    return [request.spec.launch.python or words.python or "python3", *words.flags]
 
 
 def exports(request: Request) -> list[str]:
@@ -52,9 +52,9 @@ def exports(request: Request) -> list[str]:
     Secrets and names without a value (--env NAME) are asked of the shell, never written down.
     """
     spec = request.spec
-    variables = {**request.forwarded, **spec.env}
+    variables = {**request.forwarded, **spec.launch.env}
     open_ones = {name: value for name, value in variables.items() if not is_secret_name(name)}
-    asked = sorted({*spec.forward, *variables} - set(open_ones))
+    asked = sorted({*spec.launch.forward, *variables} - set(open_ones))
     lines = [f': "${{{name}:?set {name} in this shell}}"; export {name}' for name in asked]
     return lines + [f"export {name}={shlex.quote(value)}" for name, value in sorted(open_ones.items())]
 

@@ -51,11 +51,11 @@ def sky_task(
     `workdir` is what SkyPilot uploads: the directory that the command was given in, whole, as `.` would be the one from
     which `sky launch` is called, and the file's own has nothing of the program.
     """
-    plain = {**join_variables(spec), **(variables or {}), **spec.env}
+    plain = {**join_variables(spec), **(variables or {}), **spec.launch.env}
     shown = {k: plain[k] for k in sorted(plain) if k not in hidden_names(spec, plain)}
-    task: dict[str, Any] = {"name": name, "num_nodes": spec.nodes or 1, "resources": _resources(spec)}
-    if spec.sync or spec.workdir is None:
-        task["workdir"] = spec.workdir or workdir
+    task: dict[str, Any] = {"name": name, "num_nodes": spec.target.nodes or 1, "resources": _resources(spec)}
+    if spec.launch.sync or spec.launch.workdir is None:
+        task["workdir"] = spec.launch.workdir or workdir
     if shown:
         task["envs"] = shown
     task["file_mounts"] = {REMOTE: archive}
@@ -65,13 +65,13 @@ def sky_task(
 
 def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
     """What is given at launch by --secret NAME and stands in no file (a null under `secrets:` means another store)."""
-    return sorted({*spec.forward, *(n for n in {**variables, **spec.env} if is_secret_name(n)), SECRET})
+    return sorted({*spec.launch.forward, *(n for n in {**variables, **spec.launch.env} if is_secret_name(n)), SECRET})
 
 
 def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
     """The task's `run:` part, the same on every machine."""
-    python = spec.agent_python or "python3"
-    words = ["--port", str(spec.join_port), *(["--json"] if stream else []), *join_words(spec, name)]
+    python = spec.launch.agent_python or "python3"
+    words = ["--port", str(spec.target.join_port), *(["--json"] if stream else []), *join_words(spec, name)]
     return (
         "# the same on every machine; the rank, the number of nodes and GPUs come from SKYPILOT_*\n"
         f"{_change(spec)}exec {shlex.quote(python)} {REMOTE} join --master-addr {_MASTER} \\\n"
@@ -80,20 +80,20 @@ def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
 
 
 def _change(spec: RunSpec) -> str:
-    return f"cd {shlex.quote(spec.workdir)}\n" if spec.workdir and not spec.sync else ""
+    return f"cd {shlex.quote(spec.launch.workdir)}\n" if spec.launch.workdir and not spec.launch.sync else ""
 
 
 def _resources(spec: RunSpec) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if spec.infra:
-        found["infra"] = spec.infra
-    if spec.gpus:
-        if not _MODEL.fullmatch(spec.gpus):
-            number = spec.gpus.rpartition(":")[2]
-            raise UsageError(f"--gpus {spec.gpus}: SkyPilot asks for a model: set --gpus H100:{number}")
-        found["accelerators"] = spec.gpus
-    if spec.image:
-        found["image_id"] = spec.image if spec.image.startswith("docker:") else f"docker:{spec.image}"
-    if spec.autostop is not None:
-        found["autostop"] = {"idle_minutes": max(1, round(spec.autostop / 60)), "down": True}
+    if spec.cloud.infra:
+        found["infra"] = spec.cloud.infra
+    if spec.cloud.gpus:
+        if not _MODEL.fullmatch(spec.cloud.gpus):
+            number = spec.cloud.gpus.rpartition(":")[2]
+            raise UsageError(f"--gpus {spec.cloud.gpus}: SkyPilot asks for a model: set --gpus H100:{number}")
+        found["accelerators"] = spec.cloud.gpus
+    if spec.cloud.image:
+        found["image_id"] = spec.cloud.image if spec.cloud.image.startswith("docker:") else f"docker:{spec.cloud.image}"
+    if spec.cloud.autostop is not None:
+        found["autostop"] = {"idle_minutes": max(1, round(spec.cloud.autostop / 60)), "down": True}
     return found

@@ -44,7 +44,7 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     """The script for sbatch. `run_dir`: the run directory is made by who submits, who puts `-job<id>` behind this name
     once sbatch has said the number."""
     spec = request.spec
-    workdir = spec.workdir or request.workdir
+    workdir = spec.launch.workdir or request.workdir
     head = "# Made by allranks: the controller runs on the first node."
     lines = ["#!/bin/bash", *_directives(request), head]
     lines += [
@@ -72,13 +72,13 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     lines += [
         f"export {name}={shlex.quote(value)}"
         for name, value in sorted(request.forwarded.items())
-        if name not in spec.env and not is_secret_name(name)
+        if name not in spec.launch.env and not is_secret_name(name)
     ]
-    if spec.pg_timeout is not None and not spec.pg_timeout_forced:
-        lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.pg_timeout:g}"]
+    if spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced:
+        lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.limits.pg_timeout:g}"]
     lines += [
         f': "${{{name}:?set {name} in the shell that calls sbatch}}"'
-        for name in sorted(spec.env)
+        for name in sorted(spec.launch.env)
         if is_secret_name(name)
     ]
     words = [
@@ -86,9 +86,9 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
         "run",
         "--slurm",
         "--config=/dev/null",
-        f"--runs-dir={_absolute(spec.runs_dir, request.workdir)}",
+        f"--runs-dir={_absolute(spec.places.runs_dir, request.workdir)}",
     ]
-    without = (*OUTSIDE, *(("pg_timeout",) if not spec.pg_timeout_forced else ()))
+    without = (*OUTSIDE, *(("pg_timeout",) if not spec.limits.pg_timeout_forced else ()))
     words += as_options(spec, "run", without)
     return "\n".join([*lines, "exec " + folded(words)]) + "\n"
 
@@ -100,7 +100,7 @@ def run_suffix(job: str) -> str:
 
 def job_name(spec: RunSpec) -> str:
     """--name, else the script's: what its owner looks for in the queue."""
-    name = spec.name if spec.name != RunSpec().name else program_name(spec) or spec.name
+    name = spec.places.name if spec.places.name != RunSpec().places.name else program_name(spec) or spec.places.name
     return "".join(c if c.isprintable() else "_" for c in name)
 
 
@@ -108,13 +108,13 @@ def _directives(request: Request) -> list[str]:
     spec = request.spec
     words = [
         f"--job-name={job_name(spec)}",
-        f"--nodes={(spec.nodes or 1) + spec.spares}",
-        *([f"--ntasks-per-node={spec.nproc}"] if spec.nproc is not None else []),
-        *([f"--partition={spec.partition}"] if spec.partition is not None else []),
+        f"--nodes={(spec.target.nodes or 1) + spec.recovery.spares}",
+        *([f"--ntasks-per-node={spec.launch.nproc}"] if spec.launch.nproc is not None else []),
+        *([f"--partition={spec.target.partition}"] if spec.target.partition is not None else []),
         "--open-mode=append",
-        f"--signal=B:{WARNING_SIGNAL}@{warning(spec.stop_grace)}",
+        f"--signal=B:{WARNING_SIGNAL}@{warning(spec.limits.stop_grace)}",
     ]
-    asked = check_sbatch(spec.sbatch)
+    asked = check_sbatch(spec.target.sbatch)
     for word in (*words, *asked):
         if not word.isprintable():
             raise UsageError(f"{word!r}: a line of #SBATCH can't hold it; set --name, or another value")
