@@ -59,7 +59,7 @@ def test_what_a_person_sees(browser: chromium.Chromium, tmp_path: Path) -> None:
         assert browser.value(f"{bars}.length") == 2  # started, initialised
         assert browser.value(f"{bars}.every(t => t.parentNode.getBoundingClientRect().width > 1)")
     words = "[...document.querySelectorAll('svg.timeline text')].map(t => t.textContent)"
-    assert {"first step", "all initialised", "gate proved", "h1", "rank 3"} <= set(browser.value(words))
+    assert {"first step", "all initialised", "master reached", "h1", "rank 3"} <= set(browser.value(words))
 
 
 def seen_lines(browser: chromium.Chromium) -> list[str]:

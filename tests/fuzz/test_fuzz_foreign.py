@@ -18,8 +18,8 @@ from allranks.agent.attempt import _error_file
 from allranks.agent.foreign import LINKS, MOST_RANKS, TEXT, TRACE, error_file, report
 from allranks.diagnose.exceptions import Raised
 from allranks.gang.matcher import LINE, REQUEST, main
+from allranks.gang.progress import LINE_LIMIT, StepReader
 from allranks.protocol.jsontext import DecodeError
-from allranks.report.steps import LINE_LIMIT, StepReader
 
 pytestmark = pytest.mark.fuzz
 Message = dict[str, Any]

@@ -68,6 +68,7 @@ def read_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every reading verb; none fails by a defect of its own."""
     for verb, *words in VERBS:
         check_verb(verb, words if verb == "clean" else [run.name, *words], capsys)
+    check_verb("check", ["--from", str(run)], capsys)
 
 
 def check_verb(verb: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> int:
@@ -126,6 +127,24 @@ def everywhere(data: bytes) -> Callable[[Path], None]:
     return damage
 
 
+def evidence(data: bytes) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        (run / "evidence").mkdir(exist_ok=True)
+        (run / "evidence" / "preflight.json").write_bytes(data)
+
+    return damage
+
+
+def pipe_of_evidence(run: Path) -> None:
+    (run / "evidence").mkdir(exist_ok=True)
+    os.mkfifo(run / "evidence" / "preflight.json")
+
+
+EVIDENCE = (
+    b'{"schema": 1, "nodes": {"h1": 5, "h2": []}, "checks": ["shm", "mtu", "gate"], "request": {"nodes": 5}}',
+    b'{"schema": 1, "nodes": {"h1": {"shm": 5, "mem": "x"}}, "checks": ["shm", "memory", 7], "t": "x", "request": []}',
+    b'{"schema": 1, "nodes": {"h1": {}}, "checks": {"shm": 1}, "unreachable": [5, {"message": "x"}], "covered": 5}',
+)
 BYTES = (b"", b"null", b"[]", b'"x"', b"{}", b"\xff\x00\xfe", b"[" * 100_000, b'{"nodes": %s}' % (b"9" * 5000))
 DAMAGES: dict[str, Callable[[Path], None]] = {
     **{f"every document is {data[:12]!r}": everywhere(data) for data in BYTES},
@@ -137,6 +156,9 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "events.jsonl has no types": replace(
         "events.jsonl", b'{"t": "x", "event": 5}\n{"event": []}\n{"event": "rank-exit"}\n'
     ),
+    **{f"the saved checks are {data[:60]!r}": evidence(data) for data in (*BYTES, *EVIDENCE)},
+    "the saved checks are a pipe": pipe_of_evidence,
+    "metrics are nested": replace("outputs/rank_00_metrics.jsonl", b'{"kind":' + b"[" * 100_000 + b"\n"),
     "logs is a file": become("logs", Path.touch),
     "outputs is a file": become("outputs", Path.touch),
     "logs are pipes": in_logs(os.mkfifo),

@@ -22,7 +22,6 @@ SOURCE_LIMITS = {
     "overlap": 2,
     "plan": 63,
     "preflight": 125,
-    "report": 12,
     "runs": 12,
     "settings": 47,
 }

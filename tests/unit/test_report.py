@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.cli.together import SYNC_PASSED
+from allranks.gang.progress import StepReader
 from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.live import View, node_line, table_lines
-from allranks.report.steps import StepReader
 from allranks.report.testview import TestView
 from allranks.report.text import closing_lines, event_line, verdict_lines
 from allranks.text import format_ranks
@@ -173,7 +173,7 @@ def test_verdict_first_with_three_lines_of_evidence():
         "attempt 1",
         "attempt 1  failed after 2.0 s: unknown, rank 3 on h2; not tried again: the retry is used up",
     ]
-    assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1); logs in runs/x/logs"
+    assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1), logs in runs/x/logs"
     assert "(confidence 40%)" in verdict_lines({**VERDICT, "confidence": 0.4})[1]
 
 
@@ -237,7 +237,7 @@ def test_the_table_stays_below_the_log(monkeypatch):
     view.resume()
     assert "later" in out.getvalue()
     view.closing({"exit": 0, "directory": "r"}, None)
-    assert out.getvalue().endswith("done after 0.0 s (exit 0); logs in r/logs\n")
+    assert out.getvalue().endswith("done after 0.0 s (exit 0), logs in r/logs\n")
 
 
 def test_without_a_terminal_there_are_no_escapes():

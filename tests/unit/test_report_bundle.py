@@ -191,7 +191,7 @@ def test_large_logs_have_their_ends(tmp_path: Path) -> None:
 
 def test_where_it_can_not_be_written(tmp_path: Path) -> None:
     run = make(tmp_path / "r", NODES)
-    with pytest.raises(UsageError, match="name another place with --output"):
+    with pytest.raises(UsageError, match="Name another place with --output"):
         bundle(run, tmp_path / "none" / "b.zip")
     assert not list(tmp_path.glob("**/*.part"))
     path = tmp_path / "b.zip"

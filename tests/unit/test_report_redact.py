@@ -250,7 +250,7 @@ def test_the_users_patterns_and_known_values() -> None:
         {"kind": "known value", "file": "f", "count": 2, "lines": [7]},
         {"kind": "user's pattern", "file": "f", "count": 1, "lines": [7]},
     ]
-    with pytest.raises(UsageError, match=r"--redact '\(' is no regular expression"):
+    with pytest.raises(UsageError, match=r"--redact '\(' is not a regular expression"):
         Redactor(["("])
 
 

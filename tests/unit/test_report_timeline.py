@@ -35,7 +35,7 @@ def test_nodes_and_ranks_of_a_run_that_fails() -> None:
         ("h1", None), ("h1", 0), ("h1", 1), ("h2", None), ("h2", 2), ("h2", 3),
     ]  # fmt: skip
     assert states(line, "h1") == [
-        ("connecting", 0.1, 0.6), ("ready", 0.6, 1.0), ("gate", 1.0, 1.2), ("running", 1.2, 10.0),
+        ("connecting", 0.1, 0.6), ("ready", 0.6, 1.0), ("rendezvous", 1.0, 1.2), ("running", 1.2, 10.0),
     ]  # fmt: skip
     assert states(line, 1) == [("started", 1.2, 2.0), ("initialised", 2.0, 9.0)]
     assert states(line, 0) == [("started", 1.2, 2.0), ("initialised", 2.0, 10.0)]
@@ -43,7 +43,7 @@ def test_nodes_and_ranks_of_a_run_that_fails() -> None:
         0: ["ended"], 1: ["failed"], 2: ["ended"], 3: ["ended"],
     }  # fmt: skip
     assert [(m.text, round(m.t - T, 2)) for m in line.moments] == [
-        ("gate proved", 1.1), ("all initialised", 2.0), ("first step", 3.0), ("attempt 0 failed", 10.0),
+        ("master reached", 1.1), ("all initialised", 2.0), ("first step", 3.0), ("attempt 0 failed", 10.0),
     ]  # fmt: skip
 
 

@@ -139,7 +139,7 @@ def _failed_itself(error: Exception, as_json: bool) -> int:
     """A defect of allranks: one sentence, with where the traceback is and where to send it."""
     import tempfile  # here, as few commands end so
 
-    from allranks.runs.internal import CAUSE, said, traceback_of
+    from allranks.runs.internal import CAUSE, describe_error, traceback_of
 
     if isinstance(error, BrokenPipeError):
         raise error  # whoever read our output has gone: no defect
@@ -149,7 +149,7 @@ def _failed_itself(error: Exception, as_json: bool) -> int:
         where = f", with {file.name}"
     except OSError:
         where = f":\n{traceback_of(error)}"
-    message = f"allranks itself failed: {said(error)}; report it {REPORT_TO}{where}"
+    message = f"allranks itself failed: {describe_error(error)}; report it {REPORT_TO}{where}"
     return _fail(message, INTERNAL, as_json, CAUSE)
 
 

@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from allranks.agent.foreign import number, whole
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
-from allranks.report.steps import StepReader
+from allranks.protocol.jsontext import DecodeError, read_object
 
 from .matching import Matching, Seen
+
+WINDOW = 20  # steps the rate is taken over
+LINE_LIMIT = 64 << 10
+_LINE_END = re.compile(rb"[\r\n]")
+
+
+class StepReader:
+    """The step and rate of one rank (steps a second over the last 20); both None until one was read."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._rest = b""
+        self.step: int | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Give steps a second."""
+        if len(self._steps) < 2:
+            return None
+        start, first = self._steps[0]
+        end, last = self._steps[-1]
+        return round((last - first) / (end - start), 3) if end > start and last > first else None
+
+    def metrics(self, data: bytes, now: float, on_refused: Callable[[str], None]) -> bool:
+        """Read bytes of the metrics file; True where they held a step. `on_refused` gets the reason of a wrong line."""
+        has_step = False
+        for line in self._lines(data):
+            if not line.strip():
+                continue
+            try:
+                entry = read_object(line, LINE_LIMIT)
+            except DecodeError as error:
+                on_refused(str(error))
+                continue
+            step = whole(entry.get("step"))
+            if step is not None:
+                t = number(entry.get("t"))
+                self.note(step, t if t is not None else now)
+                has_step = True
+        return has_step
+
+    def note(self, step: int, t: float) -> None:
+        """Note a step and its time (unix seconds)."""
+        if self.step is not None and step < self.step:
+            self._steps.clear()  # a restart
+        self.step = step
+        self._steps.append((t, step))
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        """Give the lines that end in `data`; what follows the last waits."""
+        *lines, rest = _LINE_END.split(self._rest + data)
+        self._rest = rest[-LINE_LIMIT:]
+        return lines
 
 
 class Progress:

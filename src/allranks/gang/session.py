@@ -560,8 +560,8 @@ def adopt(run: RunDirectory, view: View) -> Session:
     if missing or not all(node.keys() >= _OF_A_NODE for node in document["nodes"]):
         lacking = join_words(missing or ["addresses of nodes"])
         raise UsageError(
-            f"{run.path}/run.json is damaged: it has no {lacking}, so agents of this run cannot be looked for; "
-            "they end by themselves when their lease is over"
+            f"{run.path}/run.json is damaged: it has no {lacking}, so agents of this run cannot be looked for. "
+            "They end by themselves when their lease is over."
         )
     entries = [n for n in document["nodes"] if n.get("node_rank", n["index"]) is not None]  # spares end by themselves
     entries.sort(key=lambda n: int(n.get("node_rank", n["index"])))

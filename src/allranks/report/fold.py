@@ -2,7 +2,7 @@
 
 A line of one rank is `[h1 3] text`; the same line of several ranks within the window is one line,
 `[8 ranks] text` where all ranks said it, else `[h1 0 +3] text`. Lines of one rank keep their order: a line
-joins what another rank said only if its own rank has said nothing later. A progress bar (carriage returns
+joins what another rank said only if its own rank has written nothing later. A progress bar (carriage returns
 without a newline) is shown every ten seconds, and its last state once its line ends.
 """
 
@@ -49,15 +49,17 @@ def not_shown(lines: int, logs_complete: bool) -> str:
 
 
 @dataclass
-class _Said:
-    """One line that waits, and who said it; `number` is its place in the order of all lines, `key` what lines that
-    are joined with it have in common."""
+class _Line:
+    """One line that waits, and the ranks that wrote it.
+
+    `number` is its place in the order of all lines, `key` what lines that are joined with it have in common.
+    """
 
     text: str
     since: float
     number: int
     key: str
-    who: dict[Who, None] = field(default_factory=dict)
+    ranks: dict[Who, None] = field(default_factory=dict)
 
 
 class Folder:
@@ -72,9 +74,9 @@ class Folder:
         self._window = window
         self._rest: dict[Who, bytes] = {}
         self._bars: dict[Who, tuple[float, bytes]] = {}  # unfinished progress bars: when shown last, and what
-        self._queue: deque[_Said] = deque()
-        self._open: dict[str, list[_Said]] = {}  # the queue by text
-        self._last: dict[Who, int] = {}  # number of the line a rank has said last
+        self._queue: deque[_Line] = deque()
+        self._open: dict[str, list[_Line]] = {}  # the queue by text
+        self._last: dict[Who, int] = {}  # number of the line a rank has written last
         self._number = self._bytes = self._skipped = 0
         self.ranks = 0  # in all, where known
         self.logs_complete = True  # until output has found no room
@@ -114,20 +116,20 @@ class Folder:
                 if state.strip():
                     self._add(who, state, now)
 
-    def _add(self, who: Who, line: bytes, now: float) -> None:
-        text = clean(line[:CUT].decode("utf-8", "replace"), self._colour)
+    def _add(self, who: Who, raw: bytes, now: float) -> None:
+        text = clean(raw[:CUT].decode("utf-8", "replace"), self._colour)
         key = alike(text) if self._fold else text
-        said = self._same(who, key)
-        if said is None:
+        line = self._same(who, key)
+        if line is None:
             self._number += 1
-            said = _Said(text, now, self._number, key)
-            self._queue.append(said)
-            self._open.setdefault(key, []).append(said)
+            line = _Line(text, now, self._number, key)
+            self._queue.append(line)
+            self._open.setdefault(key, []).append(line)
             self._bytes += len(text)
-        said.who[who] = None
-        self._last[who] = said.number
+        line.ranks[who] = None
+        self._last[who] = line.number
 
-    def _same(self, who: Who, key: str) -> _Said | None:
+    def _same(self, who: Who, key: str) -> _Line | None:
         """The same words of another rank, where joining them keeps this rank's lines in order."""
         if not self._fold:
             return None
@@ -135,19 +137,19 @@ class Folder:
         place = bisect_right(same, self._last.get(who, 0), key=_number)
         return same[place] if place < len(same) else None
 
-    def _show(self, said: _Said) -> str:
-        (node, rank) = next(iter(said.who))
-        others = len(said.who) - 1
+    def _show(self, line: _Line) -> str:
+        (node, rank) = next(iter(line.ranks))
+        others = len(line.ranks) - 1
         if not others:
             start = f"[{node} {rank}]"
-        elif len(said.who) == self.ranks:
+        elif len(line.ranks) == self.ranks:
             start = f"[{self.ranks} ranks]"
         else:
             start = f"[{node} {rank} +{others}]"
-        return f"{start} {said.text}".rstrip()
+        return f"{start} {line.text}".rstrip()
 
     def lines(self, now: float) -> list[str]:
-        """What may be shown now: lines whose window is over or that every rank has said, in order."""
+        """What may be shown now: lines whose window is over or that every rank has written, in order."""
         self._show_bars(now)
         ready = []
         while self._queue and self._is_due(self._queue[0], now):
@@ -159,19 +161,19 @@ class Folder:
         self._skipped = 0
         return [not_shown(skipped, self.logs_complete)] if skipped else []
 
-    def _is_due(self, said: _Said, now: float) -> bool:
-        if not self._fold or not 0 <= now - said.since < self._window or self._bytes >= MOST_BYTES:
+    def _is_due(self, line: _Line, now: float) -> bool:
+        if not self._fold or not 0 <= now - line.since < self._window or self._bytes >= MOST_BYTES:
             return True  # also where the clock was set back
-        return bool(self.ranks) and len(said.who) >= self.ranks
+        return bool(self.ranks) and len(line.ranks) >= self.ranks
 
-    def _take(self) -> _Said:
-        said = self._queue.popleft()
-        same = self._open[said.key]
+    def _take(self) -> _Line:
+        line = self._queue.popleft()
+        same = self._open[line.key]
         del same[0]  # the oldest of its key, as the queue's first is the oldest of all
         if not same:
-            del self._open[said.key]
-        self._bytes -= len(said.text)
-        return said
+            del self._open[line.key]
+        self._bytes -= len(line.text)
+        return line
 
     def rest(self, now: float) -> list[str]:
         """Everything, unfinished lines too."""
@@ -186,8 +188,8 @@ class Folder:
         return ready + self._notice()
 
 
-def _number(said: _Said) -> int:
-    return said.number
+def _number(line: _Line) -> int:
+    return line.number
 
 
 def _state(line: bytes) -> bytes:

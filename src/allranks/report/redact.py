@@ -120,27 +120,27 @@ class Redactor:
 
     def _mapping(self, value: Mapping[Any, Any], file: str, place: int | str) -> dict[Any, Any]:
         pair = is_secret(str(value.get("name"))) and "value" in value  # as Kubernetes writes variables
-        found = {}
+        redacted = {}
         for key, item in value.items():
             name = self.text(key, file, place) if isinstance(key, str) else key
             at = place if isinstance(place, int) else f"{place}.{name}".lstrip(".")
             hide = (pair and key == "value") or (isinstance(key, str) and is_secret(key))
-            found[name] = self._whole(item, str(key), file, at) if hide else self.value(item, file, at)
-        return found
+            redacted[name] = self._whole(item, str(key), file, at) if hide else self.value(item, file, at)
+        return redacted
 
     def _words(self, value: Sequence[Any], file: str, place: int | str) -> list[Any]:
         """A list may be a command: its `--api-key` hides the next word."""
-        found: list[Any] = []
+        redacted: list[Any] = []
         hide = False
         for item in value:
             if not isinstance(item, str):
-                found.append(self.value(item, file, place))
+                redacted.append(self.value(item, file, place))
                 hide = False
                 continue
             hide = hide and not item.startswith("--")
-            found.append(self._whole(item, "", file, place) if hide else self.text(item, file, place))
+            redacted.append(self._whole(item, "", file, place) if hide else self.text(item, file, place))
             hide = item.startswith("-") and "=" not in item and is_secret(item)
-        return found
+        return redacted
 
     def _whole(self, value: Any, name: str, file: str, place: int | str) -> Any:
         """The value of a secret name; of a list or an object all in it."""
@@ -190,17 +190,18 @@ class Lines:
     def line(self, raw: str, words: tuple[str, ...] = forms.TRIGGERS) -> str:
         """The line without secrets; the lines of a private key become empty."""
         text = self._rest(plain(raw))
+        redacted = ""
         if text is not None:
             text, key = _before_key(text)
-            found = self._redactor.line(self._paired(text), self._note, words)
+            redacted = self._redactor.line(self._paired(text), self._note, words)
             self._begin(text)
             if key:
                 self._key = PEM_LINES
                 self._note(KEY)
-                found += REDACTED
+                redacted += REDACTED
         if isinstance(self._place, int):
             self._place += 1
-        return found if text is not None else ""
+        return redacted
 
     def _note(self, kind: str) -> None:
         self._redactor.note(kind, self._file, self._place)
@@ -257,14 +258,14 @@ class Stream:
         self._was_return = data.endswith(b"\r")
         self._rest += data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         block = bytes(self._rest[: self._rest.rfind(b"\n") + 1])
-        found = [self._lines_of(block)] if block else []
+        ready = [self._lines_of(block)] if block else []
         self._forget(len(block))
         if len(self._rest) > WINDOW:
             if not self._skipping:
-                found.append(self._given(bytes(self._rest), self._at, b"\n"))
+                ready.append(self._given(bytes(self._rest), self._at, b"\n"))
             self._skipping = True
             self._forget(len(self._rest))
-        return b"".join(found)
+        return b"".join(ready)
 
     def _lines_of(self, block: bytes) -> bytes:
         """Whole lines: all at once where nothing in them looks like a secret."""
@@ -274,11 +275,11 @@ class Stream:
         plain_text = not words and not block.translate(None, _PLAIN) and max(map(len, lines)) <= WINDOW
         if plain_text and not self._skipping and at >= self._silent and self._lines.pass_by(len(lines)):
             return block
-        found = []
+        redacted = []
         for raw in lines:
-            found.append(self._line(raw, at, b"\n", words))
+            redacted.append(self._line(raw, at, b"\n", words))
             at += len(raw) + 1
-        return b"".join(found)
+        return b"".join(redacted)
 
     def finish(self, whole: bool = True) -> bytes:
         """The last line; it is left out where the file goes on (`whole` is false), as a secret may go on, too."""
@@ -340,7 +341,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"--redact {pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"--redact {pattern!r} is not a regular expression: {error}") from None
 
 
 def _spans(pattern: re.Pattern[str], text: str) -> list[forms.Span]:
@@ -380,7 +381,7 @@ def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> s
 
 def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
     """The values of names that say secret."""
-    found = []
+    parts = []
     at = 0
     for match in pattern.finditer(text):
         if match.end() <= at or not (pattern is forms.SPOKEN or is_secret(match["name"])):
@@ -391,9 +392,9 @@ def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
             continue
         if REDACTED not in value[0]:
             note(NAMED)
-        found += [text[at : match.end()], _in_quotes(value[0])]
+        parts += [text[at : match.end()], _in_quotes(value[0])]
         at = value.end()
-    return "".join(found) + text[at:] if found else text
+    return "".join(parts) + text[at:] if parts else text
 
 
 def _is_none(name: str, value: str) -> bool:

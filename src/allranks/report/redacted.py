@@ -40,8 +40,8 @@ def _text(file: str, text: str, redactor: Redactor) -> str:
             for i, line in enumerate(text.split("\n"))
         ]
         return "\n".join(lines)
-    whole = redactor.document(text, file) if file.endswith(".json") else None
-    return redactor.text(text, file, 1) if whole is None else whole
+    document = redactor.document(text, file) if file.endswith(".json") else None
+    return redactor.text(text, file, 1) if document is None else document
 
 
 def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[str, dict[str, str]]:
@@ -55,11 +55,11 @@ def _tested(tested: Tested, redactor: Redactor) -> Tested:
     return Tested(redactor.text(tested.name, "names"), redactor.value(tested.result, file), links)
 
 
-def _excerpt(found: Excerpt, redactor: Redactor) -> Excerpt:
-    pieces = tuple(_piece(p, found.file, redactor, i > 0 and p.context == 0) for i, p in enumerate(found.pieces))
-    file = redactor.text(found.file, "names")
-    node = redactor.text(found.node, "names")
-    return replace(found, file=file, node=node, pieces=pieces)
+def _excerpt(excerpt: Excerpt, redactor: Redactor) -> Excerpt:
+    pieces = tuple(_piece(p, excerpt.file, redactor, i > 0 and p.context == 0) for i, p in enumerate(excerpt.pieces))
+    file = redactor.text(excerpt.file, "names")
+    node = redactor.text(excerpt.node, "names")
+    return replace(excerpt, file=file, node=node, pieces=pieces)
 
 
 def _piece(piece: Piece, file: str, redactor: Redactor, alone: bool) -> Piece:

@@ -185,7 +185,7 @@ def _test(name: str, result: ResultText) -> TestLine:
     failures = [finding.message for finding in findings_of(result.findings) if finding.status == "fail"]
     text = "; ".join(cut(message, 300) for message in failures[:FAILURES])
     if len(failures) > FAILURES:
-        text += f"; {len(failures)} in all"
+        text += f" and {len(failures) - FAILURES} more"
     nodes = cut(", ".join(result.nodes), 300)
     return TestLine(name, result.suite or "", result.ok, nodes, moment(result.started), text or result.meaning)
 
@@ -200,7 +200,7 @@ def _checks(record: Record) -> dict[str, Any]:
     scope = f"{count_of(len(rows), 'check')} on {count_of(len(nodes), 'node')}"
     return {
         "count": len(rows),
-        "summary": f"{scope}; rows that are not all ok:" if bad else f"{scope}: {fine(rows)}",
+        "summary": f"{scope}, the rows that are not all ok:" if bad else f"{scope}: {fine(rows)}",
         "columns": shown,
         "left_out": len(nodes) - len(shown),
         "rows": [(check, [(WORDS[row[n]], row[n]) for n in shown]) for check, row in bad.items()],

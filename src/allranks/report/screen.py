@@ -49,10 +49,10 @@ class Screen:
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
         try:
-            found = os.get_terminal_size(self._stream.fileno())
+            size = os.get_terminal_size(self._stream.fileno())
         except (OSError, ValueError):
             return 100, 40
-        return found.columns or 100, found.lines or 40
+        return size.columns or 100, size.lines or 40
 
     def show(self, lines: list[str], table: list[str]) -> None:
         """Lines above, the table again below them."""

@@ -76,8 +76,8 @@ def _command_passwords(text: str) -> Iterator[Span]:
             begin = command.search(text, *segment.span())
             if begin is None:
                 continue
-            for given in flag.finditer(text, begin.end(), segment.end()):
-                value = _VALUE_AT.match(text, given.end())
+            for option in flag.finditer(text, begin.end(), segment.end()):
+                value = _VALUE_AT.match(text, option.end())
                 if value is not None:
                     yield value.span("value")
 

@@ -21,7 +21,7 @@ LONGEST = 300  # characters of a line
 GROUPS = 6  # of nodes that are alike
 FINDINGS = 6
 TESTS = 5
-WORDS = {"done": "done", "failed": "FAILED", "stopped": "stopped", "orphaned": "its launcher is gone"}
+WORDS = {"done": "done", "failed": "FAILED", "stopped": "stopped", "orphaned": "its launcher has died"}
 OF_A_NODE = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA ports")
 
 
@@ -125,4 +125,4 @@ def _bundle(hidden: Sequence[Hidden], files: int) -> list[str]:
         kinds = ", ".join(sorted({place.kind for place in hidden}))
         secrets = f"{count_of(count, 'secret')} {plural(count, 'was', 'were')} hidden ({kinds}): see redactions.json"
     contents = f"{count_of(files, 'file')}, see contents.json"
-    return [f"- {contents}; report.html is the page; large logs have beginning and end only", f"- {secrets}"]
+    return [f"- {contents}. report.html is the page. Of large logs only beginning and end are here", f"- {secrets}"]

@@ -17,15 +17,15 @@ COLOURS = {"fail": "\x1b[31m", "warn": "\x1b[33m", "unknown": "\x1b[36m", "ok": 
 WIDEST_NAME = 16
 
 
-def counts(found: Sequence[Finding], rows: Rows) -> str:
+def counts(findings: Sequence[Finding], rows: Rows) -> str:
     """`38 checks on 4 nodes: 1 failure, 2 warnings, 3 could not look, 5 skipped`."""
     nodes = len(next(iter(rows.values()), {}))
     parts = []
     for status, noun in (("fail", "failure"), ("warn", "warning")):
-        number = sum(f.status == status for f in found)
+        number = sum(f.status == status for f in findings)
         if number:
             parts.append(count_of(number, noun))
-    unknown = sum(f.status == "unknown" for f in found)
+    unknown = sum(f.status == "unknown" for f in findings)
     if unknown:
         parts.append(f"{unknown} could not look")
     words = ", ".join([*parts, *skipped(rows)]) if parts else fine(rows)
@@ -87,10 +87,10 @@ def _summary(row: Mapping[str, str], colour: bool) -> str:
     return " · ".join(parts)
 
 
-def finding_lines(found: Sequence[Finding], colour: bool, verbose: bool) -> list[str]:
+def finding_lines(findings: Sequence[Finding], colour: bool, verbose: bool) -> list[str]:
     """A sentence each, and what to do; what could not be looked at comes last, in one line without `verbose`."""
     lines = []
-    for finding in sorted(found, key=lambda f: ("fail", "warn", "unknown").index(f.status)):
+    for finding in sorted(findings, key=lambda f: ("fail", "warn", "unknown").index(f.status)):
         if finding.status == "unknown" and not verbose:
             continue
         lines.append(f"{_cell(finding.status, 4, colour)} {finding.message}  [{finding.check or finding.id}]")
@@ -98,14 +98,14 @@ def finding_lines(found: Sequence[Finding], colour: bool, verbose: bool) -> list
             lines.append(f"     -> {finding.remedy}")
         if verbose:
             lines += [f"        {line}" for line in finding.evidence]
-    unknown = [f for f in found if f.status == "unknown"]
+    unknown = [f for f in findings if f.status == "unknown"]
     if unknown and not verbose:
         lines.append(f"{_cell('unknown', 4, colour)} could not look: {_reasons(unknown)} (-v says more)")
     return lines
 
 
-def _reasons(found: Sequence[Finding]) -> str:
-    return ", ".join(dict.fromkeys(f.check or f.id for f in found))
+def _reasons(findings: Sequence[Finding]) -> str:
+    return ", ".join(dict.fromkeys(f.check or f.id for f in findings))
 
 
 def setting_lines(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
@@ -129,15 +129,15 @@ def grouped(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[tuple[str,
 
 
 def document(
-    name: str, directory: str | None, found: Sequence[Finding], rows: Rows, more: Mapping[str, Any]
+    name: str, directory: str | None, findings: Sequence[Finding], rows: Rows, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """`check --json`."""
     return {
         "schema": 1,
         "run": name,
         "directory": directory,
-        "ok": not any(f.status == "fail" for f in found),
-        "findings": [f.to_json() for f in found],
+        "ok": not any(f.status == "fail" for f in findings),
+        "findings": [f.to_json() for f in findings],
         "table": {check: dict(row) for check, row in rows.items()},
         **more,
     }

@@ -7,11 +7,12 @@ import sys
 from typing import Any, TextIO
 
 from .live import View
-from .text import verdict_lines
+from .text import left_lines, seconds_of, verdict_lines
 
 Document = dict[str, Any]
 SHOWN = ("tree", "gate-proved", "finding", "note", "node-silent", "node-back", "node-lost")
 UNNAMED = "  cause   unknown"  # of no label's kind: the sentence says what it is
+FINDINGS = 8
 LONGEST = 2000  # characters of a line
 WARNING = re.compile(r"\[W\d{4} |\[rank\d+\]:\[W\d{4} ")  # of torch's own: they stay in the log
 
@@ -52,15 +53,16 @@ class TestView(View):
         """The verdict, the other findings, and where everything lies."""
         if self._quiet:
             return
-        lines = [] if verdict is None else ["", *(x for x in verdict_lines(verdict) if x != UNNAMED)]
-        said = verdict["message"] if verdict else ""
-        more = [f for f in result.get("findings") or [] if f["message"] != said and f["status"] in ("fail", "unknown")]
-        lines += [f"also      {f['message']}" for f in more[:8]]
-        for node, left in (result.get("left") or {}).items():
-            lines.append(f"LEFT on {node}: " + ", ".join(f"pid {p['pid']} ({p['command']})" for p in left))
-        seconds = (result.get("timing") or {}).get("total", 0.0)
-        word = "passed" if result["exit"] == 0 else "failed"
+        lines = []
+        if verdict is not None:
+            lines = ["", *(line for line in verdict_lines(verdict) if line != UNNAMED)]
+        shown = verdict["message"] if verdict else ""
+        findings = [f for f in result.get("findings") or [] if f["status"] in ("fail", "unknown")]
+        more = [finding["message"] for finding in findings if finding["message"] != shown]
+        lines += [f"also      {message}" for message in more[:FINDINGS]]
+        lines += left_lines(result)
         if result.get("meaning"):
             lines += ["", result["meaning"]]
-        lines.append(f"{word} after {seconds:.1f} s (exit {result['exit']}); report in {result.get('directory')}")
-        self._finish(lines)
+        word = "passed" if result["exit"] == 0 else "failed"
+        ended = f"{word} after {seconds_of(result):.1f} s (exit {result['exit']})"
+        self._finish([*lines, f"{ended}, report in {result.get('directory')}"])

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os.path
 import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from allranks.text import count_of, format_ranks, name_with, plural
 
 Document = dict[str, Any]
-_SPARES = {
+
+NODES_SHOWN = 8  # by name in the opening lines
+FILES_SHOWN = 4
+PLACES_SHOWN = 3
+# Events that one sentence tells.
+_SENTENCES = {
+    "all-initialised": "{who} initialised in {seconds:.1f} s",
+    "test-passed": "collective tests passed on {count} in {seconds:.1f} s: starting the program",
+    "hang-suspected": "nothing has moved for {quiet:.0f} s: taking stack samples of every rank",
+    "first-step": "first step after {seconds:.1f} s",
+    "fault": "note: {node}: {message}",
+    "signal": "{signal} sent to {count}",
+    "job": "job       {job}: {message}",
+    "note": "note: {message}",
+    "node-silent": "{node} is silent: reconnecting",
+    "node-back": "{node} is back",
+    "node-lost": "{node} is lost: nothing heard for the whole lease",
     "spare-ready": "spare     {node} is ready",
     "node-replaced": "{by} takes the place of {node}",
     "node-anew": "reaching {node} again",
@@ -17,104 +34,59 @@ _SPARES = {
 
 
 def opening_lines(info: Document) -> list[str]:
-    """What `run` opens with."""
+    """Write what `run` opens with."""
     nodes = info["nodes"]
-    names = ", ".join(_node(n) for n in nodes[:8]) + (f", … {len(nodes)} in all" if len(nodes) > 8 else "")
-    spares = ", ".join(_node(n) for n in info.get("spares") or [])
-    return [
+    names = _first([_node(node) for node in nodes], NODES_SHOWN)
+    command = shlex.join(info["command"])
+    if info["launcher"] != "direct":
+        command += f"   ({info['launcher']})"
+    lines = [
         f"run       {info['run']}",
         f"directory {info['directory']}",
-        f"command   {shlex.join(info['command'])}"
-        + ("" if info["launcher"] == "direct" else f"   ({info['launcher']})"),
+        f"command   {command}",
         f"nodes     {names}   (from {info['source']})",
-        *([f"spares    {spares}"] if spares else []),
     ]
+    spares = info.get("spares")
+    if spares:
+        lines.append("spares    " + ", ".join(_node(node) for node in spares))
+    return lines
+
+
+def _first(words: Sequence[str], most: int) -> str:
+    """List the first words, and say how many there are."""
+    listed = ", ".join(words[:most])
+    return f"{listed}, … {len(words)} in all" if len(words) > most else listed
 
 
 def _node(node: Document) -> str:
     name = name_with(node["name"], "" if node["host"] == "localhost" else node["host"])
-    slots = f" slots={node['slots']}" if node.get("slots") else ""
-    return f"{name}{slots}"
+    return f"{name} slots={node['slots']}" if node.get("slots") else name
 
 
 def event_line(event: Document, nodes: int) -> str | None:
-    """The line for an event that a person wants to see; None for the others."""
-    kind = event.get("event")
-    node = event.get("node")
-    if kind == "tree":
-        return _tree_line(event)
+    """Write the line for an event that a person wants to see; None for the others."""
+    kind = str(event.get("event"))
+    if kind in _SENTENCES:
+        ranks = event.get("ranks")
+        count = ranks if isinstance(ranks, int) else 0
+        who = f"all {count} ranks" if count > 1 else "the rank"
+        values = {"job": None, "message": None, **event, "who": who, "count": count_of(count, "rank")}
+        return _SENTENCES[kind].format_map(values)
+    writer = _WRITERS.get(kind)
     if kind == "gate-proved":
-        who = f"all {nodes} nodes" if nodes > 1 else "the node"
-        master = f"master    {node} {event['address']}:{event['port']}, reached by {who} in {event['seconds']:.2f} s"
-        return f"{master}\nranks     {counts_text(event.get('ranks') or {})}"
-    if kind == "all-initialised":
-        return f"{_all_ranks(event['ranks'])} initialised in {event['seconds']:.1f} s"
-    if kind == "test-passed":
-        ranks = count_of(event["ranks"], "rank")
-        return f"collective tests passed on {ranks} in {event['seconds']:.1f} s: starting the program"
-    if kind == "hang-suspected":
-        return f"nothing has moved for {event['quiet']:.0f} s: looking at every rank"
-    if kind == "first-step":
-        return f"first step after {event['seconds']:.1f} s"
-    if kind == "attempt-start" and event.get("attempt"):
-        return f"attempt {event['attempt']}"
-    if kind == "finding":
-        return finding_line(event)
-    if kind == "fault":
-        return f"note: {node}: {event['message']}"
-    if kind == "signal":
-        return f"{event['signal']} sent to {count_text(int(event['ranks']), 'rank')}"
-    if kind == "job":
-        return f"job       {event.get('job')}: {event.get('message')}"
-    if kind == "note":
-        return f"note: {event.get('message')}"
-    if kind == "dropped":
-        return _dropped_line(event)
-    if kind == "launcher-paused":
-        how = "this machine slept" if event["slept"] else "this process did not run"
-        return f"note: {how} for {event['seconds']:.0f} s"
-    if kind == "outputs-temporary":
-        return _outputs_line(event)
-    if kind == "node-silent":
-        return f"{node} is silent: reconnecting"
-    if kind == "node-back":
-        return f"{node} is back"
-    if kind == "node-lost":
-        return f"{node} is lost: nothing heard for the whole lease"
-    return _ending_line(event)
+        return _rendezvous_line(event, nodes)
+    return writer(event) if writer is not None else None
 
 
-def _outputs_line(event: Document) -> str:
-    """Where the program's files go that nobody fetches, and may be lost there."""
-    places = [f"{node}:{path}" for node, path in list(event["nodes"].items())[:3]]
-    more = f" and on {count_of(len(event['nodes']) - 3, 'more node')}" if len(event["nodes"]) > 3 else ""
-    return f"note: ALLRANKS_OUTPUT_DIR is temporary: {', '.join(places)}{more}\n    keep files with --output-dir PATH"
+def _rendezvous_line(event: Document, nodes: int) -> str:
+    who = f"all {nodes} nodes" if nodes > 1 else "the node"
+    place = f"{event['node']} {event['address']}:{event['port']}"
+    ranks = counts_text(event.get("ranks") or {})
+    return f"master    {place}, reached by {who} in {event['seconds']:.2f} s\nranks     {ranks}"
 
 
-def _dropped_line(event: Document) -> str | None:
-    """Once a source: how much it was in the end stands in the closing lines."""
-    if event["bytes"] < event.get("total", event["bytes"]):
-        return None
-    why = "what waits there has its share of the disk" if event.get("why") == "bound" else "it finds no room there"
-    return f"rank {event.get('rank')}'s output on {event.get('node')} is being dropped: {why}"
-
-
-def _tree_line(event: Document) -> str:
-    """What --sync ships, and what it leaves out."""
-    files = f"{event['files']:,} {plural(event['files'], 'file')}"
-    line = f"sync      {files}, {event['bytes'] / (1 << 20):.1f} MB of {event['root']}"
-    left_out = event.get("left_out") or []
-    more = f", … {len(left_out)} in all" if len(left_out) > 4 else ""
-    return line + (f"\nnote: left out as large: {', '.join(left_out[:4])}{more}" if left_out else "")
-
-
-def count_text(number: int, noun: str) -> str:
-    """ "1 rank", "2 ranks"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def counts_text(ranks: Document) -> str:
-    """The world size, with the ranks of each node where they differ."""
+def counts_text(ranks: Mapping[str, int]) -> str:
+    """Write the world size, with the ranks of each node where they differ."""
     total = sum(ranks.values())
     each = set(ranks.values())
     if len(each) == 1:
@@ -122,48 +94,102 @@ def counts_text(ranks: Document) -> str:
     return f"{total} in all: " + ", ".join(f"{name} {count}" for name, count in ranks.items())
 
 
+def _attempt_line(event: Document) -> str | None:
+    return f"attempt {event['attempt']}" if event.get("attempt") else None
+
+
+def _outputs_line(event: Document) -> str:
+    """Say where files of the program lie that are not fetched, and may be lost."""
+    places = [f"{node}:{path}" for node, path in event["nodes"].items()]
+    listed = ", ".join(places[:PLACES_SHOWN])
+    if len(places) > PLACES_SHOWN:
+        listed += f" and on {count_of(len(places) - PLACES_SHOWN, 'more node')}"
+    return f"note: ALLRANKS_OUTPUT_DIR is temporary ({listed})\n    keep files with --output-dir PATH"
+
+
+def _dropped_line(event: Document) -> str | None:
+    """Warn once of each source: how much it was in the end stands in the closing lines."""
+    if event["bytes"] < event.get("total", event["bytes"]):
+        return None
+    why = "it finds no room there"
+    if event.get("why") == "bound":
+        why = "what waits there has its share of the disk"
+    return f"rank {event.get('rank')}'s output on {event.get('node')} is being dropped: {why}"
+
+
+def _paused_line(event: Document) -> str:
+    how = "this machine slept" if event["slept"] else "this process did not run"
+    return f"note: {how} for {event['seconds']:.0f} s"
+
+
+def _tree_line(event: Document) -> str:
+    """Say what --sync ships, and what it leaves out."""
+    files = f"{event['files']:,} {plural(event['files'], 'file')}"
+    line = f"sync      {files}, {event['bytes'] / (1 << 20):.1f} MB of {event['root']}"
+    left_out = event.get("left_out")
+    return f"{line}\nnote: left out as large {_first(left_out, FILES_SHOWN)}" if left_out else line
+
+
+def _retry_line(event: Document) -> str:
+    return "\n".join([*verdict_lines(event["verdict"]), f"attempt {event['attempt'] + 1} follows"])
+
+
 def _ending_line(event: Document) -> str | None:
-    kind = event.get("event")
-    if kind == "retry":
-        return "\n".join([*verdict_lines(event["verdict"]), f"attempt {event['attempt'] + 1} follows"])
-    if kind in _SPARES:
-        return _SPARES[kind].format(**event)
-    if kind == "ending" and event["reason"] not in ("done", "failure"):
-        return _stop_line(event)
-    if kind == "ending" and event["reason"] == "failure" and event.get("ranks"):
-        return f"ending the other {event['ranks']} ranks" if event["ranks"] > 1 else "ending the other rank"
-    if kind == "rank-exit" and not event.get("expected") and event.get("code") != 0:
-        how = f"signal {event['signal']}" if "signal" in event else f"code {event.get('code')}"
-        return f"rank {event['rank']} on {event.get('node')} ended with {how}"
-    if kind == "node-clean" and event.get("left"):
-        left = ", ".join(f"pid {p['pid']} in state {p['state']} ({p['command']})" for p in event["left"])
-        return f"{event.get('node')}: could not be ended: {left}"
-    return None
-
-
-def _stop_line(event: Document) -> str:
-    """An orderly end: how long the ranks have to save."""
+    """Say how long the ranks have to save, or that the others of a failed one are ended."""
     ranks = event.get("ranks")
+    reason = event["reason"]
+    if reason == "failure":
+        if not ranks:
+            return None
+        return f"ending the other {ranks} ranks" if ranks > 1 else "ending the other rank"
+    if reason == "done":
+        return None
     if ranks == 0:
-        return f"{event['reason']}: ending the run"
+        return f"{reason}: ending the run"
     who = "all ranks" if ranks is None else count_of(ranks, "rank")
-    return f"{event['reason']}: ending {who}, with {event['grace']:g} s to save"
+    return f"{reason}: ending {who}, with {event['grace']:g} s to save"
 
 
-def _all_ranks(count: int) -> str:
-    return f"all {count} ranks" if count > 1 else "the rank"
+def _exit_line(event: Document) -> str | None:
+    if event.get("expected") or event.get("code") == 0:
+        return None
+    how = f"signal {event['signal']}" if "signal" in event else f"code {event.get('code')}"
+    return f"rank {event['rank']} on {event.get('node')} ended with {how}"
+
+
+def _clean_line(event: Document) -> str | None:
+    if not event.get("left"):
+        return None
+    left = [f"pid {process['pid']} in state {process['state']} ({process['command']})" for process in event["left"]]
+    return f"processes on {event.get('node')} could not be ended: {', '.join(left)}"
 
 
 def finding_line(finding: Document) -> str:
-    """A finding as one or two lines."""
+    """Write a finding as one or two lines."""
     sign = {"fail": "FAIL", "warn": "warning", "unknown": "unknown"}.get(str(finding.get("status")), "note")
-    remedy = str(finding.get("remedy") or "")
-    return f"{sign}: {finding.get('message')}" + (f"\n    {remedy}" if remedy and sign == "warning" else "")
+    line = f"{sign}: {finding.get('message')}"
+    remedy = finding.get("remedy")
+    return f"{line}\n    {remedy}" if remedy and sign == "warning" else line
+
+
+_WRITERS: dict[str, Callable[[Document], str | None]] = {
+    "tree": _tree_line,
+    "attempt-start": _attempt_line,
+    "finding": finding_line,
+    "dropped": _dropped_line,
+    "launcher-paused": _paused_line,
+    "outputs-temporary": _outputs_line,
+    "retry": _retry_line,
+    "ending": _ending_line,
+    "rank-exit": _exit_line,
+    "node-clean": _clean_line,
+}
 
 
 def verdict_lines(verdict: Document) -> list[str]:
-    """Cause and culprit in a sentence, its process, up to three lines of evidence, the fix, the victims."""
-    doubt = f" (confidence {verdict['confidence']:.0%})" if verdict.get("confidence", 1) < 0.9 else ""
+    """Write cause and culprit in a sentence, its process, up to three lines of evidence, the fix, the victims."""
+    confidence = verdict.get("confidence", 1)
+    doubt = f" (confidence {confidence:.0%})" if confidence < 0.9 else ""
     lines = [f"VERDICT   {verdict['message']}", f"  cause   {verdict['cause']}{doubt}"]
     where = verdict.get("where") or {}
     if "pid" in where:
@@ -171,78 +197,95 @@ def verdict_lines(verdict: Document) -> list[str]:
         lines.append(f"  culprit rank {where['rank']} on {where.get('node', '?')}, pid {where['pid']}{gpu}")
     lines += [f"  saw     {item}" for item in verdict.get("evidence", [])[:3]]
     fix = [line for line in str(verdict.get("remedy") or "").splitlines() if line.strip()]
-    lines += [f"  fix     {line}" if i == 0 else f"          {line}" for i, line in enumerate(fix)]
-    victims = verdict.get("victims") or []
-    if victims:
-        lines.append(f"  victims {format_ranks(victims)} ended because of it")
-    return lines + ([f"  next    {verdict['decision']}"] if verdict.get("decision") else [])
+    lines += [f"  {head:<8}{line}" for head, line in zip(["fix", *[""] * len(fix)], fix, strict=False)]
+    if verdict.get("victims"):
+        lines.append(f"  victims {format_ranks(verdict['victims'])} ended because of it")
+    if verdict.get("decision"):
+        lines.append(f"  next    {verdict['decision']}")
+    return lines
 
 
-def _left_line(place: str, left: list[Document]) -> str:
-    """What is left on a node; without a process id, an object of an engine."""
-    if any(not item["pid"] for item in left):
-        return f"LEFT {place}: " + ", ".join(str(item["command"]) for item in left)
-    return f"LEFT on {place}: " + ", ".join(f"pid {item['pid']} ({item['command']})" for item in left)
+def left_lines(result: Document) -> list[str]:
+    """Say what is left on nodes; what has no process id is an object of an engine."""
+    lines = []
+    for place, left in (result.get("left") or {}).items():
+        if all(item["pid"] for item in left):
+            processes = ", ".join(f"pid {item['pid']} ({item['command']})" for item in left)
+            lines.append(f"LEFT on {place}: {processes}")
+        else:
+            lines.append(f"LEFT {place}: " + ", ".join(str(item["command"]) for item in left))
+    return lines
+
+
+def seconds_of(result: Document) -> float:
+    """Give how long a run took."""
+    seconds: float = (result.get("timing") or {}).get("total", 0.0)
+    return seconds
 
 
 def closing_lines(result: Document, verdict: Document | None) -> list[str]:
-    """The end of a run: the verdict first, the run directory last."""
+    """Write the end of a run: the verdict first, the run directory last."""
     lines: list[str] = []
     if verdict is not None:
         lines += ["", *verdict_lines(verdict)]
-    lines += data_lines(result)
-    for node, left in (result.get("left") or {}).items():
-        lines.append(_left_line(node, left))
-    for node, found in (result.get("unfetched") or {}).items():
-        total = sum(found["fetched_bytes"].values())
-        arrived = f"{total:,} {plural(total, 'byte')} arrived"
-        lines.append(f"{node}'s logs end early ({arrived}); the rest, if it lives, is in {found['node_dir']}")
+    lines += [*data_lines(result), *left_lines(result), *_lost_lines(result)]
+    top = os.path.abspath(str(result.get("directory")))
+    outputs = [f"{node}:{path}" for node, path in (result.get("outputs") or {}).items() if not path.startswith(top)]
+    if outputs:
+        more = " …" if len(outputs) > FILES_SHOWN else ""
+        lines.append("outputs   " + ", ".join(outputs[:FILES_SHOWN]) + more)
+    attempts = result.get("attempts") or []
+    lines += attempt_lines(attempts)
+    word = {0: "done", 130: "stopped by Ctrl-C", 143: "stopped"}.get(result["exit"], "failed")
+    after = f"after {seconds_of(result):.1f} s"
+    if len(attempts) > 1:
+        after += f", {count_of(len(attempts), 'attempt')}"
+    return [*lines, f"{word} {after} (exit {result['exit']}), logs in {result.get('directory')}/logs"]
+
+
+def _lost_lines(result: Document) -> list[str]:
+    """Count output that did not arrive, and output that was dropped."""
+    lines = []
+    for node, logs in (result.get("unfetched") or {}).items():
+        arrived = _bytes(sum(logs["fetched_bytes"].values()))
+        lines.append(f"{node}'s logs end early ({arrived} arrived), what is left of the rest is in {logs['node_dir']}")
     for node, ranks in (result.get("dropped") or {}).items():
-        lines += [
-            f"{count:,} {plural(count, 'byte')} of rank {rank}'s output on {node} were dropped: no room there"
-            for rank, count in ranks.items()
-        ]
-    elsewhere = {n: p for n, p in (result.get("outputs") or {}).items() if not p.startswith(_top(result))}
-    if elsewhere:
-        lines.append(
-            "outputs   "
-            + ", ".join(f"{n}:{p}" for n, p in list(elsewhere.items())[:4])
-            + (" …" if len(elsewhere) > 4 else "")
-        )
-    lines += attempt_lines(result.get("attempts") or [])
-    words = {0: "done", 130: "stopped by Ctrl-C", 143: "stopped"}.get(result["exit"], "failed")
-    seconds = (result.get("timing") or {}).get("total", 0.0)
-    tries = len(result.get("attempts") or [])
-    note = f", {count_of(tries, 'attempt')}" if tries > 1 else ""
-    lines.append(f"{words} after {seconds:.1f} s{note} (exit {result['exit']}); logs in {result.get('directory')}/logs")
+        for rank, count in ranks.items():
+            lines.append(f"{_bytes(count)} of rank {rank}'s output on {node} were dropped: no room there")
     return lines
 
 
-def attempt_lines(attempts: list[Document]) -> list[str]:
-    """A line an attempt, where there were several."""
-    lines = []
-    for one in attempts if len(attempts) > 1 else []:
-        culprit = one.get("culprit") or {}
+def _bytes(count: int) -> str:
+    return f"{count:,} {plural(count, 'byte')}"
+
+
+def attempt_lines(attempts: Sequence[Document]) -> list[str]:
+    """Write a line an attempt, where there were several."""
+    return [_attempt(attempt) for attempt in attempts] if len(attempts) > 1 else []
+
+
+def _attempt(attempt: Document) -> str:
+    line = f"attempt {attempt['attempt']}  {attempt['outcome']} after {attempt['seconds']:.1f} s"
+    if attempt.get("step") is not None:
+        line += f" at step {attempt['step']}"
+    if attempt.get("cause"):
+        culprit = attempt.get("culprit") or {}
         rank = f"rank {culprit['rank']}" if culprit.get("rank") is not None else ""
         place = culprit.get("node") or ", ".join(culprit.get("nodes") or [])
         who = " on ".join(word for word in (rank, place) if word)
-        step = f" at step {one['step']}" if one.get("step") is not None else ""
-        line = f"attempt {one['attempt']}  {one['outcome']} after {one['seconds']:.1f} s{step}"
-        if one.get("cause"):
-            line += f": {one['cause']}" + (f", {who}" if who else "")
-        again = {"retry": "tried again: ", "finish": "not tried again: "}.get(str(one.get("decision")), "")
-        lines.append(line + (f"; {again}{one['reason']}" if one.get("reason") else ""))
-    return lines
+        line += f": {attempt['cause']}, {who}" if who else f": {attempt['cause']}"
+    if attempt.get("reason"):
+        followed = {"retry": "tried again: ", "finish": "not tried again: "}.get(str(attempt.get("decision")), "")
+        line += f"; {followed}{attempt['reason']}"
+    return line
 
 
 def data_lines(result: Document) -> list[str]:
-    """What --audit-data has found wrong, once more: in a long log the first warning is far away."""
-    told = [f for f in result.get("findings") or [] if f.get("check") == "data-audit" and f.get("status") == "warn"]
+    """Repeat what --audit-data warned of: in a long log the first warning is far away."""
     lines = []
-    for one in told:
-        lines += [f"DATA      {one.get('message')}", *([f"  fix     {one['remedy']}"] if one.get("remedy") else [])]
+    for finding in result.get("findings") or []:
+        if finding.get("check") == "data-audit" and finding.get("status") == "warn":
+            lines.append(f"DATA      {finding.get('message')}")
+            if finding.get("remedy"):
+                lines.append(f"  fix     {finding['remedy']}")
     return lines
-
-
-def _top(result: Document) -> str:
-    return os.path.abspath(str(result.get("directory")))

@@ -15,7 +15,7 @@ LONGEST = 100  # characters of a name or a note
 LATEST = 1e11  # unix seconds: beyond, a clock is wrong
 CONNECTING = "connecting"
 READY = "ready"
-GATE = "gate"
+RENDEZVOUS = "rendezvous"
 RUNNING = "running"
 SILENT = "silent"
 LOST = "lost"
@@ -27,7 +27,7 @@ ENDED = "ended"
 UNCLEAN = "unclean"
 NODE_STATES = {"node-connecting": CONNECTING, "node-ready": READY, "node-silent": SILENT, "node-lost": LOST}
 OF_THE_RUN = {
-    "gate-proved": "gate proved",
+    "gate-proved": "master reached",
     "all-initialised": "all initialised",
     "test-passed": "tests passed",
     "hang-suspected": "hang suspected",
@@ -177,7 +177,7 @@ class _Reader:
         if event.event == "gate-listening":
             for node in self._nodes.values():
                 if node.state in (READY, None):
-                    node.change(t, GATE, event.attempt)
+                    node.change(t, RENDEZVOUS, event.attempt)
         elif event.event == "attempt-start" and event.attempt:
             self._note(t, "attempt", f"attempt {event.attempt}")
         elif event.event == "attempt-end":

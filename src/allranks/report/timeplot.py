@@ -34,7 +34,7 @@ LEVELS = 3  # of labels of moments
 COLOURS = {
     "connecting": "#9aa3b2",
     "ready": "#c9b458",
-    "gate": "#e69f00",
+    "rendezvous": "#e69f00",
     "running": "#a9b8c9",
     "silent": "#b8578f",
     "lost": "#b42318",
@@ -43,8 +43,8 @@ COLOURS = {
 }
 WORDS = {
     "connecting": "connecting",
-    "ready": "ready, looked at",
-    "gate": "proving the master's address",
+    "ready": "ready, preflight checks",
+    "rendezvous": "rendezvous check",
     "running": "node has ranks",
     "started": "rank started",
     "initialised": "process group initialised",

@@ -27,6 +27,7 @@ from .directory import RunDirectory
 from .excerpts import CONTEXT, logs_of
 from .gather import Checks, evidence_files, gather, related
 from .logdiagnosis import Progress
+from .regular import open_regular
 
 LOGS = 24 << 20  # bytes of all logs
 # of one
@@ -59,11 +60,11 @@ class Bundle:
         """A file of the run, without secrets, cut where it is larger than `budget`; left out if it can't be read."""
         name = self._safe(name)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            opened = open_regular(path, os.O_NOFOLLOW)
         except OSError:
             return
-        with open(descriptor, "rb") as file:
-            size = os.fstat(descriptor).st_size
+        with opened as file:
+            size = os.fstat(file.fileno()).st_size
             with self._open(name) as entry:
                 cut = self._copy(file, size, entry, name, budget, telling)
         self.contents.append({"file": name, "bytes": size, "cut": cut})
@@ -72,14 +73,14 @@ class Bundle:
         """A path below the folder that no tool takes for anything else, and that no other file has."""
         words = [_UNSAFE.sub("_", word).strip(".-")[:100] for word in self.redactor.text(name, "names").split("/")]
         base = "/".join(word for word in words if word) or "file"
-        found = base
+        unique = base
         number = 1
-        while found.lower() in self._names:
+        while unique.lower() in self._names:
             number += 1
             head, dot, end = base.rpartition(".")
-            found = f"{head}-{number}.{end}" if dot and "/" not in end else f"{base}-{number}"
-        self._names.add(found.lower())
-        return found
+            unique = f"{head}-{number}.{end}" if dot and "/" not in end else f"{base}-{number}"
+        self._names.add(unique.lower())
+        return unique
 
     def _open(self, name: str) -> IO[bytes]:
         info = zipfile.ZipInfo(f"{self.folder}/{name}", time.localtime()[:6])
@@ -91,9 +92,9 @@ class Bundle:
         self, file: IO[bytes], size: int, entry: IO[bytes], name: str, budget: int, telling: Iterable[str]
     ) -> bool:
         if name.endswith(".json") and size <= DOCUMENT:
-            found = self.redactor.document(file.read(DOCUMENT + 1).decode("utf-8", "replace"), name)
-            if found is not None:
-                entry.write(found.encode("utf-8", "replace") + b"\n")
+            text = self.redactor.document(file.read(DOCUMENT + 1).decode("utf-8", "replace"), name)
+            if text is not None:
+                entry.write(text.encode("utf-8", "replace") + b"\n")
                 return False
             file.seek(0)
         if name.endswith(".jsonl"):
@@ -168,15 +169,15 @@ def write_bundle(
 
     `fresh` makes redactors: the page has its own, so that nothing is listed twice.
     """
-    whole = gather(run, judge, progress=progress)
+    gathered = gather(run, judge, progress=progress)
     for_page = fresh()
     redactor = fresh()
-    record = redacted(whole, for_page)
+    record = redacted(gathered, for_page)
     part = path.with_name(f".{path.name}.part")
     try:
         with open(part, "wb", opener=_private) as file, zipfile.ZipFile(file, "w") as archive:
             bundle = Bundle(archive, _UNSAFE.sub("_", record.name).strip(".-") or "run", redactor)
-            _fill(bundle, run, whole, record)
+            _fill(bundle, run, gathered, record)
             bundle.text("report.html", run_page(record, for_page.hidden))
             hidden = redactor.hidden
             bundle.text("redactions.json", _json({"redacted": [h.to_json() for h in hidden]}))
@@ -185,26 +186,26 @@ def write_bundle(
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise UsageError(f"{path}: {error.strerror}; name another place with --output") from None
+        raise UsageError(f"{path}: {error.strerror}. Name another place with --output.") from None
     return redactor, [f"{bundle.folder}/{item['file']}" for item in bundle.contents]
 
 
-def _fill(bundle: Bundle, run: RunDirectory, whole: Record, record: Record) -> None:
+def _fill(bundle: Bundle, run: RunDirectory, gathered: Record, record: Record) -> None:
     """The run's documents, evidence, logs and metrics; results of the tests beside it."""
     bundle.text("verdict.json", _json(dict(record.verdict)))
     for name in DOCUMENTS:
         if (run.path / name).is_file():
             bundle.file(f"run/{name}", run.path / name)
-    for found in [run.path / "evidence" / "preflight.json", *evidence_files(run)][:MOST_FILES]:
-        bundle.file(f"run/{found.relative_to(run.path).as_posix()}", found)
+    for path in [run.path / "evidence" / "preflight.json", *evidence_files(run)][:MOST_FILES]:
+        bundle.file(f"run/{path.relative_to(run.path).as_posix()}", path)
     logs = logs_of(run)[:MOST_FILES]
     budget = min(MOST, max(LEAST, LOGS // max(1, len(logs))))
-    excerpts = {before.file: after for before, after in zip(whole.excerpts, record.excerpts, strict=True)}
+    excerpts = {before.file: after for before, after in zip(gathered.excerpts, record.excerpts, strict=True)}
     for log in logs:
         bundle.file(f"run/{log.file}", log.path, budget, _telling(excerpts.get(log.file)))
-    for found in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl"))[:8]:
-        bundle.file(f"run/outputs/{found.name}", found, LEAST)
-    for directory in related(run, whole.run):
+    for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl"))[:8]:
+        bundle.file(f"run/outputs/{path.name}", path, LEAST)
+    for directory in related(run, gathered.run):
         _beside(bundle, directory)
 
 
@@ -213,14 +214,14 @@ def _beside(bundle: Bundle, directory: Path) -> None:
     results = [directory, *sorted((directory / "stages").glob("*"))[:256]]
     for place in results:
         for name in ("result.json", "verdict.json", "evidence/preflight.json"):
-            found = place / name
-            if found.is_file() and not place.is_symlink():
-                bundle.file(f"tests/{directory.name}/{found.relative_to(directory).as_posix()}", found)
+            path = place / name
+            if path.is_file() and not place.is_symlink():
+                bundle.file(f"tests/{directory.name}/{path.relative_to(directory).as_posix()}", path)
 
 
-def _telling(found: Excerpt | None) -> Iterator[str]:
+def _telling(excerpt: Excerpt | None) -> Iterator[str]:
     """`1234: text` of the lines between beginning and end that tell something."""
-    for piece in found.pieces[1:-1] if found is not None else ():
+    for piece in excerpt.pieces[1:-1] if excerpt is not None else ():
         yield from (f"{piece.first + i}: {line}" for i, line in enumerate(piece.lines))
 
 

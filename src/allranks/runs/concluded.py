@@ -71,9 +71,9 @@ def _how_ended(job: Job) -> str:
 def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
     """Slurm's own reason, else how far the controller has come."""
     if job is not None:
-        said = ended(job)
-        if said is not None:
-            return said
+        reason = ended(job)
+        if reason is not None:
+            return reason
     begun = _has_begun(run)
     words = _last_words(run)
     how = f" ({_how_ended(job)})" if job is not None else ""
@@ -88,8 +88,8 @@ def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
     absent = not words or any(_ABSENT.search(line) for line in words)
     message = f"job {number} ended{how} before allranks had started in it"
     remedy = (
-        f"the working directory, {run.path} and this Python must lie on a file system that the nodes share; see "
-        f"{run.path}/slurm.log, and try: srun --nodes=1 ls -d {run.path}"
+        f"the working directory, {run.path} and this Python must lie on a file system that the nodes share\n"
+        f"see {run.path}/slurm.log, and try: srun --nodes=1 ls -d {run.path}"
     )
     return Finding("remote-path-missing" if absent else "slurm-config", "fail", message, remedy, place, words)
 

@@ -57,17 +57,17 @@ class RunDirectory:
                 if isinstance(error, FileExistsError) and runs_dir.is_dir():
                     continue
                 raise UsageError(
-                    f"{path}: can't make the run directory ({error.strerror}); set --runs-dir or ALLRANKS_RUNS_DIR"
+                    f"{path}: cannot make the run directory ({error.strerror}). Set --runs-dir or ALLRANKS_RUNS_DIR."
                 ) from None
-        raise UsageError(f"{runs_dir}: a thousand runs of this second; set another --name")
+        raise UsageError(f"{runs_dir}: a thousand runs of this second. Set another --name.")
 
     @classmethod
     def list_runs(cls, runs_dir: Path) -> list[RunDirectory]:
         """Directories with a run.json, the oldest first."""
         if not runs_dir.is_dir():
             return []
-        found = [cls(p) for p in runs_dir.iterdir() if (p / "run.json").is_file() and not p.is_symlink()]
-        return sorted((r for r in found if r.read_document("run.json") is not None), key=lambda r: r.started)
+        runs = [cls(p) for p in runs_dir.iterdir() if (p / "run.json").is_file() and not p.is_symlink()]
+        return sorted((r for r in runs if r.read_document("run.json") is not None), key=lambda r: r.started)
 
     @classmethod
     def find(cls, runs_dir: Path, wanted: str | None) -> RunDirectory:
@@ -83,7 +83,7 @@ class RunDirectory:
         runs = cls.list_runs(runs_dir)
         if wanted is None:
             if not runs:
-                raise RunNotFound(f"no run in {runs_dir}/; name a run directory, or set --runs-dir")
+                raise RunNotFound(f"no run in {runs_dir}/. Name a run directory, or set --runs-dir.")
             return runs[-1]
         exact = [r for r in runs if r.name == wanted or (wanted.isdecimal() and r.job == wanted)]
         named = [r for r in runs if STAMP.sub("", r.name) == wanted]
@@ -96,10 +96,11 @@ class RunDirectory:
             which = "begin so" if not named else "have this name"
             which += " and go on" if nearest != ENDED else ""
             raise RunNotFound(
-                f"{wanted}: {len(meant)} runs in {runs_dir}/ {which}: " + ", ".join(r.name for r in meant[-3:])
+                f"{wanted!r} is not one run, {len(meant)} runs in {runs_dir}/ {which}: "
+                + ", ".join(r.name for r in meant[-3:])
             )
-        known = ", ".join(r.name for r in runs[-3:]) or "it has none"
-        raise RunNotFound(f"no run {wanted!r} in {runs_dir}/ (the newest there: {known})")
+        newest = ", ".join(r.name for r in runs[-3:]) or "it has none"
+        raise RunNotFound(f"no run {wanted!r} in {runs_dir}/ (the newest there: {newest})")
 
     @property
     def activity(self) -> int:
@@ -183,12 +184,12 @@ class RunDirectory:
                 data = file.read(DOCUMENT_LIMIT)
         except OSError:
             return [], offset
-        whole = data[: data.rfind(b"\n") + 1]
+        complete = data[: data.rfind(b"\n") + 1]
         events = []
-        for line in whole.splitlines():
+        for line in complete.splitlines():
             with contextlib.suppress(DecodeError):
                 events.append(read_object(line, DOCUMENT_LIMIT))
-        return events, offset + len(whole)
+        return events, offset + len(complete)
 
     # -- logs --------------------------------------------------------------------------------------
 
@@ -215,23 +216,23 @@ class RunDirectory:
     def job(self) -> str | None:
         """The Slurm job that its controller runs in, or will; None for any other run."""
         inside = (self.read_document("run.json") or {}).get("slurm")
-        found = inside if isinstance(inside, dict) else self.read_document("job.json")
-        return str(found["job"]) if found is not None and str(found.get("job") or "").isdecimal() else None
+        owner = inside if isinstance(inside, dict) else self.read_document("job.json")
+        return str(owner["job"]) if owner is not None and str(owner.get("job") or "").isdecimal() else None
 
     @property
     def engine(self) -> dict[str, Any]:
         """Where it is, of a run in pods or on cloud machines; {} for any other."""
-        found = (self.read_document("run.json") or {}).get("engine")
-        return found if isinstance(found, dict) else {}
+        engine = (self.read_document("run.json") or {}).get("engine")
+        return engine if isinstance(engine, dict) else {}
 
     def controller_alive(self) -> bool:
         """True where the controller that run.json names lives, on this host; elsewhere where its Slurm job does."""
-        found = (self.read_document("run.json") or {}).get("controller")
-        if not isinstance(found, dict) or found.get("host") != socket.gethostname():
+        controller = (self.read_document("run.json") or {}).get("controller")
+        if not isinstance(controller, dict) or controller.get("host") != socket.gethostname():
             return self._job_lives()
-        pid = found.get("pid")
+        pid = controller.get("pid")
         process = read_process(pid) if isinstance(pid, int) else None
-        return process is not None and process.start == found.get("start_time") and process.state not in "ZX"
+        return process is not None and process.start == controller.get("start_time") and process.state not in "ZX"
 
     def _job_lives(self) -> bool:
         """As Slurm knows it, asked every few seconds at most; where it gives no answer nothing is said to be dead."""
@@ -242,8 +243,8 @@ class RunDirectory:
             from allranks.engines.slurm import jobs  # imported late: few runs are Slurm's
 
             try:
-                found = jobs.look(job)
-                self._lives = found is not None and not found.over
+                job_state = jobs.look(job)
+                self._lives = job_state is not None and not job_state.over
             except NodeError:
                 self._lives = True
             except UsageError:

@@ -43,7 +43,7 @@ class Log:
 def logs_of(run: RunDirectory) -> list[Log]:
     """All logs, the last attempt first; in it the ranks in order, NCCL's and the nodes' own after them."""
     names = node_folders(run)
-    found = []
+    logs = []
     for path in (run.path / "logs").glob("**/*.log"):
         match = _LOG.match(path.name)
         if match is None or path.is_symlink() or not path.is_file():
@@ -52,8 +52,8 @@ def logs_of(run: RunDirectory) -> list[Log]:
         attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdecimal() else 0
         rank = int(match[1]) if match[1] else None
         file = path.relative_to(run.path).as_posix()
-        found.append(Log(path, file, names.get(path.parent.name, path.parent.name), rank, attempt))
-    return sorted(found, key=lambda f: (-f.attempt, f.path.name[:4] != "rank", f.rank or 0, f.file))
+        logs.append(Log(path, file, names.get(path.parent.name, path.parent.name), rank, attempt))
+    return sorted(logs, key=lambda f: (-f.attempt, f.path.name[:4] != "rank", f.rank or 0, f.file))
 
 
 def excerpt(log: Log, parts: Sequence[Part] | None, sizes: Sizes) -> Excerpt | None:
@@ -87,11 +87,11 @@ def _pieces(path: Path, size: int, parts: Sequence[Part] | None, sizes: Sizes) -
     last = _lines(end)
     context = min(len(last), end.count(b"\n", 0, max(0, len(end) - sizes.tail)))
     middle = range(len(first) + 1, total - len(last) + context + 1)
-    found = [Piece(1, tuple(first))] if first else []
-    found += _telling(_kept(parts or ()), middle, sizes.telling)
+    pieces = [Piece(1, tuple(first))] if first else []
+    pieces += _telling(_kept(parts or ()), middle, sizes.telling)
     if len(last) > context:
-        found.append(Piece(total - len(last) + 1, tuple(last), context))
-    return found, total
+        pieces.append(Piece(total - len(last) + 1, tuple(last), context))
+    return pieces, total
 
 
 def _kept(parts: Iterable[Part]) -> Iterator[tuple[int, bytes]]:

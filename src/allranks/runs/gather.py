@@ -33,14 +33,14 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
     scanned: dict[Path, list[Part]] = {}
 
     def read(files: Any, told: Progress | None) -> Evidence:
-        found = scan(files, told)
-        scanned.update(found)
-        return evidence(found)
+        scanned_files = scan(files, told)
+        scanned.update(scanned_files)
+        return evidence(scanned_files)
 
     verdict = judge_run(run, progress, read)
     logs = _first(logs_of(run), verdict)
-    look = _preflight(run)
-    found = [e for log in logs[:MOST_LOGS] if (e := excerpt(log, scanned.get(log.path), sizes or Sizes()))]
+    saved = _preflight(run)
+    excerpts = [e for log in logs[:MOST_LOGS] if (e := excerpt(log, scanned.get(log.path), sizes or Sizes()))]
     document = run.read_document("run.json") or {}
     return Record(
         name=run.name,
@@ -51,13 +51,13 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
         status=run.read_document("status.json") or {},
         verdict=verdict,
         events=tuple(run.read_events()[0][:MOST_EVENTS]),
-        preflight=look,
-        checks=judge(look)[1] if look else {},
+        preflight=saved,
+        checks=judge(saved)[1] if saved else {},
         tests=tuple(_tested(path, judge) for path in related(run, document)),
         rows=read_rows(run),
         texts=dict(_texts(run)),
-        excerpts=tuple(found),
-        logs_left_out=len(logs) - len(found),
+        excerpts=tuple(excerpts),
+        logs_left_out=len(logs) - len(excerpts),
     )
 
 
@@ -80,8 +80,8 @@ def _preflight(run: RunDirectory) -> Document:
 
 def evidence_files(run: RunDirectory) -> list[Path]:
     """Text files of the evidence, but preflight.json: stacks, dumps, error files, kernel logs."""
-    found = sorted((run.path / "evidence").glob("**/*"))
-    return [p for p in found if p.suffix in TEXTS and p.name != preflight.NAME and p.is_file() and not p.is_symlink()]
+    paths = sorted((run.path / "evidence").glob("**/*"))
+    return [p for p in paths if p.suffix in TEXTS and p.name != preflight.NAME and p.is_file() and not p.is_symlink()]
 
 
 def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
@@ -102,14 +102,14 @@ def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
 
 def related(run: RunDirectory, document: Document) -> list[Path]:
     """Of each suite of tests, and of checks, the newest directory beside the run that is about nodes of it."""
-    mine = set(_names(document))
+    nodes = set(_names(document))
     started = float(document.get("started") or 0.0)
     newest: dict[str, tuple[float, Path]] = {}
     for path in run.path.absolute().parent.glob("*"):
         if path.name == run.name or path.is_symlink() or not path.name.startswith(("test", "check")):
             continue
         suite, names, t = _about(path)
-        if suite in SUITES and mine & set(names) and abs(t - started) <= RELATED_AGE:
+        if suite in SUITES and nodes & set(names) and abs(t - started) <= RELATED_AGE:
             newest[suite] = max(newest.get(suite, (t, path)), (t, path))
     return [newest[suite][1] for suite in SUITES if suite in newest]
 
@@ -121,32 +121,32 @@ def _about(path: Path) -> tuple[str, list[str], float]:
     if isinstance(result.get("suite"), str):
         started = result.get("started")
         return result["suite"], _names(result), float(started) if isinstance(started, (int, float)) else 0.0
-    look = _preflight(beside)
-    t = look.get("t")
-    return ("check" if look and not result else ""), list(look.get("nodes") or ()), float(t or 0.0)
+    saved = _preflight(beside)
+    t = saved.get("t")
+    return ("check" if saved and not result else ""), list(saved.get("nodes") or ()), float(t or 0.0)
 
 
 def _names(document: Document) -> list[str]:
     nodes = document.get("nodes")
-    found = nodes if isinstance(nodes, list) else []
-    return [str(n.get("name") if isinstance(n, Mapping) else n) for n in found]
+    listed = nodes if isinstance(nodes, list) else []
+    return [str(n.get("name") if isinstance(n, Mapping) else n) for n in listed]
 
 
 def _tested(path: Path, judge: Checks) -> Tested:
     beside = RunDirectory(path)
     result = beside.read_document("result.json")
     if result is None:
-        look = _preflight(beside)
-        found = judge(look)[0]
-        ok = not any(f.get("status") == "fail" for f in found)
+        saved = _preflight(beside)
+        findings = judge(saved)[0]
+        ok = not any(f.get("status") == "fail" for f in findings)
         return Tested(
             path.name,
             {
                 "suite": "check",
                 "ok": ok,
-                "findings": found,
-                "started": look.get("t"),
-                "nodes": list(look.get("nodes") or ()),
+                "findings": findings,
+                "started": saved.get("t"),
+                "nodes": list(saved.get("nodes") or ()),
             },
         )
     links = result.get("links")

@@ -63,27 +63,27 @@ def _entries(path: Path) -> list[tuple[float, int, float]]:
         lines = path.read_bytes().splitlines()
     except OSError:
         return []
-    found = []
+    entries = []
     for line in lines:
         with contextlib.suppress(ValueError, IndexError):
             words = line.split()
             first = float(words[0])
-            found.append((first, int(words[1]), float(words[2]) if len(words) > 2 else first + EVERY))
-    return found
+            entries.append((first, int(words[1]), float(words[2]) if len(words) > 2 else first + EVERY))
+    return entries
 
 
 def blocks(log: Path) -> Iterator[Block]:
     """The whole log, cut where the index says; a log without one arrived when it was written last."""
     try:
-        found = log.stat()
+        status = log.stat()
     except OSError:
         return
-    entries = [e for e in _entries(index_path(log)) if e[1] < found.st_size]
+    entries = [e for e in _entries(index_path(log)) if e[1] < status.st_size]
     if not entries or entries[0][1] > 0:
-        end = entries[0][1] if entries else found.st_size
-        first = entries[0][0] if entries else found.st_mtime
+        end = entries[0][1] if entries else status.st_size
+        first = entries[0][0] if entries else status.st_mtime
         yield Block(0, end, first, first + EVERY)
-    ends = [start for _, start, _ in entries[1:]] + [found.st_size]
+    ends = [start for _, start, _ in entries[1:]] + [status.st_size]
     for (first, start, last), end in zip(entries, ends, strict=False):
         if end > start:
             yield Block(start, end, first, last)

@@ -15,7 +15,7 @@ NAME = "internal-error.txt"
 TRACE = 64 << 10  # characters of a traceback
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """TypeError: … (machine.py:41)"""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
@@ -37,6 +37,6 @@ def save_traceback(run: RunDirectory, error: BaseException) -> None:
 
 def internal_verdict(error: BaseException, run: str) -> Verdict:
     """No node, rank or link is to blame, so it has no place."""
-    message = f"allranks itself failed: {said(error)}; the ranks were ended"
+    message = f"allranks itself failed: {describe_error(error)}. The ranks were ended"
     remedy = f"report it {REPORT_TO}: allranks report {run} --bundle makes a zip without secrets, with evidence/{NAME}"
     return Verdict(Finding(CAUSE, "fail", message, remedy), CAUSE, 1.0)

@@ -133,18 +133,18 @@ class LogWriter:
 
     def sizes(self, node_index: int, node_name: str) -> dict[str, int]:
         """How much of each of a node's streams is here, as its files say."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         top = self._run.path / "logs"
         folder = f"node_{node_index:02d}_{safe_name(node_name)}"
         for attempt, base in [(0, top), *_attempts(top)]:
             for path in (base / folder).glob("*.log"):
                 stream = _stream_of(path.name, attempt)
                 if stream is not None:
-                    found[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
+                    sizes[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
         for key, end in self._ends.items():
             if key[0] == node_index and key[1].kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT):
-                found[stream_key(key[1])] = end - self._bases.get(key, 0)
-        return found
+                sizes[stream_key(key[1])] = end - self._bases.get(key, 0)
+        return sizes
 
     def fresh_sizes(self, node_index: int) -> dict[str, int]:
         """Sizes of the streams that have grown since the last call."""
@@ -158,12 +158,12 @@ class LogWriter:
 
 
 def _attempts(top: Path) -> list[tuple[int, Path]]:
-    found = []
+    attempts = []
     for path in top.glob("attempt_*"):
         number = path.name.removeprefix("attempt_")
         if number.isdecimal():
-            found.append((int(number), path))
-    return found
+            attempts.append((int(number), path))
+    return attempts
 
 
 def _stream_of(name: str, attempt: int) -> Stream | None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from allranks.errors import ConfigError
 from allranks.findings import Finding
+from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.settings.secrets import redact_env
 
 from .directory import RunDirectory
+from .regular import open_regular
+from .shapes import shaped
 
 SCHEMA = 1
 LIMIT = 256 << 20  # bytes of saved evidence
 NAME = "preflight.json"
+EXPECTED = "--from takes the evidence/preflight.json of a run."
 
 Document = dict[str, Any]
 
@@ -28,7 +31,7 @@ def document(
     unreachable: Sequence[Finding] = (),
     covered: str = "",
 ) -> Document:
-    """All that a judgement needs, without secrets; `t` is unix seconds."""
+    """Make what a judgement needs, without secrets; `t` is unix seconds."""
     return {
         "schema": SCHEMA,
         "t": round(t, 3),
@@ -40,28 +43,26 @@ def document(
     }
 
 
-def save(run: RunDirectory, found: Document) -> None:
-    """Into a run directory; on a full disk it is left out."""
+def save(run: RunDirectory, saved: Document) -> None:
+    """Write it into a run directory; on a full disk it is left out."""
     evidence = run.path / "evidence"
     evidence.mkdir(mode=0o700, exist_ok=True)
-    RunDirectory(evidence).write_document(NAME, found)
+    RunDirectory(evidence).write_document(NAME, saved)
 
 
 def read(path: Path) -> Document:
-    """Saved evidence; raises ConfigError with what is wrong with it."""
+    """Read saved evidence; raise ConfigError that says what is wrong with it."""
+    if path.is_dir():
+        path = path / "evidence" / NAME
     try:
-        if path.is_dir():
-            path = path / "evidence" / NAME
-        with path.open("rb") as file:
-            data = file.read(LIMIT + 1)
+        with open_regular(path) as file:
+            document = shaped(NAME, read_object(file.read(LIMIT + 1), LIMIT))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; --from takes the evidence/preflight.json of a run") from None
-    try:
-        document = json.loads(data) if len(data) <= LIMIT else None
-    except ValueError:
+        raise ConfigError(f"{path}: {error.strerror}. {EXPECTED}") from None
+    except DecodeError:
         document = None
-    if not isinstance(document, dict) or not isinstance(document.get("nodes"), dict):
-        raise ConfigError(f"{path} is no evidence of a check; --from takes the evidence/preflight.json of a run")
+    if document is None:
+        raise ConfigError(f"{path} is not the evidence of a check. {EXPECTED}")
     if document.get("schema") != SCHEMA:
-        raise ConfigError(f"{path}: schema {document.get('schema')!r}; this allranks reads schema {SCHEMA}")
+        raise ConfigError(f"{path} has schema {document.get('schema')!r}, this allranks reads schema {SCHEMA}")
     return document

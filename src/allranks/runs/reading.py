@@ -38,7 +38,7 @@ class LogReader:
 
     def files(self) -> list[LogFile]:
         """The wanted logs that exist now, in order of attempt and rank."""
-        found = []
+        files = []
         for path in (self._run.path / "logs").glob("**/rank_*.log"):
             match = _RANK_LOG.match(path.name)
             if match is None:
@@ -47,8 +47,8 @@ class LogReader:
             attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdecimal() else 0
             log = LogFile(self._names.get(path.parent.name, path.parent.name), int(match[1]), attempt, path)
             if (not self._nodes or log.node in self._nodes) and (not self._ranks or log.rank in self._ranks):
-                found.append(log)
-        return sorted(found, key=lambda f: (f.attempt, f.rank))
+                files.append(log)
+        return sorted(files, key=lambda f: (f.attempt, f.rank))
 
     def names_anew(self) -> None:
         """The nodes were not known when it was made: a run in a queue."""
@@ -90,12 +90,12 @@ def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, Block]]:
 def node_folders(run: RunDirectory) -> dict[str, str]:
     """The nodes' log folders, with the names the user knows."""
     nodes = (run.read_document("run.json") or {}).get("nodes")
-    found = {}
+    files = {}
     for node in nodes if isinstance(nodes, list) else []:
         if isinstance(node, dict) and isinstance(node.get("index"), int):
             name = str(node.get("name"))
-            found[f"node_{node['index']:02d}_{safe_name(name)}"] = name
-    return found
+            files[f"node_{node['index']:02d}_{safe_name(name)}"] = name
+    return files
 
 
 def _size(path: Path) -> int:

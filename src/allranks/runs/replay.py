@@ -104,10 +104,10 @@ class Replay:
 
 def _read(text: str) -> Document | None:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _bytes(output: Document) -> bytes:

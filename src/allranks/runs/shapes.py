@@ -15,10 +15,14 @@ _ABSENT = object()
 
 
 class Entry(NamedTuple):
-    """An object whose `needs` fields it must have; without them it is left out. Unknown fields stay."""
+    """An object; it is left out without the fields that it `needs`. Of other fields than its own `others` is the shape.
+
+    Without `others` they stay as they are.
+    """
 
     fields: Mapping[str, Any]
     needs: tuple[str, ...] = ()
+    others: Any = None
 
 
 _WHERE = Entry({"node": str, "peer": str, "rank": int, "interface": str, "port": int, "gpu": int, "pid": int})
@@ -118,6 +122,18 @@ SHAPES: dict[str, Entry] = {
         ("exit",),
     ),
     "verdict.json": _VERDICT,
+    "preflight.json": Entry(
+        {
+            "schema": int,
+            "t": float,
+            "checks": [str],
+            "request": Entry({"spec": Entry({})}, ("spec",)),
+            "nodes": Entry({}, others=Entry({})),
+            "unreachable": [_FINDING],
+            "covered": str,
+        },
+        ("nodes",),
+    ),
 }
 
 
@@ -140,8 +156,8 @@ def _fit(value: object, shape: Any) -> Any:
     if isinstance(shape, list):
         if not isinstance(value, list):
             return _ABSENT
-        found = [_fit(one, shape[0]) for one in value]
-        return [one for one in found if one is not _ABSENT and one is not None]
+        fitted = [_fit(one, shape[0]) for one in value]
+        return [one for one in fitted if one is not _ABSENT and one is not None]
     if isinstance(shape, Entry):
         return _fit_entry(value, shape)
     return value if _is_of(value, shape) else _ABSENT
@@ -152,7 +168,8 @@ def _fit_entry(value: object, shape: Entry) -> Any:
         return _ABSENT
     made = {}
     for key, one in value.items():
-        fitted = _fit(one, shape.fields[key]) if key in shape.fields else one
+        kind = shape.fields.get(key, shape.others)
+        fitted = one if kind is None else _fit(one, kind)
         if fitted is not _ABSENT:
             made[key] = fitted
     if any(made.get(name) is None for name in shape.needs):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory
 from .regular import open_regular
@@ -16,12 +18,12 @@ Row = Mapping[str, Any]
 
 
 def read_rows(run: RunDirectory) -> dict[str, list[Row]]:
-    """Rows by kind, rank 0's first; lines that are none are left out."""
-    found: dict[str, list[Row]] = {}
+    """Read rows by kind, rank 0's first; lines that are not rows are left out."""
+    rows: dict[str, list[Row]] = {}
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
         for row in _rows(path):
-            found.setdefault(str(row["kind"]), []).append(row)
-    return found
+            rows.setdefault(str(row["kind"]), []).append(row)
+    return rows
 
 
 def _rows(path: Path) -> list[Row]:
@@ -32,10 +34,8 @@ def _rows(path: Path) -> list[Row]:
         return []
     rows: list[Row] = []
     for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and row.get("kind") in KINDS:
-            rows.append(row)
+        with contextlib.suppress(DecodeError):
+            row = read_object(line, LIMIT)
+            if row.get("kind") in KINDS:
+                rows.append(row)
     return rows
