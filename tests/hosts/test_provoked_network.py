@@ -32,7 +32,7 @@ def test_a_host_that_goes_while_all_communicate(bed2: Bed, tmp_path: Path, fault
     launch.all_gone()
     if fault == "link cut":
         host.link_up()  # else sshd's own process for the lost connection lives as long as TCP hopes
-    says = "h2 fell silent: the link or the power is gone"
+    says = "h2 fell silent: the link or the power is lost"
     explained(bed2, launch, DOWN, ("h2", None), says, victims=[0], code=4, clean=False)
     wait_until(lambda: not any(h.pids() for h in bed2.hosts if h.is_on), BOUND, "hosts without a process of the run")
     for path in Path("/tmp/allranks-0").glob(f"{launch.run_dir.name}-*"):

@@ -64,5 +64,5 @@ def test_a_rank_that_has_become_another_program_says_so(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     message = run.result()["verdict"]["message"]
     assert message.startswith("rank 1 on local1 ended with code 7")
-    assert message.endswith("; it had become another program by exec: bash"), message
+    assert message.endswith(", after it had become another program by exec: bash"), message
     assert "SECRET" not in message

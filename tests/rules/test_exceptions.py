@@ -86,8 +86,8 @@ CASES = {
     "a thread, then its program": (
         "import threading, sys\n" + LOAD + "t = threading.Thread(target=load, args=(1,), name='loader')\n"
         "t.start(); t.join()\nprint('epoch 1', flush=True)\nraise RuntimeError('no data')\n",
-        "raised RuntimeError: no data (train.py:7, pid 77); before that its thread loader had raised ValueError: "
-        "bad batch 3 (train.py:3 in load)",
+        "raised RuntimeError: no data (train.py:7, pid 77), and before that its thread loader had raised "
+        "ValueError: bad batch 3 (train.py:3 in load)",
     ),
     "a thread, then a code": (
         "import threading, sys\n" + LOAD + "t = threading.Thread(target=load, args=(1,), name='loader')\n"
@@ -97,8 +97,8 @@ CASES = {
     "a thread, other words, then a code": (
         "import threading, sys\n" + LOAD + "t = threading.Thread(target=load, args=(1,), name='loader')\n"
         "t.start(); t.join()\nfor i in range(9): print('retrying', i)\nsys.exit(4)\n",
-        "ended with code 4 (pid 77); its last line: retrying 8; before that its thread loader had raised ValueError: "
-        "bad batch 3 (train.py:3 in load)",
+        "ended with code 4 (pid 77), its last line: retrying 8, and before that its thread loader had raised "
+        "ValueError: bad batch 3 (train.py:3 in load)",
     ),
     "a thread interrupts its program": (
         "import threading, _thread, time\n" + LOAD + "ready = threading.Event()\n"
@@ -106,8 +106,8 @@ CASES = {
         "        _thread.interrupt_main()\n        raise\n"
         "threading.Thread(target=work, name='loader').start()\n"
         "while True: ready.set(); time.sleep(0.01)\n",  # such an interrupt does not end a sleep
-        "was interrupted by KeyboardInterrupt (train.py:12, pid 77), and not by allranks: sender unknown; before that "
-        "its thread loader had raised ValueError: bad batch 3 (train.py:3 in load)",
+        "was interrupted by KeyboardInterrupt (train.py:12, pid 77), and not by allranks: sender unknown, and "
+        "before that its thread loader had raised ValueError: bad batch 3 (train.py:3 in load)",
     ),
     "interrupted": (
         "import os, signal, time\ndef step():\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(9)\nstep()\n",

@@ -63,7 +63,7 @@ def test_by_cause(cause: str, kind: str) -> None:
         (RAISED.format("OSError: [Errno 5] Input/output error"), "outside"),
         (RAISED.format("HTTPError: 503 Server Error: Service Unavailable for url"), "outside"),
         (RAISED.format("KeyError: 'Connection'"), "program"),
-        ("rank 1 on h2 ended with code 9 (pid 77); its last line: saving", "exit"),
+        ("rank 1 on h2 ended with code 9 (pid 77), its last line: saving", "exit"),
     ],
 )
 def test_an_exception_is_the_programs_unless_it_speaks_of_the_outside(message: str, row: str) -> None:

@@ -16,7 +16,7 @@ SOURCE_LIMITS = {
     "cli": 88,
     "cluster": 36,
     "data": 16,
-    "diagnose": 81,
+    "diagnose": 49,
     "fabric": 31,
     "gang": 25,
     "overlap": 2,

@@ -203,7 +203,7 @@ def test_what_every_rank_raised_blames_none() -> None:
 
 def test_most_ranks_and_the_rest_ended_first() -> None:
     found = verdict(*everywhere(3), signalled(3, 5.2, 15, True))
-    assert found.finding.where == Where() and "3 of 4 ranks; the rest were ended first" in found.finding.message
+    assert found.finding.where == Where() and "3 of 4 ranks, as the rest were ended first" in found.finding.message
 
 
 def test_a_whole_node() -> None:
@@ -225,8 +225,8 @@ def test_a_single_rank_world_is_named() -> None:
 
 
 def test_alike() -> None:
-    assert alike("ValueError", "rank 3: bad 0x7f31") == alike("ValueError", "rank 12: bad 0x1")
-    assert alike("ValueError", "a") != alike("TypeError", "a")
+    assert alike(Link("ValueError", "rank 3: bad 0x7f31")) == alike(Link("ValueError", "rank 12: bad 0x1"))
+    assert alike(Link("ValueError", "a")) != alike(Link("TypeError", "a"))
 
 
 # -- a user's stop -----------------------------------------------------------------------------------------
@@ -301,9 +301,9 @@ def test_the_last_words_of_a_rank_are_not_torchs_greeting() -> None:
 
 
 def test_a_traceback_in_the_middle_of_a_log_is_no_cause() -> None:
-    log = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nValueError: retried\n" + "step\n" * 9
+    log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: retried\n' + "step\n" * 9
     message = verdict(coded(3, 5, 1, log)).finding.message
-    assert message == "rank 3 on h2 ended with code 1; its last line: step"
+    assert message == "rank 3 on h2 ended with code 1, its last line: step"
 
 
 def test_numbers_and_names() -> None:

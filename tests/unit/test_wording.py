@@ -43,7 +43,7 @@ def test_the_rules_see_ssh_to_this_machine() -> None:
     "text",
     [
         "rank 1 waits in all_reduce (train.py:3 in step)",
-        "ended with code 1; its last line: 11 files",
+        "ended with code 1, its last line: 11 files",
         "call init_process_group() first",
         "within the 1 s that it had",
         "NCCL_SOCKET_IFNAME=eth0 is set on h1",

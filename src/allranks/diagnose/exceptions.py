@@ -172,12 +172,17 @@ def _worker(head: str) -> str:
     return "a worker process"
 
 
+def is_of_library(file: str) -> bool:
+    """Whether a file of a traceback is not the user's own."""
+    return _LIBRARY.search(file) is not None
+
+
 def innermost_frame(trace: str) -> tuple[str, int | None, str]:
     """File, line and function of the innermost frame in the user's own code, else of the innermost."""
     frames: list[tuple[str, str, str]] = _FRAME.findall(trace)
     if not frames:
         return "", None, ""
-    of_user = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    of_user = [frame for frame in frames if not is_of_library(frame[0])]
     file, number, function = (of_user or frames)[-1]
     return file, int(number), function
 

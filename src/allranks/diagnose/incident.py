@@ -5,7 +5,7 @@ All times are unix seconds on the controller's clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,6 +142,10 @@ class Incident:
         pid = self.pids.get(where.rank, ended)
         gpu = self.gpus.get(where.rank)
         return replace(where, pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
+
+    def ranks_of(self, nodes: Iterable[str]) -> frozenset[int]:
+        """The ranks of some nodes."""
+        return frozenset(rank for node in nodes for rank in self.ranks_by_node.get(node, ()))
 
     @property
     def all_ranks(self) -> frozenset[int]:

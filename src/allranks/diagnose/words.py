@@ -112,12 +112,18 @@ def place(raised: Link | Raised) -> str:
     """train.py:41 in step; empty where it is not known."""
     if not raised.file or raised.line is None:
         return ""
-    return _place(raised.file.rsplit("/", 1)[-1], raised.line, raised.function)
+    return place_of_frame(raised.file, raised.line, raised.function)
 
 
-def _place(file: str, line: int, function: str) -> str:
+def place_of_frame(file: str, line: int | str, function: str) -> str:
+    """train.py:41 in step; without the function for a module's own lines."""
     within = f" in {function}" if function and function != "<module>" else ""
-    return f"{file}:{line}{within}"
+    return f"{file.rsplit('/', 1)[-1]}:{line}{within}"
+
+
+def without_numbers(text: str) -> str:
+    """A text without what two ranks say differently: numbers and addresses."""
+    return re.sub(r"0x[0-9a-fA-F]+|[0-9]+", "#", text)
 
 
 def exception(raised: Link | Raised, limit: int = LINE) -> str:
@@ -141,30 +147,31 @@ def thread_words(tail: str, sentence: str = "") -> str:
     inner = [link for link in raised.links if not carries_worker(link)][-1]
     if sentence and inner.text == sentence:
         return ""
-    return f"; before that its thread {raised.thread} had raised {placed(inner, 160)}"
+    return f", and before that its thread {raised.thread} had raised {placed(inner, 160)}"
 
 
 def further_words(incident: Incident, rank: int) -> str:
-    """What else is to be known of a rank's process, as the rest of a sentence: it outlived its program, or it has
-    become another program by exec."""
+    """What else a verdict says of a rank's process, as the rest of a sentence: it had become another program by exec,
+    or it outlived its program."""
+    words = ""
+    if rank in incident.became:
+        words = f", after it had become another program by exec: {incident.became[rank]}"
     left = incident.left.get(rank)
-    became = incident.became.get(rank)
-    words = f"; it had become another program by exec: {became}" if became else ""
-    if left is None:
-        return words
-    threads = f": {join_words(left.threads)}" if left.threads else ""
-    return words + f"; its process went on, waiting for threads that still ran{threads}"
+    if left is not None:
+        words += ", and its process went on, waiting for threads that still ran"
+        if left.threads:
+            words += f": {join_words(left.threads)}"
+    return words
 
 
 def trace_lines(link: Link, traceback: str) -> tuple[str, ...]:
     """Where it was raised (whole path), the source line there, and the exception."""
-    lines_of_link = []
-    if link.file and link.line is not None:
-        lines_of_link.append(_place(link.file, link.line, link.function))
-        head = f'File "{link.file}", line {link.line}, in '
-        lines = traceback.splitlines()
-        source = [after for line, after in itertools.pairwise(lines) if head in line and after.startswith(" ")]
-        lines_of_link += [one_line(line) for line in source[-1:]]
-    elif traceback:
-        lines_of_link += last_lines(traceback, 3)[:-1]
-    return (*lines_of_link, exception(link))
+    if not link.file or link.line is None:
+        before = last_lines(traceback, 3)[:-1] if traceback else ()
+        return (*before, exception(link))
+    directory = link.file.rpartition("/")[0]
+    path = f"{directory}/" if directory or link.file.startswith("/") else ""
+    head = f'File "{link.file}", line {link.line}, in '
+    pairs = itertools.pairwise(traceback.splitlines())
+    source = [one_line(after) for line, after in pairs if head in line and after.startswith(" ")]
+    return (f"{path}{place(link)}", *source[-1:], exception(link))

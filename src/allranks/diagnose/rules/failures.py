@@ -20,7 +20,7 @@ from allranks.findings import Where
 from ..exceptions import Link, Raised, carries_worker, raised_in_log
 from ..incident import ExitRecord, Incident
 from ..signatures import ENOUGH, Row, lost_peer, row_of_exception
-from ..words import SIGNALS, name_ranks
+from ..words import SIGNALS, name_ranks, without_numbers
 from .agents import behind_agent
 
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
@@ -28,7 +28,7 @@ KILL = 9
 ABORT = 6
 BUS = 7
 INTERRUPT = 2
-NATIVE = {11: "SIGSEGV", 7: "SIGBUS", 4: "SIGILL", 8: "SIGFPE", 6: "SIGABRT"}
+NATIVE = (11, BUS, 4, 8)  # SIGSEGV, SIGBUS, SIGILL, SIGFPE
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.
 NO_MODULE = re.compile(
@@ -91,32 +91,31 @@ class Failure:
 def failures(incident: Incident) -> list[Failure]:
     """All failed ranks of an attempt, the earliest first."""
     ends = [behind_agent(e, incident.ranks_by_node.get(e.node, ())) for e in incident.exits if e.failed]
-    classified = [_classify(incident, e) for e in ends]
+    classified = [_classify(incident, _end_of_program(incident, end)) for end in ends]
     return sorted(classified, key=lambda f: (f.t, f.rank))
 
 
 def _classify(incident: Incident, end: ExitRecord) -> Failure:
-    end = _own_end(incident, end)
     failure = _by_itself(end)
-    dead_agents = {f.node for f in incident.faults if f.id == "agent-death"}
-    if failure.signal == KILL and end.node in dead_agents:
+    if failure.signal == KILL and any(f.id == "agent-death" and f.node == end.node for f in incident.faults):
         return replace(failure, role=Role.CONSEQUENCE)
-    if end.expected:
-        raised_before = failure.kind == "raised" and not failure.from_log and _before(end.t, incident.detected_t)
-        return failure if raised_before else replace(failure, role=Role.ENDED)
+    raised_before = failure.kind == "raised" and not failure.from_log and _is_before(incident, end.t)
+    if end.expected and not raised_before:
+        return replace(failure, role=Role.ENDED)
     return failure
 
 
-def _own_end(incident: Incident, end: ExitRecord) -> ExitRecord:
+def _end_of_program(incident: Incident, end: ExitRecord) -> ExitRecord:
     """The end of the program, where its process outlived it and was then ended by allranks."""
     left = incident.left.get(end.rank)
-    if left is None or left.code == 0 or not end.expected or not _before(left.t, incident.detected_t):
+    if left is None or left.code == 0 or not end.expected or end.raised is not None or not _is_before(incident, left.t):
         return end
-    return end if end.raised is not None else replace(end, code=left.code, signal=None, t=left.t, expected=False)
+    return replace(end, code=left.code, signal=None, t=left.t, expected=False)
 
 
-def _before(t: float, detected: float | None) -> bool:
-    return detected is not None and t < detected
+def _is_before(incident: Incident, t: float) -> bool:
+    """Whether the controller had not yet begun to end the attempt."""
+    return incident.detected_t is not None and t < incident.detected_t
 
 
 def _by_itself(end: ExitRecord) -> Failure:
@@ -124,16 +123,16 @@ def _by_itself(end: ExitRecord) -> Failure:
     if NO_SCRIPT.search(end.tail) and end.code == 2:
         return Failure(end, Role.ROOT, "exited", "no-script")
     raised = end.raised
-    if raised is not None and telling(raised)[0].name != "KeyboardInterrupt":
-        return _from_exception(end, raised, from_log=False)
-    signal = INTERRUPT if raised is not None else _signal(end)
+    signal = _signal(end)
+    from_log = raised is None
+    if raised is None and signal is None:
+        raised = raised_in_log(end.tail)
+    if raised is not None and telling(raised)[0].name == "KeyboardInterrupt":
+        signal = INTERRUPT
+    elif raised is not None:
+        return _from_exception(end, raised, from_log)
     if signal is not None:
         return replace(_from_signal(end, signal), raised=raised)
-    raised = raised_in_log(end.tail)
-    if raised is not None and telling(raised)[0].name == "KeyboardInterrupt":
-        return replace(_from_signal(end, INTERRUPT), raised=raised)
-    if raised is not None:
-        return _from_exception(end, raised, from_log=True)
     return _from_code(end)
 
 
@@ -146,19 +145,19 @@ def _signal(end: ExitRecord) -> int | None:
 
 def _from_exception(end: ExitRecord, raised: Raised, from_log: bool) -> Failure:
     links = telling(raised)
-    peers = [lost_peer(k.type, k.text) for k in links]
     rows = [row_of_exception(k.type, k.text, raised.traceback) for k in links]
-    if rows[-1] is None and peers[-1] is not None:
-        return Failure(end, Role.CONSEQUENCE, "raised", peers[-1], raised, peer=peers[-1], from_log=from_log)
-    fitting = next((k for k, row in zip(links, rows, strict=True) if row is not None), None)
-    row = next((row for row in rows if row is not None), None)
-    of_program = [k for k, peer in zip(links, peers, strict=True) if peer is None]
-    quoted = (
-        of_program[-1]
-        if fitting is None
-        else [k for k in links if (k.name, k.text) == (fitting.name, fitting.text)][-1]
-    )
-    key = row.cause if row is not None and row.cause in SHARED else alike(quoted.type, quoted.text)
+    fitting = next((at for at, row in enumerate(rows) if row is not None), None)
+    of_program = [k for k in links if lost_peer(k.type, k.text) is None]
+    peer = lost_peer(links[-1].type, links[-1].text)
+    if rows[-1] is None and peer is not None:
+        return Failure(end, Role.CONSEQUENCE, "raised", peer, raised, peer=peer, from_log=from_log)
+    if fitting is None:
+        quoted = of_program[-1]
+        return Failure(end, Role.ROOT, "raised", alike(quoted), raised, from_log=from_log, quoted=quoted)
+    row = rows[fitting]
+    assert row is not None
+    quoted = [k for k in links if (k.name, k.text) == (links[fitting].name, links[fitting].text)][-1]
+    key = row.cause if row.cause in SHARED else alike(quoted)
     return Failure(end, Role.ROOT, "raised", key, raised, row, from_log=from_log, quoted=quoted)
 
 
@@ -169,25 +168,30 @@ def telling(raised: Raised) -> list[Link]:
 
 
 def _from_signal(end: ExitRecord, signal: int) -> Failure:
-    key = f"signal {signal}"
     if signal == ABORT:
-        return _from_abort(end, key)
-    if signal in NATIVE:
-        return Failure(end, Role.ROOT, "crashed", key, signal=signal)
-    role = Role.ROOT if signal == KILL else Role.UNEXPLAINED
-    return Failure(end, role, "killed", key, signal=signal)
+        return _from_abort(end)
+    kind = "crashed" if signal in NATIVE else "killed"
+    explains_itself = signal in NATIVE or signal == KILL
+    role = Role.ROOT if explains_itself else Role.UNEXPLAINED
+    return Failure(end, role, kind, f"signal {signal}", signal=signal)
 
 
-def _from_abort(end: ExitRecord, key: str) -> Failure:
-    """SIGABRT is C++'s way to end: its last words say whether of an own or of a peer's failure."""
-    last = "\n".join(end.tail.splitlines()[-30:])[-ENOUGH:]
+def _from_abort(end: ExitRecord) -> Failure:
+    """SIGABRT is C++'s way to end: its last words tell a rank's own failure from a peer's."""
+    failure = Failure(end, Role.ROOT, "crashed", SHAPES, signal=ABORT)
+    last = _last_words(end, 30)
     if SHAPES in last:
-        return Failure(end, Role.ROOT, "crashed", SHAPES, signal=ABORT, signature=row_of_exception("", last))
+        return replace(failure, signature=row_of_exception("", last))
     peer = lost_peer("", last)
     if peer is not None:
-        return Failure(end, Role.CONSEQUENCE, "crashed", peer, signal=ABORT, peer=peer)
-    role = Role.UNEXPLAINED if _UNJOINED in last else Role.ROOT
-    return Failure(end, role, "crashed", f"{key} {_UNJOINED in last}", signal=ABORT)
+        return replace(failure, role=Role.CONSEQUENCE, key=peer, peer=peer)
+    if _UNJOINED in last:
+        return replace(failure, role=Role.UNEXPLAINED, key=_UNJOINED)
+    return replace(failure, key="signal 6")
+
+
+def _last_words(end: ExitRecord, count: int) -> str:
+    return "\n".join(end.tail.splitlines()[-count:])[-ENOUGH:]
 
 
 def no_module(tail: str) -> re.Match[str] | None:
@@ -197,20 +201,18 @@ def no_module(tail: str) -> re.Match[str] | None:
 
 
 def _from_code(end: ExitRecord) -> Failure:
-    last = "\n".join(end.tail.splitlines()[-10:])[-ENOUGH:]
-    peer = lost_peer("", last)
+    peer = lost_peer("", _last_words(end, 10))
     if peer is not None:
         return Failure(end, Role.CONSEQUENCE, "exited", peer, peer=peer)
-    refused = end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
-    says_why = refused or end.code in (126, 127) or no_module(end.tail) is not None
-    role = Role.ROOT if says_why else Role.UNEXPLAINED
+    is_refusal = end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
+    explains_itself = is_refusal or end.code in (126, 127) or no_module(end.tail) is not None
+    role = Role.ROOT if explains_itself else Role.UNEXPLAINED
     return Failure(end, role, "exited", f"code {end.code}")
 
 
-def alike(kind: str, text: str) -> str:
-    """Equal for texts that differ only in numbers, addresses and the rank's own name."""
-    text = re.sub(r"0x[0-9a-fA-F]+|[0-9]+", "#", text)
-    return f"{kind.rsplit('.', 1)[-1]}: {text}"
+def alike(link: Link) -> str:
+    """Equal for exceptions whose texts differ only in numbers, addresses and the rank's own name."""
+    return f"{link.name}: {without_numbers(link.text)}"
 
 
 # -- the first failure, and who shares it ----------------------------------------------------------------
@@ -225,11 +227,12 @@ class Group:
     scope: str
 
     def where(self) -> Where:
-        """What can be blamed: one rank, one node, or nobody."""
-        if self.scope == "all" or (self.first.signature is not None and self.first.signature.cause in SHARED):
+        """What can be blamed: one rank, one node, or nothing."""
+        end = self.first.exit
+        is_shared = self.first.signature is not None and self.first.signature.cause in SHARED
+        if self.scope == "all" or is_shared:
             return Where()
-        one = self.first.exit
-        return Where(node=one.node or None, rank=None if self.scope == "node" else one.rank)
+        return Where(node=end.node or None, rank=None if self.scope == "node" else end.rank)
 
     def who(self, incident: Incident) -> str:
         """The subject of the sentence."""
@@ -241,17 +244,17 @@ class Group:
         return f"pid {self.first.pid}" if self.first.pid and len(self.ranks) == 1 else ""
 
     def also(self, incident: Incident) -> str:
-        """Said where most ranks failed alike and the rest had no time to."""
-        rest = len(incident.exits) - len(self.ranks)
-        if self.scope != "all" or not rest:
+        """Say where most ranks failed alike and the rest had no time to."""
+        if self.scope != "all" or len(incident.exits) == len(self.ranks):
             return ""
-        return f" ({len(self.ranks)} of {len(incident.exits)} ranks; the rest were ended first)"
+        return f" ({len(self.ranks)} of {len(incident.exits)} ranks, as the rest were ended first)"
 
 
-def first_of(failed: Sequence[Failure], kind: str, incident: Incident, *roles: Role) -> Group | None:
-    """The first failure of a kind, with those that are alike."""
-    of_kind = [f for f in failed if f.kind == kind and f.role in roles]
-    if not of_kind:
+def first_of(failed: Sequence[Failure], kind: str, incident: Incident) -> Group | None:
+    """The first failure of a kind that explains itself, else the first that does not, with those that are alike."""
+    by_role = ([f for f in failed if f.kind == kind and f.role is role] for role in (Role.ROOT, Role.UNEXPLAINED))
+    of_kind = next((group for group in by_role if group), None)
+    if of_kind is None:
         return None
     near = [f for f in of_kind if f.t <= of_kind[0].t + CLOCK_ERROR]
     first = next((f for f in near if f.signature is not None), near[0])
@@ -262,13 +265,12 @@ def first_of(failed: Sequence[Failure], kind: str, incident: Incident, *roles: R
 def _scope(incident: Incident, failed: Sequence[Failure], ranks: frozenset[int], node: str) -> str:
     if len(ranks) == 1:
         return "rank"
-    done = [(e.rank, e.node) for e in incident.exits if not e.failed]
-    ends = [(f.rank, f.exit.node) for f in failed] + done
-    if ranks == {r for r, where in ends if where == node} and len(incident.ranks_by_node) > 1:
+    nodes = {f.rank: f.exit.node for f in failed}
+    nodes.update((e.rank, e.node) for e in incident.exits if not e.failed)
+    if ranks == {rank for rank, of_rank in nodes.items() if of_rank == node} and len(incident.ranks_by_node) > 1:
         return "node"
-    ended_ranks = frozenset(r for r, _ in ends)
-    nodes = {incident.node_of(r) for r in ranks}
     rest = [f for f in failed if f.rank not in ranks]
-    ended = all(f.role is Role.ENDED for f in rest) and len(rest) + len(ranks) == len(ended_ranks)
-    most = ended and len(ranks) * 2 > len(ended_ranks)
-    return "all" if nodes >= set(incident.ranks_by_node) and (ranks >= ended_ranks or most) else "ranks"
+    all_ended = all(f.role is Role.ENDED for f in rest) and len(rest) + len(ranks) == len(nodes)
+    is_most = ranks >= nodes.keys() or (all_ended and len(ranks) * 2 > len(nodes))
+    everywhere = {incident.node_of(rank) for rank in ranks} >= set(incident.ranks_by_node)
+    return "all" if is_most and everywhere else "ranks"

@@ -1,28 +1,31 @@
-"""Nothing moved for the time limit: two looks at every rank say who kept the others waiting."""
+"""Nothing moved for a time limit: in the training, or before all ranks came through init_process_group."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from allranks.findings import Where
+
 from ..candidate import Candidate, Strength
 from ..incident import Incident
-from ..words import thread_words
-from .init_timeout import place_of
+from ..words import name_ranks, numbers, thread_words
 
-ID = "hung"
-SOURCE = "stacks of all ranks (the runner's dump signal, py-spy) and /proc, twice; see `allranks.diagnose.hangs`"
+SLOW_START = "`allranks logs --rank {rank}` shows what it did instead. A slow start (a large data set, a first "
+SLOW_START += "compilation) needs a longer --init-timeout"
 
 
-def apply(incident: Incident) -> Candidate | None:
-    """What the looks said; a rank that ended with 0 is a culprit too."""
+def hung(incident: Incident) -> Candidate | None:
+    """Give what the stack samples tell; a rank that ended with 0 is a culprit too."""
     hang = incident.hang
     if hang is None:
         return None
     culprits = frozenset(hang.culprits)
-    raised = next((words for e in incident.exits if e.rank in culprits if (words := thread_words(e.tail))), "")
+    raised = [words for e in incident.exits if e.rank in culprits and (words := thread_words(e.tail))]
     return Candidate(
-        ID,
+        "hung",
         hang.cause,
         Strength.ROOT,
-        hang.message + raised,
+        "".join((hang.message, *raised[:1])),
         hang.confidence,
         incident.detected_t,
         hang.remedy,
@@ -30,3 +33,61 @@ def apply(incident: Incident) -> Candidate | None:
         hang.evidence,
         culprits,
     )
+
+
+def init_timeout(incident: Incident) -> Candidate | None:
+    """Name who never came to init_process_group, and who waited, where the time ran out."""
+    if not incident.init_timeout_hit:
+        return None
+    absent = missing_ranks(incident)
+    waiting = name_ranks(incident, incident.init_entered - incident.initialised)
+    message = f"{waiting} entered init_process_group and did not come out of it in time"
+    remedy = "all reached it and none came through. Compare their stacks, and with NCCL the log at --debug"
+    if not incident.init_entered:
+        message = "the init timeout ran out before any rank had entered init_process_group"
+        remedy = "`allranks status` names the state of every node. Give slow nodes longer with --init-timeout"
+    elif absent:
+        message = f"{name_ranks(incident, absent)} never entered init_process_group{_ended(incident, absent)}"
+        if waiting:
+            message += f", and {waiting} waited for it"
+        message += " until the init timeout ran out"
+        remedy = SLOW_START.format(rank=min(absent))
+    initialised = numbers(incident.initialised)
+    return Candidate(
+        "init-timeout",
+        "rendezvous-timeout",
+        Strength.WEAK,
+        message,
+        0.85 if absent else 0.6,
+        incident.detected_t,
+        remedy,
+        place_of(incident, absent),
+        (f"entered: {numbers(incident.init_entered) or 'none'}", f"initialised: {initialised or 'none'}"),
+        absent,
+    )
+
+
+def missing_ranks(incident: Incident) -> frozenset[int]:
+    """Ranks that never entered init_process_group while others did; empty where nothing was reported."""
+    return incident.all_ranks - incident.init_entered - incident.initialised if incident.init_entered else frozenset()
+
+
+def place_of(incident: Incident, ranks: Collection[int]) -> Where:
+    """The one rank, or the one node that all of them lie on."""
+    nodes = {incident.node_of(rank) for rank in ranks}
+    node = nodes.pop() if len(nodes) == 1 else ""
+    return Where(node=node or None, rank=next(iter(ranks)) if len(ranks) == 1 else None)
+
+
+def _ended(incident: Incident, absent: Collection[int]) -> str:
+    done = {e.rank for e in incident.exits if e.rank in absent and not e.failed}
+    if not done:
+        return ""
+    which = "" if done == absent else f"{numbers(done)} "
+    return f" ({which}ended with code 0 before)"
+
+
+RULES = {
+    "hung": ("two stack samples of all ranks (the runner's dump signal, py-spy) and /proc: ../hangs", hung),
+    "init-timeout": ("the runner's reports (init-entered, initialised) and --init-timeout", init_timeout),
+}

@@ -1,0 +1,97 @@
+"""Findings name a fault: the transport, a check, the rendezvous check, or the engine that took its nodes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from allranks.findings import Finding, Where
+
+from ..candidate import Candidate, Strength
+from ..causes import CAUSES, cause_or_unknown
+from ..incident import Incident
+from ..slurm import CHECK
+from ..words import name_nodes
+
+ENGINES = frozenset({CHECK})
+
+
+def engine_ended(incident: Incident) -> Candidate | None:
+    """A time limit, a preemption, a cancelled job, a failed node: the engine answers for the job as a whole."""
+    finding = next((f for f in incident.findings if f.check in ENGINES and f.status == "fail"), None)
+    if finding is None:
+        return None
+    cause = cause_or_unknown(finding.id)
+    return Candidate(
+        "engine-ended",
+        cause,
+        Strength.ENGINE,
+        finding.message,
+        0.7 if cause == "unknown" else 0.95,
+        remedy=finding.remedy,
+        where=finding.where,
+        evidence=finding.evidence,
+        culprits=incident.ranks_of([finding.where.node or ""]),
+    )
+
+
+def check_finding(incident: Incident) -> Candidate | None:
+    """The first failed finding that no other explains; nodes that fail alike are named as one."""
+    failed = _in_order(incident, dict.fromkeys(f for f in incident.findings if f.status == "fail"))
+    if not failed:
+        return None
+    explained = {cause for f in failed if f.id in CAUSES for cause in CAUSES[f.id].explains}
+    root = next((f for f in failed if f.id not in explained), failed[0])
+    same = [f for f in failed if f.id == root.id]
+    return Candidate(
+        "check-finding",
+        "data-not-split" if root.check == "data-audit" else cause_or_unknown(root.id),
+        Strength.FINDING,
+        _message(same),
+        0.9,
+        remedy="\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())),
+        where=_shared_place(same),
+        evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3],
+        culprits=incident.ranks_of(f.where.node or "" for f in same),
+        others=tuple(f for f in failed if f.id != root.id),
+    )
+
+
+def _in_order(incident: Incident, findings: Iterable[Finding]) -> list[Finding]:
+    """Findings of checks as they came, those of the transport by node: which node failed first is chance."""
+    order = {node: at for at, node in enumerate(incident.ranks_by_node)}
+    return sorted(findings, key=lambda f: -1 if f.check else order.get(f.where.node or "", -1))
+
+
+def _shared_place(same: Sequence[Finding]) -> Where:
+    """One finding's own place; of several, only what they share."""
+    first = vars(same[0].where)
+    return Where(**{k: v for k, v in first.items() if all(getattr(f.where, k) == v for f in same)})
+
+
+def _message(same: Sequence[Finding]) -> str:
+    """h2, h3 and h4: Permission denied (publickey)."""
+    nodes = [f.where.node for f in same if f.where.node]
+    rests = {_without_node(f.message, node) for f, node in zip(same, nodes, strict=False)}
+    if len(same) == 1 or len(nodes) < len(same) or len(rests) > 1:  # else links, or the run: each message has its place
+        return "; ".join([f.message for f in same[:4]] + ["…"] * (len(same) > 4))
+    names = name_nodes(list(dict.fromkeys(nodes)))
+    rest = rests.pop()
+    return f"{names} {rest.removeprefix('the node ')}" if rest.startswith("the node can") else f"{names}: {rest}"
+
+
+def _without_node(message: str, node: str) -> str:
+    """A node's message without its name and the `user@node:` in front."""
+    word, _, rest = message.partition(": ")
+    while rest and word.endswith(node) and not any(letter.isspace() for letter in word):
+        message = rest
+        word, _, rest = message.partition(": ")
+    return message.replace(node, "the node")
+
+
+RULES = {
+    "check-finding": ("the findings themselves: each is a look at the thing it names", check_finding),
+    "engine-ended": (
+        "Slurm's scontrol show job and slurmstepd's lines (a finding carries its engine as its check)",
+        engine_ended,
+    ),
+}

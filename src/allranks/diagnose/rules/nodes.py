@@ -1,0 +1,267 @@
+"""A node, the launching machine or allranks' own processes failed: silence, a pause, a fault, a failed start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from allranks.findings import Where
+from allranks.text import plural, with_reason
+
+from ..candidate import Candidate, Strength
+from ..causes import CAUSES
+from ..incident import CHANNEL, Fault, Incident, LostNode
+from ..signatures import cause_of
+from ..words import SIGNALS, name_nodes, numbers, one_line, utc
+
+LEASE_OVER = frozenset({"lease-over", "ended-alone"})
+
+
+# -- silence ---------------------------------------------------------------------------------------------
+
+OUR_LINK = "check this machine's own link first with `ip -br link`, and ping one of the nodes"
+STOPPED_AGENT = (
+    "`ps -eo pid,stat,args | grep allranks` shows T where Ctrl-Z, a debugger or kill -STOP stopped it, and D where "
+    "it waits for a disk. A frozen cgroup or container stops it too"
+)
+
+
+def node_lost(incident: Incident) -> Candidate | None:
+    """The node that fell silent first, with all that did; an agent that died is reported by a fault instead."""
+    answering = {f.node for f in incident.faults if f.id == "agent-death"}
+    lost = sorted((n for n in incident.lost if n.node not in answering), key=lambda n: n.last_heard)
+    if not lost:
+        return None
+    names = [n.node for n in lost]
+    which = name_nodes(names)
+    when = f"last heard at {utc(lost[0].last_heard)}, given up {max(0.0, lost[0].t - lost[0].last_heard):.1f} s later"
+    cause = CAUSES["node-network-down"]
+    candidate = Candidate(
+        "node-lost",
+        cause.id,
+        Strength.ROOT,
+        f"{which} fell silent: the link or the power is lost ({when})",
+        0.9,
+        lost[0].last_heard,
+        "\n".join(cause.remedy(Where(node=name)) for name in names[:3]),
+        Where(node=names[0] if len(names) == 1 else None),
+        tuple(_last_heard(n) for n in lost[:3]),
+        incident.ranks_of(names),
+    )
+    not_opened = next((f for f in incident.findings if f.check == CHANNEL), None)
+    if not_opened is not None:  # this machine had no means to open another connection
+        message = f"the connection to {which} ended, and no other could be opened: {not_opened.message}"
+        return replace(
+            candidate,
+            cause=not_opened.id,
+            confidence=0.8,
+            message=message,
+            remedy=not_opened.remedy,
+            where=Where(),
+        )
+    if incident.local_nodes.issuperset(names):  # they need no link
+        message = f"{which} fell silent: the agent on this machine did not run for the whole lease ({when})"
+        return replace(candidate, cause="unknown", confidence=0.7, message=message, remedy=STOPPED_AGENT)
+    if len(names) > 1 and set(names).issuperset(incident.ranks_by_node):
+        message = f"all {len(names)} nodes fell silent ({when}): rather this machine's own link than theirs"
+        return replace(candidate, confidence=0.6, message=message, remedy=OUR_LINK)
+    return candidate
+
+
+def _last_heard(lost: LostNode) -> str:
+    line = f"{lost.node}: last heard {utc(lost.last_heard)}"
+    return f"{line}, {lost.reason}" if lost.reason else line
+
+
+# -- a pause of the launching machine --------------------------------------------------------------------
+
+MARGIN = 6.0  # seconds between the last word that a node had heard and the pause: one beat, and its own ticks
+AWAKE = "keep it awake meanwhile with `systemd-inhibit --what=sleep allranks run …`"
+RUN_ON = "do not stop allranks run (Ctrl-Z, kill -STOP), as allranks attach and --detach leave the terminal instead"
+DETACH = "start it with --detach on a machine that stays awake, or with a --lease longer than such a pause, or"
+
+
+def launcher_paused(incident: Incident) -> Candidate | None:
+    """A pause as long as the lease, and after it nodes that were lost or had ended their ranks by themselves."""
+    long = [p for p in incident.pauses if incident.lease and p.seconds + MARGIN >= incident.lease]
+    ended = {*(f.node for f in incident.faults if f.id in LEASE_OVER), *(n.node for n in incident.lost)}
+    nodes = [node for node in incident.ranks_by_node if node in ended]
+    nodes += sorted(ended.difference(nodes))
+    if not long or not nodes:
+        return None
+    pause = max(long, key=lambda p: p.seconds)
+    began = pause.t - pause.seconds
+    what = "allranks itself did not run on the launching machine"
+    how = "stopped by a signal, frozen, or starved of its CPU"
+    remedy = RUN_ON
+    if pause.slept:
+        what = "the launching machine slept"
+        how = "suspended, by CLOCK_BOOTTIME"
+        remedy = AWAKE
+    message = f"{what} for {pause.seconds:.0f} s, so the lease of {incident.lease:g} s was over: "
+    message += "the nodes ended their ranks, as they do when nothing is heard from it"
+    return Candidate(
+        "launcher-paused",
+        "unknown",
+        Strength.ROOT,
+        message,
+        0.95,
+        min([began, *(n.last_heard for n in incident.lost)]),
+        f"{DETACH} {remedy}",
+        evidence=(f"from {utc(began)} to {utc(pause.t)}: {how}", f"lease over on: {', '.join(nodes[:8])}"),
+    )
+
+
+# -- allranks' own processes -----------------------------------------------------------------------------
+
+KILLED = "run on {node}: `journalctl -k | grep -i 'killed process'`, and ask who did it (pkill, an administrator, "
+KILLED += "a limit)"
+STOPPED = "find on {node} who stopped it (kill -STOP, a debugger, a frozen cgroup or container), then run again"
+LINK = "run `ping -c 100 {node}`, and look for a suspended machine, a Ctrl-Z or a firewall that drops idle connections"
+
+
+NODE_LOG = "`allranks logs --node {node}` shows the node's log"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a fault says; without a remedy the cause's own."""
+
+    cause: str
+    confidence: float
+    message: str
+    remedy: str = ""
+    strength: Strength = Strength.ROOT
+
+
+# Faults of an agent's start: confidence, what failed, and what to do; the fault's own message names the cause.
+STARTS = {
+    "node-dir": (
+        0.9,
+        "no usable directory for the run",
+        "choose another with --node-dir, after `df -h; ls -ld` on {node}",
+    ),
+    "few-files": (
+        0.95,
+        "the agent could not start",
+        "raise 'nofile' in /etc/security/limits.conf to 65536 on {node}, and log in again",
+    ),
+    "protocol": (0.7, "the two ends of the channel do not understand each other", ""),
+    "boot": (0.7, "the agent could not start", ""),
+}
+
+
+def agent_fault(incident: Incident) -> Candidate | None:
+    """The earliest fault that is not a failed start of a rank; nodes with the same one are named as one."""
+    faults = [f for f in incident.faults if f.id != "start-failed"]
+    if not faults:
+        return None
+    first = min(faults, key=lambda f: (f.id in LEASE_OVER, f.t or float("inf")))
+    nodes = list(dict.fromkeys(f.node for f in faults if (f.id, f.message) == (first.id, first.message)))
+    reading = _read_fault(incident, first, nodes)
+    is_ours = reading.cause == "internal-error"  # a defect of allranks is no fault of the node on which it shows
+    return Candidate(
+        "agent-fault",
+        reading.cause,
+        reading.strength,
+        reading.message,
+        reading.confidence,
+        first.t or None,
+        reading.remedy.format(node=first.node),
+        Where(node=nodes[0]) if len(nodes) == 1 and not is_ours else Where(),
+        tuple(one_line(f"{f.node}: {f.id}: {f.message}") for f in faults[:3]),
+    )
+
+
+def _read_fault(incident: Incident, fault: Fault, nodes: Sequence[str]) -> Reading:
+    where = name_nodes(nodes)
+    if fault.id in ("agent-death", "supervisor-lost"):
+        return _read_death(incident, fault, nodes)
+    if fault.id == "internal-error":
+        message = f"allranks itself failed on {where}: {one_line(fault.message)}, and it ended the ranks there"
+        return Reading("internal-error", 0.95, message)
+    if fault.id in LEASE_OVER:
+        message = f"{where} ended the ranks there: nothing was heard from this machine for the whole lease"
+        return Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
+    confidence, what, remedy = STARTS.get(fault.id, (0.7, fault.id, ""))
+    last = fault.message
+    if "Traceback" in last and not remedy:
+        last = last.rstrip().rsplit("\n", 1)[-1]  # the exception
+    cause = "too-many-open-files" if fault.id == "few-files" else cause_of(fault.message)
+    return Reading(cause, confidence, with_reason(f"{where}: {what}", one_line(last)), remedy or NODE_LOG)
+
+
+def _read_death(incident: Incident, fault: Fault, nodes: Sequence[str]) -> Reading:
+    """Only a person, a script or the kernel ends an agent."""
+    part = "agent" if fault.id == "agent-death" else "supervisor"
+    how = one_line(fault.message).removeprefix("the supervisor process ")
+    how = re.sub(r"signal (\d+)", lambda match: SIGNALS.get(int(match[1]), match[0]), how)
+    head = f"the allranks {part} on {name_nodes(nodes)} {how}"
+    ranks = incident.ranks_by_node.get(fault.node, ())
+    took = ""
+    if ranks and part == "agent" and len(nodes) == 1:
+        took = f" and took {plural(len(ranks), 'rank')} {numbers(ranks)} with it"
+    if how.startswith("ended with code"):
+        return Reading("internal-error", 0.9, f"{head}{took}, by an error of its own")
+    if "SIGKILL" in how and incident.oom_kills(fault.node):
+        message = f"{head}{took}: the kernel ran out of memory there"
+        return Reading("host-out-of-memory", 0.8, message, KILLED)
+    if "killed" in how or "stopped" in how:
+        head += ", and not by allranks"
+        took = took and f",{took}"
+    return Reading("unknown", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
+
+
+# -- ranks that could not be started ---------------------------------------------------------------------
+
+ABSENT = "run `ls -ld {path}` on {nodes}, then name another with --workdir, --python or --prelude, or copy it there"
+_PATH = re.compile(r"could not (?:enter the working directory|run) (.{1,1000}?): ")
+_RANK = re.compile(r"^rank (\d+) ")
+
+
+def start_failed(incident: Incident) -> Candidate | None:
+    """All nodes on which the start of a rank failed the same way: no interpreter, program or working directory."""
+    faults = sorted((f for f in incident.faults if f.id == "start-failed"), key=lambda f: f.t)
+    if not faults:
+        return None
+    first = faults[0]
+    what = _without_rank(first)
+    nodes = list(dict.fromkeys(f.node for f in faults if _without_rank(f) == what))
+    path = _PATH.search(first.message)
+    who = name_nodes(nodes)
+    where = Where()
+    rank = _RANK.match(first.message)
+    if len(nodes) == 1:
+        where = Where(node=nodes[0], rank=int(rank[1]) if rank else None)
+        who = f"rank {rank[1]} on {nodes[0]}" if rank else who
+    return Candidate(
+        "start-failed",
+        cause_of(what),
+        Strength.ROOT,
+        f"{who} {what}",
+        0.95,
+        first.t or None,
+        ABSENT.format(path=path[1] if path else "PATH", nodes=name_nodes(nodes)),
+        where,
+        tuple(one_line(f"{f.node}: {f.message}") for f in faults[:3]),
+        incident.ranks_of(nodes),
+    )
+
+
+def _without_rank(fault: Fault) -> str:
+    return one_line(_RANK.sub("", fault.message))
+
+
+RULES = {
+    "start-failed": ("agent/ranks.py: which call failed (chdir, execvpe), with strerror(3)", start_failed),
+    "launcher-paused": (
+        "CLOCK_BOOTTIME against CLOCK_MONOTONIC on the launching machine, gang/clocks",
+        launcher_paused,
+    ),
+    "node-lost": ("allranks' own beats (docs/architecture.md: ping, pong)", node_lost),
+    "agent-fault": (
+        "agent/supervisor.py and agent/agent.py report how the other ended, agent/boot.py its own start",
+        agent_fault,
+    ),
+}

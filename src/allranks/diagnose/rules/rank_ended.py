@@ -1,0 +1,287 @@
+"""A rank ended by its own failure: an exception, a crash in native code, a signal from outside, or an exit code.
+
+The first rank that failed of each kind is at fault, with those that failed alike; failures.py has set aside what
+follows from a peer's end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from allranks.text import plural
+
+from ..candidate import Candidate, Strength
+from ..exceptions import Link, is_of_library
+from ..incident import ExitRecord, Incident
+from ..memory.figures import HostMemory, read_gpu
+from ..memory.levers import gpu_levers, host_levers
+from ..memory.setting import setting_of
+from ..signatures import lost_peer, row_of_exception
+from ..words import (
+    exception,
+    further_words,
+    last_lines,
+    one_line,
+    place,
+    place_of_frame,
+    placed,
+    signal_name,
+    thread_words,
+    trace_lines,
+)
+from .failures import ABORT, BUS, KILL, NO_SCRIPT, SHAPES, Failure, Group, Role, failures, first_of, no_module, telling
+
+SHORT = 160  # characters of a text in the sentence; the evidence has more
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the end of a rank says. `predicate` follows the name of the ranks; an empty remedy is the cause's."""
+
+    cause: str
+    confidence: float
+    predicate: str
+    remedy: str = ""
+    evidence: tuple[str, ...] = ()
+
+
+def _rule(kind: str, read: Callable[[Incident, Group], Reading]) -> Callable[[Incident], Candidate | None]:
+    """Make the rule on one kind of failure."""
+
+    def apply(incident: Incident) -> Candidate | None:
+        group = first_of(failures(incident), kind, incident)
+        if group is None:
+            return None
+        first = group.first
+        reading = read(incident, group)
+        further = further_words(incident, first.rank)
+        return Candidate(
+            f"rank-{kind}",
+            reading.cause,
+            Strength.ROOT if first.role is Role.ROOT else Strength.WEAK,
+            f"{group.who(incident)} {reading.predicate}{further}{group.also(incident)}",
+            reading.confidence,
+            first.t,
+            reading.remedy,
+            group.where(),
+            reading.evidence or last_lines(first.exit.tail),
+            group.ranks,
+        )
+
+    return apply
+
+
+def _pid(group: Group) -> str:
+    return f" ({group.pid})" if group.pid else ""
+
+
+def _out_of_host_memory(incident: Incident, end: ExitRecord) -> str:
+    """The levers against memory of the host that ran out."""
+    return host_levers(HostMemory(), setting_of(incident, end), end.node, incident.memory.get(end.node))
+
+
+# -- exceptions ------------------------------------------------------------------------------------------
+
+
+def _raised(incident: Incident, group: Group) -> Reading:
+    """rank 3 on h2 raised ValueError: bad batch (train.py:41 in step, pid 77)."""
+    first = group.first
+    raised = first.raised
+    quoted = first.quoted
+    assert raised is not None and quoted is not None
+    row = first.signature
+    cause = "program-exception"
+    confidence = 0.85
+    remedy = ""
+    predicate = f"raised {exception(quoted, SHORT)}"
+    if row is not None:
+        cause = row.cause
+        confidence = row.confidence
+        remedy = row.fix
+        if row.means:
+            predicate += f", because {row.means}"
+    if cause == "dataloader-worker-killed" and first.exit.oom_kills and any("Killed" in k.text for k in raised.links):
+        cause = "host-out-of-memory"
+    if cause == "cuda-out-of-memory":
+        remedy = gpu_levers(read_gpu(quoted.text), setting_of(incident, first.exit))
+    elif cause == "host-out-of-memory":
+        remedy = _out_of_host_memory(incident, first.exit)
+    if first.from_log:
+        confidence *= 0.8
+    worker = quoted.worker or (raised.thread and f"thread {raised.thread}")
+    at = ", ".join(part for part in (place(quoted), worker and f"in {worker}", group.pid) if part)
+    if at:
+        predicate += f" ({at})"
+    evidence = trace_lines(quoted, raised.traceback)
+    inner, outer = _neighbours(first, quoted)
+    if inner is not None or outer is not None:
+        evidence = (evidence[0], evidence[-1])
+    if inner is not None:
+        predicate += f", because of {placed(inner, SHORT)}"
+        evidence += (f"because of {placed(inner)}",)
+    if outer is not None:
+        predicate += f", which led to {placed(outer, SHORT)}"
+        evidence += (f"which led to {placed(outer)}",)
+    return Reading(cause, confidence, predicate + thread_words(first.exit.tail, quoted.text), remedy, evidence)
+
+
+def _neighbours(failure: Failure, quoted: Link) -> tuple[Link | None, Link | None]:
+    """What the quoted exception came from, and what it ended as, without what repeats it or tells of a peer."""
+    assert failure.raised is not None
+    links = telling(failure.raised)
+    inner: Link | None = links[-1]
+    outer: Link | None = links[0]
+    if _is_same(links[-1], quoted):
+        inner = None
+    of_peer = lost_peer(links[0].type, links[0].text) and row_of_exception(links[0].type, links[0].text) is None
+    if of_peer or _is_same(links[0], quoted):
+        outer = None
+    return inner, outer
+
+
+def _is_same(one: Link, other: Link) -> bool:
+    return (one.name, one.text) == (other.name, other.text)
+
+
+# -- crashes ---------------------------------------------------------------------------------------------
+
+_OTHER_SIZE = re.compile(re.escape(SHAPES) + r"\.? (\d+) vs (\d+)")
+_LAST_WORDS = re.compile(
+    r"^(?:Fatal Python error: [^\n]+|terminate called [^\n]+|  what\(\): [^\n]{1,240})", re.MULTILINE
+)
+
+
+def _crashed(incident: Incident, group: Group) -> Reading:
+    first = group.first
+    tail = first.exit.tail
+    signal = signal_name(first.signal or 0)
+    cause = "segfault-native"
+    confidence = 0.9
+    what = f"crashed with {signal} in native code"
+    if first.signature is not None:
+        cause = first.signature.cause
+        confidence = first.signature.confidence
+        what = _other_shape(tail)
+    elif first.role is Role.UNEXPLAINED:
+        cause = "rank-exited-early"
+        confidence = 0.6
+        what = "left the program without destroy_process_group and aborted (SIGABRT) on the way out"
+    elif first.signal == BUS and re.search(r"/dev/shm|shared memory", tail):
+        cause = "shm-too-small"
+        confidence = 0.75
+        what = f"crashed with {signal}: its shared memory has no room behind it"
+    elif first.signal == ABORT:
+        what = f"aborted ({signal}) in native code"
+    evidence = tuple(line.strip() for line in _LAST_WORDS.findall(tail)[-3:])
+    return Reading(cause, confidence, f"{what}{_python_line(tail)}{_pid(group)}", evidence=evidence)
+
+
+def _other_shape(tail: str) -> str:
+    """Gloo's check (pair.cc): the bytes that came, and those there is room for."""
+    match = _OTHER_SIZE.search(tail)
+    got = "got a message of another size than its collective expects"
+    if match:
+        got = f"got {match[1]} bytes where its collective expects {match[2]}"
+    return f"{got}: it and the rank that sent them called it with different shapes"
+
+
+def _python_line(tail: str) -> str:
+    """Where Python was, if faulthandler tells it."""
+    frame = re.search(r"\(most recent call first\):\n((?: +File [^\n]*(?:\n|\Z))+)", tail)
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', frame[1]) if frame else []
+    of_user = [place_of_frame(*f) for f in frames if not is_of_library(f[0])]
+    return f" at {of_user[0]}" if of_user else ""
+
+
+# -- signals ---------------------------------------------------------------------------------------------
+
+
+def _killed(incident: Incident, group: Group) -> Reading:
+    """A signal does not carry its sender, and the program may have sent it to itself: none is named."""
+    first = group.first
+    end = first.exit
+    was = plural(1 if group.scope == "all" else len(group.ranks), "was", "were")
+    how = f"killed by {signal_name(first.signal or 0)}{_pid(group)}"
+    if first.raised is not None:
+        within = ", ".join(part for part in (place(first.raised), group.pid) if part)
+        how = f"interrupted by {first.raised.type}" + (within and f" ({within})")
+    head = f"{was} {how}, and not by allranks"
+    if first.signal != KILL:
+        return Reading("rank-killed", 0.7, f"{head}: sender unknown{thread_words(end.tail)}")
+    kills = incident.oom_kills(end.node)
+    counter = f"out-of-memory kills on {end.node} during the attempt: {kills}"
+    evidence = (counter, *last_lines(end.tail, 2))
+    if not kills:
+        why = "sender unknown, and the kernel's out-of-memory counter did not move"
+        return Reading("rank-killed", 0.7, f"{head}: {why}", evidence=evidence)
+    why = f"the kernel ran out of memory on {end.node}, or at the limit of a control group there"
+    return Reading("host-out-of-memory", 0.85, f"{head}: {why}", _out_of_host_memory(incident, end), evidence)
+
+
+# -- exit codes ------------------------------------------------------------------------------------------
+
+
+def _exited(incident: Incident, group: Group) -> Reading:
+    """A code and no exception: sys.exit, a refused argument, an absent script, a shell's 127."""
+    end = group.first.exit
+    pid = _pid(group)
+    threads = thread_words(end.tail)
+    absent = NO_SCRIPT.search(end.tail) if end.code == 2 else None
+    if absent:
+        why = absent[3] or "no __main__ there"
+        return Reading(
+            "permission-denied" if absent[2] == "13" else "remote-path-missing",
+            0.95,
+            f"could not open the script {absent[1]}: {why.rstrip(']')}{pid}{threads}",
+            f"check it against the working directory (--workdir) on the node with `ls -l {absent[1]}`",
+        )
+    if end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
+        refusals = [one_line(line) for line in end.tail.splitlines() if "error: " in line]
+        what = ": ".join(("refused the arguments of the program", *refusals[-1:]))
+        return Reading("bad-launch-arguments", 0.95, f"{what}{pid}{threads}")
+    lacking = no_module(end.tail)
+    if lacking:
+        module = lacking["module"] or lacking["parent"]
+        python = lacking["python"]
+        install = f"`{python} -m pip install {module.partition('.')[0]}`"
+        return Reading(
+            "missing-module",
+            0.95,
+            f"found no module {module} in {python}{pid}{threads}",
+            f"run {install} on every node, or choose another interpreter with --python",
+        )
+    last = one_line("".join(last_lines(end.tail, 1)), SHORT)
+    what = f"ended with code {end.code}"
+    if end.code in (126, 127):
+        what = f"{what}: {last}" if last else what
+        cause = "permission-denied" if end.code == 126 else "remote-path-missing"
+        remedy = "check the command, PATH and --prelude on the node"
+        return Reading(cause, 0.8, f"{what}{pid}{threads}", remedy)
+    alone = group.scope == "all" or incident.world_size == 1  # no rank went on
+    if last:
+        what = f"{what}{pid}, its last line: {last}"
+    else:
+        what = f"{what} and said nothing{pid}"
+    return Reading("program-exception" if alone else "rank-exited-early", 0.6, what + threads)
+
+
+RULES = {
+    "rank-raised": (
+        "the error files of the runner (torchelastic's format), else a traceback at the end of a log, ../signatures",
+        _rule("raised", _raised),
+    ),
+    "rank-crashed": (
+        "wait(2) status, signal(7), CPython's faulthandler, libstdc++'s terminate, gloo transport/tcp/pair.cc",
+        _rule("crashed", _crashed),
+    ),
+    "rank-killed": (
+        "wait(2) status, oom_kill of /proc/vmstat (mm/oom_kill.c counts each process it ends), signal(7)",
+        _rule("killed", _killed),
+    ),
+    "rank-exited": (
+        "argparse (exit code 2, usage and error), CPython Modules/main.c and Lib/runpy.py, sh(1)",
+        _rule("exited", _exited),
+    ),
+}
