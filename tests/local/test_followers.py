@@ -15,6 +15,7 @@ from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
 from allranks.cli.status import describe
+from allranks.engines.remote import read_place
 from allranks.engines.skypilot import following as sky
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
@@ -93,9 +94,9 @@ def test_a_stop_does_not_change_how_a_run_had_ended(
     monkeypatch.setattr(sky, "call", lambda *_: "")
     where = {"engine": "skypilot", "name": "demo"}
     run = directory(tmp_path, where)
-    one = sky.SkyRun(run, where, JsonView())
+    one = sky.SkyFollower(run, read_place(run, sky.ClusterOfRun), JsonView(), (), {})
     one.stop()
-    one.finish({"run": run.name, "exit": ended, "verdict": None})
+    one.finish({"run": run.name, "exit": ended, "verdict": None}, "")
     assert (run.read_document("result.json") or {})["exit"] == code
 
 
@@ -105,7 +106,6 @@ echo '{"items": []}'
 """
 
 
-@pytest.mark.xfail(strict=True, reason="issue 13 step 4: engines (one finish(); only Slurm's runs are settled)")
 def test_a_run_in_pods_that_nobody_followed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm's runs are settled by whoever asks next; one in pods stays "orphaned" until `attach`."""
     (tmp_path / "kubectl").write_text(KUBECTL)

@@ -12,10 +12,10 @@ from tests import forked
 from allranks.cli import main
 from allranks.cli.clean import may_live
 from allranks.cli.status import describe, lines
-from allranks.gang.session import controller_identity
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
+from allranks.runs.opening import controller_identity
 
 NODES = [{"name": "h1", "index": 0}, {"name": "h2", "index": 1}]
 DEAD = {"host": "elsewhere", "pid": 1, "start_time": 1}

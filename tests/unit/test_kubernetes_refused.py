@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 from tests import forked
 
-from allranks.cli import afar
 from allranks.diagnose.pods import not_reached, refusal
+from allranks.engines.following import follow
 from allranks.engines.kubernetes import following
 from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
+from allranks.engines.remote import read_place
 from allranks.report.live import View
 from allranks.runs.directory import RunDirectory
 
@@ -203,30 +204,30 @@ class Cluster(Kubectl):
 
 
 @pytest.fixture
-def followed(tmp_path: Path) -> tuple[following.Following, Cluster, RunDirectory]:
+def followed(tmp_path: Path) -> tuple[following.PodsFollower, Cluster, RunDirectory]:
     directory = RunDirectory.create(tmp_path, "demo", time.time())
     where = {"engine": "kubernetes", "name": "demo", "kind": "job", "nodes": 2}
     directory.write_document("run.json", {"run": directory.name, "engine": where, "started": time.time()})
-    one = following.Following(directory, where, Quiet())
+    one = following.PodsFollower(directory, read_place(directory, following.PodsOfRun), Quiet())
     cluster = Cluster()
     one.kubectl = cluster
     return one, cluster, directory
 
 
 def test_a_run_ends_also_where_its_objects_cannot_be_removed(
-    followed: tuple[following.Following, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
+    followed: tuple[following.PodsFollower, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The follower died of kubectl's error, and the run stayed `orphaned` without its result."""
     one, _, directory = followed
     monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(following, "STUCK", 0.0)
-    one.finish({"run": directory.name, "exit": 1, "verdict": None})
+    one.finish({"run": directory.name, "exit": 1, "verdict": None}, "")
     result = directory.read_document("result.json") or {}
     assert result["exit"] == 1 and "allranks/run=demo" in result["left"]["demo"][0]["command"]
 
 
 def test_a_stop_that_the_cluster_did_not_hear_is_said_again(
-    followed: tuple[following.Following, Cluster, RunDirectory],
+    followed: tuple[following.PodsFollower, Cluster, RunDirectory],
 ) -> None:
     one, cluster, _ = followed
     one.stop()
@@ -242,7 +243,7 @@ def test_a_stop_that_the_cluster_did_not_hear_is_said_again(
 
 
 def test_a_stop_that_the_cluster_never_hears_ends(
-    followed: tuple[following.Following, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
+    followed: tuple[following.PodsFollower, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _, _ = followed
     one.stop()
@@ -254,7 +255,7 @@ def test_a_stop_that_the_cluster_never_hears_ends(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_signal_that_ended_a_follower_is_its_exit_code(
-    followed: tuple[following.Following, Cluster, RunDirectory],
+    followed: tuple[following.PodsFollower, Cluster, RunDirectory],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     number: int,
@@ -272,13 +273,14 @@ def test_the_signal_that_ended_a_follower_is_its_exit_code(
         return whole_turn()
 
     monkeypatch.setattr(one, "turn", turn)
-    assert afar.follow(directory, one, View(), False) == code
+    one.view = View()
+    assert (follow(one) or {})["exit"] == code
     assert (directory.read_document("result.json") or {})["exit"] == code
     assert capsys.readouterr().out.count("SIGUSR1 is not passed on: kubernetes runs take no signals") == 1
 
 
 def test_reasons_of_pods_that_take_turns_are_said_once(
-    followed: tuple[following.Following, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
+    followed: tuple[following.PodsFollower, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler counts machines anew at each try, and the follower printed two reasons in turns for hours."""
     one, cluster, directory = followed
@@ -286,7 +288,7 @@ def test_reasons_of_pods_that_take_turns_are_said_once(
     turns = ["2 Insufficient nvidia.com/gpu", "1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint"] * 4
     monkeypatch.setattr(following, "waiting", lambda *_: turns.pop(0) if turns else "")
     for _ in range(9):
-        one._look(0.0)
+        one._ask(0.0)
     said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
     assert [text[:2] for text in said] == ["2 ", "1 ", "al"], said
 
@@ -299,16 +301,16 @@ def test_reasons_of_pods_that_take_turns_are_said_once(
     ],
 )
 def test_a_run_that_a_queue_holds_says_so(
-    followed: tuple[following.Following, Cluster, RunDirectory], labels: dict[str, str], why: str
+    followed: tuple[following.PodsFollower, Cluster, RunDirectory], labels: dict[str, str], why: str
 ) -> None:
     """Kueue suspends the Job, no pod is made, and the follower said "not made yet" alone."""
     one, cluster, directory = followed
     cluster.away = False
     job = {"metadata": {"labels": labels}, "spec": {"suspend": True}}
     cluster.objects["jobs.batch"] = [job]
-    one._look(0.0)
+    one._ask(0.0)
     job["spec"] = {"suspend": False}
-    one._look(0.0)
+    one._ask(0.0)
     said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
     assert said == [
         f"0 of 2 pods have started; the run is suspended: {why}", "0 of 2 pods have started; 2 pods: not made yet",

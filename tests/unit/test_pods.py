@@ -6,7 +6,7 @@ import pytest
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.pods import hopeless, read_pods, troubles, waiting
-from allranks.engines.kubernetes.podlog import PIECE, whole
+from allranks.engines.kubernetes.podlog import PIECE, without_times
 
 Document = dict[str, Any]
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
@@ -175,6 +175,6 @@ def test_times_inside_of_long_lines_go() -> None:
     """Kubelets up to 1.2x write the time of every 16 KB piece into the line."""
     stamp = "2026-11-21T14:57:44.651377738Z "
     pieces = ["a" * PIECE, "b" * PIECE, "c" * 5]
-    assert whole(stamp.join(pieces)) == "".join(pieces)
-    assert whole("".join(pieces)) == "".join(pieces)
-    assert whole("short " + stamp) == "short " + stamp
+    assert without_times(stamp.join(pieces)) == "".join(pieces)
+    assert without_times("".join(pieces)) == "".join(pieces)
+    assert without_times("short " + stamp) == "short " + stamp

@@ -12,8 +12,8 @@ from tests.prose import Breach, breaches_of, page_breaches, source_breaches
 SOURCE_LIMITS = {
     "(top)": 8,
     "agent": 25,
-    "engines": 38,
-    "cli": 88,
+    "engines": 47,
+    "cli": 79,
     "cluster": 36,
     "data": 16,
     "diagnose": 49,

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from allranks.errors import RunNotFound
-from allranks.gang.session import controller_identity
 from allranks.protocol.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
+from allranks.runs.opening import controller_identity
 from allranks.runs.reading import LogReader
 
 NOW = 1_790_000_000.0

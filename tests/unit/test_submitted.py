@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from allranks.cli.signals import Signals
-from allranks.cli.submitted import HOPELESS_LOOKS, Follower, as_stopped, decide, pass_signal, stop
 from allranks.diagnose.slurm import Job
-from allranks.engines.slurm import jobs
+from allranks.engines import following as loop
+from allranks.engines import settle
+from allranks.engines.following import follow, read_request
+from allranks.engines.signals import Signals
+from allranks.engines.slurm import ended, engine, following, jobs
+from allranks.engines.slurm.following import HOPELESS_LOOKS, JobFollower
 from allranks.report.live import JsonView
-from allranks.runs import concluded
-from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 
 
@@ -54,13 +55,16 @@ def signals() -> Iterator[Signals]:
     ("number", "wanted", "code"),
     [(signal.SIGTERM, "stop", 143), (signal.SIGINT, "ctrl-c", 130), (signal.SIGHUP, "leave", 143)],
 )
-def test_the_exit_code_tells_ctrl_c_from_sigterm(signals: Signals, number: int, wanted: str, code: int) -> None:
+def test_the_exit_code_tells_ctrl_c_from_sigterm(
+    run: RunDirectory, signals: Signals, number: int, wanted: str, code: int
+) -> None:
     """A follower that got SIGTERM printed 130."""
+    follower = JobFollower(run, "12", Kept())
     os.kill(os.getpid(), number)
-    seen = decide(signals, Kept())
-    assert seen == wanted
-    assert as_stopped({"exit": 143}, seen)["exit"] == code
-    assert as_stopped({"exit": 1}, seen)["exit"] == 1
+    request = read_request(signals, follower)
+    assert request == wanted
+    assert follower.finish({"exit": 143}, request)["exit"] == code
+    assert follower.finish({"exit": 1}, request)["exit"] == 1
 
 
 def test_signals_for_the_ranks_go_to_the_controller_in_the_job(
@@ -69,23 +73,23 @@ def test_signals_for_the_ranks_go_to_the_controller_in_the_job(
     """The follower kept SIGUSR1 and SIGUSR2 to itself."""
     sent: list[tuple[str, str]] = []
     monkeypatch.setattr(jobs, "tell", lambda job, name: sent.append((job, name)))
-    follower = Follower(run, "12", view := Kept(), 0)
+    follower = JobFollower(run, "12", view := Kept())
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR2):
         os.kill(os.getpid(), number)
     names = signals.take_for_the_ranks()
     assert (names, signals.take_for_the_ranks(), signals.take()) == (["USR1", "USR2", "USR2"], [], None)
-    pass_signal(follower, "USR1")
+    follower.pass_signal("USR1")
     assert sent == [] and view.told == ["SIGUSR1 reaches no rank: the run has not begun"]
     follower.begun = True
     for name in names:
-        pass_signal(follower, name)
+        follower.pass_signal(name)
     assert sent == [("12", "USR1"), ("12", "USR2"), ("12", "USR2")]
 
     def away(job: str, name: str = "TERM") -> None:
         raise jobs.SlurmError("scancel gave no answer")
 
     monkeypatch.setattr(jobs, "tell", away)
-    pass_signal(follower, "USR1")
+    follower.pass_signal("USR1")
     assert view.told[-1] == "SIGUSR1 is not passed on: scancel gave no answer"
 
 
@@ -98,26 +102,35 @@ def test_a_stop_that_slurm_did_not_hear_can_be_asked_again(monkeypatch: pytest.M
         if len(asked) == 1:
             raise jobs.SlurmError("scontrol gave no answer within 30 s")
 
-    monkeypatch.setattr("allranks.cli.stopping.end_job", end_job)
-    follower = Follower(run, "12", view := Kept(), 0)
-    stop(follower, "ctrl-c")
-    assert follower.stopped_by == "" and view.told[-1].startswith("not stopped")
-    stop(follower, "stop")
-    stop(follower, "ctrl-c")
-    assert (asked, follower.stopped_by) == ([True, True, False], "stop")
+    monkeypatch.setattr(following, "end_job", end_job)
+    follower = JobFollower(run, "12", view := Kept())
+    requests = [signal.SIGINT, signal.SIGTERM, signal.SIGINT]
+
+    def turn() -> dict[str, Any] | None:
+        if not requests:
+            return {"exit": 143}
+        assert follower.stopping == (len(asked) > 1)
+        os.kill(os.getpid(), requests.pop(0))
+        return None
+
+    monkeypatch.setattr(follower, "turn", turn)
+    monkeypatch.setattr(loop, "PAUSE", 0.0)
+    assert (follow(follower) or {})["exit"] == 143, "the stop that Slurm heard was SIGTERM's"
+    assert asked == [True, True, False]
+    assert "not stopped, ask again" in view.told[1]
 
 
 # -- the queue -----------------------------------------------------------------------------------------
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, run: RunDirectory, found: list[Job]) -> tuple[Follower, Kept]:
+def looks(monkeypatch: pytest.MonkeyPatch, run: RunDirectory, found: list[Job]) -> tuple[JobFollower, Kept]:
     """A follower after it has seen these states of the job, one a look."""
     view = Kept()
-    follower = Follower(run, "12", view, 0)
+    follower = JobFollower(run, "12", view)
     left = list(found)
     monkeypatch.setattr(jobs, "look", lambda job: left.pop(0))
     for _ in found:
-        follower._look(0.0)
+        follower._ask(0.0)
     return follower, view
 
 
@@ -203,10 +216,10 @@ def test_a_controller_that_has_begun_may_write_its_own_end(
     monkeypatch: pytest.MonkeyPatch, run: RunDirectory
 ) -> None:
     end = 1_795_331_000.0
-    monkeypatch.setattr(concluded, "seconds_since_end", lambda job, now: now - end)
+    monkeypatch.setattr(engine, "seconds_since_end", lambda job, now: now - end)
     monkeypatch.setattr(jobs, "look", lambda number: Job("12", "COMPLETED"))
     run.append_event({"t": 1.0, "event": "run-start"})
-    settle(run, end + concluded.LATE / 2)
+    settle(run, end + ended.LATE / 2)
     assert run.read_document("result.json") is None
-    settle(run, end + concluded.LATE * 2)
+    settle(run, end + ended.LATE * 2)
     assert run.read_document("result.json") is not None

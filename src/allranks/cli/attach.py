@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 
 from allranks.report.live import JsonView, View
@@ -12,33 +10,28 @@ from allranks.settings.parsers import FLAG
 from allranks.settings.table import SettingRow
 
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
-from .follow import follow_run
 from .places import find_run
 
 
 def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool) -> int:
     """Follow a run, or take it over."""
-    found = find_run(run, runs_dir)
-    result = found.read_document("result.json")
-    if result is not None:
-        JsonView().closing(result, None) if json_ else View().closing(result, result.get("verdict"))
-        if json_:
-            sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
-        return int(result["exit"])
+    # Imported late: `attach --help` needs no engine.
+    from allranks.engines import engine_of
+    from allranks.engines.following import Watched
+
+    from .follow import follow_to_end, print_end
+
+    directory = find_run(run, runs_dir)
     view = JsonView() if json_ else View()
-    if found.job is not None:
-        from .submitted import close as close_job  # imported late: few runs are Slurm's
-        from .submitted import follow
-
-        return close_job(found, follow(found, found.job, view, found.read_events()[1]), view, json_)
-    if found.engine and not found.controller_alive():
-        from .afar import adopt  # imported late: few runs are a cluster's
-        from .afar import follow as follow_afar
-
-        return follow_afar(found, adopt(found, view), view, json_)
-    if found.controller_alive() and not take_over:
-        return follow_run(found, view, json_)
-    return _take_over(found, view, json_)
+    result = directory.read_document("result.json")
+    if result is not None:
+        return print_end(directory, result, view, json_, page=False)
+    engine = engine_of(directory)
+    if engine is not None and (directory.job is not None or not directory.controller_alive()):
+        return follow_to_end(engine.follow(directory, view), view, json_)
+    if directory.controller_alive() and not take_over:
+        return follow_to_end(Watched(directory, view), view, json_)
+    return _take_over(directory, view, json_)
 
 
 COMMAND = Declared(
@@ -51,12 +44,12 @@ COMMAND = Declared(
 )
 
 
-def _take_over(found: RunDirectory, view: View | JsonView, json_: bool) -> int:
+def _take_over(run: RunDirectory, view: View | JsonView, json_: bool) -> int:
     from allranks.gang import session as sessions  # imported late: following needs none of it
 
     from .keys import offer
     from .run import close
 
-    view.event({"t": time.time(), "event": "note", "message": f"taking over {found.name}"})
-    session = sessions.adopt(found, view)
+    view.event({"t": time.time(), "event": "note", "message": f"taking over {run.name}"})
+    session = sessions.adopt(run, view)
     return close(session, session.run(None if json_ else offer), json_)

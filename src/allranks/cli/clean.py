@@ -19,7 +19,7 @@ from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
 from .declare import AS_JSON, DRY_RUN, Declared, Given
-from .places import runs_directory
+from .places import list_runs, runs_directory
 
 LOOK = re.compile(r"check-\d{8}-\d{6}(-\d+)?")
 
@@ -72,7 +72,7 @@ COMMAND = Declared(
 def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
     """Lists the old runs and looks, asks, removes them; with --json it never asks: --yes is needed. The exit code."""
     directory = runs_directory(runs_dir)
-    runs = [r for r in RunDirectory.list_runs(directory) if is_ours(r)]
+    runs = [r for r in list_runs(directory) if is_ours(r)]
     looks = list_looks(directory)
     past = [*runs[:-keep], *looks[:-keep]] if keep else [*runs, *looks]
     old = [r for r in past if not may_live(r, time.time())]

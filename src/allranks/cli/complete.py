@@ -13,10 +13,9 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from allranks.errors import AllranksError
-from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import Parser
 
-from .places import find_run, runs_directory
+from .places import find_run, list_runs, runs_directory
 
 MOST = 200
 SSH_CONFIG_LIMIT = 1 << 20  # bytes
@@ -54,7 +53,7 @@ def offers(kind: str, parser: Parser, incomplete: str, typed: Mapping[str, objec
 def _words(kind: str, typed: Mapping[str, object]) -> list[str]:
     try:
         if kind == "runs":
-            runs = RunDirectory.list_runs(runs_directory(_text(typed.get("option_runs_dir"))))
+            runs = list_runs(runs_directory(_text(typed.get("option_runs_dir"))))
             return [run.name for run in reversed(runs)]
         if kind in ("ranks", "nodes"):
             nodes = _nodes(typed)

@@ -17,7 +17,6 @@ from allranks.data.tables import coverage_lines, finding_lines, plan_lines
 from allranks.data.virtual import Progress
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode, omit_empty
-from allranks.runs.directory import RunDirectory
 from allranks.runs.tests import read_rows
 from allranks.settings.parsers import FLAG, duration, size, text, whole
 from allranks.settings.parsers import path as path_of
@@ -25,6 +24,7 @@ from allranks.settings.table import SettingRow
 from allranks.text import parse_size
 
 from .declare import AS_JSON, DRY_RUN, RUNS_DIR, Declared, DeclaredGroup
+from .places import find_in
 
 
 def plan_command(
@@ -153,7 +153,7 @@ def measured_bandwidth(text: str, runs_dir: str) -> float:
         return float(parse_size(text))
     except ValueError:
         pass
-    run = RunDirectory.find(Path(runs_dir), text)
+    run = find_in(Path(runs_dir), text)
     rows = [row for row in read_rows(run).get("bandwidth", []) if row.get("collective") == "all_reduce"]
     rates = [float(row["busbw"]) for row in rows if isinstance(row.get("busbw"), (int, float)) and row["busbw"] > 0]
     if not rates:

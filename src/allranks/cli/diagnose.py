@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from allranks.diagnose.verdict import judge_logs
+from allranks.engines import settle
 from allranks.errors import RunNotFound, UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import Verdict
 from allranks.report.terminal import redraw_line
 from allranks.report.text import verdict_lines
-from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import evidence, find_logs, read_stream, scan
@@ -22,7 +22,7 @@ from allranks.settings.parsers import path
 from allranks.settings.table import SettingRow
 
 from .declare import AS_JSON, RUNS_DIR, Argument, Declared
-from .places import runs_directory
+from .places import find_in, runs_directory
 
 SAID_FROM = 128 << 20  # bytes from which on the terminal is told how far reading is
 
@@ -94,7 +94,7 @@ def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:
     if words and Path(words[0]).exists() and not (Path(words[0]) / "run.json").is_file():
         return None
     try:
-        found = RunDirectory.find(runs_directory(runs_dir), words[0] if words else None)
+        found = find_in(runs_directory(runs_dir), words[0] if words else None)
     except RunNotFound:
         if words:
             raise UsageError(f"{words[0]}: no such file, directory or run") from None

@@ -1,49 +1,89 @@
-"""Following a run that another process controls: its events and its logs, until it ends."""
+"""What a command prints of a run that it follows: its end, or that it goes on without this terminal."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-import time
+from importlib.util import find_spec
+from typing import Protocol
 
-from allranks.errors import NodeError
-from allranks.report.live import JsonView, View
+import click
+
+from allranks import exitcodes
+from allranks.engines.following import Followed, follow
+from allranks.report.live import View
 from allranks.runs.directory import RunDirectory
-from allranks.runs.reading import LogReader
+from allranks.runs.opening import take_control
+from allranks.runs.result import Document
 
-PAUSE = 0.2
+
+class Closing(Protocol):
+    """The part of a view that shows how a run has ended."""
+
+    def closing(self, result: Document, verdict: Document | None) -> None: ...
 
 
-def follow_run(run: RunDirectory, view: View | JsonView, json_: bool = False) -> int:
-    """Show what comes from now on; Ctrl-C leaves the run alone. Returns the run's exit code, 0 if left.
+def follow_to_end(followed: Followed, view: Closing, json_: bool) -> int:
+    """Follow a run until it is over or the person leaves. Return the exit code; 0 where the run goes on."""
+    result = follow(followed)
+    if result is None:
+        name = followed.run.name
+        print(f"\nleft; {name} goes on: allranks status {name} · logs -f · attach · stop", file=sys.stderr)
+        return exitcodes.DONE
+    return print_end(followed.run, result, view, json_, followed.leaves_page)
 
-    Raises NodeError where the controller dies before it has written a result.
-    """
-    _, offset = run.read_events()
-    reader = LogReader(run)
-    reader.skip_to_end()
-    try:
-        while True:
-            events, offset = run.read_events(offset)
-            for event in events:
-                view.event(event)
-            now = time.time()
-            for node, rank, data in reader.fresh():
-                view.output(node, rank, data, now)
-            status = run.read_document("status.json")
-            if status is not None:
-                view.status(status, now)
-            view.tick(now)
-            alive = run.controller_alive()  # before the look: a controller writes the result, then it ends
-            result = run.read_document("result.json")
-            if result is not None:
-                if json_:
-                    sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
-                view.closing(result, result.get("verdict"))
-                return int(result["exit"])
-            if not alive:
-                raise NodeError(f"the controller of {run.name} died. hint: allranks attach {run.name}")
-            time.sleep(PAUSE)
-    except KeyboardInterrupt:
-        print(f"\nleft; the run goes on. To end it: allranks stop {run.name}", file=sys.stderr)
-        return 0
+
+def print_end(run: RunDirectory, result: Document, view: Closing, json_: bool, page: bool) -> int:
+    """Print the result of a run, and write its `page` where it failed. Return the exit code."""
+    if json_:
+        sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
+    view.closing(result, result.get("verdict"))
+    code = int(result["exit"])
+    if page:
+        leave_page(run, code, json_)
+    return code
+
+
+def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
+    """Write report.html of a run that failed; allranks.pyz, which has no Jinja2, writes none."""
+    if code in (exitcodes.DONE, exitcodes.CTRL_C, exitcodes.TERMINATED) or find_spec("jinja2") is None:
+        return
+    from .report import page_at_end  # imported late: it takes 100 ms, and most runs end well
+
+    page = page_at_end(run)
+    if page is not None and not json_:
+        sys.stdout.write(f"page {page}\n")
+
+
+def detach(followed: Followed, fold: bool, json_: bool) -> int:
+    """Leave a run: to its Slurm job, else to a daemon that follows it. Return the exit code."""
+    run = followed.run
+    if followed.job is None and os.fork() == 0:
+        code = 1
+        try:
+            code = _follow_as_daemon(followed, fold)
+        finally:
+            os._exit(code)
+    print_detached(run, json_, followed.job)
+    return exitcodes.DONE
+
+
+def _follow_as_daemon(followed: Followed, fold: bool) -> int:
+    from allranks.gang.session import detach_stdio  # imported late: a follower needs nothing else of it
+
+    detach_stdio(followed.run.path / "controller.log")
+    take_control(followed.run)
+    view = View(fold=fold)
+    followed.show_in(view)
+    return follow_to_end(followed, view, json_=False)
+
+
+def print_detached(run: RunDirectory, json_: bool, job: str | None = None) -> None:
+    """Say that a run goes on without this process, and which commands reach it."""
+    if json_:
+        fields = {"run": run.name, "directory": str(run.path), **({"job": job} if job is not None else {})}
+        click.echo(json.dumps({"schema": 1, **fields, "detached": True, "exit": exitcodes.DONE}))
+        return
+    what = f"submitted job {job}" if job is not None else "detached"
+    click.echo(f"{what}: allranks status {run.name} · logs -f · attach · stop")

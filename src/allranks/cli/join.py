@@ -17,6 +17,7 @@ from allranks.cluster import Cluster
 from allranks.engines.bundle import node_zip
 from allranks.engines.join import agreed, follow, hello_of, require_loopback, take_secret
 from allranks.engines.plugins import all_checks
+from allranks.engines.signals import Ending
 from allranks.errors import AllranksError, UsageError
 from allranks.findings import Verdict
 from allranks.gang import session as sessions
@@ -39,7 +40,6 @@ from .check import choose, look
 from .declare import CONFIG, DRY_RUN, Declared, Given
 from .keys import offer
 from .run import close, opening
-from .signals import Ending
 from .target import resolve_options, say_notes
 from .test import run_suite
 

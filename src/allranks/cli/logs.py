@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.protocol.jsontext import DecodeError, read_json
@@ -40,6 +41,7 @@ def command(
 ) -> int:
     """Show output, or metrics."""
     found = find_run(run, runs_dir)
+    settle(found, time.time())
     ranks = _wanted(found, list(node), list(rank))
     if metrics:
         if follow or since is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from allranks.engines import lives
 from allranks.runs.directory import RunDirectory
 from allranks.settings.layers import resolve
 
@@ -20,5 +21,15 @@ def runs_directory(option: str | None) -> Path:
 
 
 def find_run(wanted: str | None, runs_dir: str | None) -> RunDirectory:
-    """The run that was named, or the newest."""
-    return RunDirectory.find(runs_directory(runs_dir), wanted)
+    """Return the run that was named, or the newest."""
+    return find_in(runs_directory(runs_dir), wanted)
+
+
+def find_in(directory: Path, wanted: str | None) -> RunDirectory:
+    """Return the run of a runs directory that was named, or the newest."""
+    return RunDirectory.find(directory, wanted, lives)
+
+
+def list_runs(directory: Path) -> list[RunDirectory]:
+    """Return the runs of a runs directory, the oldest first."""
+    return RunDirectory.list_runs(directory, lives)

@@ -12,6 +12,7 @@ import click
 
 from allranks.cluster import Cluster, Node
 from allranks.engines import zipapp
+from allranks.engines.kubernetes.podfile import read_texts
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded
@@ -27,7 +28,6 @@ from allranks.settings.parsers import path as path_of
 from allranks.settings.table import SettingRow, engine_of, settings_of
 
 from .declare import CONFIG, Declared, DeclaredGroup, Given
-from .podfile import read_texts
 from .target import FILE_LIMIT, find_cluster, refuse_contradictions, require_command, resolve_options, say_notes
 
 

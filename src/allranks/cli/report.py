@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from allranks.engines import settle
 from allranks.engines.plugins import all_checks
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE
@@ -26,7 +27,6 @@ from allranks.report.redacted import redacted
 from allranks.report.runpage import run_page
 from allranks.report.secretforms import Span
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
-from allranks.runs.concluded import settle
 from allranks.runs.directory import RunDirectory
 from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.runs.gather import MOST_LOGS, gather

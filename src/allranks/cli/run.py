@@ -6,20 +6,20 @@ import json
 import os
 import sys
 import time
-from importlib.util import find_spec
 from typing import Any
 
 import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.cluster.slurm import read_allocation
 from allranks.diagnose.slurm import LIMIT
+from allranks.engines import Launch, NotStarted, engine_for
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.controller import View as Watching
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
+from allranks.runs.opening import take_control
 from allranks.runs.result import over_when_interrupted
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
@@ -28,6 +28,7 @@ from allranks.settings.table import settings_of
 from .allocated import Reach, allocated
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe
+from .follow import detach, follow_to_end, print_detached, print_end
 from .keys import offer
 from .target import find_cluster, refuse_contradictions, require_command, resolve_options, say_notes
 
@@ -37,16 +38,10 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     resolved = resolve_options(given, config)
     require_command(resolved)
     spec = resolved.spec
-    if spec.target.slurm and read_allocation(os.environ) is None:
-        from .submitted import submit  # imported late: few runs are Slurm's
-
+    engine = engine_for(spec, os.environ)
+    if engine is not None:
         say_notes(resolved)
-        return submit(spec, json_, dry_run)
-    if spec.target.k8s or spec.target.sky:
-        from .afar import run_afar  # imported late: few runs are a cluster's
-
-        say_notes(resolved)
-        return run_afar(spec, json_, dry_run)
+        return submit(engine.prepare(spec), spec, json_, dry_run)
     cluster = find_cluster(resolved, spares=spec.recovery.spares)
     say_notes(resolved)
     if dry_run:
@@ -65,6 +60,21 @@ COMMAND = Declared(
     command_help="train.py …, -m PACKAGE.MODULE …, or any program; what follows it is the program's",
     options=(CONFIG, DRY_RUN, AS_JSON),
 )
+
+
+def submit(launch: Launch, spec: RunSpec, json_: bool, dry_run: bool) -> int:
+    """Start a run at an engine and follow it, or show what that would do; gives the exit code."""
+    if dry_run:
+        click.echo(launch.describe(json_))
+        return exitcodes.DONE
+    view = make_view(spec, json_)
+    try:
+        followed = launch.start(view)
+    except NotStarted as refused:
+        return print_end(refused.run, refused.result, view, json_, page=True)
+    if spec.output.detach:
+        return detach(followed, spec.output.fold, json_)
+    return follow_to_end(followed, view, json_)
 
 
 def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
@@ -131,23 +141,7 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
         name = session.run_dir.name
         sys.stderr.write(f"the run goes on without this terminal: allranks status {name}, logs -f, attach, stop\n")
         return 0
-    if json_:
-        sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
-    session.view.closing(result, result.get("verdict"))
-    code = int(result["exit"])
-    leave_page(session.run_dir, code, json_)
-    return code
-
-
-def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
-    """report.html of a run that failed; allranks.pyz, which has no Jinja2, leaves none."""
-    if code in (exitcodes.DONE, exitcodes.CTRL_C, exitcodes.TERMINATED) or find_spec("jinja2") is None:
-        return
-    from .report import page_at_end
-
-    page = page_at_end(run)
-    if page is not None and not json_:
-        sys.stdout.write(f"page {page}\n")
+    return print_end(session.run_dir, result, session.view, json_, page=True)
 
 
 def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
@@ -157,8 +151,7 @@ def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
     if pid == 0:
         sessions.detach_stdio(run.path / "controller.log")
         session.take_view(View(fold=session.spec.output.fold))
-        document = run.read_document("run.json") or {}
-        run.write_document("run.json", {**document, "controller": sessions.controller_identity()})
+        take_control(run)
         code = 1
         try:
             code = go(session, reach, False, keys=False)
@@ -187,12 +180,9 @@ def _watch_start(run: RunDirectory, pid: int, view: Watching, json_: bool) -> in
         return int(result["exit"])
     if result is None and ended:
         raise AllranksError(f"the detached launcher ended at once: see {run.path}/controller.log")
-    document = {"schema": 1, "run": run.name, "directory": str(run.path), "detached": True, "exit": 0}
-    if json_:
-        click.echo(json.dumps(document))
-    else:
+    if not json_:
         view.tick(time.time())
-        click.echo(f"detached: allranks status {run.name} · logs -f · attach · stop")
+    print_detached(run, json_)
     return 0
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from allranks.errors import AllranksError
+from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
 from allranks.report.live import label, node_line
 from allranks.report.terminal import redraw_lines
@@ -61,14 +61,11 @@ def _draw(text: list[str], before: list[str] | None, watch: bool) -> list[str]:
 
 def describe(run: RunDirectory, now: float) -> dict[str, Any]:
     """The document of the design: run, state, nodes, ranks."""
-    if run.job is not None:
-        from allranks.runs.concluded import settle  # imported late: few runs are Slurm's
-
-        settle(run, now)
+    settle(run, now)
     state = run.state()  # first: what it says is not newer than what follows
     status = run.read_document("status.json") or {}
-    job: dict[str, Any] = {"job": _job(run.job)} if run.job is not None else {}
-    job |= {"engine": _look_afar(run)} if state == "orphaned" and run.engine else {}
+    engine = engine_of(run)
+    condition = engine.condition(run, state) if engine is not None else {}
     result = run.read_document("result.json")
     nodes = [{**n, "ranks": [_rank(r, now) for r in n.get("ranks") or []]} for n in status.get("nodes") or []]
     return {
@@ -76,33 +73,13 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
         "run": run.name,
         "directory": str(run.path),
         "state": state,
-        **job,
+        **condition,
         "attempt": status.get("attempt", 0),
         "master": status.get("master"),
         "world_size": status.get("world_size"),
         "verdict": result.get("verdict") if result else None,
         "nodes": nodes,
     }
-
-
-def _job(job: str) -> dict[str, Any]:
-    """What Slurm says of the job that has the controller."""
-    from allranks.diagnose.slurm import waiting
-    from allranks.engines.slurm import jobs  # imported late: few runs are Slurm's
-
-    try:
-        found = jobs.look(job)
-    except AllranksError as error:
-        return {"id": job, "state": "unknown", "why": str(error)}
-    if found is None:
-        return {"id": job, "state": "gone", "why": "Slurm does not remember it"}
-    return {"id": job, "state": found.state, "why": waiting(found) if found.waits else ""}
-
-
-def _look_afar(run: RunDirectory) -> str:
-    from .afar import look_afar  # imported late: it brings all of `run` with it
-
-    return look_afar(run)
 
 
 def _rank(rank: dict[str, Any], now: float) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from typing import Any
 import click
 
 from allranks.agent.processes import Process, read_process, send_signal
+from allranks.engines import Engine, engine_of
 from allranks.errors import UsageError
+from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG, duration
@@ -21,21 +23,21 @@ from allranks.settings.table import SettingRow
 from allranks.text import count_of, join_words
 
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
-from .places import runs_directory
+from .places import find_in, list_runs, runs_directory
 
 
 def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, runs_dir: str | None, json_: bool) -> int:
     """Stop a run, or all."""
     directory = runs_directory(runs_dir)
     if all_:
-        found = [r for r in RunDirectory.list_runs(directory) if r.read_document("result.json") is None]
+        runs = [r for r in list_runs(directory) if r.read_document("result.json") is None]
     else:
-        found = [_the_one(directory, run)]
+        runs = [_the_one(directory, run)]
     grace = 0.0 if now else stop_grace
-    outcomes = [_stop(item, grace, json_) for item in found]
+    outcomes = [_stop(item, grace, json_) for item in runs]
     if json_:
         click.echo(json.dumps({"schema": 1, "stopped": outcomes}))
-    elif not found:
+    elif not runs:
         click.echo("no run is left to stop")
     return max((int(o["code"]) for o in outcomes), default=0)
 
@@ -43,7 +45,7 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
 def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
     """The run that is meant: without a name the active one, else the newest. UsageError where several are active."""
     if wanted is None:
-        active = [r for r in RunDirectory.list_runs(directory) if _is_active(r)]
+        active = [r for r in list_runs(directory) if _is_active(r)]
         if len(active) > 1:
             names = join_words([r.name for r in active])
             raise UsageError(
@@ -52,7 +54,7 @@ def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
             )
         if active:
             return active[0]
-    return RunDirectory.find(directory, wanted)
+    return find_in(directory, wanted)
 
 
 COMMAND = Declared(
@@ -83,14 +85,9 @@ def _stop(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]
     controller = _controller(run)
     if controller is not None:
         return _through_controller(run, controller, grace, json_)
-    if run.job is not None:
-        from .stopping import stop_job
-
-        return stop_job(run, run.job, _seconds(run, grace), json_)
-    if run.engine:
-        from .afar import stop_afar
-
-        return stop_afar(run, json_)
+    engine = engine_of(run)
+    if engine is not None:
+        return _through_engine(run, engine, _seconds(run, grace), json_)
     return _through_nodes(run, grace, json_)
 
 
@@ -123,6 +120,26 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
             f"{run.name} has ended; nothing of it is left" if not result.get("left") else f"left: {result['left']}"
         )
     return {"run": run.name, "how": "controller", "code": 4 if result.get("left") else 0}
+
+
+def _through_engine(run: RunDirectory, engine: Engine, grace: float, json_: bool) -> dict[str, Any]:
+    """Nobody follows the run from here: its engine ends it."""
+    if not json_:
+        where = f"in job {run.job}" if run.job is not None else f"in {run.engine['engine']}"
+        click.echo(f"stopping {run.name} {where}: ranks have {grace:g} s to save")
+    from .follow import leave_page  # imported late: most runs have a controller
+
+    view = JsonView() if json_ else View()
+    stopped = engine.stop(run, grace, view)
+    result = run.read_document("result.json") or {}
+    left = result.get("left")
+    if not json_ and run.job is not None:
+        click.echo(f"left: {left}" if left else f"{run.name} has ended; nothing of it is left")
+    elif result:
+        view.closing(result, result.get("verdict"))
+        leave_page(run, int(result["exit"]), json_)
+    job = {"job": stopped.job} if stopped.job is not None else {}
+    return {"run": run.name, "how": stopped.how, **job, "code": NODE_FAILED if left or stopped.failed else DONE}
 
 
 def _seconds(run: RunDirectory, grace: float | None) -> float:

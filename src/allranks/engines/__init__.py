@@ -1,1 +1,129 @@
-"""Where nodes come from and how they are reached: local, ssh. IO, but no decisions about the gang."""
+"""Engines: where nodes come from. Each engine is one file or package here, and implements `Engine` and `Followed`.
+
+    prepare   what a start would do, as a value; nothing has happened yet, and `--dry-run` prints exactly this
+    start     does it, and gives who follows the run
+    follow    follows a run that another process has started (`attach`)
+    stop      ends a run that nobody follows from here (`stop`)
+    finish    writes the end of a run, from the facts that the engine has
+
+Callers ask `engine_of` or `engine_named`, and never for a name. This module stays light: `status` imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from allranks.cluster.slurm import read_allocation
+
+if TYPE_CHECKING:
+    from allranks.runs.directory import RunDirectory
+    from allranks.runs.result import Document
+    from allranks.settings import RunSpec
+
+    from .following import Followed, View
+
+# The module that holds each engine as ENGINE. It is imported when a run needs it: most runs need one.
+MODULES = {
+    "slurm": "allranks.engines.slurm.engine",
+    "kubernetes": "allranks.engines.kubernetes.engine",
+    "skypilot": "allranks.engines.skypilot.engine",
+}
+
+
+class NotStarted(Exception):
+    """The engine refused a run. Its end is written: `result`."""
+
+    def __init__(self, run: RunDirectory, result: Document) -> None:
+        super().__init__(run.name)
+        self.run = run
+        self.result = result
+
+
+class Stopped(NamedTuple):
+    """What `stop` has come to. `how`: by which means. `job`: the Slurm job that was asked."""
+
+    how: str
+    failed: bool = False
+    job: str | None = None
+
+
+class Launch(Protocol):
+    """What a start would do. The same value is described and started, so that `--dry-run` is the truth."""
+
+    def describe(self, as_json: bool) -> str:
+        """Return what would be done, without secrets."""
+        ...
+
+    def start(self, view: View) -> Followed:
+        """Do it. Raise NotStarted where the engine refuses the run, AllranksError where nothing has come of it."""
+        ...
+
+
+class Engine(Protocol):
+    """One way to run elsewhere: this process submits, follows and ends a run whose controller is not here."""
+
+    def prepare(self, spec: RunSpec) -> Launch:
+        """Return what a start would do, from settings, files and the environment alone."""
+        ...
+
+    def lives(self, run: RunDirectory) -> bool:
+        """Return whether a run whose controller is not on this host goes on; True where the engine does not answer."""
+        ...
+
+    def condition(self, run: RunDirectory, state: str) -> Document:
+        """Return the fields of the `status` document that this engine knows of a run in `state`."""
+        ...
+
+    def follow(self, run: RunDirectory, view: View) -> Followed:
+        """Follow a run that another process has started."""
+        ...
+
+    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
+        """End a run that nobody follows, and wait until it is over. `grace`: seconds for ranks to save."""
+        ...
+
+    def finish(self, run: RunDirectory, now: float) -> None:
+        """Write the end of a run that is over and has no result. `now`: unix seconds. Nothing where it may go on."""
+        ...
+
+
+def engine_named(name: str) -> Engine:
+    """Return an engine by its name in MODULES."""
+    engine: Engine = import_module(MODULES[name]).ENGINE
+    return engine
+
+
+def engine_for(spec: RunSpec, environ: Mapping[str, str]) -> Engine | None:
+    """Return the engine that a run is submitted to; None where this process reaches the nodes by itself."""
+    if spec.target.k8s:
+        return engine_named("kubernetes")
+    if spec.target.sky:
+        return engine_named("skypilot")
+    if spec.target.slurm and read_allocation(environ) is None:
+        return engine_named("slurm")
+    return None
+
+
+def engine_of(run: RunDirectory) -> Engine | None:
+    """Return the engine that has a run's controller; None where `allranks run` itself was the controller."""
+    name = str(run.engine.get("engine") or "")
+    if run.job is not None:
+        name = "slurm"
+    return engine_named(name) if name in MODULES else None
+
+
+def lives(run: RunDirectory) -> bool:
+    """Return whether a run whose controller is not on this host goes on, as its engine knows."""
+    engine = engine_of(run)
+    return engine is not None and engine.lives(run)
+
+
+def settle(run: RunDirectory, now: float) -> None:
+    """Write the end of a run that is over while nobody followed it; nothing for a run without an engine."""
+    if run.read_document("result.json") is not None:
+        return
+    engine = engine_of(run)
+    if engine is not None:
+        engine.finish(run, now)

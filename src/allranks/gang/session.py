@@ -10,7 +10,6 @@ import os
 import platform
 import secrets
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import allranks
-from allranks.agent.processes import USER_SIGNALS, read_process, survive_user_signals
+from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.causes import exit_code
 from allranks.engines.plugins import all_checks
@@ -32,10 +30,10 @@ from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
+from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
 from allranks.runs.result import over_when_interrupted, untold_result, write_result
 from allranks.settings import RunSpec
-from allranks.settings.document import from_document, to_document
-from allranks.settings.secrets import redact_argv
+from allranks.settings.document import from_document
 from allranks.text import join_words
 
 from .channel import Shipper
@@ -439,7 +437,18 @@ def create(
         setting = make_setting(spec, cluster, environ, cwd, names_of(run), checks)
         tree = archive.tree if archive is not None else None
         setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
-        run.write_document("run.json", {**run_document(spec, cluster, setting), **(engine.document if engine else {})})
+        opening = Opening(
+            spec,
+            setting.uid,
+            node_entries(cluster),
+            cluster.source,
+            setting.workdir,
+            time.time(),
+            controller_identity(),
+            versions={"python": platform.python_version()},
+            more=engine.document if engine is not None else {},
+        )
+        write_opening(run, opening)
         run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
         session = Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport, engine=engine)
         if again is not None:
@@ -515,38 +524,14 @@ def _named(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]
     return {name: environ[name] for name in names if name in environ}
 
 
-def controller_identity() -> dict[str, Any]:
-    """Host, pid and start time of this process: what `stop` and `attach` look for."""
-    me = read_process(os.getpid())
-    return {"host": socket.gethostname(), "pid": os.getpid(), "start_time": me.start if me is not None else 0}
-
-
-def run_document(spec: RunSpec, cluster: Cluster, setting: Setting) -> dict[str, Any]:
-    """run.json as it is at the start."""
-    return {
-        "run": setting.run,
-        "uid": setting.uid,
-        "started": time.time(),
-        "command": redact_argv(spec.launch.command),
-        "spec": to_document(spec),
-        "nodes": [
-            {
-                "name": n.name,
-                "index": n.index,
-                "host": n.host,
-                "user": n.user,
-                "port": n.port,
-                "slots": n.slots,
-                "is_local": n.is_local,
-                "node_rank": rank if rank < len(cluster) else None,
-            }
-            for rank, n in enumerate((*cluster.nodes, *cluster.spares))
-        ],
-        "source": cluster.source,
-        "workdir": setting.workdir,
-        "versions": {"allranks": allranks.__version__, "python": platform.python_version()},
-        "controller": controller_identity(),
-    }
+def node_entries(cluster: Cluster) -> list[dict[str, Any]]:
+    """The nodes as run.json has them, spares last."""
+    entries = []
+    for rank, node in enumerate((*cluster.nodes, *cluster.spares)):
+        node_rank = rank if rank < len(cluster) else None
+        fields = ("name", "index", "host", "user", "port", "slots", "is_local")
+        entries.append({**{name: getattr(node, name) for name in fields}, "node_rank": node_rank})
+    return entries
 
 
 _OF_A_NODE = frozenset({"index", "name", "host", "user", "port", "slots", "is_local"})
@@ -590,7 +575,7 @@ def adopt(run: RunDirectory, view: View) -> Session:
         state = session.controller.roster.nodes[entry["name"]]
         state.address, state.life = entry.get("address"), int(entry.get("life") or 0)
     _remember(session, run, float(document.get("started") or session.started))
-    run.write_document("run.json", {**document, "controller": controller_identity()})
+    take_control(run)
     run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
     return session
 

@@ -8,20 +8,23 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from allranks.agent.processes import read_process
-from allranks.errors import NodeError, RunNotFound, UsageError
+from allranks.errors import RunNotFound, UsageError
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, read_object
 
 from .regular import open_regular
 from .shapes import shaped
 
+Lives = Callable[["RunDirectory"], bool]
+
 DOCUMENT_LIMIT = 64 << 20
 LAST_EVENT = 4 << 10  # bytes in which the event of the end stands
-ASK_SLURM_EVERY = 2.0
+ASK_EVERY = 2.0  # seconds between two questions to an engine
 GOES_ON = 0
 UNFINISHED = 1
 ENDED = 2
@@ -31,14 +34,18 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class RunDirectory:
-    """One run directory; `lost_events` counts events that a full disk swallowed."""
+    """One run directory; `lost_events` counts events that a full disk swallowed.
 
-    def __init__(self, path: Path) -> None:
+    `lives` is asked whether a run whose controller is not on this host goes on. Without it no such run does.
+    """
+
+    def __init__(self, path: Path, lives: Lives | None = None) -> None:
         self.path = path
         self.name = path.name
         self.lost_events = 0
         self._torn = False  # the last event was cut short by a full disk
-        self._lives = False
+        self._ask_engine = lives or _no_engine
+        self._goes_on_elsewhere = False
         self._ask_again = 0.0
 
     # -- finding -----------------------------------------------------------------------------------
@@ -62,15 +69,15 @@ class RunDirectory:
         raise UsageError(f"{runs_dir}: a thousand runs of this second. Set another --name.")
 
     @classmethod
-    def list_runs(cls, runs_dir: Path) -> list[RunDirectory]:
+    def list_runs(cls, runs_dir: Path, lives: Lives | None = None) -> list[RunDirectory]:
         """Directories with a run.json, the oldest first."""
         if not runs_dir.is_dir():
             return []
-        runs = [cls(p) for p in runs_dir.iterdir() if (p / "run.json").is_file() and not p.is_symlink()]
+        runs = [cls(p, lives) for p in runs_dir.iterdir() if (p / "run.json").is_file() and not p.is_symlink()]
         return sorted((r for r in runs if r.read_document("run.json") is not None), key=lambda r: r.started)
 
     @classmethod
-    def find(cls, runs_dir: Path, wanted: str | None) -> RunDirectory:
+    def find(cls, runs_dir: Path, wanted: str | None, lives: Lives | None = None) -> RunDirectory:
         """By path, by name, by Slurm job, or by what only one name begins with; the newest where none is wanted.
 
         A name is a directory's, or the --name of runs. Runs of just this --name come before others that begin so, and
@@ -79,8 +86,8 @@ class RunDirectory:
         """
         if wanted is not None and (Path(wanted) / "run.json").is_file():
             path = Path(wanted)
-            return cls(path if path.name not in ("", "..") else path.resolve())
-        runs = cls.list_runs(runs_dir)
+            return cls(path if path.name not in ("", "..") else path.resolve(), lives)
+        runs = cls.list_runs(runs_dir, lives)
         if wanted is None:
             if not runs:
                 raise RunNotFound(f"no run in {runs_dir}/. Name a run directory, or set --runs-dir.")
@@ -226,31 +233,20 @@ class RunDirectory:
         return engine if isinstance(engine, dict) else {}
 
     def controller_alive(self) -> bool:
-        """True where the controller that run.json names lives, on this host; elsewhere where its Slurm job does."""
+        """Return whether the controller that run.json names lives on this host, or elsewhere as its engine knows."""
         controller = (self.read_document("run.json") or {}).get("controller")
         if not isinstance(controller, dict) or controller.get("host") != socket.gethostname():
-            return self._job_lives()
+            return self._lives_elsewhere()
         pid = controller.get("pid")
         process = read_process(pid) if isinstance(pid, int) else None
         return process is not None and process.start == controller.get("start_time") and process.state not in "ZX"
 
-    def _job_lives(self) -> bool:
-        """As Slurm knows it, asked every few seconds at most; where it gives no answer nothing is said to be dead."""
-        job = self.job
-        if job is None:
-            return False
+    def _lives_elsewhere(self) -> bool:
+        """As its engine knows, which is asked every few seconds at most."""
         if time.monotonic() >= self._ask_again:
-            from allranks.engines.slurm import jobs  # imported late: few runs are Slurm's
-
-            try:
-                job_state = jobs.look(job)
-                self._lives = job_state is not None and not job_state.over
-            except NodeError:
-                self._lives = True
-            except UsageError:
-                self._lives = False  # no Slurm here
-            self._ask_again = time.monotonic() + ASK_SLURM_EVERY
-        return self._lives
+            self._goes_on_elsewhere = self._ask_engine(self)
+            self._ask_again = time.monotonic() + ASK_EVERY
+        return self._goes_on_elsewhere
 
     def state(self) -> str:
         """The run's state; "orphaned" where its controller died and nothing says that it is over."""
@@ -265,6 +261,10 @@ class RunDirectory:
 def _state_of(code: object) -> str:
     """Where a full disk has kept the last status.json from being written, the result tells."""
     return {0: "done", 130: "stopped", 143: "stopped"}.get(code if isinstance(code, int) else 1, "failed")
+
+
+def _no_engine(run: RunDirectory) -> bool:
+    return False
 
 
 def safe_name(name: str) -> str:

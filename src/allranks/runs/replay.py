@@ -12,6 +12,7 @@ from allranks.protocol.frames import RANK_LOG, Stream
 
 from .directory import OVER, RunDirectory
 from .logs import LogWriter
+from .opening import write_nodes
 
 Document = dict[str, Any]
 
@@ -97,9 +98,7 @@ class Replay:
     def _opening(self, info: Document) -> None:
         nodes = [n for n in info.get("nodes") or [] if isinstance(n, dict)]
         self._nodes = {str(n.get("name")): i for i, n in enumerate(nodes)}
-        document = self.run.read_document("run.json") or {}
-        listed = [{**n, "index": i} for i, n in enumerate(nodes)]
-        self.run.write_document("run.json", {**document, "nodes": listed})
+        write_nodes(self.run, [{**n, "index": i} for i, n in enumerate(nodes)])
 
 
 def _read(text: str) -> Document | None:

@@ -13,10 +13,10 @@ from allranks.findings import Finding, Verdict
 
 from .directory import RunDirectory
 
+Document = dict[str, Any]  # a JSON object, as a run directory keeps it
 
-def untold_result(
-    run: RunDirectory, code: int, verdict: Verdict | None, findings: Sequence[Finding] = ()
-) -> dict[str, Any]:
+
+def untold_result(run: RunDirectory, code: int, verdict: Verdict | None, findings: Sequence[Finding] = ()) -> Document:
     """The result of a run whose controller told none: it did not begin, or its engine ended it."""
     return {
         "run": run.name,

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from typing import NamedTuple, Optional
 
 from allranks.diagnose.causes import exit_code
 from allranks.diagnose.pods import IMAGE, Pod, hopeless, read_pods, suspended, troubles, waiting
+from allranks.engines.following import OnCtrlC, View, job_event
+from allranks.engines.remote import as_stopped
 from allranks.errors import NodeError, UsageError
-from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
+from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where
 from allranks.plan.render.pods import CONTAINER, RUN_LABEL
 from allranks.runs.directory import RunDirectory
-from allranks.runs.replay import Replay, Shown
-from allranks.runs.result import untold_result, write_result
+from allranks.runs.replay import Replay
+from allranks.runs.result import Document, untold_result, write_result
 
 from .kubectl import Kubectl, KubectlError
 from .podlog import PodLog
 
-Document = dict[str, Any]
 LOOK_EVERY = 2.0
 LOOK_AT_MOST = 10.0
 PATIENCE = 6.0  # seconds that a pod which has ended may take to show its last lines
+READING = 20.0  # seconds that the log of a run that nobody followed may take
 STUCK = 60.0  # beyond the pods' grace: then they are removed without one
 # What node 0 says where it can't know: Kubernetes' own reason is nearer to the cause.
 OUTER = frozenset(
@@ -39,43 +41,70 @@ OUTER = frozenset(
 )
 
 
-class Following:
-    """One run; `turn` is called a few times a second until it gives the result."""
+class PodsOfRun(NamedTuple):
+    """Where a run is, as run.json's `engine` has it. `patience`: seconds that an image may take."""
 
-    def __init__(self, run: RunDirectory, where: Document, view: Shown) -> None:
+    engine: str
+    name: str
+    kind: str
+    nodes: int
+    namespace: Optional[str] = None  # noqa: UP045  (the codec reads these annotations on Python 3.8, too)
+    context: Optional[str] = None  # noqa: UP045
+    patience: float = 600.0
+
+
+class PodsFollower:
+    """The pods of one run, followed from this process, which also removes them and writes the run's end."""
+
+    job: str | None = None
+    on_ctrl_c = OnCtrlC.STOP
+    leaves_page = True
+
+    def __init__(self, run: RunDirectory, place: PodsOfRun, view: View) -> None:
         self.run = run
         self.view = view
-        self.name, self.kind, self.nodes = str(where["name"]), str(where["kind"]), int(where["nodes"])
-        self.kubectl = Kubectl(where.get("context"), where.get("namespace"))
+        self.name = place.name
+        self.kind = place.kind
+        self.nodes = place.nodes
+        self.kubectl = Kubectl(place.context, place.namespace)
         self.replay = Replay(run, view)
         self.stopping = False
         self.pods: list[Pod] = []
         self.events: list[Document] = []
         self._log: PodLog | None = None
-        self._followed, self._since = "", str((run.read_document("follow.json") or {}).get("since") or "")
+        self._followed = ""  # uid of the pod whose log is read
+        self._since = str((run.read_document("follow.json") or {}).get("since") or "")
         self._next = 0.0
         self._pause = LOOK_EVERY
-        self._said = ""
-        self._waited_for: set[str] = set()
+        self._shown_reason = ""
+        self._shown_reasons: set[str] = set()
         self._alone_since: float | None = None
-        self._ended_at = self._image_since = 0.0
-        self._patience = float(where.get("patience") or 600.0)
-        self._lost = ""
+        self._ended_at: float | None = None
+        self._image_since: float | None = None
+        self._patience = place.patience
+        self._lost = ""  # why the cluster does not answer
         self._stop_since = 0.0
         self._stop_grace: int | None = None
         self._stop_asked = True
+        self._lost_signals: set[str] = set()
 
     # -- following ---------------------------------------------------------------------------------
+
+    def show_in(self, view: View) -> None:
+        """Show what comes in another view from now on."""
+        self.view = view
+        self.replay.view = view
 
     def turn(self) -> Document | None:
         """Shows what is new; the result once the run is over."""
         now = time.monotonic()
         self._read()
         if now >= self._next or self.replay.result is not None:
-            self._look(now)
+            self._ask(now)
         if self.replay.result is None:
             return self._over(now)
-        self._ended_at = self._ended_at or now
+        if self._ended_at is None:
+            self._ended_at = now
         if not self._all_over() and self._is_outer() and now - self._ended_at < PATIENCE:
             return None  # the pods' own end says more than what node 0 saw
         return self._judge(self.replay.result)
@@ -90,36 +119,47 @@ class Following:
             self._since = self._log.since
             self.run.write_document("follow.json", {"pod": self._log.pod, "since": self._since})
 
-    def _look(self, now: float) -> None:
-        """Asks the cluster; one that is away for a while is no end of the run."""
+    def _ask(self, now: float) -> None:
+        """Ask the cluster; one that is away for a while is no end of the run."""
+        queue = None
         try:
-            self.pods = read_pods(self.kubectl.pods(self.name), CONTAINER)
-            self.events = self.kubectl.events(self.name)
-            queue = self.kubectl.queue_holding(self.name, self.kind) if not self.pods and not self.stopping else None
+            self._read_pods()
+            if not self.pods and not self.stopping:
+                queue = self.kubectl.queue_holding(self.name, self.kind)
             self._lost = ""
         except (NodeError, UsageError) as error:
-            queue = None
             self._lost = str(error)
         if not self._stop_asked and not self._lost:
             self._ask_to_stop()
         if self.stopping:
-            said = self._lost
+            reason = self._lost
         elif queue is not None:
-            said = suspended(self.nodes, queue)
+            reason = suspended(self.nodes, queue)
         else:
-            said = self._lost or waiting(self.pods, self.events, self.nodes)
-        self._pause = LOOK_EVERY if said or said != self._said else min(LOOK_AT_MOST, self._pause * 1.5)
-        if said and said not in self._waited_for:  # reasons take turns; each is said once
-            self._waited_for.add(said)
-            self._say(said)
-        elif self._said and not said and not self.stopping:
-            self._waited_for.clear()
-            self._say(f"all {self.nodes} pods have started" if self.nodes > 1 else "the pod has started")
-        self._said = said
+            reason = self._lost or waiting(self.pods, self.events, self.nodes)
+        if reason or self._shown_reason:
+            self._pause = LOOK_EVERY
+        else:
+            self._pause = min(LOOK_AT_MOST, self._pause * 1.5)
+        self._show_reason(reason)
         self._next = now + self._pause
         first = self._first()
         if first is not None and first.started and first.uid != self._followed:
             self._follow(first)
+
+    def _read_pods(self) -> None:
+        self.pods = read_pods(self.kubectl.pods(self.name), CONTAINER)
+        self.events = self.kubectl.events(self.name)
+
+    def _show_reason(self, reason: str) -> None:
+        """Show why the run waits. Reasons take turns, and each is shown once."""
+        if reason and reason not in self._shown_reasons:
+            self._shown_reasons.add(reason)
+            self._say(reason)
+        elif self._shown_reason and not reason and not self.stopping:
+            self._shown_reasons.clear()
+            self._say(f"all {self.nodes} pods have started" if self.nodes > 1 else "the pod has started")
+        self._shown_reason = reason
 
     def _first(self) -> Pod | None:
         return next((p for p in self.pods if p.index == 0), None)
@@ -128,10 +168,11 @@ class Following:
         since = self._since if not self._followed else ""
         if self._log is not None:
             self._log.close()
-        self._followed, self._log = first.uid, PodLog(self.kubectl, first.name, since)
+        self._followed = first.uid
+        self._log = PodLog(self.kubectl, first.name, since)
 
     def _say(self, message: str) -> None:
-        event = {"t": time.time(), "event": "job", "job": self.name, "message": message}
+        event = job_event(self.name, message)
         self.run.append_event(event)
         self.view.event(event)
 
@@ -146,20 +187,25 @@ class Following:
         if never is not None:
             return self._concluded(never)
         first = self._first()
-        gone = first is None if self._followed or self.stopping else False
-        if not gone and not (first is not None and first.ended) and not self._all_over():
+        was_there = bool(self._followed) or self.stopping
+        is_over = was_there if first is None else first.ended
+        if not is_over and not self._all_over():
             self._alone_since = None
             return None
-        self._alone_since = self._alone_since or now
+        if self._alone_since is None:
+            self._alone_since = now
         if now - self._alone_since < PATIENCE and not (self.stopping and not self._followed):
             return None
         return self._concluded(self._cause())
 
     def _image_wait(self, now: float) -> bool:
         """An image has been waited for as long as the ranks may take to start."""
-        waits = any(p.why in IMAGE for p in self.pods)
-        self._image_since = (self._image_since or now) if waits else 0.0
-        return waits and now - self._image_since > self._patience
+        if not any(p.why in IMAGE for p in self.pods):
+            self._image_since = None
+            return False
+        if self._image_since is None:
+            self._image_since = now
+        return now - self._image_since > self._patience
 
     def _all_over(self) -> bool:
         return bool(self.pods) and all(p.ended for p in self.pods)
@@ -168,9 +214,9 @@ class Following:
         """Why there is no result: Kubernetes' reason, else the last words of pod 0, or of another where it is gone."""
         if self.stopping:
             return None
-        found = troubles(self.pods, self.events)
-        if found:
-            return found[0]
+        reasons = troubles(self.pods, self.events)
+        if reasons:
+            return reasons[0]
         pod = self._first() or next(iter(self.pods), None)
         if pod is None:
             return Finding(
@@ -213,13 +259,22 @@ class Following:
             return result
         verdict = result["verdict"]
         blamed = (verdict.get("where") or {}).get("node")
-        found = [f for f in troubles(self.pods, self.events) if f.where.node in (blamed, None) or blamed is None]
-        if not found:
+        reasons = troubles(self.pods, self.events)
+        if blamed is not None:
+            reasons = [reason for reason in reasons if reason.where.node in (blamed, None)]
+        if not reasons:
             return result
-        told = dataclasses.replace(found[0], evidence=(*found[0].evidence, str(verdict.get("message"))))
-        nearer = Verdict(told, told.id, 0.95, tuple(verdict.get("victims") or ()), result.get("attempt") or 0)
+        finding = dataclasses.replace(reasons[0], evidence=(*reasons[0].evidence, str(verdict.get("message"))))
+        nearer = Verdict(finding, finding.id, 0.95, tuple(verdict.get("victims") or ()), result.get("attempt") or 0)
         code = NODE_FAILED if result["exit"] == DONE else result["exit"]
         return {**result, "verdict": nearer.to_json(), "exit": code}
+
+    def pass_signal(self, name: str) -> None:
+        """Say once that pods take no signals from here."""
+        if name not in self._lost_signals:
+            self._lost_signals.add(name)
+            message = f"SIG{name} is not passed on: kubernetes runs take no signals from here"
+            self.view.event({"t": time.time(), "event": "note", "message": message})
 
     # -- ending ------------------------------------------------------------------------------------
 
@@ -242,19 +297,48 @@ class Following:
             self._stop_asked = False
             self._lost = str(error)
 
-    def finish(self, result: Document, reason: str = "") -> Document:
-        """Writes the result down and removes all that the run made; says what is left."""
-        self.replay.close()
+    def finish(self, result: Document, reason: str) -> Document:
+        """Remove all that the run made, and write the result with what is left of it."""
         left = self.clear(STUCK)
+        return self._write(as_stopped(result, reason) if self.stopping else result, left)
+
+    def settle(self) -> None:
+        """Write the end of a run that nobody followed, if its pods are over; nothing where it may go on."""
+        try:
+            self._read_pods()
+            owners = [] if self.pods else self.kubectl.owners(self.name, self.kind)
+        except (NodeError, UsageError):
+            return
+        if owners or not all(pod.ended for pod in self.pods):
+            return
+        self._read_whole_log()
+        if self.replay.result is not None:
+            result = self._judge(self.replay.result)
+        else:
+            result = self._concluded(self._cause())
+        self._write(result, left_objects(self.name, self.kubectl.remove_all(self.name, self.kind)))
+
+    def _read_whole_log(self) -> None:
+        """Read what pod 0 has printed since the last follower, as far as that takes READING seconds at most."""
+        first = self._first()
+        if first is None or not first.started:
+            return
+        self._follow(first)
+        end = time.monotonic() + READING
+        while self._log is not None and not self._log.is_read and time.monotonic() < end:
+            self._read()
+            time.sleep(0.05)
+
+    def _write(self, result: Document, left: Document) -> Document:
+        self.replay.close()
         if self._log is not None:
             self._log.close()
-        if self.stopping and result["exit"] in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):
-            result = {**result, "exit": CTRL_C if reason == "ctrl-c" else TERMINATED, "verdict": None}
-        kept = bool(((self.run.read_document("run.json") or {}).get("spec") or {}).get("output_dir"))
-        gone: Document = {} if kept else {"outputs": {}, "unfetched": {}}  # the pods' own disks are no more
-        found = {**result, **gone, "left": left}
-        write_result(self.run, found, self.stopping)
-        return found
+        keeps_outputs = bool(((self.run.read_document("run.json") or {}).get("spec") or {}).get("output_dir"))
+        complete = {**result, "left": left}
+        if not keeps_outputs:  # they were on the pods' own disks, which are no more
+            complete |= {"outputs": {}, "unfetched": {}}
+        write_result(self.run, complete, self.stopping)
+        return complete
 
     def clear(self, patience: float) -> Document:
         """Remove pods and parts; pods that do not go are removed without grace.
@@ -273,7 +357,7 @@ class Following:
                     return {}
             except KubectlError as error:
                 pods = []
-                reason = error.said
+                reason = error.reason
             if time.monotonic() > end:
                 if reason:
                     return left_objects(self.name, reason)

@@ -11,13 +11,12 @@ import re
 import subprocess
 from collections.abc import Sequence
 from shutil import which
-from typing import Any
 
 from allranks.errors import NodeError, UsageError
 from allranks.plan.render.pods import RUN_LABEL, secret_names
 from allranks.plan.render.podsettings import QUEUE
+from allranks.runs.result import Document
 
-Document = dict[str, Any]
 PATIENCE = 60.0  # seconds for one call
 LONGEST_REASON = 600  # characters
 KINDS = {
@@ -42,11 +41,11 @@ _CREATED = re.compile(r"^([^\s/]{1,300}/[^\s/]{1,300}) created$", re.M)
 
 
 class KubectlError(NodeError):
-    """kubectl failed. `said` is its reason, `made` the objects that it had created before."""
+    """kubectl failed. `made` has the objects that it had created before."""
 
-    def __init__(self, message: str, said: str = "", made: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, reason: str = "", made: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.said = said or message
+        self.reason = reason or message
         self.made = made
 
 
@@ -78,10 +77,9 @@ class Kubectl:
     def call(self, *words: str, stdin: str | None = None, patience: float = PATIENCE) -> str:
         """Its standard output; KubectlError with its last words."""
         argv = [*self.argv(*words), f"--request-timeout={patience:g}s"]
-        given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         try:
             done = subprocess.run(
-                argv, capture_output=True, text=True, errors="replace", timeout=patience + 10, **given
+                argv, input=stdin or "", capture_output=True, text=True, errors="replace", timeout=patience + 10
             )
         except subprocess.TimeoutExpired:
             raise KubectlError(
@@ -90,11 +88,11 @@ class Kubectl:
         except OSError as error:
             raise KubectlError(f"kubectl: {error.strerror}") from None
         if done.returncode:
-            said = reason_of(done.stderr) or f"exit code {done.returncode}"
-            if KUBECONFIG.search(said):
-                raise UsageError(f"kubectl: {said}. hint: kubectl config get-contexts")
+            reason = reason_of(done.stderr) or f"exit code {done.returncode}"
+            if KUBECONFIG.search(reason):
+                raise UsageError(f"kubectl: {reason}. hint: kubectl config get-contexts")
             made = tuple(_CREATED.findall(done.stdout)) if words[0] == "create" else ()
-            raise KubectlError(f"kubectl {words[0]}: {said}", said, made)
+            raise KubectlError(f"kubectl {words[0]}: {reason}", reason, made)
         return str(done.stdout)
 
     def create(self, documents: Sequence[Document]) -> None:
@@ -104,19 +102,21 @@ class Kubectl:
 
     def items(self, kind: str, *words: str) -> list[Document]:
         """Objects of a kind."""
-        found = json.loads(self.call("get", kind, "-o", "json", *words))
-        return list(found.get("items") or [])
+        answer = json.loads(self.call("get", kind, "-o", "json", *words))
+        return list(answer.get("items") or [])
 
     def pods(self, run: str) -> list[Document]:
         """The run's pods."""
         return self.items("pods", "-l", f"{RUN_LABEL}={run}")
 
+    def owners(self, run: str, kind: str) -> list[Document]:
+        """The object that makes the run's pods, while it exists; none of a run that is bare pods."""
+        owner = KINDS[kind].partition(",")[0]
+        return self.items(owner, "-l", f"{RUN_LABEL}={run}") if owner else []
+
     def queue_holding(self, run: str, kind: str) -> str | None:
         """The queue of a run whose object is suspended, "" where it names none; None where it is not suspended."""
-        owner = KINDS[kind].partition(",")[0]
-        if not owner:
-            return None
-        for item in self.items(owner, "-l", f"{RUN_LABEL}={run}"):
+        for item in self.owners(run, kind):
             if (item.get("spec") or {}).get("suspend"):
                 return str(((item.get("metadata") or {}).get("labels") or {}).get(QUEUE) or "")
         return None
@@ -124,10 +124,10 @@ class Kubectl:
     def events(self, run: str) -> list[Document]:
         """Warnings about objects whose names begin with the run's; none where they may not be read."""
         try:
-            found = self.items("events", "--field-selector", "type=Warning")
+            warnings = self.items("events", "--field-selector", "type=Warning")
         except KubectlError:
             return []
-        return [e for e in found if str((e.get("involvedObject") or {}).get("name") or "").startswith(run)]
+        return [e for e in warnings if str((e.get("involvedObject") or {}).get("name") or "").startswith(run)]
 
     def last_words(self, pod: str, lines: int = 5) -> tuple[str, ...]:
         """The end of a pod's log; nothing where there is none."""
@@ -162,10 +162,10 @@ class Kubectl:
         try:
             self.remove(run, kind)
         except KubectlError as error:
-            if not _UNKNOWN_KIND.search(error.said):
-                reason = error.said
+            if not _UNKNOWN_KIND.search(error.reason):
+                reason = error.reason
         try:
             self.remove_parts(run)
         except KubectlError as error:
-            reason = error.said
+            reason = error.reason
         return reason

@@ -14,7 +14,7 @@ PIECE = 16 << 10  # container runtimes cut lines there, and older kubelets write
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(?:Z|[+-]\d\d:\d\d) ")
 
 
-def whole(text: str) -> str:
+def without_times(text: str) -> str:
     """A line without the times of its further pieces (it is ASCII, so that bytes are characters)."""
     at = PIECE
     while at < len(text):
@@ -37,6 +37,7 @@ class PodLog:
         self._ended_at = 0.0
         self._skip: set[str] = set()
         self.closed = False
+        self.is_read = False  # kubectl came to the end of the log once
 
     def lines(self, most: int = 5000) -> list[str]:
         """New lines, without their times; starts kubectl (again) where it does not run."""
@@ -46,7 +47,9 @@ class PodLog:
             return []
         fresh = [self._new(line) for line in self._running.take(most)]
         if self._running.over:
-            self._running, self._ended_at = None, time.monotonic()
+            self._running = None
+            self._ended_at = time.monotonic()
+            self.is_read = True
         return [text for text in fresh if text is not None]
 
     def close(self) -> None:
@@ -62,10 +65,11 @@ class PodLog:
     def _new(self, line: str) -> str | None:
         """The text of a line that has not been given yet. --since-time is whole seconds: what came then comes again."""
         stamp, _, text = line.rstrip("\n").partition(" ")
-        text = whole(text)
+        text = without_times(text)
         if stamp < self.since or (stamp == self.since and text in self._skip):
             return None
         if stamp != self.since:
-            self.since, self._skip = stamp, set()
+            self.since = stamp
+            self._skip = set()
         self._skip.add(text)
         return text

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from shutil import which
-from typing import Any
+from typing import NamedTuple, Optional
 
+from allranks.engines.following import OnCtrlC, View, job_event
 from allranks.engines.lines import ProcessLines
+from allranks.engines.remote import as_stopped
 from allranks.errors import NodeError, UsageError
-from allranks.exitcodes import CTRL_C, NODE_FAILED, PROGRAM_FAILED, TERMINATED
+from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.runs.directory import RunDirectory
-from allranks.runs.replay import Replay, Shown
-from allranks.runs.result import untold_result, write_result
+from allranks.runs.replay import Replay
+from allranks.runs.result import Document, untold_result, write_result
 
-Document = dict[str, Any]
 LOG = "sky.log"
 PATIENCE = 300.0  # seconds for one call of sky
 ENDING = 20.0  # beyond the ranks' grace, before the machines are taken down
@@ -34,8 +34,8 @@ def require() -> None:
 
 def launch_argv(name: str, task: str, secrets: Sequence[str]) -> list[str]:
     """`sky launch`; values of secrets come from its environment."""
-    given = [word for secret in secrets for word in ("--secret", secret)]
-    return ["sky", "launch", "--cluster", name, "--yes", *given, task]
+    options = [word for secret in secrets for word in ("--secret", secret)]
+    return ["sky", "launch", "--cluster", name, "--yes", *options, task]
 
 
 def call(*words: str) -> str:
@@ -60,61 +60,82 @@ def call(*words: str) -> str:
     return text
 
 
-class SkyRun:
-    """One run; `turn` is called a few times a second until it gives the result."""
+class ClusterOfRun(NamedTuple):
+    """Where a run is, as run.json's `engine` has it. `autostop`, `grace`: seconds."""
 
-    def __init__(self, run: RunDirectory, where: Document, view: Shown) -> None:
+    engine: str
+    name: str
+    autostop: Optional[float] = None  # noqa: UP045  (the codec reads these annotations on Python 3.8, too)
+    grace: float = 30.0
+
+
+class SkyFollower:
+    """The cluster of one run, followed through the output of `argv`: `sky launch`, or `sky logs` for one that runs."""
+
+    job: str | None = None
+    on_ctrl_c = OnCtrlC.STOP
+    leaves_page = True
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        place: ClusterOfRun,
+        view: View,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+    ) -> None:
         self.run = run
         self.view = view
-        self.name, self.keep = str(where["name"]), bool(where.get("autostop"))
-        self.grace = float(where.get("grace") or 30.0)
-        self.replay = Replay(run, view)
         self.stopping = False
-        self._sky: ProcessLines | None = None
-        self._said: list[str] = []
+        self._place = place
+        self._replay = Replay(run, view)
+        self._sky = ProcessLines(argv, environ, errors=True) if argv else None
+        self._last_lines: list[str] = []
         self._stopped_at = 0.0
+        self._lost_signals: set[str] = set()
 
-    def start(self, argv: Sequence[str], environ: Mapping[str, str], cwd: str | None = None) -> SkyRun:
-        """Starts `sky launch`, or `sky logs` for a run that is there."""
-        self._sky = ProcessLines(argv, environ, cwd, errors=True)
-        return self
+    def show_in(self, view: View) -> None:
+        """Show what comes in another view from now on."""
+        self.view = view
+        self._replay.view = view
 
     def turn(self) -> Document | None:
         """Shows what is new; the result once the run is over."""
         for line in self._sky.take() if self._sky is not None else ():
             self._line(line)
-        if self.replay.result is not None:
-            return self.replay.result
-        late = self.stopping and time.monotonic() - self._stopped_at > self.grace + ENDING
-        over = self._sky is not None and self._sky.over
-        return self._without_result() if over or late else None
+        if self._replay.result is not None:
+            return self._replay.result
+        is_late = self.stopping and time.monotonic() - self._stopped_at > self._place.grace + ENDING
+        is_over = self._sky is not None and self._sky.over
+        return self._without_result(self._end_of_sky()) if is_over or is_late else None
 
     def _line(self, line: str) -> None:
         text = _PREFIX.sub("", line, count=1)
         if text.lstrip().startswith("{"):
-            self.replay.line(text.strip())
+            self._replay.line(text.strip())
             return
         clean = _COLOUR.sub("", line).rstrip()
         if clean.strip():
-            self._said = [*self._said, clean.strip()[:300]][-20:]
+            self._last_lines = [*self._last_lines, clean.strip()[:300]][-20:]
             with (self.run.path / LOG).open("a", encoding="utf-8") as file:
                 file.write(clean + "\n")
 
-    def _without_result(self) -> Document:
+    def _end_of_sky(self) -> str:
         code = self._sky.code if self._sky is not None else None
-        verdict = None
-        if not self.stopping:
-            message = f"sky ended (exit code {code}) and node 0 has said nothing of a result"
-            finding = Finding(
-                "unknown",
-                "fail",
-                message,
-                f"see {self.run.path}/{LOG}",
-                evidence=tuple(self._said[-5:]),
-                check="skypilot",
-            )
-            verdict = Verdict(finding, "unknown", 0.4)
-        return untold_result(self.run, TERMINATED if self.stopping else NODE_FAILED, verdict)
+        return f"sky ended (exit code {code}) and node 0 has said nothing of a result"
+
+    def _without_result(self, message: str) -> Document:
+        if self.stopping:
+            return untold_result(self.run, TERMINATED, None)
+        finding = Finding(
+            "unknown",
+            "fail",
+            message,
+            f"see {self.run.path}/{LOG}",
+            evidence=tuple(self._last_lines[-5:]),
+            check="skypilot",
+        )
+        return untold_result(self.run, NODE_FAILED, Verdict(finding, "unknown", 0.4))
 
     def stop(self) -> None:
         """Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
@@ -124,39 +145,47 @@ class SkyRun:
         self._say("cancelling the job" if first else "ending at once")
         if first:
             try:
-                call("cancel", "--all", "--yes", self.name)
+                call("cancel", "--all", "--yes", self._place.name)
             except NodeError as error:
                 self._say(str(error))
                 self._stopped_at = 0.0
 
+    def pass_signal(self, name: str) -> None:
+        """Say once that machines of a cloud take no signals from here."""
+        if name not in self._lost_signals:
+            self._lost_signals.add(name)
+            message = f"SIG{name} is not passed on: skypilot runs take no signals from here"
+            self.view.event({"t": time.time(), "event": "note", "message": message})
+
     def _say(self, message: str) -> None:
-        event = {"t": time.time(), "event": "job", "job": self.name, "message": message}
+        event = job_event(self._place.name, message)
         self.run.append_event(event)
         self.view.event(event)
 
-    def finish(self, result: Document, reason: str = "") -> Document:
-        """Writes the result down and takes the machines down, unless --autostop keeps them for a while."""
-        self.replay.close()
+    def finish(self, result: Document, reason: str) -> Document:
+        """Take the machines down, unless --autostop keeps them for a while, and write the result."""
         left: Document = {}
-        if not self.keep or self.stopping:
+        if not self._place.autostop or self.stopping:
             try:
-                call("down", "--yes", self.name)
+                call("down", "--yes", self._place.name)
             except NodeError as error:
-                left = {self.name: [{"pid": 0, "state": "?", "command": str(error)}]}
+                left = {self._place.name: [{"pid": 0, "state": "?", "command": str(error)}]}
+        return self._write(as_stopped(result, reason) if self.stopping else result, left)
+
+    def settle(self) -> None:
+        """Write the end of a run whose machines are gone while nobody followed it."""
+        message = f"the machines of {self._place.name} are gone, and no result of it was read"
+        self._write(self._without_result(message), {})
+
+    def _write(self, result: Document, left: Document) -> Document:
+        self._replay.close()
         if self._sky is not None:
             self._sky.end()
-        if self.stopping and result["exit"] in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):
-            result = {**result, "exit": CTRL_C if reason == "ctrl-c" else TERMINATED, "verdict": None}
-        found = {**result, "left": left}
-        write_result(self.run, found, self.stopping)
-        return found
+        complete = {**result, "left": left}
+        write_result(self.run, complete, self.stopping)
+        return complete
 
 
 def log_argv(name: str) -> list[str]:
     """The log of the cluster's newest job, from its beginning, until it ends."""
     return ["sky", "logs", name]
-
-
-def environment(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Of `sky launch`: the caller's, and what must not stand in its arguments."""
-    return {**os.environ, **secrets}

@@ -14,6 +14,7 @@ from allranks.errors import NodeError, UsageError
 from allranks.plan.slurm import read_version
 
 SECONDS = 30.0  # for a command that asks slurmctld; it answers late while it is loaded
+SBATCH = ("sbatch", "--parsable")
 _JOB = re.compile(r"[0-9]+")
 
 
@@ -34,7 +35,7 @@ def require() -> None:
 
 def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
     """Hands a script to sbatch; gives the job's number."""
-    done = _call(["sbatch", "--parsable"], script, environ, cwd)
+    done = _call(SBATCH, script, environ, cwd)
     found = _JOB.match(done.stdout.strip())
     if done.returncode != 0 or found is None:
         raise SlurmError(f"sbatch refused the job: {words(done.stderr) or done.stdout.strip()}")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from allranks.diagnose.slurm import Job, ended, seconds_since_end
-from allranks.errors import NodeError, UsageError
+from allranks.diagnose.slurm import Job, ended
 from allranks.exitcodes import DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
-
-from .directory import RunDirectory
-from .regular import open_regular
-from .result import untold_result, write_result
+from allranks.runs.directory import RunDirectory
+from allranks.runs.regular import open_regular
+from allranks.runs.result import Document, untold_result, write_result
 
 OUTPUT = "slurm.log"  # in the run directory: a link to the job's own output
 TAIL = 16 << 10
@@ -20,7 +17,7 @@ LATE = 10.0  # seconds that a shared file system may take to show the result of 
 _ABSENT = re.compile(r"No such file or directory|has no /|not found|[Uu]nable to (?:open|create)|couldn't chdir")
 
 
-def conclude(run: RunDirectory, job: Job | None, stopped: bool = False) -> dict[str, Any]:
+def conclude(run: RunDirectory, job: Job | None, stopped: bool = False) -> Document:
     """Writes result.json, verdict.json and the end of events and status; gives the result."""
     number = run.job or "?"
     finding = None if stopped else _finding(run, job, number)
@@ -38,27 +35,8 @@ def conclude(run: RunDirectory, job: Job | None, stopped: bool = False) -> dict[
     return {"schema": 1, **result}
 
 
-def settle(run: RunDirectory, now: float) -> None:
-    """Write down the end of a run whose job is over while nobody followed it; nothing where Slurm gives no answer.
-
-    `now`: unix seconds. A controller that had begun is given a moment to do it itself.
-    """
-    if run.job is None or run.read_document("result.json") is not None:
-        return
-    from allranks.engines.slurm import jobs  # imported late: few runs are Slurm's
-
-    try:
-        job = jobs.look(run.job)
-    except (NodeError, UsageError):
-        return
-    ended_before = seconds_since_end(job, now) if job is not None else None
-    if (job is not None and not job.over) or (ended_before is not None and ended_before < LATE and _has_begun(run)):
-        return
-    conclude(run, job)
-
-
-def _has_begun(run: RunDirectory) -> bool:
-    """Whether a controller has worked in it."""
+def has_begun(run: RunDirectory) -> bool:
+    """Return whether a controller has worked in the run."""
     return any(event.get("event") == "run-start" for event in run.read_events()[0])
 
 
@@ -74,7 +52,7 @@ def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
         reason = ended(job)
         if reason is not None:
             return reason
-    begun = _has_begun(run)
+    begun = has_begun(run)
     words = _last_words(run)
     how = f" ({_how_ended(job)})" if job is not None else ""
     place = Where(node=None)

@@ -1,0 +1,207 @@
+"""Following a run that goes on elsewhere: one loop for every engine, until it is over or the person leaves (IO)."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from allranks.errors import Interrupted, NodeError
+from allranks.exitcodes import TERMINATED
+from allranks.runs.directory import RunDirectory
+from allranks.runs.reading import LogReader
+from allranks.runs.replay import Shown
+from allranks.runs.result import Document
+
+from .signals import Signals
+
+PAUSE = 0.2
+QUESTION = "\nCtrl-C: [c]ancel the job, or [d]etach (it goes on)? "
+
+
+class OnCtrlC(enum.Enum):
+    """What Ctrl-C does to a run that is followed."""
+
+    STOP = "the run ends"
+    ASK = "on a terminal the person chooses"
+    LEAVE = "the run goes on"
+
+
+class View(Shown, Protocol):
+    """What a follower shows; `report/` has those that people and programs read."""
+
+    def opening(self, info: Document) -> None: ...
+    def tick(self, now: float) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class NoView:
+    """Shows nothing: for a run that is looked at, and not followed."""
+
+    def opening(self, info: Document) -> None: ...
+    def event(self, event: Document) -> None: ...
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
+    def status(self, document: Document, now: float) -> None: ...
+    def tick(self, now: float) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Followed(Protocol):
+    """A run, as the process that follows it sees it. `stopping`: its engine has heard that it shall end."""
+
+    run: RunDirectory
+    view: View
+    stopping: bool
+    job: str | None  # of Slurm, which needs no process here to go on
+    on_ctrl_c: OnCtrlC
+    leaves_page: bool  # this process writes the run's end, and so its page
+
+    def show_in(self, view: View) -> None:
+        """Show what comes in another view from now on."""
+        ...
+
+    def turn(self) -> Document | None:
+        """Show what is new. Return the result once the run is over; called a few times a second."""
+        ...
+
+    def stop(self) -> None:
+        """End the run. Once: ranks may save. Twice: now."""
+        ...
+
+    def pass_signal(self, name: str) -> None:
+        """Pass USR1 or USR2 on to the ranks, or show why that is not possible."""
+        ...
+
+    def finish(self, result: Document, reason: str) -> Document:
+        """Write the end where nobody else does, and remove what the run made. `reason`: ctrl-c, stop or empty."""
+        ...
+
+
+def follow(followed: Followed, stop_first: bool = False) -> Document | None:
+    """Return the result once the run is over; None where the person has left, or lost the terminal."""
+    signals = Signals()
+    reason = ""
+    try:
+        if stop_first:
+            followed.stop()
+        while True:
+            result = followed.turn()
+            followed.view.tick(time.time())
+            if result is not None:
+                return followed.finish(result, reason)
+            request = read_request(signals, followed)
+            if request == "leave":
+                return None
+            if request is not None:
+                followed.stop()
+                if followed.stopping and not reason:
+                    reason = request
+            for name in signals.take_for_the_ranks():
+                followed.pass_signal(name)
+            time.sleep(PAUSE)
+    finally:
+        signals.restore()
+
+
+def read_request(signals: Signals, followed: Followed) -> str | None:
+    """Return what the person asks for: ctrl-c or stop (both end the run), leave, or None."""
+    request = signals.take()
+    if request == "stop" and followed.on_ctrl_c is OnCtrlC.LEAVE:
+        raise Interrupted("ended by SIGTERM; the run goes on", TERMINATED)
+    if request != "ctrl-c" or followed.on_ctrl_c is OnCtrlC.STOP:
+        return request
+    if followed.on_ctrl_c is OnCtrlC.LEAVE:
+        return "leave"
+    return _ask(signals, followed.view)
+
+
+def _ask(signals: Signals, view: View) -> str | None:
+    """Ask what Ctrl-C means; without a terminal it ends the run."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "ctrl-c"
+    view.pause()
+    sys.stderr.write(QUESTION)
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip().lower()
+    view.resume()
+    if answer.startswith("c") or signals.take():
+        return "ctrl-c"
+    return "leave" if answer.startswith("d") else None
+
+
+def job_event(job: str, message: str) -> Document:
+    """Return the event that says how an engine's job gets on."""
+    return {"t": time.time(), "event": "job", "job": job, "message": message}
+
+
+class Display:
+    """Shows what comes into a run directory: events from `offset` on, output and states.
+
+    With an offset, output that is there already is not shown again.
+    """
+
+    def __init__(self, run: RunDirectory, view: View, offset: int) -> None:
+        self._run = run
+        self.view = view
+        self._offset = offset
+        self.reader = LogReader(run)
+        if offset:
+            self.reader.skip_to_end()
+
+    def turn(self, on_event: Callable[[Document], None] = lambda event: None) -> None:
+        """Show what is new; `on_event` gets each event before it is shown."""
+        now = time.time()
+        events, self._offset = self._run.read_events(self._offset)
+        for event in events:
+            on_event(event)
+            self.view.event(event)
+        for node, rank, data in self.reader.fresh():
+            self.view.output(node, rank, data, now)
+        status = self._run.read_document("status.json")
+        if status is not None and status.get("nodes"):
+            self.view.status(status, now)
+
+
+class Watched:
+    """A run whose controller is another process of this host: it writes the end, and Ctrl-C here leaves it alone."""
+
+    job: str | None = None
+    on_ctrl_c = OnCtrlC.LEAVE
+    leaves_page = False
+
+    def __init__(self, run: RunDirectory, view: View) -> None:
+        self.run = run
+        self.view = view
+        self.stopping = False
+        self._display = Display(run, view, run.read_events()[1])
+        self._display.reader.skip_to_end()
+
+    def show_in(self, view: View) -> None:
+        """Show what comes in another view from now on."""
+        self.view = view
+        self._display.view = view
+
+    def turn(self) -> Document | None:
+        """Show what is new; the result once it is there. Raise NodeError where the controller died without one."""
+        self._display.turn()
+        alive = self.run.controller_alive()  # asked first: a controller writes the result, then it ends
+        result = self.run.read_document("result.json")
+        if result is not None:
+            self._display.turn()
+        elif not alive:
+            raise NodeError(f"the controller of {self.run.name} died. hint: allranks attach {self.run.name}")
+        return result
+
+    def stop(self) -> None:
+        """Nothing: `allranks stop` ends it."""
+
+    def pass_signal(self, name: str) -> None:
+        """Nothing: signals of the follower are not the run's."""
+
+    def finish(self, result: Document, reason: str) -> Document:
+        """Return the result as the controller wrote it."""
+        return result

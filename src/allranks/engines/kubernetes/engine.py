@@ -1,0 +1,60 @@
+"""Kubernetes as an engine: pods that run `allranks join`, driven and followed through kubectl."""
+
+from __future__ import annotations
+
+from allranks.diagnose.pods import read_pods
+from allranks.engines import Stopped
+from allranks.engines.following import Followed, NoView, View, follow
+from allranks.engines.remote import is_failure, read_place, was_followed_here
+from allranks.errors import AllranksError
+from allranks.plan.render.pods import CONTAINER
+from allranks.runs.directory import RunDirectory
+from allranks.runs.opening import take_control
+from allranks.runs.result import Document
+from allranks.settings import RunSpec
+
+from .following import PodsFollower, PodsOfRun
+from .kubectl import Kubectl
+from .launching import PodsLaunch
+
+
+class Kubernetes:
+    """The cluster that kubectl reaches."""
+
+    def prepare(self, spec: RunSpec) -> PodsLaunch:
+        """Return the objects that a start would make."""
+        return PodsLaunch(spec)
+
+    def lives(self, run: RunDirectory) -> bool:
+        """Return False: a run whose follower is gone has to be followed again."""
+        return False
+
+    def condition(self, run: RunDirectory, state: str) -> Document:
+        """Return the phases of the pods of a run that nobody follows."""
+        if state != "orphaned":
+            return {}
+        place = read_place(run, PodsOfRun)
+        try:
+            items = Kubectl(place.context, place.namespace).pods(place.name)
+        except AllranksError as error:
+            return {"engine": str(error)}
+        phases = ", ".join(f"{pod.host} {pod.phase}" for pod in read_pods(items, CONTAINER))
+        return {"engine": phases or f"no pod of {place.name} is left"}
+
+    def follow(self, run: RunDirectory, view: View) -> Followed:
+        """Follow the pods from here on; the log goes on where the last follower was."""
+        take_control(run)
+        return PodsFollower(run, read_place(run, PodsOfRun), view)
+
+    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
+        """Remove the pods and wait for the end."""
+        result = follow(self.follow(run, view), stop_first=True)
+        return Stopped("engine", failed=is_failure(result))
+
+    def finish(self, run: RunDirectory, now: float) -> None:
+        """Write the end of a run whose pods are over, with the log that pod 0 has left."""
+        if was_followed_here(run) and not run.controller_alive():
+            PodsFollower(run, read_place(run, PodsOfRun), NoView()).settle()
+
+
+ENGINE = Kubernetes()

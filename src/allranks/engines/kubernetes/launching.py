@@ -1,0 +1,109 @@
+"""run --k8s: the objects of a run, as `kubectl create` gets them, and the run directory here (IO)."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+
+from allranks.diagnose.pods import not_reached, refusal
+from allranks.engines import NotStarted, zipapp
+from allranks.engines.following import Followed, View
+from allranks.engines.remote import create_run, name_of, show_opening
+from allranks.errors import AllranksError
+from allranks.exitcodes import NODE_FAILED
+from allranks.findings import Verdict
+from allranks.plan.environment import forwarded
+from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, secret_manifest
+from allranks.plan.render.pods import Job
+from allranks.plan.render.yamltext import yaml_text
+from allranks.runs.directory import RunDirectory
+from allranks.runs.result import Document, untold_result, write_result
+from allranks.settings import RunSpec
+
+from .following import PodsFollower, PodsOfRun, left_objects
+from .kubectl import Kubectl, KubectlError
+from .podfile import read_texts
+
+
+class PodsLaunch:
+    """The objects of one run. Allranks itself travels in a ConfigMap, what is secret in Secrets."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self._now = time.time()
+        variables = forwarded(dict(os.environ), ())
+        settings = pod_settings(spec, read_texts(spec))
+        self.job = Job(spec, name_of(spec, self._now), zipapp.build(), True, variables, settings)
+        self._objects = manifests(self.job)
+
+    def describe(self, as_json: bool) -> str:
+        """Return the manifests, with the size of allranks in its place, and without secrets."""
+        join_secret = secret_manifest(self.job, self.job.secret, {"secret": "<made at the start>"})
+        shown = [join_secret]
+        if self.job.hidden:
+            hidden = dict.fromkeys(self.job.hidden, "<redacted>")
+            shown.append(secret_manifest(self.job, self.job.secret_env, hidden))
+        shown += [_without_archive(document) for document in self._objects]
+        if as_json:
+            return json.dumps({"schema": 1, "command": ["kubectl", "create", "-f", "-"], "manifests": shown})
+        head = ["would give this to `kubectl create -f -` and follow pod 0; nothing was done"]
+        return yaml_text(shown, head).rstrip("\n")
+
+    def start(self, view: View) -> Followed:
+        """Make the objects. Raise NotStarted where the cluster refuses one: the run's end is written then."""
+        Kubectl.require()
+        spec = self._spec
+        place = PodsOfRun(
+            "kubernetes",
+            self.job.name,
+            spec.cloud.kind,
+            self.job.nodes,
+            spec.cloud.namespace,
+            spec.cloud.context,
+            spec.limits.init_timeout,
+        )
+        run = create_run(spec, self.job.name, place, pod_names(self.job), self._now)
+        kubectl = Kubectl(spec.cloud.context, spec.cloud.namespace)
+        try:
+            kubectl.create([*secret_objects(self.job, os.environ), *self._objects])
+        except KubectlError as error:
+            raise self._refused(run, kubectl, error) from None
+        except AllranksError:
+            shutil.rmtree(run.path, ignore_errors=True)  # kubectl's own configuration is wrong: no cluster was asked
+            raise
+        show_opening(run, view, spec)
+        return PodsFollower(run, place, view)
+
+    def _refused(self, run: RunDirectory, kubectl: Kubectl, error: KubectlError) -> NotStarted:
+        """Remove what was made, and write the end with the reason as its verdict."""
+        finding = refusal(error.reason)
+        left: Document = {}
+        if error.made or not not_reached(error.reason):
+            left = left_objects(self.job.name, kubectl.remove_all(self.job.name, self.job.spec.cloud.kind))
+        result = {**untold_result(run, NODE_FAILED, Verdict(finding, finding.id, 0.95)), "left": left}
+        write_result(run, result, stopped=False)
+        return NotStarted(run, result)
+
+
+def secret_objects(job: Job, environ: Mapping[str, str]) -> list[Document]:
+    """Return what the pods prove to each other, made now, and the values of hidden variables."""
+    secret = secret_manifest(job, job.secret, {"secret": secrets.token_hex(32)})
+    values = {
+        **{n: environ[n] for n in job.spec.launch.forward if n in environ},
+        **job.variables,
+        **job.spec.launch.env,
+    }
+    hidden = {name: values[name] for name in job.hidden if name in values}
+    if not hidden:
+        return [secret]
+    return [secret, secret_manifest(job, job.secret_env, hidden)]
+
+
+def _without_archive(document: Document) -> Document:
+    if "binaryData" not in document:
+        return document
+    return {**document, "binaryData": {k: f"<{len(v)} bytes>" for k, v in document["binaryData"].items()}}

@@ -1,0 +1,66 @@
+"""run --sky: the task of a cluster of its own for the run, as `sky launch` gets it (IO)."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+
+from allranks.engines import zipapp
+from allranks.engines.following import Followed, View
+from allranks.engines.remote import create_run, name_of, show_opening
+from allranks.plan.environment import forwarded
+from allranks.plan.render.pods import ARCHIVE
+from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
+from allranks.plan.render.yamltext import yaml_text
+from allranks.runs.result import Document
+from allranks.settings import RunSpec
+
+from .following import ClusterOfRun, SkyFollower, launch_argv, require
+
+TASK = "task.yaml"
+
+
+class TaskLaunch:
+    """One task and its `sky launch`; allranks itself lies beside the task in the run directory."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self._now = time.time()
+        self._name = name_of(spec, self._now)
+        self._variables = forwarded(dict(os.environ), ())
+        self._hidden = hidden_names(spec, self._variables)
+
+    def describe(self, as_json: bool) -> str:
+        """Return the task, and the command that takes it."""
+        task = self._task(f"./{ARCHIVE}")
+        argv = launch_argv(self._name, TASK, self._hidden)
+        if as_json:
+            return json.dumps({"schema": 1, "command": argv, "task": task})
+        return yaml_text([task], [f"would call `{' '.join(argv)}` with this; nothing was done"]).rstrip("\n")
+
+    def start(self, view: View) -> Followed:
+        """Write the task into a run directory and call `sky launch`."""
+        require()
+        spec = self._spec
+        place = ClusterOfRun("skypilot", self._name, spec.cloud.autostop, spec.limits.stop_grace)
+        nodes = [f"node{i}" for i in range(spec.target.nodes or 1)]
+        run = create_run(spec, self._name, place, nodes, self._now)
+        archive = (run.path / ARCHIVE).absolute()
+        archive.write_bytes(zipapp.build())
+        task = (run.path / TASK).absolute()
+        task.write_text(yaml_text([self._task(str(archive))]))
+        argv = launch_argv(self._name, str(task), self._hidden)
+        show_opening(run, view, spec)
+        return SkyFollower(run, place, view, argv, {**os.environ, **self._secrets()})
+
+    def _task(self, archive: str) -> Document:
+        return sky_task(self._spec, self._name, archive, os.getcwd(), True, self._variables)
+
+    def _secrets(self) -> dict[str, str]:
+        """What must not stand in the arguments of `sky launch`: it reads them from its environment."""
+        forward = {name: os.environ[name] for name in self._spec.launch.forward if name in os.environ}
+        values = {**self._variables, **self._spec.launch.env, **forward}
+        hidden = {name: values[name] for name in self._hidden if name in values}
+        return {**hidden, SECRET: secrets.token_hex(32)}

@@ -1,0 +1,96 @@
+"""Slurm as an engine: outside of an allocation a job is submitted, and its first node has the controller (IO)."""
+
+from __future__ import annotations
+
+import time
+
+from allranks.diagnose.slurm import seconds_since_end, waiting
+from allranks.engines import Stopped
+from allranks.engines.following import Followed, View
+from allranks.errors import AllranksError, NodeError, UsageError
+from allranks.runs.directory import RunDirectory
+from allranks.runs.result import Document
+from allranks.settings import RunSpec
+
+from . import jobs
+from .ended import LATE, conclude, has_begun
+from .following import JobFollower, end_job
+from .submitting import Submission
+
+PAUSE = 0.2
+LOOK_EVERY = 1.0  # seconds between two questions to slurmctld
+BEYOND = 60.0  # seconds beyond the grace after which Slurm is asked to end the job itself
+
+
+class Slurm:
+    """Jobs of the cluster whose commands are on PATH."""
+
+    def prepare(self, spec: RunSpec) -> Submission:
+        """Return the job that a start would submit."""
+        return Submission(spec)
+
+    def lives(self, run: RunDirectory) -> bool:
+        """Return whether the job goes on, or slurmctld does not answer."""
+        try:
+            job = jobs.look(_job_of(run))
+        except NodeError:
+            return True
+        except UsageError:
+            return False  # no Slurm here
+        return job is not None and not job.over
+
+    def condition(self, run: RunDirectory, state: str) -> Document:
+        """Return what Slurm says of the job that has the controller."""
+        number = _job_of(run)
+        try:
+            job = jobs.look(number)
+        except AllranksError as error:
+            return {"job": {"id": number, "state": "unknown", "why": str(error)}}
+        if job is None:
+            return {"job": {"id": number, "state": "gone", "why": "Slurm does not remember it"}}
+        return {"job": {"id": number, "state": job.state, "why": waiting(job) if job.waits else ""}}
+
+    def follow(self, run: RunDirectory, view: View) -> Followed:
+        """Follow a job that was submitted before, or whose controller is on another host."""
+        return JobFollower(run, _job_of(run), view, run.read_events()[1])
+
+    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
+        """End the job through its controller, else through Slurm, and wait until the run is over."""
+        number = _job_of(run)
+        end_job(number, orderly=grace > 0)
+        began = time.monotonic()
+        asked = began
+        is_cancelled = False
+        while run.read_document("result.json") is None:
+            if time.monotonic() - asked > LOOK_EVERY:
+                job = jobs.look(number)
+                asked = time.monotonic()
+                if job is None or job.over:
+                    conclude(run, job, stopped=True)
+                    break
+            if time.monotonic() - began > grace + BEYOND and not is_cancelled:
+                is_cancelled = True
+                jobs.cancel(number)
+            time.sleep(PAUSE)
+        return Stopped("slurm", job=number)
+
+    def finish(self, run: RunDirectory, now: float) -> None:
+        """Write the end of a run whose job is over. A controller that had begun gets a moment to do it itself."""
+        try:
+            job = jobs.look(_job_of(run))
+        except (NodeError, UsageError):
+            return
+        if job is not None and not job.over:
+            return
+        ended_before = seconds_since_end(job, now) if job is not None else None
+        if ended_before is not None and ended_before < LATE and has_begun(run):
+            return
+        conclude(run, job)
+
+
+def _job_of(run: RunDirectory) -> str:
+    assert run.job is not None  # `engine_of` has seen to it
+    return run.job
+
+
+ENGINE = Slurm()

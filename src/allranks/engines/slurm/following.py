@@ -1,0 +1,201 @@
+"""Following a Slurm job: its way through the queue, then the run's events and output, until there is a result (IO)."""
+
+from __future__ import annotations
+
+import time
+
+from allranks.diagnose.slurm import Job, is_hopeless, never_starts, waiting
+from allranks.engines.following import Display, OnCtrlC, View, job_event
+from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
+from allranks.findings import Verdict
+from allranks.runs.directory import RunDirectory
+from allranks.runs.result import Document, untold_result
+
+from . import jobs
+from .ended import LATE, OUTPUT, conclude
+
+LOOK_EVERY = 1.0  # seconds between two questions to slurmctld; it grows while nothing changes
+LOOK_AT_MOST = 15.0
+SOON = 1.0  # where it shows the job's output, and no controller has begun
+HOPELESS_LOOKS = 4  # at a reason that waiting does not end: slurmctld may have looked at the job in passing
+
+
+class JobFollower:
+    """A job that another process controls; with an `offset` into its events, what is there already is not shown."""
+
+    on_ctrl_c = OnCtrlC.ASK
+    leaves_page = False  # the controller in the job does
+
+    def __init__(self, run: RunDirectory, job: str, view: View, offset: int = 0, first_words: str = "") -> None:
+        self.run = run
+        self.job: str | None = job
+        self._number = job
+        self.view = view
+        self.stopping = False
+        self.begun = offset > 0
+        self._display = Display(run, view, offset)
+        self._first_words = first_words
+        self._shown_states: set[str] = set()  # of the job's present state: its reasons to wait come and go
+        self._state = ""
+        self._next = 0.0
+        self._pause = LOOK_EVERY
+        self._last: Job | None = None
+        self._hopeless_looks = 0
+        self._over_since: float | None = None
+
+    def show_in(self, view: View) -> None:
+        """Show what comes in another view from now on."""
+        self.view = view
+        self._display.view = view
+
+    def turn(self) -> Document | None:
+        """Show what is new; the result once the run is over."""
+        now = time.monotonic()
+        if self._first_words:
+            self.view.event(job_event(self._number, self._first_words))
+            self._first_words = ""
+        self._display.turn(self._on_event)
+        result = self.run.read_document("result.json")
+        if now >= self._next or (result is not None and _by_slurm(result)):
+            self._ask(now)
+        if result is not None and not self._starts_again(result):
+            self._display.turn(self._on_event)
+            return result
+        if self._over_since is not None and now - self._over_since > self._patience():
+            return self.run.read_document("result.json") or conclude(self.run, self._last, self.stopping)
+        if self._hopeless_looks >= HOPELESS_LOOKS and self._last is not None and not self.stopping:
+            return self._never_starts(self._last)
+        return None
+
+    def _never_starts(self, job: Job) -> Document:
+        """Stop following, and leave the job to its owner: nothing is written, it may be changed and start after all."""
+        finding = never_starts(job, self.run.name)
+        verdict = Verdict(finding, finding.id, 0.9)
+        return untold_result(self.run, NODE_FAILED, verdict, [finding])
+
+    def _patience(self) -> float:
+        """Seconds that a result may be on its way once the job is over: none where there can be no result."""
+        if self.stopping:
+            return 0.0
+        return SOON if not self.begun and (self.run.path / OUTPUT).exists() else LATE
+
+    def _on_event(self, event: Document) -> None:
+        if event.get("event") == "run-start":
+            self.begun = True
+            self._open()
+
+    def _open(self) -> None:
+        document = self.run.read_document("run.json") or {}
+        spec = document.get("spec") or {}
+        opening = {
+            "run": self.run.name,
+            "directory": str(self.run.path),
+            "command": document.get("command") or [],
+            "launcher": spec.get("launcher", "direct"),
+            "source": document.get("source", "Slurm"),
+            "nodes": document.get("nodes") or [],
+        }
+        if opening["nodes"]:
+            self._display.reader.names_anew()
+            self.view.opening(opening)
+
+    def _ask(self, now: float) -> None:
+        """Ask slurmctld; a service that is away for a while is no end of the job."""
+        try:
+            job = jobs.look(self._number)
+            line = _state_line(job)
+            self._hopeless_looks = self._hopeless_looks + 1 if job is not None and is_hopeless(job) else 0
+        except jobs.SlurmError as error:
+            job = self._last
+            line = str(error)
+        self._show_state(job, line)
+        if self.run.read_document("result.json") is not None:
+            self._pause = LOOK_EVERY
+        self._last = job
+        if job is not None and not job.over:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = now
+        self._next = now + self._pause
+
+    def _show_state(self, job: Job | None, line: str) -> None:
+        """Show what is new of the job; a reason that was shown in this state is not shown again."""
+        state = job.state if job is not None else ""
+        if state != self._state:
+            self._state = state
+            self._shown_states.clear()
+        if line in self._shown_states:
+            self._pause = min(LOOK_AT_MOST, self._pause * 1.3)
+            return
+        self._shown_states.add(line)
+        self._pause = LOOK_EVERY
+        if job is None or not job.over:
+            self.view.event(job_event(self._number, _lower(line)))
+
+    def _starts_again(self, result: Document) -> bool:
+        """Slurm ended the attempt and starts the job again: there is more to come."""
+        if not _by_slurm(result) or self.stopping or self._last is None:
+            return False
+        return not self._last.over
+
+    def stop(self) -> None:
+        """Once: ranks may save. Twice: now."""
+        self.view.event(job_event(self._number, "being cancelled" if self.stopping else "being stopped"))
+        try:
+            end_job(self._number, orderly=not self.stopping)
+        except jobs.SlurmError as error:
+            self.view.event(job_event(self._number, f"not stopped, ask again: {error}"))
+            return
+        self.stopping = True
+
+    def pass_signal(self, name: str) -> None:
+        """Send SIGUSR1 or SIGUSR2 to the controller in the job, which gives it to each rank once."""
+        if not self.begun:
+            self.view.event(job_event(self._number, f"SIG{name} reaches no rank: the run has not begun"))
+            return
+        try:
+            jobs.tell(self._number, name)
+        except jobs.SlurmError as error:
+            self.view.event(job_event(self._number, f"SIG{name} is not passed on: {error}"))
+
+    def finish(self, result: Document, reason: str) -> Document:
+        """Return the result for who followed: a stop ends the controller by SIGTERM, also where Ctrl-C asked for it."""
+        if reason == "ctrl-c" and result["exit"] == TERMINATED:
+            return {**result, "exit": CTRL_C}
+        return result
+
+
+def _by_slurm(result: Document) -> bool:
+    verdict = result.get("verdict") or {}
+    return verdict.get("check") == "slurm" or verdict.get("cause") in (
+        "slurm-preempted-or-timeout",
+        "node-network-down",
+    )
+
+
+def _state_line(job: Job | None) -> str:
+    """The job's state, with the reason where it waits."""
+    if job is None:
+        return ""
+    return f"{job.state} {waiting(job)}" if job.waits else job.state
+
+
+def _lower(line: str) -> str:
+    """Slurm's state in lower case, with the reason behind it."""
+    state, _, reason = line.partition(" ")
+    if reason and state.isupper():
+        return f"{state.lower()}: {reason}"
+    if line.isupper():
+        return line.lower()
+    return line
+
+
+def end_job(job: str, orderly: bool) -> None:
+    """Cancel a job that waits; in one that runs signal the controller, or cancel all of it where not `orderly`."""
+    state = jobs.look(job)
+    if state is None or state.over:
+        return
+    if state.waits or not orderly:
+        jobs.cancel(job)
+    else:
+        jobs.tell(job)

@@ -1,0 +1,76 @@
+"""run --slurm outside of an allocation: submit a job whose first node has the controller (IO)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+
+from allranks.cluster import Cluster, Node
+from allranks.engines.following import Followed, View
+from allranks.errors import AllranksError
+from allranks.plan.plan import make_plan
+from allranks.plan.render import Request
+from allranks.plan.render.slurm import batch_script, run_suffix
+from allranks.runs.directory import RunDirectory
+from allranks.runs.opening import Opening, write_first_status, write_opening
+from allranks.settings import RunSpec
+from allranks.settings.secrets import redact_text
+from allranks.settings.words import secret_values
+
+from . import jobs
+from .ended import OUTPUT
+from .following import JobFollower
+
+
+class Submission:
+    """A batch script for `sbatch`, and the run directory that its controller will find."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self._runs_dir = os.path.abspath(spec.places.runs_dir)
+
+    def script(self, run_dir: str) -> str:
+        """Return the script. It asks for as many nodes as the run has, without names."""
+        nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(self._spec.target.nodes or 1))
+        plan = make_plan(self._spec, Cluster(nodes, "--nodes"), {})
+        request = Request(self._spec, plan, os.getcwd(), allranks=(sys.executable, "-m", "allranks"))
+        return batch_script(request, run_dir)
+
+    def describe(self, as_json: bool) -> str:
+        """Return the script and the command that takes it, without secrets."""
+        script = redact_text(self.script(f"{self._runs_dir}/{self._spec.places.name}-<time>"))
+        if as_json:
+            return json.dumps({"schema": 1, "command": jobs.SBATCH, "stdin": script})
+        command = " ".join(jobs.SBATCH)
+        return f"would give this script to `{command}` on its standard input; nothing was done\n\n{script}"
+
+    def start(self, view: View) -> Followed:
+        """Submit it. Raise SlurmError, and leave no run directory, where Slurm refuses the job."""
+        jobs.require()
+        run = RunDirectory.create(Path(self._runs_dir), self._spec.places.name, time.time())
+        (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
+        try:
+            environ = {**os.environ, **secret_values(self._spec)}
+            job = jobs.submit(self.script(str(run.path)), environ, os.getcwd())
+        except AllranksError:
+            shutil.rmtree(run.path)  # nothing has happened in it
+            raise
+        run = self._name_after(run, job)
+        jobs.set_comment(job, str(run.path))
+        return JobFollower(run, job, view, first_words=f"submitted; {run.path}")
+
+    def _name_after(self, run: RunDirectory, job: str) -> RunDirectory:
+        """Give the run directory the job's number. It is complete when the job sees it under that name."""
+        named = RunDirectory(run.path.with_name(run.name + run_suffix(job)))
+        opening = Opening(self._spec, "", (), "Slurm", os.getcwd(), time.time(), controller=None, name=named.name)
+        write_opening(run, opening)
+        write_first_status(run, "queued", name=named.name)
+        run.write_document("job.json", {"job": job, "submitted_from": socket.gethostname()})
+        (run.path / OUTPUT).symlink_to(os.path.join(os.getcwd(), f"slurm-{job}.out"))
+        os.rename(run.path, named.path)
+        return named
