@@ -72,4 +72,4 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     assert json.loads(journal.read_text().splitlines()[0])["pid"] == frames[0]["pid"]
     process.stdin.write(pack_json({"type": "release"}))
     process.stdin.close()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0

@@ -57,7 +57,7 @@ def test_a_reused_pid_is_not_signalled():
         assert processes.send_signal(impostor, signal.SIGKILL) is False
         assert child.poll() is None
         assert processes.send_signal(real, signal.SIGKILL) is True
-        assert child.wait(30) == -signal.SIGKILL
+        assert child.wait(60) == -signal.SIGKILL
     finally:
         child.kill()
         child.wait()
@@ -66,7 +66,7 @@ def test_a_reused_pid_is_not_signalled():
 def test_mark_is_read_from_the_environment():
     child = subprocess.Popen(["sleep", "1000"], env={"ALLRANKS_MARK": "run-1/node_00", "PATH": os.environ["PATH"]})
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while processes.mark_of(child.pid) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         found = processes.marked("run-1/node_00", processes.snapshot())
@@ -81,7 +81,7 @@ def test_a_dead_child_nobody_reaped_is_not_alive():
     child = subprocess.Popen(["true"])
     process = processes.read_process(child.pid)
     assert process is not None
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while processes.alive([process]) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert processes.alive([process]) == []

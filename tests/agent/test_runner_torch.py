@@ -120,7 +120,7 @@ def test_reports(tmp_path):
         ranks = start("life", ALLRANKS_REPORT_SOCKET=path)
         results = finish(ranks)
         assert [code for code, _ in results] == [0, 0], results
-        receiver.settimeout(10)
+        receiver.settimeout(60)
         reports = [json.loads(receiver.recv(4096)) for _ in range(6)]
         receiver.setblocking(False)
         with pytest.raises(BlockingIOError):  # the end of a subgroup is none

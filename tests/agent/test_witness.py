@@ -38,7 +38,7 @@ class Ends(Attempt):
 
 def settled(pid: int) -> int:
     """Right after exec /proc shows no environment yet; a rank that reports has had one for long."""
-    assert wait_until(lambda: Path(f"/proc/{pid}/environ").read_bytes(), 30.0, "an environment")
+    assert wait_until(lambda: Path(f"/proc/{pid}/environ").read_bytes(), 60.0, "an environment")
     return pid
 
 

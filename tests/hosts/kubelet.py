@@ -155,7 +155,7 @@ class Pods:
         for process in self.processes.values():
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
+                process.wait(60)
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests import forked
 from tests.hosts.bed import Bed
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.record.verdicts import keep
 
 from allranks.runs.directory import RunDirectory
@@ -26,7 +26,6 @@ from allranks.runs.judged import judge_run
 
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = sys.executable
-BOUND = 60.0  # seconds: generous, the machine is shared
 
 
 class Launch:

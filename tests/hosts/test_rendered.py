@@ -197,7 +197,7 @@ class Machines:
         for process in self.processes.values():
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
+                process.wait(60)
 
 
 @pytest.fixture

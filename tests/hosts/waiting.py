@@ -11,8 +11,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+BOUND = 120.0  # seconds: what fails only because the machine is busy is no finding
 
-def wait_until(condition: Callable[[], T], timeout: float = 20.0, what: str = "") -> T:
+
+def wait_until(condition: Callable[[], T], timeout: float = BOUND, what: str = "") -> T:
     """The first true value of `condition`; AssertionError that says what did not come."""
     end = time.monotonic() + timeout
     pause = 0.002

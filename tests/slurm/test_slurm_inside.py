@@ -160,7 +160,7 @@ def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: P
     done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr + done.stdout
     launch.nothing_left()
-    wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), 30.0, "the job is over")
+    wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), 120.0, "the job is over")
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_an_exception_then_its_verdict_and_exit_code(slurm: SlurmBed, tmp_path: 
     assert launch.run_dir.name.endswith(f"-job{launch.job}")
     assert (job["JobName"], job["Comment"]) == ("nasty.py", str(launch.run_dir))
     output = launch.work / f"slurm-{launch.job}.out"
-    assert "ValueError: bad batch" in output.read_text(), "where users of sbatch look"
+    wait_until(lambda: "ValueError: bad batch" in output.read_text(), what="it is where users of sbatch look")
     assert (launch.run_dir / "slurm.log").resolve() == output
     assert launch.call("status", launch.job).returncode == 0, "a run is found by its job"
     launch.nothing_left()

@@ -21,7 +21,7 @@ from allranks.gang import session as sessions
 from allranks.report.live import JsonView
 from allranks.settings import RunSpec
 
-BOUND = 20
+BOUND = 60
 DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json")
 VERBS = (
     ("status",), ("status", "--json"), ("logs",), ("logs", "--json"), ("logs", "--metrics"), ("diagnose",),

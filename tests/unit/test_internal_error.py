@@ -58,7 +58,7 @@ def test_a_crash_of_allranks_ends_the_ranks_and_says_where_to_report_it(what: st
     events = [json.loads(line) for line in (run_of(tmp_path) / "events.jsonl").read_text().splitlines()]
     assert [e["event"] for e in events].count("attempt-start") == 1 and events[-1]["event"] == "run-end"
     for pid in (tmp_path / "pid").read_text().split() if (tmp_path / "pid").exists() else ():
-        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 20.0, "the ranks are gone")
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 60.0, "the ranks are gone")
     left = call(tmp_path, "status", "--json")
     assert json.loads(left.stdout)["state"] == "failed"
 

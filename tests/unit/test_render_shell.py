@@ -22,7 +22,7 @@ def run(place: Path, prelude: str, renderer: str) -> subprocess.CompletedProcess
     files = RENDERERS[renderer].render(Request(spec, make_plan(spec, hosts, {}), str(place), {}))
     name = next(name for name in sorted(files) if name.endswith(".sh"))
     (place / name).write_text(str(files[name]))
-    return subprocess.run(["bash", name], cwd=place, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(["bash", name], cwd=place, capture_output=True, text=True, timeout=60, check=False)
 
 
 RENDERERS_OF_SCRIPTS = ["torchrun", "accelerate"]

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 BUSY = ("Device or resource busy", "Resource temporarily unavailable", "No buffer space available", "was interrupted")
-PATIENCE = 20.0  # seconds: other beds are made and taken down at the same time
+PATIENCE = 60.0  # seconds: other beds are made and taken down at the same time
 
 
 class BedError(Exception):

@@ -208,7 +208,7 @@ class HostBase:
         """Take the dead unshare off the process table, if this process started it."""
         if self._unshare is not None:
             self._unshare.kill()
-            self._unshare.wait(10)
+            self._unshare.wait(60)
             self._unshare = None
 
     def power_on(self, *, wait: bool = True) -> None:

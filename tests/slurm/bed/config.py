@@ -52,13 +52,13 @@ PartitionName=high Nodes={names} MaxTime=INFINITE State=UP PriorityTier=10 Preem
 """
 
 
-def slurm_conf(directory: Path, machine: str, head: str, nodes: Mapping[str, str], gpus: int, slot: int) -> str:
-    """The text of slurm.conf; `nodes` are addresses by name, `slot` keeps the ports of two beds apart."""
+def slurm_conf(directory: Path, machine: str, head: str, nodes: Mapping[str, str], gpus: int, port: int) -> str:
+    """The text of slurm.conf; `nodes` are addresses by name, `port` is slurmctld's on this machine."""
     gres = f" Gres=gpu:{gpus}" if gpus else ""
     lines = [f"NodeName={n} NodeAddr={a} CPUs={CPUS} RealMemory=1000 State=UNKNOWN{gres}" for n, a in nodes.items()]
     return SLURM.format(
         machine=machine, head=head, dir=directory, kill_wait=KILL_WAIT, nodes="\n".join(lines), names=",".join(nodes),
-        port=16817 + slot, node_port=26818,
+        port=port, node_port=26818,
     )  # fmt: skip
 
 

@@ -37,8 +37,10 @@ def missing() -> str | None:
 class SlurmBed:
     """Use `SlurmBed.up(n, directory)`, best as a context manager."""
 
-    def __init__(self, hosts: Bed, directory: Path) -> None:
+    def __init__(self, hosts: Bed, directory: Path, *, keep: bool = False) -> None:
         self.hosts, self.dir = hosts, directory
+        # Its services would outlive a test process that is killed, and hold their port.
+        self._bound = [] if keep else ["setpriv", "--pdeathsig", "KILL"]
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._slurmd: dict[str, subprocess.Popen[str]] = {}
 
@@ -52,7 +54,7 @@ class SlurmBed:
             raise BedError(reason)
         directory = Path(base_dir).resolve() / "slurm"
         hosts = Bed.up(n, Path(base_dir), keep=keep)
-        bed = cls(hosts, directory)
+        bed = cls(hosts, directory, keep=keep)
         try:
             bed._write(gpus)
             bed._munge()
@@ -78,7 +80,7 @@ class SlurmBed:
         self.hosts.down()
         for process in (*self._daemons, *self._slurmd.values()):
             process.kill()
-            process.wait(10)
+            process.wait(60)
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def __enter__(self) -> SlurmBed:
@@ -107,8 +109,9 @@ class SlurmBed:
         for index in range(gpus):
             os.mknod(self.dir / f"gpu{index}", 0o20666, os.makedev(1, 3))
         addresses = {h.name: h.address for h in self.hosts.hosts}
-        machine, slot = socket.gethostname().split(".")[0], self.hosts.slot.number
-        text = slurm_conf(self.dir, machine, self.hosts.head_address, addresses, gpus, slot)
+        machine = socket.gethostname().split(".")[0]
+        port = _free_port(self.hosts.slot.number)
+        text = slurm_conf(self.dir, machine, self.hosts.head_address, addresses, gpus, port)
         (self.dir / "slurm.conf").write_text(text)
         (self.dir / "gres.conf").write_text(gres_conf(self.dir, gpus))
         (self.dir / "munge.key").write_bytes(os.urandom(1024))
@@ -124,8 +127,9 @@ class SlurmBed:
     def _daemon(self, name: str, argv: list[str]) -> None:
         with (self.dir / f"{name}.out").open("ab") as log:
             process = subprocess.Popen(
-                argv, env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+                [*self._bound, *argv], env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
         self._daemons.append(process)
 
     # Nodes
@@ -211,3 +215,16 @@ class SlurmBed:
             for process in host.pids()
             if process.state != "Z" and not (process.cmdline[:1] == ("slurmd",) and "-D" in process.cmdline)
         ]
+
+
+def _free_port(slot: int) -> int:
+    """A port that no service of this machine has, below those that the kernel hands out by itself.
+
+    Beds that start at the same time have different slots, and so look at different ports first.
+    """
+    for port in range(16818 + slot, 17818 + slot):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("0.0.0.0", port))
+            return port
+    raise BedError("no free port for slurmctld")
