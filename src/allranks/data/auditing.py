@@ -20,7 +20,7 @@ from . import probe, virtual
 from .case import Coverage
 from .judge import FAULTS, cases_of, judge
 from .rows import REFERENCE, Row, gather, read_row
-from .virtual import Failure, Play, Progress
+from .virtual import Failure, Make, Play, Progress
 
 LONGEST_LINE = 16 << 20  # bytes of what the player of virtual ranks writes
 
@@ -52,7 +52,13 @@ class Audit:
         return {"schema": 1, "ok": self.ok, "findings": findings, "coverage": encode(self.coverage)}
 
 
-def audit(loader: Any, *, world_size: int = 2, gpus_per_node: int = 8, model_parallel: int = 1) -> Audit:
+def audit(
+    loader: str | Callable[[], Iterable[object]] | Iterable[object],
+    *,
+    world_size: int = 2,
+    gpus_per_node: int = 8,
+    model_parallel: int = 1,
+) -> Audit:
     """Audit an epoch, to its end.
 
     `loader` is a function that makes a loader, or its name `module:function`: then `world_size` virtual ranks read
@@ -60,10 +66,10 @@ def audit(loader: Any, *, world_size: int = 2, gpus_per_node: int = 8, model_par
     call this; each gets the same answer. UsageError for a name that cannot be; LoaderError where a rank raised."""
     if isinstance(loader, str):
         rows = virtual_rows(loader, world_size, gpus_per_node)
-    elif callable(loader) and not hasattr(loader, "__iter__"):
-        rows = virtual_rows("", world_size, gpus_per_node, make=loader)
-    else:
+    elif isinstance(loader, Iterable):
         rows = _gathered(_rows_of_this_process(loader))
+    else:
+        rows = virtual_rows("", world_size, gpus_per_node, make=loader)
     return conclude(rows, model_parallel)
 
 
@@ -74,7 +80,7 @@ def conclude(rows: Iterable[Row], model_parallel: int = 1) -> Audit:
     return Audit(tuple(judge(rows, None, model_parallel)), tuple(coverage))
 
 
-def _rows_of_this_process(loader: Any) -> list[Row]:
+def _rows_of_this_process(loader: Iterable[object]) -> list[Row]:
     """Read one epoch of a loader."""
     import torch.utils.data.dataloader as module  # late: heavy, and only here
 
@@ -117,7 +123,7 @@ def virtual_rows(
     local: int,
     tell: Callable[[Progress], object] = lambda _: None,
     python: str = "",
-    make: Callable[[], Any] | None = None,
+    make: Make | None = None,
 ) -> list[Row]:
     """Play the ranks and one rank alone; `tell` gets the progress."""
     if make is None and not all(name.rpartition(":")):

@@ -11,6 +11,7 @@ more than once, and whatever fails in here is swallowed. After the N batches onl
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -20,7 +21,43 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what is used of objects that are the program's
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any, Protocol, TypeVar
+
+    from typing_extensions import TypeIs
+
+    Result = TypeVar("Result")
+
+    class Array(Protocol):
+        """A tensor, or an array of NumPy."""
+
+        @property
+        def dtype(self) -> object: ...
+        @property
+        def shape(self) -> Sequence[int]: ...
+        def __len__(self) -> int: ...
+        def __iter__(self) -> Iterator[Array]: ...
+        def __getitem__(self, key: object) -> Array: ...
+
+    class Loader(Protocol):
+        """A DataLoader of torch."""
+
+        dataset: object
+        num_workers: object
+
+    class Batches(Protocol):
+        """An iterator of a DataLoader, with what is set on it here."""
+
+        _num_yielded: int
+        _allranks_epoch: Epoch
+        _allranks_last: Epoch
+
+        def __next__(self) -> object: ...
+
 
 ELEMENTS = 1024  # of a sample's tensor that are hashed, spread over it: an image costs no more than a text
 LOADERS = 8  # noted at most
@@ -31,6 +68,7 @@ WIDE = 64  # parts of a batch
 HELD = 16  # elements of what a dataset holds
 SAMPLERS = 8  # inside each other
 STAGES = 32  # of a stream
+PADDING: object = 0  # in an attention mask
 KEEP = 4096  # samples of one batch that are noted
 
 
@@ -45,7 +83,7 @@ def digest(*parts: bytes) -> str:
     return state.hexdigest()
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> TypeIs[Array]:
     """Tell whether this is a dense tensor or a NumPy array of numbers."""
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         return False
@@ -54,14 +92,14 @@ def is_array(value: Any) -> bool:
     return getattr(value.dtype, "kind", "") in "biufc"
 
 
-def is_exact(values: Any) -> bool:
+def is_exact(values: list[object] | Array) -> bool:
     """Tell whether an array or a list has no fractions."""
     if isinstance(values, list):
         return all(isinstance(value, (str, bytes, int)) for value in values)
     return "int" in str(values.dtype) or "bool" in str(values.dtype)
 
 
-def thin(array: Any, start: int) -> Any:
+def thin(array: Array, start: int) -> Array:
     """Give a view with at most about ELEMENTS elements in the dimensions from `start` on, whatever its memory order."""
     sizes = [int(size) for size in array.shape[start:]]
     number = 1
@@ -75,30 +113,31 @@ def thin(array: Any, start: int) -> Any:
     return array[(slice(None),) * start + tuple(every)]
 
 
-def raw(array: Any) -> bytes:
+def raw(array: Array) -> bytes:
     """Give the bytes of an array of any type."""
     if hasattr(array, "tobytes"):
         return bytes(array.tobytes())
     import torch
 
-    flat = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    tensor: torch.Tensor = array  # type: ignore[assignment]  # whatever is not of NumPy
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     try:
         return bytes(flat.numpy().tobytes())
     except Exception:  # no NumPy
         return bytes(flat.tolist())
 
 
-def array_rows(array: Any, mask: Any) -> list[bytes]:
+def array_rows(array: Array, mask: Array | None) -> list[bytes]:
     """Give the bytes of each row; where a mask of the same shape says what is padding, without that."""
     count = int(array.shape[0])
     if mask is not None and tuple(mask.shape) == tuple(array.shape):
-        return [raw(thin(row[keep], 0)) for row, keep in zip(array, mask != 0)]  # noqa: B905  (Python 3.8)
+        return [raw(thin(row[keep != PADDING], 0)) for row, keep in zip(array, mask)]  # noqa: B905  (Python 3.8)
     data = raw(thin(array, 1))
     size = len(data) // count if count else 0
     return [data[at * size : (at + 1) * size] for at in range(count)]
 
 
-def children(value: Any) -> list[tuple[str, Any]] | None:
+def children(value: object) -> list[tuple[str, object]] | None:
     """List the parts of a container or plain object in a fixed order; None for what is no container."""
     if isinstance(value, (list, tuple)):
         return [(str(at), part) for at, part in enumerate(value)]
@@ -109,7 +148,7 @@ def children(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def content(value: Any, deep: int = 0) -> bytes:
+def content(value: object, deep: int = 0) -> bytes:
     """Give the bytes of anything, seen as one piece."""
     if is_array(value):
         return str(tuple(value.shape)).encode() + raw(thin(value, 0))
@@ -124,14 +163,16 @@ def content(value: Any, deep: int = 0) -> bytes:
     return digest(*[name.encode() + content(part, deep + 1) for name, part in parts[:ELEMENTS]]).encode()
 
 
-def length_of(values: Any) -> int | None:
+def length_of(values: object) -> int | None:
     """Count the rows of a list or array; None for what has none."""
     if isinstance(values, list):
         return len(values)
     return int(values.shape[0]) if is_array(values) and len(values.shape) else None
 
 
-def columns(value: Any, count: int | None, name: str = "", deep: int = 0) -> Iterator[tuple[str, Any]]:
+def columns(
+    value: object, count: int | None, name: str = "", deep: int = 0
+) -> Iterator[tuple[str, list[object] | Array]]:
     """Yield the parts of a batch that have one row a sample, with their names."""
     if is_array(value):
         if len(value.shape):
@@ -151,7 +192,7 @@ def columns(value: Any, count: int | None, name: str = "", deep: int = 0) -> Ite
         yield from columns(part, count, name + "." + key, deep + 1)
 
 
-def hash_samples(batch: Any, count: int | None) -> tuple[list[str], list[str] | None]:
+def hash_samples(batch: object, count: int | None) -> tuple[list[str], list[str] | None]:
     """Give (a hash a sample; a hash of its exact numbers and texts alone); of a batch in one piece a single hash.
 
     `count` is how many samples the sampler asked for, where one did. The second list is None where all in a
@@ -163,7 +204,8 @@ def hash_samples(batch: Any, count: int | None) -> tuple[list[str], list[str] | 
     fitting = [(name, values) for name, values in named if length_of(values) == count]
     if not fitting or not count:
         return [digest(content(batch))], None
-    mask = next((values for name, values in fitting if name.endswith("attention_mask")), None)
+    masks = (values for name, values in fitting if name.endswith("attention_mask"))
+    mask = next((values for values in masks if not isinstance(values, list)), None)
     rows: list[list[bytes]] = [[] for _ in range(count)]
     exact_rows: list[list[bytes]] = [[] for _ in range(count)]
     fractions = False
@@ -184,7 +226,7 @@ def hash_samples(batch: Any, count: int | None) -> tuple[list[str], list[str] | 
 # ---- what a loader is
 
 
-def identity(dataset: Any, deep: int = 0) -> str:
+def identity(dataset: object, deep: int = 0) -> str:
     """Hash the lists, arrays and index sets that a dataset holds; "" where it holds none. Reads no sample."""
     parts: list[bytes] = []
     if type(dataset).__module__.startswith("datasets."):  # Hugging Face: what it holds are views of tables
@@ -206,14 +248,14 @@ def identity(dataset: Any, deep: int = 0) -> str:
     return digest(*parts) if any(parts) else ""
 
 
-def held_content(element: Any) -> bytes:
+def held_content(element: object) -> bytes:
     """Give the bytes of an element; of a path the last two names: nodes may have other roots."""
     if isinstance(element, str):
         return b"/".join(element.encode("utf-8", "replace").split(b"/")[-2:])
     return content(element)
 
 
-def safely(function: Any, value: Any) -> Any:
+def safely(function: Callable[[Any], Result], value: object) -> Result | None:
     """Give what the function gives, or None where a dataset's own code raises."""
     try:
         return function(value)
@@ -221,12 +263,12 @@ def safely(function: Any, value: Any) -> Any:
         return None
 
 
-def integer(value: Any) -> int | None:
+def integer(value: object) -> int | None:
     """Give an integer, or None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def attribute(names: tuple[str, ...], *owners: Any) -> Any:
+def attribute(names: tuple[str, ...], *owners: object) -> bool | int | float | str | None:
     """Give the first of these attributes that one of the owners has, if it is a plain value."""
     for owner in owners:
         for name in names:
@@ -236,10 +278,10 @@ def attribute(names: tuple[str, ...], *owners: Any) -> Any:
     return None
 
 
-def samplers(loader: Any) -> list[Any]:
+def samplers(loader: Loader) -> list[object]:
     """List the loader's batch sampler and sampler, and those inside them, from the outermost on."""
     names = ("batch_sampler", "sampler")
-    inner: list[Any] = []
+    inner: list[object] = []
     waiting = [getattr(loader, name, None) for name in names]
     while waiting and len(inner) < SAMPLERS:
         sampler = waiting.pop(0)
@@ -249,7 +291,7 @@ def samplers(loader: Any) -> list[Any]:
     return inner
 
 
-def shuffles(dataset: Any, inner: list[Any]) -> bool | None:
+def shuffles(dataset: object, inner: list[object]) -> bool | None:
     """Give what the samplers say; of a Hugging Face stream whether it was told to shuffle; else None."""
     shuffle = attribute(("shuffle",), *inner)
     if shuffle is not None:
@@ -267,7 +309,7 @@ def shuffles(dataset: Any, inner: list[Any]) -> bool | None:
     return any("Shuffl" in type(stage).__name__ for stage in stages)
 
 
-def describe(loader: Any) -> dict[str, Any]:
+def describe(loader: Loader) -> dict[str, object]:
     """Give the facts of a loader that the judge compares."""
     dataset = loader.dataset
     inner = samplers(loader)
@@ -303,11 +345,11 @@ class Notes:
         self.path = path
         self.limit = limit
         self.pid = os.getpid()
-        self.loaders: list[tuple[Any, int]] = []  # weak reference, epochs begun
+        self.loaders: list[tuple[weakref.ref[Loader], int]] = []  # with epochs begun
         self.current: Epoch | None = None
         self.spent = 0.0  # seconds in here
 
-    def write(self, kind: str, **more: Any) -> None:
+    def write(self, kind: str, **more: object) -> None:
         """Write one line; a disk that is full loses it."""
         line = json.dumps({"kind": kind, "rank": variable("RANK"), **more}, default=str) + "\n"
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -316,7 +358,7 @@ class Notes:
         finally:
             os.close(file)
 
-    def begin(self, loader: Any) -> Epoch | None:
+    def begin(self, loader: Loader) -> Epoch | None:
         """Begin an epoch of a loader; None where there is nothing left to note."""
         if os.getpid() != self.pid:  # a forked worker
             return None
@@ -335,28 +377,28 @@ class Notes:
 class Epoch:
     """One pass over a loader."""
 
-    def __init__(self, notes: Notes, loader: Any, at: int, number: int) -> None:
+    def __init__(self, notes: Notes, loader: Loader, at: int, number: int) -> None:
         self.notes = notes
         self.at = at
         self.number = number
         self.batches = 0
         self.limit = notes.limit if number == 0 else 1
-        self.asked: list[Any] | None = [] if getattr(loader, "in_order", True) else None
+        self.asked: list[object] | None = [] if getattr(loader, "in_order", True) else None
         self.set_to = attribute(("epoch", "_epoch"), *samplers(loader), loader.dataset)
 
-    def took(self, index: Any) -> None:
+    def took(self, index: object) -> None:
         """Take the sampler's next index or list of them; workers are asked ahead of time, and answer in order."""
         if self.asked is not None:
             self.asked.append(index)
 
-    def batch(self, batch: Any) -> bool:
+    def batch(self, batch: object) -> bool:
         """Note a batch; tell whether that was the last to note."""
         began = time.perf_counter()
         asked = self.asked.pop(0) if self.asked else None
-        many = isinstance(asked, (list, tuple)) and len(asked) > 0
-        index = [as_index(one) for one in asked or ()] if many else [as_index(asked)]
+        indices = list(asked) if isinstance(asked, (list, tuple)) else []
+        index = [as_index(one) for one in indices or [asked]]
         indexed = None not in index
-        if indexed and not many:  # batch_size=None: the item is the sample
+        if indexed and not indices:  # batch_size=None: the item is the sample
             hashes: list[str] = [digest(content(batch))]
             exact: list[str] | None = None
         else:
@@ -386,7 +428,7 @@ class Epoch:
         self.notes.write("data-end", loader=self.at, epoch=self.number, batches=batches, spent=spent)
 
 
-def as_index(value: Any) -> int | str | None:
+def as_index(value: object) -> int | str | None:
     """Give a sampler's index as a number or text; None where the dataset is iterable."""
     item = getattr(value, "item", None)
     if callable(item):
@@ -423,7 +465,7 @@ def attend(loader: Any, notes_of: Any) -> None:
     """Patch torch's loader module once it has run; the runner calls this when the module is about to be loaded."""
     execute = loader.exec_module
 
-    def exec_module(module: Any) -> None:
+    def exec_module(module: ModuleType) -> None:
         del loader.exec_module  # the class's own is back
         execute(module)
         if os.getpid() == notes_of.pid:
@@ -432,7 +474,7 @@ def attend(loader: Any, notes_of: Any) -> None:
     loader.exec_module = exec_module
 
 
-def install(module: Any = None) -> bool:
+def install(module: ModuleType | None = None) -> bool:
     """Patch DataLoader (in `module`, by default torch's own); tell whether it was done.
 
     Off, and without a trace, unless both variables are set."""
@@ -442,7 +484,7 @@ def install(module: Any = None) -> bool:
         return False
     try:
         if module is None:
-            import torch.utils.data.dataloader as module
+            module = importlib.import_module("torch.utils.data.dataloader")
         rank = variable("RANK")
         path = path.replace("{rank}", "none" if rank is None else f"{rank:03d}")  # one setting for all ranks
         notes = Notes(path, None if text == "all" else int(text))
@@ -459,7 +501,7 @@ def patch(loader_class: Any, iterator_class: Any, notes: Notes) -> Callable[[], 
     next_index = iterator_class._next_index
 
     @wraps(iterate)
-    def __iter__(self: Any) -> Any:
+    def __iter__(self: Loader) -> object:
         try:
             epoch = notes.begin(self)
         except Exception:
@@ -475,7 +517,7 @@ def patch(loader_class: Any, iterator_class: Any, notes: Notes) -> Callable[[], 
         return iterator
 
     @wraps(next_index)
-    def _next_index(self: Any) -> Any:
+    def _next_index(self: Batches) -> object:
         index = next_index(self)
         epoch = notes.current or self.__dict__.get("_allranks_epoch")
         if epoch is not None:
@@ -502,16 +544,16 @@ def follow(iterator: Any, epoch: Epoch, iterator_class: Any) -> None:
             iterator.__class__ = noting(original)
 
 
-def noting(original: Any) -> Any:
+def noting(original: type[Batches]) -> type[Batches]:
     """Make a subclass under the same name whose __next__ notes; after the last batch, one that awaits the end."""
 
-    def finish(self: Any, batches: int) -> None:
+    def finish(self: Batches, batches: int) -> None:
         epoch = self.__dict__.pop("_allranks_epoch", None) or self.__dict__.pop("_allranks_last")
         self.__class__ = original
         with suppress(Exception):
             epoch.end(batches)
 
-    def __next__(self: Any) -> Any:
+    def __next__(self: Batches) -> object:
         epoch = self._allranks_epoch
         try:
             batch = original.__next__(self)
@@ -530,16 +572,17 @@ def noting(original: Any) -> Any:
                 self.__class__ = awaiting
         return batch
 
-    def until_end(self: Any) -> Any:
+    def until_end(self: Batches) -> object:
         try:
             return original.__next__(self)
         except StopIteration:
             finish(self, self._num_yielded)
             raise
 
-    def subclass(next_: Callable[[Any], Any]) -> Any:
+    def subclass(next_: Callable[[Batches], object]) -> Any:
         names = {"__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__}
         return type(original.__name__, (original,), {**names, "_allranks_original": original, "__next__": next_})
 
-    awaiting = subclass(until_end)
-    return subclass(__next__)
+    awaiting: type[Batches] = subclass(until_end)
+    first: type[Batches] = subclass(__next__)
+    return first

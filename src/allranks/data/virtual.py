@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import json
 import mmap
 import os
@@ -20,14 +19,14 @@ import struct
 import sys
 import time
 import traceback
-from types import ModuleType
-from typing import Any, Callable, NamedTuple  # noqa: UP035  (Python 3.8)
+from types import GeneratorType, ModuleType
+from typing import Any, Callable, Iterable, NamedTuple  # noqa: UP035  (Python 3.8)
 
 REFERENCE = -1  # the rank of the pass that a single rank makes
 EPOCHS = 2  # the first in full, of the second the first batch
 EVERY = 0.05  # seconds
 
-Make = Callable[[], Any]
+Make = Callable[[], Iterable[object]]
 
 
 class Play(NamedTuple):
@@ -122,7 +121,7 @@ def pretend(rank: int, world: int) -> None:
     dist.destroy_process_group = lambda *_, **__: None
 
 
-def begin_epoch(loader: Any, epoch: int) -> None:
+def begin_epoch(loader: object, epoch: int) -> None:
     """Call set_epoch as a right training loop does."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = [loader, batch_sampler, *(getattr(loader, name, None) for name in ("sampler", "dataset"))]
@@ -138,12 +137,11 @@ def read(make: Make, count: Callable[[], None]) -> None:
 
     A function that yields its loader once an epoch is taken at its word on set_epoch."""
     made = make()
-    yields = inspect.isgenerator(made)
     for epoch in range(EPOCHS):
-        loader = next(made, None) if yields else made
+        loader = next(made, None) if isinstance(made, GeneratorType) else made
         if loader is None:
             return
-        if not yields:
+        if loader is made:
             begin_epoch(loader, epoch)
         for _ in loader:
             count()
