@@ -313,5 +313,5 @@ def test_a_run_that_a_queue_holds_says_so(
     one._ask(0.0)
     said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
     assert said == [
-        f"0 of 2 pods have started; the run is suspended: {why}", "0 of 2 pods have started; 2 pods: not made yet",
+        f"0 of 2 pods have started, as the run is suspended: {why}", "0 of 2 pods have started; 2 pods: not made yet",
     ]  # fmt: skip

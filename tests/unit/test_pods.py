@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.pods import hopeless, read_pods, troubles, waiting
+from allranks.diagnose.pods import Event, hopeless, read_events, read_pods, troubles, waiting
 from allranks.engines.kubernetes.podlog import PIECE, without_times
 
 Document = dict[str, Any]
@@ -27,8 +27,10 @@ def container(**state: Any) -> list[Document]:
     return [{"name": "istio-proxy", "state": {"running": {}}}, {"name": "node", "state": state}]
 
 
-def event(name: str, reason: str, message: str, kind: str = "Pod", at: str = "2026-11-21T14:00:01Z") -> Document:
-    return {"reason": reason, "message": message, "lastTimestamp": at, "involvedObject": {"kind": kind, "name": name}}
+def event(name: str, reason: str, message: str, kind: str = "Pod", at: str = "2026-11-21T14:00:01Z") -> Event:
+    about = {"kind": kind, "name": name}
+    (read,) = read_events([{"reason": reason, "message": message, "lastTimestamp": at, "involvedObject": about}])
+    return read
 
 
 def read(*items: Document) -> list[Any]:
@@ -51,7 +53,7 @@ def test_what_is_missing_is_said_with_who_waits() -> None:
     pods = read(RUNNING, pod(1, "demo-1-a"), pod(2, "demo-2-b"))
     events = [event("demo-1-a", "FailedScheduling", "older", at="2026-11-21T13:59:00Z")]
     events += [event(name, "FailedScheduling", NO_GPU) for name in ("demo-1-a", "demo-2-b")]
-    assert waiting(pods, events, 3) == f"1 of 3 pods have started; demo-1, demo-2: FailedScheduling: {NO_GPU}"
+    assert waiting(pods, events, 3) == f"1 of 3 pods have started; demo-1 and demo-2: FailedScheduling: {NO_GPU}"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_what_is_missing_is_said_with_who_waits() -> None:
          [event("p", "Failed", "Error: ErrImagePull")], "ErrImagePull denied"),
     ],
 )  # fmt: skip
-def test_the_reason_of_each(item: Document, events: list[Document], said: str) -> None:
+def test_the_reason_of_each(item: Document, events: list[Event], said: str) -> None:
     assert waiting(read(item), events, 1) == f"0 of 1 pod has started; demo-0: {said}"
 
 
@@ -98,7 +100,7 @@ CASES = {
         terminated={"reason": "StartError", "exitCode": 128, "message": 'exec: "python3": executable file not found'})),
         "remote-path-missing", 'exec: "python3": executable file not found'),
     "image": (pod(2, containerStatuses=container(waiting={"reason": "ImagePullBackOff", "message": "x: not found"})),
-              "k8s-image", "the image of demo-2 can't be pulled (ImagePullBackOff): x: not found"),
+              "k8s-image", "the image of demo-2 cannot be pulled (ImagePullBackOff): x: not found"),
 }  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def test_sacct() -> None:
 @pytest.mark.parametrize(
     ("reason", "says"),
     [
-        ("Resources", "until enough nodes are free"), ("Priority", "higher priority"), ("", "not looked at it yet"),
+        ("Resources", "until enough nodes are free"), ("Priority", "higher priority"), ("", "not considered it yet"),
         ("ReqNodeNotAvail, UnavailableNodes:h3", "down, drained or reserved"), ("PartitionNodeLimit", "--nodes"),
         ("PartitionTimeLimit", "--time"), ("JobHeldUser", "scontrol release 12"), ("AssocGrpGRES", "AssocGrpGRES"),
         ("AssocGrpCpuLimit", "a limit of the account or user"), ("QOSMaxJobsPerUserLimit", "a limit of the QOS"),

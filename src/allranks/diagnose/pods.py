@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from allranks.findings import Finding, Where
-from allranks.text import count_of, plural, with_reason
+from allranks.protocol.codec import decode_each
+from allranks.text import count_of, cut, join_words, plural, with_reason
 
 CHECK = "kubernetes"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -19,10 +20,108 @@ _NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|denied|unauthorized|no such host|does not exist|forbidden", re.I
 )
 _NOT_STARTED = ("StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError")
-_CONFIG = ("CreateContainerConfigError",)
-_LOST = ("NodeLost", "NodeShutdown", "Terminated", "Shutdown", "NodeAffinity")
+_CONFIG = "CreateContainerConfigError"
 # Of the events: what keeps a pod from starting, the more telling first.
 _WAITS = ("FailedScheduling", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedCreate", "Failed")
+
+
+# -- the API server's objects, as far as a run cares ----------------------------------------------------
+
+Names = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Of a pod. Names as in the API: Kubernetes API reference, v1."""
+
+    name: str = ""
+    uid: str = ""
+    labels: Names | None = None
+    annotations: Names | None = None
+    creationTimestamp: str | None = None
+    deletionTimestamp: str | None = None
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a container is in a state, a pod is disrupted, or a gate's name."""
+
+    reason: str | None = None
+    message: str | None = None
+    exitCode: int | None = None
+    type: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class State:
+    """Of a container: one of the three."""
+
+    running: Mapping[str, object] | None = None
+    terminated: Reason | None = None
+    waiting: Reason | None = None
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container's status."""
+
+    name: str = ""
+    state: State | None = None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a pod is to be."""
+
+    hostname: str | None = None
+    nodeName: str | None = None
+    schedulingGates: tuple[Reason, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a pod is."""
+
+    phase: str = "Pending"
+    reason: str | None = None
+    message: str | None = None
+    conditions: tuple[Reason, ...] | None = None
+    initContainerStatuses: tuple[Container, ...] | None = None
+    containerStatuses: tuple[Container, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """A pod of the API server's list."""
+
+    metadata: Metadata = field(default_factory=Metadata)
+    spec: Spec = field(default_factory=Spec)
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(frozen=True)
+class About:
+    """The object that an event speaks of."""
+
+    kind: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What Kubernetes reports of an object."""
+
+    reason: str | None = None
+    message: str | None = None
+    lastTimestamp: str | None = None
+    eventTime: str | None = None
+    involvedObject: About = field(default_factory=About)
+
+
+def read_events(items: object) -> list[Event]:
+    """Of a list of the API server's events those that can be read."""
+    return decode_each(Event, items)
 
 
 @dataclass(frozen=True)
@@ -46,60 +145,61 @@ class Pod:
     node_reason: str = ""
 
 
-def read_pods(items: Sequence[Mapping[str, Any]], container: str) -> list[Pod]:
-    """Of each node rank the newest pod, in order of the ranks."""
+def read_pods(items: object, container: str) -> list[Pod]:
+    """Of each node rank the newest pod, in order of the ranks; what cannot be read is left out."""
     newest: dict[int, Pod] = {}
-    for item in items:
+    for item in decode_each(Item, items):
         pod = _read(item, container)
         if pod is not None and (pod.index not in newest or pod.created >= newest[pod.index].created):
             newest[pod.index] = pod
     return [newest[index] for index in sorted(newest)]
 
 
-def _read(item: Mapping[str, Any], container: str) -> Pod | None:
-    metadata = item.get("metadata") or {}
-    spec = item.get("spec") or {}
-    status = item.get("status") or {}
-    notes = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
-    text = str(notes.get(INDEX) or str(spec.get("hostname") or "").rpartition("-")[2])
-    if not text.isdecimal():
+def _read(item: Item, container: str) -> Pod | None:
+    metadata = item.metadata
+    status = item.status
+    host = item.spec.hostname or ""
+    notes = {**(metadata.labels or {}), **(metadata.annotations or {})}
+    index = notes.get(INDEX) or host.rpartition("-")[2]
+    if not index.isdecimal():
         return None
     state = _state(status, container)
-    terminated = state.get("terminated") or {}
-    waiting = state.get("waiting") or {}
-    disrupted = [c for c in status.get("conditions") or [] if c.get("type") == "DisruptionTarget"]
-    reason = str(status.get("reason") or (disrupted[0].get("reason") if disrupted else "") or "")
-    gates = ", ".join(str(gate.get("name")) for gate in spec.get("schedulingGates") or [])
+    why = state.terminated or state.waiting or Reason()
+    gates = ", ".join(gate.name for gate in item.spec.schedulingGates or ())
+    disrupted = [c.reason or "" for c in status.conditions or () if c.type == "DisruptionTarget"]
     return Pod(
-        name=str(metadata.get("name")),
-        host=str(spec.get("hostname") or metadata.get("name")),
-        index=int(text),
-        uid=str(metadata.get("uid")),
-        phase=str(status.get("phase") or "Pending"),
-        created=str(metadata.get("creationTimestamp") or ""),
-        machine=str(spec.get("nodeName") or ""),
-        started=bool(state.get("running") or terminated),
-        ended=bool(terminated) or status.get("phase") in ("Failed", "Succeeded"),
-        why=str(terminated.get("reason") or waiting.get("reason") or ("SchedulingGated" if gates else "")),
-        message=str(terminated.get("message") or waiting.get("message") or status.get("message") or gates),
-        exit_code=terminated.get("exitCode"),
-        leaving="deletionTimestamp" in metadata,
-        node_reason=reason,
+        metadata.name,
+        host or metadata.name,
+        int(index),
+        metadata.uid,
+        status.phase,
+        metadata.creationTimestamp or "",
+        machine=item.spec.nodeName or "",
+        started=bool(state.running) or state.terminated is not None,
+        ended=state.terminated is not None or status.phase in ("Failed", "Succeeded"),
+        why=why.reason or ("SchedulingGated" if gates else ""),
+        message=why.message or status.message or gates,
+        exit_code=why.exitCode,
+        leaving=metadata.deletionTimestamp is not None,
+        node_reason=status.reason or "".join(disrupted[:1]),
     )
 
 
-def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
+def _state(status: Status, container: str) -> State:
     """The state of our container; before it, of an init container that does not go on."""
-    for one in status.get("initContainerStatuses") or []:
-        state: Mapping[str, Any] = one.get("state") or {}
-        ended = state.get("terminated")
-        if not (ended and ended.get("exitCode") == 0):
-            return {**state, "running": None} if not ended else state
-    ours = [c for c in status.get("containerStatuses") or [] if c.get("name") == container]
-    return (ours[0].get("state") or {}) if ours else {}
+    for one in status.initContainerStatuses or ():
+        state = one.state or State()
+        if state.terminated is None:
+            return State(waiting=state.waiting)
+        if state.terminated.exitCode != 0:
+            return state
+    return next((c.state or State() for c in status.containerStatuses or () if c.name == container), State())
 
 
 # -- before it begins ----------------------------------------------------------------------------------
+
+
+_LESS = "ask for less, or for another quota, with --nodes, --gpus or another --namespace"
 
 
 class _Refusal(NamedTuple):
@@ -121,12 +221,12 @@ _REFUSALS = (
     _Refusal(
         re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials"),
         "the Kubernetes API server does not accept your credentials",
-        "log in again as your cluster asks for, then: kubectl auth whoami",
+        "log in again as your cluster asks for, then check with `kubectl auth whoami`",
     ),
     _Refusal(
         re.compile(r"exceeded quota"),
         "a quota of the namespace is used up",
-        "ask for less, or for another quota, with --nodes, --gpus or another --namespace",
+        _LESS,
     ),
     _Refusal(
         re.compile(r'forbidden: User "[^"]{1,300}" cannot'),
@@ -136,7 +236,7 @@ _REFUSALS = (
     _Refusal(
         re.compile(r'namespaces "[^"]{1,300}" not found'),
         "the namespace does not exist",
-        "kubectl get namespaces; choose one with --namespace",
+        "`kubectl get namespaces` lists those that do, and --namespace chooses one",
     ),
     _Refusal(
         re.compile(r"no matches for kind|doesn't have a resource type"),
@@ -155,113 +255,123 @@ def refusal(answer: str) -> Finding:
     """Say why the objects of a run could not be made, from kubectl's reason."""
     reason = _short(answer)
     if _UNREACHED.search(answer):
-        remedy = "kubectl cluster-info; kubectl config get-contexts; choose one with --context"
-        return _fail("k8s-scheduling", f"the Kubernetes API server was not reached: {reason}", remedy, "", ())
+        remedy = "run `kubectl cluster-info; kubectl config get-contexts`, and choose one with --context"
+        return _fail("k8s-scheduling", f"the Kubernetes API server was not reached: {reason}", remedy)
     for one in _REFUSALS:
         if one.words.search(answer):
-            return _fail("k8s-scheduling", f"{one.meaning}: {reason}", one.remedy, "", ())
-    return _fail("k8s-scheduling", f"Kubernetes refused the objects of the run: {reason}", "", "", ())
+            return _fail("k8s-scheduling", f"{one.meaning}: {reason}", one.remedy)
+    return _fail("k8s-scheduling", f"Kubernetes refused the objects of the run: {reason}", "")
 
 
 # -- while it waits ------------------------------------------------------------------------------------
 
 
-def waiting(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]], nodes: int) -> str:
+def waiting(pods: Sequence[Pod], events: Sequence[Event], nodes: int) -> str:
     """Who is not there yet, and why; empty where all pods have started."""
     absent = [p for p in pods if not p.started]
-    missing = nodes - len(pods)
-    if not absent and missing <= 0:
+    missing = max(0, nodes - len(pods))
+    if not absent and not missing:
         return ""
     reasons: dict[str, list[str]] = {}
     for pod in absent:
         reasons.setdefault(_why(pod, events), []).append(pod.host)
-    if missing > 0:
-        why = _of_events([e for e in events if _about(e)[0] not in ("Pod", "")]) or "not made yet"
+    if missing:
+        why = _of_events([e for e in events if e.involvedObject.kind not in ("Pod", "")]) or "not made yet"
         reasons.setdefault(why, []).append(f"{missing} more" if pods else count_of(missing, "pod"))
-    parts = [f"{_names(names)}: {why}" for why, names in reasons.items()]
-    return (
-        f"{nodes - len(absent) - max(0, missing)} of {count_of(nodes, 'pod')} {plural(nodes, 'has', 'have')} started; "
-        + "; ".join(parts)
-    )
+    parts = [f"{join_words(hosts, limit=4)}: {why}" for why, hosts in reasons.items()]
+    return f"{_started(nodes - len(absent) - missing, nodes)}; {'; '.join(parts)}"
 
 
 def suspended(nodes: int, queue: str) -> str:
     """Why no pod is there: a queue holds the object that makes them."""
     by = f"the queue {queue} has not admitted it yet" if queue else "spec.suspend is true"
-    return f"0 of {count_of(nodes, 'pod')} {plural(nodes, 'has', 'have')} started; the run is suspended: {by}"
+    return f"{_started(0, nodes)}, as the run is suspended: {by}"
 
 
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _started(count: int, nodes: int) -> str:
+    return f"{count} of {count_of(nodes, 'pod')} {plural(nodes, 'has', 'have')} started"
 
 
-def _why(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
-    event = _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
-    state = " ".join(part for part in (pod.why, pod.message) if part)
-    if pod.why in (*IMAGE, *_CONFIG, *_NOT_STARTED):
-        return _short(state)
-    return event or _short(state) or (f"starting on {pod.machine}" if pod.machine else "not scheduled yet")
+def _why(pod: Pod, events: Sequence[Event]) -> str:
+    state = _short(f"{pod.why} {pod.message}")
+    if pod.why in (*IMAGE, _CONFIG, *_NOT_STARTED):
+        return state
+    starting = f"starting on {pod.machine}" if pod.machine else "not scheduled yet"
+    return _of_pod(pod, events) or state or starting
 
 
-def _of_events(events: Sequence[Mapping[str, Any]]) -> str:
+def _of_pod(pod: Pod, events: Sequence[Event]) -> str:
+    return _of_events([e for e in events if e.involvedObject == About("Pod", pod.name)])
+
+
+def _of_events(events: Sequence[Event]) -> str:
     """The newest event of the most telling kind."""
     for reason in _WAITS:
-        of_kind = [e for e in events if e.get("reason") == reason]
+        of_kind = [e for e in events if e.reason == reason]
         if of_kind:
-            newest = max(of_kind, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
-            return _short(f"{reason}: {newest.get('message')}")
+            newest = max(of_kind, key=lambda e: e.lastTimestamp or e.eventTime or "")
+            return _short(f"{reason}: {newest.message}")
     return ""
 
 
-def _about(event: Mapping[str, Any]) -> tuple[str, str]:
-    about = event.get("involvedObject") or {}
-    return str(about.get("kind") or ""), str(about.get("name") or "")
-
-
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LIMIT else line[: _LIMIT - 4] + " ..."
+    return cut(" ".join(text.split()), _LIMIT)
 
 
 # -- findings ------------------------------------------------------------------------------------------
 
+_LOST = (
+    "node-network-down",
+    "the machine {machine} of {host} went away ({reason})",
+    "run `kubectl describe node {machine}`",
+)
+# By the reason that a pod's status or its disruption has: cause, message, remedy. (Kubernetes: pod_status, disruption)
+_ENDED_BY_CLUSTER = {
+    "PreemptionByScheduler": (
+        "k8s-scheduling",
+        "{host} was preempted: a pod of higher priority took its place",
+        "set a priorityClassName in a file for --pod, or --retries",
+    ),
+    "DeadlineExceeded": (
+        "k8s-scheduling",
+        "the run was ended at its deadline: {host} was active for too long",
+        "raise --deadline, or save and go on in another run",
+    ),
+    "NodeLost": _LOST,
+    "NodeShutdown": _LOST,
+    "Terminated": _LOST,
+    "Shutdown": _LOST,
+    "NodeAffinity": _LOST,
+    "DeletionByTaintManager": _LOST,
+    "DeletionByPodGC": _LOST,
+    "TerminationByKubelet": _LOST,
+}
+_ENDED_BY_CLUSTER["Preempting"] = _ENDED_BY_CLUSTER["PreemptionByScheduler"]
 
-def troubles(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]]) -> list[Finding]:
+
+def troubles(pods: Sequence[Pod], events: Sequence[Event]) -> list[Finding]:
     """What Kubernetes itself did to pods, or could not do for them; the first is the likeliest cause."""
     findings = [finding for pod in pods for finding in _troubles(pod, events)]
-    quota = [e for e in events if e.get("reason") == "FailedCreate" and _about(e)[0] != "Pod"]
+    quota = _of_events([e for e in events if e.reason == "FailedCreate" and e.involvedObject.kind != "Pod"])
     if quota and not pods:
-        text = _of_events(quota)
-        findings.append(
-            _fail(
-                "k8s-scheduling",
-                f"no pod could be made: {text}",
-                "ask for less, or for another quota, with --nodes, --gpus or another --namespace",
-                "",
-                (text,),
-            )
-        )
-    return sorted(findings, key=lambda f: f.status != "fail")
+        findings.append(_fail("k8s-scheduling", f"no pod could be made: {quota}", _LESS, evidence=quota))
+    return findings
 
 
-def hopeless(pods: Sequence[Pod], events: Sequence[Mapping[str, Any]] = (), late: bool = False) -> Finding | None:
+def hopeless(pods: Sequence[Pod], events: Sequence[Event] = (), late: bool = False) -> Finding | None:
     """A pod that waits for what will not come, or has waited for its image for too long: more time is of no use."""
     for pod in pods:
-        pull_error = _pull_words(pod, events)
-        if pod.why in _FATAL_IMAGE or (pod.why in IMAGE and (late or _NO_SUCH_IMAGE.search(pull_error))):
+        is_wrong = late or _NO_SUCH_IMAGE.search(_pull_words(pod, events))
+        if pod.why in _FATAL_IMAGE or (pod.why in IMAGE and is_wrong):
             return _image(pod, events)
-        if pod.why in _CONFIG:
-            return _fail(
-                "k8s-scheduling",
-                f"{pod.host} can't be configured: {_short(pod.message)}",
-                "make what it names in the same namespace",
-                pod.host,
-                (),
-            )
+        if pod.why == _CONFIG:
+            message = f"{pod.host} cannot be configured: {_short(pod.message)}"
+            return _fail("k8s-scheduling", message, "make what it names in the same namespace", pod.host)
     return None
 
 
-def _troubles(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _troubles(pod: Pod, events: Sequence[Event]) -> Iterator[Finding]:
+    message = _short(pod.message)
     if pod.why == "OOMKilled":
         yield _fail(
             "k8s-out-of-memory",
@@ -269,91 +379,57 @@ def _troubles(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Iterator[Finding
             "raise the memory limit (a file for --pod), count /dev/shm in it, or use less: fewer data-loader "
             "workers, a smaller batch",
             pod.host,
-            (f"state OOMKilled, exit code {pod.exit_code}",),
+            f"state OOMKilled, exit code {pod.exit_code}",
         )
     elif pod.node_reason == "Evicted":
         yield _evicted(pod, events)
-    elif pod.node_reason in ("PreemptionByScheduler", "Preempting"):
-        yield _fail(
-            "k8s-scheduling",
-            f"{pod.host} was preempted: a pod of higher priority took its place",
-            "set a priorityClassName in a file for --pod, or --retries",
-            pod.host,
-            (_short(pod.message),),
-        )
-    elif pod.node_reason == "DeadlineExceeded":
-        yield _fail(
-            "k8s-scheduling",
-            f"the run was ended at its deadline: {pod.host} was active for too long",
-            "raise --deadline, or save and go on in another run",
-            pod.host,
-            (_short(pod.message),),
-        )
-    elif pod.node_reason in (*_LOST, "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet"):
-        yield _fail(
-            "node-network-down",
-            f"the machine {pod.machine} of {pod.host} went away ({pod.node_reason})",
-            f"kubectl describe node {pod.machine}",
-            pod.host,
-            (_short(pod.message),),
-        )
+    elif pod.node_reason in _ENDED_BY_CLUSTER:
+        cause, what, remedy = _ENDED_BY_CLUSTER[pod.node_reason]
+        words = {"host": pod.host, "machine": pod.machine, "reason": pod.node_reason}
+        yield _fail(cause, what.format(**words), remedy.format(**words), pod.host, message)
     elif pod.why in _NOT_STARTED:
+        remedy = "the image must have what is started: python3 (--agent-python) and --workdir"
         yield _fail(
-            "remote-path-missing",
-            f"the container of {pod.host} can't be started: {_short(pod.message)}",
-            "the image must have what is started: python3 (--agent-python) and --workdir",
-            pod.host,
-            (),
+            "remote-path-missing", f"the container of {pod.host} cannot be started: {message}", remedy, pod.host
         )
     elif pod.why in IMAGE:
         yield _image(pod, events)
     elif not pod.started:
-        text = _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
-        if text.startswith("FailedScheduling"):
-            yield _fail(
-                "k8s-scheduling",
-                f"{pod.host} never started: {text.partition(': ')[2]}",
-                "free what is "
-                "missing, ask for less with --gpus or --nodes, or choose other machines in a file for --pod",
-                pod.host,
-                (text,),
-            )
-        elif text:
-            yield _fail("k8s-scheduling", f"{pod.host} never started: {text}", "", pod.host, (text,))
+        text = _of_pod(pod, events)
+        reason = text.removeprefix("FailedScheduling: ")
+        remedy = ""
+        if reason != text:
+            remedy = "free what is missing, ask for less with --gpus or --nodes, or choose other machines in a file "
+            remedy += "for --pod"
+        if text:
+            yield _fail("k8s-scheduling", f"{pod.host} never started: {reason}", remedy, pod.host, text)
 
 
-def _pull_words(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
+def _pull_words(pod: Pod, events: Sequence[Event]) -> str:
     """Why an image was not pulled: a pod that backs off does not say it, its events do."""
-    messages = [str(e.get("message")) for e in events if e.get("reason") == "Failed" and _about(e) == ("Pod", pod.name)]
+    about = About("Pod", pod.name)
+    messages = [e.message or "" for e in events if e.reason == "Failed" and e.involvedObject == about]
     telling = [text for text in messages if "pull" in text and not text.startswith("Error: ")]
     return telling[-1] if telling else pod.message
 
 
-def _image(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
-    return _fail(
-        "k8s-image",
-        with_reason(f"the image of {pod.host} can't be pulled ({pod.why})", _short(_pull_words(pod, events))),
-        "check --image; a private registry needs imagePullSecrets in a file for --pod",
-        pod.host,
-        (),
-    )
+def _image(pod: Pod, events: Sequence[Event]) -> Finding:
+    message = with_reason(f"the image of {pod.host} cannot be pulled ({pod.why})", _short(_pull_words(pod, events)))
+    remedy = "check --image, and for a private registry imagePullSecrets in a file for --pod"
+    return _fail("k8s-image", message, remedy, pod.host)
 
 
-def _evicted(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Finding:
+def _evicted(pod: Pod, events: Sequence[Event]) -> Finding:
     """The kubelet needed memory or disk back."""
-    why = pod.message or _of_events([e for e in events if _about(e) == ("Pod", pod.name)])
-    disk = re.search(r"ephemeral-storage|disk|inodes|emptyDir", why, re.I)
-    remedy = "write less into the container and /dev/shm, or mount a volume" if disk else "ask for the memory it needs"
-    cause = "disk-full" if disk else "host-out-of-memory"
-    return _fail(
-        cause,
-        f"{pod.host} was evicted from {pod.machine}: {_short(why)}",
-        f"{remedy} (resources in a file for --pod)",
-        pod.host,
-        (),
-    )
+    why = pod.message or _of_pod(pod, events)
+    cause = "host-out-of-memory"
+    remedy = "ask for the memory it needs"
+    if re.search(r"ephemeral-storage|disk|inodes|emptyDir", why, re.I):
+        cause = "disk-full"
+        remedy = "write less into the container and /dev/shm, or mount a volume"
+    message = f"{pod.host} was evicted from {pod.machine}: {_short(why)}"
+    return _fail(cause, message, f"{remedy} (resources in a file for --pod)", pod.host)
 
 
-def _fail(cause: str, message: str, remedy: str, node: str, evidence: tuple[str, ...]) -> Finding:
-    lines = tuple(text for text in evidence if text)
-    return Finding(cause, "fail", message, remedy, Where(node=node or None), lines, CHECK)
+def _fail(cause: str, message: str, remedy: str, node: str = "", evidence: str = "") -> Finding:
+    return Finding(cause, "fail", message, remedy, Where(node=node or None), (evidence,) if evidence else (), CHECK)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from allranks.findings import Finding, Where
 from allranks.plan.slurm import WARNING_SIGNAL
@@ -23,45 +24,67 @@ ACTIVE = frozenset(
 )
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=")
 
-# Slurm's reason: what it means, and what to do where waiting will not help.
-REASONS: dict[str, tuple[str, str]] = {
-    "None": ("Slurm has not looked at it yet", ""),
-    "Resources": ("it is the next in line and waits until enough nodes are free", ""),
-    "Priority": ("jobs with a higher priority come first", ""),
-    "ReqNodeNotAvail": ("a node it needs is down, drained or reserved", "sinfo -R says why nodes are away"),
-    "UnavailableNodes": ("a node it needs is down, drained or reserved", "sinfo -R says why nodes are away"),
-    "NodeDown": ("a node it needs is down", "sinfo -R says why nodes are away"),
-    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
-        "nodes it needs are down, drained or reserved",
-        "sinfo -R says why nodes are away",
+
+class Reason(NamedTuple):
+    """Why Slurm lets a job wait: the meaning, and what to do where waiting will not help.
+
+    `hopeless`: no other job's end takes it away, only a change to the job, to the partition or to a limit. Slurm keeps
+    such jobs in the queue where EnforcePartLimits and the QOS' DenyOnLimit do not refuse them (slurm.conf(5)).
+    """
+
+    meaning: str
+    remedy: str = ""
+    hopeless: bool = False
+
+
+_AWAY = "`sinfo -R` says why nodes are away"
+_OTHERS = "`sinfo -s` lists the others"
+_ACCOUNTS = "`sacctmgr show assoc user=$USER` shows yours"
+REASONS = {
+    "None": Reason("Slurm has not considered it yet"),
+    "Resources": Reason("it is the next in line and waits until enough nodes are free"),
+    "Priority": Reason("jobs with a higher priority come first"),
+    "ReqNodeNotAvail": Reason("a node it needs is down, drained or reserved", _AWAY),
+    "UnavailableNodes": Reason("a node it needs is down, drained or reserved", _AWAY),
+    "NodeDown": Reason("a node it needs is down", _AWAY),
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": Reason(
+        "nodes it needs are down, drained or reserved", _AWAY
     ),
-    "Dependency": ("another job has to end first", ""),
-    "DependencyNeverSatisfied": ("the job it depends on failed: it will never start", "scancel it"),
-    "BeginTime": ("its begin time has not come", ""),
-    "Reservation": ("its reservation has not begun", ""),
-    "ReservationDeleted": ("its reservation is gone", "leave out --reservation"),
-    "JobHeldUser": ("you have put it on hold", "scontrol release {job}"),
-    "JobHeldAdmin": ("an administrator holds it", "ask why; only they can release it"),
-    "launch failed requeued held": (
-        "its start failed on a node; it is held",
-        "scontrol release {job}, or scancel {job}",
+    "Dependency": Reason("another job has to end first"),
+    "DependencyNeverSatisfied": Reason("the job it depends on failed: it will never start", "scancel it", True),
+    "BeginTime": Reason("its begin time has not come"),
+    "Reservation": Reason("its reservation has not begun"),
+    "ReservationDeleted": Reason("its reservation does not exist any more", "leave out --reservation", True),
+    "JobHeldUser": Reason("you have put it on hold", "scontrol release {job}"),
+    "JobHeldAdmin": Reason("an administrator holds it", "ask why, as only they can release it"),
+    "launch failed requeued held": Reason(
+        "its start failed on a node, and it is held", "scontrol release {job}, or scancel {job}"
     ),
-    "PartitionDown": ("the partition takes no jobs to its nodes now", "sinfo -s lists the others"),
-    "PartitionInactive": ("the partition is inactive", "sinfo -s lists the others"),
-    "PartitionNodeLimit": ("it asks for more nodes than the partition gives one job", "ask for fewer: --nodes"),
-    "PartitionTimeLimit": ("it asks for more time than the partition gives", "ask for less: --sbatch --time=…"),
-    "PartitionConfig": ("the partition has no nodes like that", "sinfo -o '%P %D %c %m %G' shows what it has"),
-    "BadConstraints": ("no node has what it asks for", "sinfo -o '%P %D %c %m %G %f' shows what there is"),
-    "Licenses": ("it waits for a licence", ""),
-    "InvalidAccount": ("the account is not valid here", "sacctmgr show assoc user=$USER"),
-    "InvalidQOS": ("the QOS is not valid here", "sacctmgr show qos"),
-    "AccountNotAllowed": ("the account may not use the partition", "sacctmgr show assoc user=$USER"),
-    "QOSNotAllowed": ("the QOS may not be used there", "sacctmgr show assoc user=$USER"),
-    "JobArrayTaskLimit": ("the array's limit of tasks at a time is reached", ""),
-    "Cleaning": ("it is being cleaned up after an earlier start", ""),
-    "Prolog": ("the nodes' prolog is running", ""),
-    "MaxGRESPerAccount": ("the account has as many GPUs as it may", ""),
+    "PartitionDown": Reason("the partition takes no jobs to its nodes now", _OTHERS),
+    "PartitionInactive": Reason("the partition is inactive", _OTHERS),
+    "PartitionNodeLimit": Reason("it asks for more nodes than the partition gives one job", "lower --nodes", True),
+    "PartitionTimeLimit": Reason("it asks for more time than the partition gives", "lower --sbatch --time=…", True),
+    "PartitionConfig": Reason(
+        "the partition has no nodes like that", "`sinfo -o '%P %D %c %m %G'` shows what it has", True
+    ),
+    "BadConstraints": Reason("no node has what it asks for", "`sinfo -o '%P %D %c %m %G %f'` shows what exists", True),
+    "Licenses": Reason("it waits for a licence"),
+    "InvalidAccount": Reason("the account is not valid here", _ACCOUNTS, True),
+    "InvalidQOS": Reason("the QOS is not valid here", "`sacctmgr show qos` shows what is", True),
+    "AccountNotAllowed": Reason("the account may not use the partition", _ACCOUNTS, True),
+    "QOSNotAllowed": Reason("the QOS may not be used there", _ACCOUNTS, True),
+    "JobArrayTaskLimit": Reason("the array's limit of tasks at a time is reached"),
+    "Cleaning": Reason("it is being cleaned up after an earlier start"),
+    "Prolog": Reason("the nodes' prolog is running"),
+    "MaxGRESPerAccount": Reason("the account has as many GPUs as it may"),
 }
+_BEYOND_JOB = Reason(
+    "it asks for more than one job may have",
+    "ask for less, after `sacctmgr show qos; sacctmgr show assoc user=$USER`",
+    True,
+)
+_BELOW_QOS = Reason("it asks for less than the QOS allows", "ask for more, after `sacctmgr show qos`", True)
+_REACHED = "a limit of the {} is reached: it waits until other jobs end"
 _LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)?\w{0,40}?(Limit|PerUser|PerAccount|PerJob|PerNode|Minutes)\w{0,40}")
 _PER_JOB = re.compile(r"Per(Job|Node)|Max(Wall|Node|Cpu|Mem|GRES)\w{0,40}PerJob|MaxWallDurationPerJobLimit")
 
@@ -88,7 +111,7 @@ class Job:
     comment: str = ""
     stdout: str = ""  # where the batch script's own output goes
 
-    def told(self, state: str, failed_node: str) -> Job:
+    def reported(self, state: str, failed_node: str = "") -> Job:
         """The same job with what slurmstepd and srun say of it: while it completes, slurmctld does not say why."""
         return replace(self, state=state, failed_node=self.failed_node or failed_node)
 
@@ -114,55 +137,59 @@ def read_scontrol(text: str) -> Job | None:
     names = list(_FIELD.finditer(text))
     ends = [name.start() for name in names[1:]] + [len(text)]
     for name, end in zip(names, ends, strict=False):
-        fields.setdefault(name[1], text[name.end() : end].strip())
+        fields.setdefault(name[1], _value(text[name.end() : end].strip()))
     if "JobId" not in fields or "JobState" not in fields:
         return None
-    code, sign = _exit(fields.get("ExitCode", ""))
-    restarts = fields.get("Restarts", "0")
+    code, signal = _exit(fields.get("ExitCode", ""))
+    restarts = fields.get("Restarts", "")
     return Job(
-        fields["JobId"],
-        fields["JobState"],
-        _known(fields.get("Reason")),
-        _known(fields.get("NodeList")),
         exit_code=code,
-        exit_signal=sign,
-        start=_known(fields.get("StartTime")),
-        end=_known(fields.get("EndTime")),
-        limit=_known(fields.get("TimeLimit")),
+        exit_signal=signal,
         restarts=int(restarts) if restarts.isdecimal() else 0,
-        preempted=bool(_known(fields.get("PreemptTime"))),
-        failed_node=_known(fields.get("FailedNode")),
+        preempted=bool(fields.get("PreemptTime")),
         requeues=fields.get("Requeue") == "1",
-        partition=_known(fields.get("Partition")),
-        comment=_known(fields.get("Comment")),
-        stdout=_known(fields.get("StdOut")),
+        **{field: fields.get(name, "") for field, name in _SCONTROL.items()},
     )
 
 
+_SCONTROL = {
+    "id": "JobId",
+    "state": "JobState",
+    "reason": "Reason",
+    "nodes": "NodeList",
+    "start": "StartTime",
+    "end": "EndTime",
+    "limit": "TimeLimit",
+    "failed_node": "FailedNode",
+    "partition": "Partition",
+    "comment": "Comment",
+    "stdout": "StdOut",
+}
 SACCT_FORMAT = "JobIDRaw,State,ExitCode,NodeList,Start,End,Timelimit,Reason"
 
 
 def read_sacct(text: str, job: str) -> Job | None:
     """Of `sacct -nPX -j JOB -o SACCT_FORMAT`."""
-    for line in text.splitlines():
-        parts = line.split("|")
-        if len(parts) == 8 and parts[0] == job:
-            state, _, by = parts[1].partition(" by ")
-            code, sign = _exit(parts[2])
-            return Job(
-                job,
-                state.strip(),
-                _known(parts[7]),
-                _known(parts[3]),
-                exit_code=code,
-                exit_signal=sign,
-                start=parts[4],
-                end=parts[5],
-                limit=parts[6],
-                preempted=state == "PREEMPTED",
-                by=by.strip(),
-            )
-    return None
+    rows = [line.split("|") for line in text.splitlines()]
+    row = next((row for row in rows if len(row) == 8 and row[0] == job), None)
+    if row is None:
+        return None
+    _, words, exited, nodes, start, end, limit, reason = row
+    state, _, by = words.partition(" by ")
+    code, signal = _exit(exited)
+    return Job(
+        job,
+        state.strip(),
+        _value(reason),
+        _value(nodes),
+        exit_code=code,
+        exit_signal=signal,
+        start=start,
+        end=end,
+        limit=limit,
+        preempted=state == "PREEMPTED",
+        by=by.strip(),
+    )
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:
@@ -170,8 +197,9 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
-def _known(text: str | None) -> str:
-    return "" if text in (None, "(null)", "None", "Unknown", "None assigned") else str(text)
+def _value(text: str) -> str:
+    """A field's text; empty where Slurm says that it has none."""
+    return "" if text in ("(null)", "None", "Unknown", "None assigned") else text
 
 
 # -- waiting -------------------------------------------------------------------------------------------
@@ -181,67 +209,41 @@ def waiting(job: Job) -> str:
     """One line: why the job does not run yet."""
     if not job.waits:
         return {"CONFIGURING": "its nodes are being made ready"}.get(job.state, f"it is {job.state.lower()}")
-    meaning, remedy = _meaning(job.reason)
-    tail = f" ({remedy.format(job=job.id)})" if remedy else ""
+    reason = read_reason(job.reason)
+    if not reason.meaning:
+        return job.reason
     named = f"{job.reason}: " if job.reason else ""
-    return f"{named}{meaning}{tail}" if meaning else job.reason
+    tail = f" ({reason.remedy.format(job=job.id)})" if reason.remedy else ""
+    return f"{named}{reason.meaning}{tail}"
 
 
-def _meaning(reason: str) -> tuple[str, str]:
+def read_reason(reason: str) -> Reason:
+    """Look up a job's reason; without a meaning where it is not known."""
     bare = re.split(r"[,(]", reason, maxsplit=1)[0].strip()
-    for key in (reason, bare):
-        if key in REASONS:
-            return REASONS[key]
-    if not reason:
-        return REASONS["None"]
+    known = REASONS.get(reason or "None", REASONS.get(bare))
+    if known is not None:
+        return known
     if _PER_JOB.search(bare) or bare == "MaxMemPerLimit":
-        return (
-            "it asks for more than one job may have",
-            "ask for less; sacctmgr show qos, sacctmgr show assoc user=$USER",
-        )
+        return _BEYOND_JOB
     if bare.startswith("QOSMin"):
-        return "it asks for less than the QOS allows", "ask for more; sacctmgr show qos"
+        return _BELOW_QOS
     if _LIMIT.fullmatch(bare):
-        who = "QOS" if bare.startswith("QOS") else "account or user"
-        return (
-            f"a limit of the {who} is reached: it waits until other jobs end",
-            "sacctmgr show assoc user=$USER; sshare",
-        )
-    return "", ""
-
-
-# Reasons that no other job's end takes away: only a change to the job, to the partition or to a limit does. Slurm keeps
-# such jobs in the queue where EnforcePartLimits and the QOS' DenyOnLimit do not refuse them (slurm.conf(5)).
-_HOPELESS = frozenset(
-    {
-        "DependencyNeverSatisfied",
-        "ReservationDeleted",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "PartitionConfig",
-        "BadConstraints",
-        "InvalidAccount",
-        "InvalidQOS",
-        "AccountNotAllowed",
-        "QOSNotAllowed",
-        "MaxMemPerLimit",
-    }
-)
+        owner = "QOS" if bare.startswith("QOS") else "account or user"
+        return Reason(_REACHED.format(owner), "run `sacctmgr show assoc user=$USER; sshare`")
+    return Reason("")
 
 
 def is_hopeless(job: Job) -> bool:
     """Whether the job waits for what will not come. Of several partitions the reason is that of one alone."""
-    bare = re.split(r"[,(]", job.reason, maxsplit=1)[0].strip()
-    beyond = bare in _HOPELESS or bare.startswith("QOSMin") or bool(_PER_JOB.search(bare))
-    return beyond and job.waits and "," not in job.partition
+    return job.waits and "," not in job.partition and read_reason(job.reason).hopeless
 
 
 def never_starts(job: Job, run: str) -> Finding:
-    """Nobody follows a job that will not start as it is."""
-    meaning, remedy = _meaning(job.reason)
-    message = f"job {job.id} will not start as it is: {meaning} ({job.reason})"
+    """Name a job that will not start as it is: nothing follows it."""
+    reason = read_reason(job.reason)
+    message = f"job {job.id} will not start as it is: {reason.meaning} ({job.reason})"
     ways = f"It stays in the queue. `allranks stop {run}` removes it, `scontrol update job={job.id} …` changes it"
-    return _fail("slurm-config", message, f"{remedy}. {ways}" if remedy else ways, _evidence(job, ""))
+    return _fail("slurm-config", message, f"{reason.remedy}. {ways}", _evidence(job))
 
 
 # -- what to do next time ------------------------------------------------------------------------------
@@ -266,6 +268,10 @@ class Advice:
     def option(self, text: str) -> str:
         """An option of sbatch or salloc where the user would write it."""
         return f"{self.origin.value} {text}"
+
+    def without(self, node: str) -> str:
+        """The sentence on a node to leave out."""
+        return f"Leave it out: {self.option(f'--exclude={node}')}"
 
     @property
     def longer(self) -> str:
@@ -298,30 +304,36 @@ class Advice:
 def ended(job: Job, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
     """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
     limit = f" ({job.limit})" if job.limit else ""
-    saved = "" if kill_wait is None else f"; ranks had {kill_wait} s (KillWait)"
     evidence = _evidence(job, line)
     if job.state in ("TIMEOUT", "DEADLINE"):
         what = "its time limit" if job.state == "TIMEOUT" else "its deadline"
-        message = f"Slurm ended job {job.id}: {what}{limit} was up{saved}"
+        message = f"Slurm ended job {job.id}: {what}{limit} was up"
+        if kill_wait is not None:
+            message += f", and ranks had {kill_wait} s (KillWait)"
         return _fail(LIMIT, message, advice.longer, evidence)
     if job.state == "PREEMPTED" or (job.preempted and job.state in ("REQUEUED", "CANCELLED", "COMPLETING", "PENDING")):
         message = f"Slurm preempted job {job.id}: a job of a higher priority took its nodes"
         return _fail(LIMIT, message, advice.preempted, evidence)
     if job.state == "REQUEUED":
         return _fail(LIMIT, f"Slurm put job {job.id} back into the queue", advice.preempted, evidence)
-    if job.state == "NODE_FAIL" or (job.state in PENDING and job.failed_node):
+    if job.state == "NODE_FAIL" or (job.waits and job.failed_node):
         return _node_failed(job, evidence, advice)
     if job.state == "OUT_OF_MEMORY":
         message = f"Slurm ended job {job.id}: a process wanted more memory than the job has"
-        remedy = f"ask for more: {advice.option('--mem=…')} (0: all of the node's)"
+        remedy = f"ask for more with {advice.option('--mem=…')} (0: all of the node's)"
         return _fail("host-out-of-memory", message, remedy, evidence)
     if job.state == "CANCELLED":
-        by = f" by {_user(job.by)}" if job.by else ""
-        return _fail("slurm-cancelled", f"job {job.id} was cancelled{by}", "start it again if not meant", evidence)
+        user = f"user {job.by}" if job.by.isdecimal() else job.by
+        message = f"job {job.id} was cancelled" + (user and f" by {user}")
+        return _fail("slurm-cancelled", message, "start it again if not meant", evidence)
     if job.state in ("BOOT_FAIL", "LAUNCH_FAILED", "REQUEUE_HOLD", "SPECIAL_EXIT") or "launch failed" in job.reason:
-        message = f"Slurm could not start job {job.id} ({job.state}{', ' + job.reason if job.reason else ''})"
-        return _fail("slurm-config", message, "the node's slurmd log says why; sinfo -R", evidence)
+        why = ", ".join(part for part in (job.state, job.reason) if part)
+        remedy = "the node's slurmd log says why, and so may `sinfo -R`"
+        return _fail("slurm-config", f"Slurm could not start job {job.id} ({why})", remedy, evidence)
     return None
+
+
+ENDS_OF_SLURM = (9, 15)  # SIGKILL, SIGTERM
 
 
 def script_ended(job: Job, line: str = "") -> Finding | None:
@@ -331,73 +343,56 @@ def script_ended(job: Job, line: str = "") -> Finding | None:
     """
     code = job.exit_code or 0
     number = job.exit_signal or 0
-    if number in ENDS_OF_SLURM or code in (128 + end for end in ENDS_OF_SLURM):
+    if number in ENDS_OF_SLURM or code - 128 in ENDS_OF_SLURM:
         return None
-    evidence = _evidence(job, line)
+    message = f"job {job.id}'s batch script ended (exit code {code}) before this run did: Slurm ends its steps with it"
+    remedy = "end the script with `exec allranks run …`, or with `wait` after `&`"
     if number:
         name = signal_name(number)
         message = f"job {job.id}'s batch script was ended by {name}: its shell has no trap for it"
-        remedy = f"start `exec allranks run …` in it, or begin the script with `trap '' {name.replace('SIG', '')}`"
-        return _fail("slurm-config", message, remedy, evidence)
-    message = f"job {job.id}'s batch script ended (exit code {code}) before this run did: Slurm ends its steps with it"
-    remedy = "end the script with `exec allranks run …`, or with `wait` after `&`"
-    return _fail("slurm-config", message, remedy, evidence)
-
-
-ENDS_OF_SLURM = (9, 15)  # SIGKILL, SIGTERM
+        remedy = f"start `exec allranks run …` in it, or begin the script with `trap '' {name.removeprefix('SIG')}`"
+    return _fail("slurm-config", message, remedy, _evidence(job, line))
 
 
 def _node_failed(job: Job, evidence: tuple[str, ...], advice: Advice) -> Finding:
-    node = job.failed_node or _only(job.nodes)
+    node = job.failed_node
+    if not node and not re.search(r"[\[,]", job.nodes):
+        node = job.nodes  # a list of one
     which = node or (f"a node of {job.nodes}" if job.nodes else "a node")
     message = f"Slurm ended job {job.id}: {which} failed (it no longer answers slurmctld)"
-    name = node or "NODE"
-    without = advice.option(f"--exclude={name}")
-    remedy = f"sinfo -R -l; scontrol show node {name} says since when. Leave it out: {without}"
+    remedy = f"`sinfo -R -l; scontrol show node {node or 'NODE'}` says since when. {advice.without(node or 'NODE')}"
     return _fail("node-network-down", message, remedy, evidence, node)
 
 
 def warned(job: Job, at: float, now: float, advice: Advice = Advice()) -> Finding:
     """Slurm announced the end at `at` (unix seconds): the time limit where that is near, else a preemption."""
-    left = _seconds_until(job.end, now)
+    since = seconds_since_end(job, now)
     limit = f" ({job.limit})" if job.limit else ""
-    if job.preempted or left is None or left > LIMIT_NEAR:
+    message = f"job {job.id}'s time limit{limit} was nearly up: Slurm warned of it, and ranks were ended in order first"
+    remedy = advice.longer
+    if job.preempted or since is None or -since > LIMIT_NEAR:
         message = f"Slurm preempted job {job.id} for one of a higher priority: ranks were ended in order before it"
-        return _fail(LIMIT, message, advice.preempted, _evidence(job, ""))
-    message = f"job {job.id}'s time limit{limit} was nearly up: Slurm said so, and ranks were ended in order before it"
-    return _fail(LIMIT, message, advice.longer, _evidence(job, ""))
-
-
-def seconds_since_end(job: Job, now: float) -> float | None:
-    """Since a job that is over has ended; None where Slurm does not say. `now`: unix seconds."""
-    left = _seconds_until(job.end, now)
-    return None if left is None else -left
-
-
-def _seconds_until(text: str, now: float) -> float | None:
-    try:
-        return datetime.fromisoformat(text).timestamp() - now
-    except ValueError:
-        return None
+        remedy = advice.preempted
+    return _fail(LIMIT, message, remedy, _evidence(job))
 
 
 LIMIT = "slurm-preempted-or-timeout"
 LIMIT_NEAR = 600.0  # seconds: Slurm's warnings of a limit come up to a minute early, ours at most minutes before it
 
 
-def _only(nodes: str) -> str:
-    """The node, where the list has one."""
-    return "" if any(character in nodes for character in "[,") else nodes
+def seconds_since_end(job: Job, now: float) -> float | None:
+    """Since the end of a job, negative before it; None where Slurm does not say. `now`: unix seconds."""
+    try:
+        return now - datetime.fromisoformat(job.end).timestamp()
+    except ValueError:
+        return None
 
 
-def _user(by: str) -> str:
-    return f"user {by}" if by.isdecimal() else by
-
-
-def _evidence(job: Job, line: str) -> tuple[str, ...]:
+def _evidence(job: Job, line: str = "") -> tuple[str, ...]:
     parts = {"JobState": job.state, "Reason": job.reason, "EndTime": job.end}
     fields = " ".join(f"{name}={value}" for name, value in parts.items() if value)
-    return (*((f"slurmstepd: {line}",) if line else ()), f"scontrol show job {job.id}: {fields}")
+    state = f"scontrol show job {job.id}: {fields}"
+    return (f"slurmstepd: {line}", state) if line else (state,)
 
 
 def _fail(cause: str, message: str, remedy: str, evidence: tuple[str, ...], node: str = "") -> Finding:
@@ -452,16 +447,15 @@ def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[
     """
     failed: dict[str, str] = {}
     ended: dict[str, str] = {}
-    killed_first: dict[str, str] = {}
-    step_ends = False
+    killed_first: dict[str, str] | None = None
     for line in stderr.splitlines():
-        if _STEP_ENDS.search(line) and not step_ends:
-            step_ends = True
+        if killed_first is None and _STEP_ENDS.search(line):
             killed_first = dict(ended)
         for pattern in (*_ON_NODE, _TASK):
             match = pattern.search(line)
             if match and (nodes is None or match["node"] in nodes):
-                (ended if pattern is _TASK else failed).setdefault(match["node"], (match["why"] or line).strip())
+                by_node = ended if pattern is _TASK else failed
+                by_node.setdefault(match["node"], (match["why"] or line).strip())
     return failed or killed_first or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}
 
 
@@ -484,11 +478,10 @@ def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], a
         remedy = "name one with --agent-python /path/to/python3"
         return _fail("environment-mismatch", f"{node}: {why}", remedy, evidence, node)
     what = "srun ended the step because of its task there" if started else "Slurm could not start its task"
-    without = advice.option(f"--exclude={node}")
-    remedy = f"sinfo -n {node} -R; scontrol show node {node} says more. Leave it out: {without}"
     cause = "unknown" if started else "slurm-config"
     if _DEAD.search(why):
         cause = "node-network-down"
+    remedy = f"`sinfo -n {node} -R; scontrol show node {node}` says more. {advice.without(node)}"
     return _fail(cause, f"{node}: {what}: {why}", remedy, evidence, node)
 
 
@@ -499,9 +492,10 @@ def step_ended(
 
     `at_fault` are the nodes that srun complains of, with its words; allranks has run on those in `started`.
     """
-    lines = error_lines(stderr)
+    lines = error_lines(stderr)[-3:]
     if len(at_fault) == 1:
         (node, why), *_ = at_fault.items()
-        return task_failed(node, why, node in started, lines[-3:], advice)
-    message = f"srun ended (exit code {code}) before this run did: {lines[-1][:300] if lines else 'it said nothing'}"
-    return _fail("slurm-config", message, "see srun.log in the run directory", lines[-3:])
+        return task_failed(node, why, node in started, lines, advice)
+    last = lines[-1][:300] if lines else "it said nothing"
+    message = f"srun ended (exit code {code}) before this run did: {last}"
+    return _fail("slurm-config", message, "see srun.log in the run directory", lines)

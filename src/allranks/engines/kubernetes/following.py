@@ -7,7 +7,17 @@ import time
 from typing import NamedTuple, Optional
 
 from allranks.diagnose.causes import exit_code
-from allranks.diagnose.pods import IMAGE, Pod, hopeless, read_pods, suspended, troubles, waiting
+from allranks.diagnose.pods import (
+    IMAGE,
+    Event,
+    Pod,
+    hopeless,
+    read_events,
+    read_pods,
+    suspended,
+    troubles,
+    waiting,
+)
 from allranks.engines.following import OnCtrlC, View, job_event
 from allranks.engines.remote import as_stopped
 from allranks.errors import NodeError, UsageError
@@ -70,7 +80,7 @@ class PodsFollower:
         self.replay = Replay(run, view)
         self.stopping = False
         self.pods: list[Pod] = []
-        self.events: list[Document] = []
+        self.events: list[Event] = []
         self._log: PodLog | None = None
         self._followed = ""  # uid of the pod whose log is read
         self._since = str((run.read_document("follow.json") or {}).get("since") or "")
@@ -149,7 +159,7 @@ class PodsFollower:
 
     def _read_pods(self) -> None:
         self.pods = read_pods(self.kubectl.pods(self.name), CONTAINER)
-        self.events = self.kubectl.events(self.name)
+        self.events = read_events(self.kubectl.events(self.name))
 
     def _show_reason(self, reason: str) -> None:
         """Show why the run waits. Reasons take turns, and each is shown once."""
