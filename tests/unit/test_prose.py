@@ -16,7 +16,7 @@ SOURCE_LIMITS = {
     "cli": 79,
     "cluster": 36,
     "data": 16,
-    "diagnose": 49,
+    "diagnose": 33,
     "fabric": 31,
     "gang": 25,
     "overlap": 2,
