@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import allranks
-from allranks import calls, program
+from allranks import api, program
 from allranks.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +69,7 @@ def test_import_is_cheap() -> None:
         allranks.lunch  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize("module", [calls, program])
+@pytest.mark.parametrize("module", [api, program])
 def test_docstrings(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ALLRANKS_OUTPUT_DIR", raising=False)
     found = doctest.testmod(module)

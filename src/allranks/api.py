@@ -1,7 +1,8 @@
-"""The verbs as functions: `launch` is `allranks run`, `check` is `allranks check`; each gives the verb's JSON document.
+"""Commands as functions: `launch` is `allranks run`, `check` is `allranks check`; each returns the JSON document.
 
 A call starts the command in a process of its own: it works in any thread, in a notebook and beside a running event
-loop, and what it gives is what the command prints with --json. Options are the command's, with `_` for `-`:
+loop, and it returns what the command prints with --json. Options are the command's, with `_` for `-`, or settings by
+their keys in allranks.toml:
 
     result = allranks.launch(["train.py", "--epochs", "3"], hosts="hosts.txt", nproc=8, retries=2)
     if result["verdict"]:
@@ -20,21 +21,20 @@ from typing import Any
 from allranks.errors import AllranksError, Interrupted, NodeError, UsageError
 from allranks.protocol.codec import DecodeError, read_json
 from allranks.settings.secrets import is_secret_name
+from allranks.settings.table import SETTINGS, option_name
 
-NEGATED = {"check": "--no-check", "fold": "--no-fold"}  # options that are on unless they are taken away
-SEVERAL = {"data_paths": "--data-path", "ssh_options": "--ssh-option"}
 OURS = ("json", "detach", "dry_run")
 LARGEST_DOCUMENT = 1 << 30  # bytes
 
 Document = dict[str, Any]  # JSON, as the command prints it
 
 
-def launch(command: Sequence[str], **options: Any) -> Document:
-    """Run a training command on every node of the target, to its end; give `run --json`'s document.
+def launch(command: Sequence[str], **options: object) -> Document:
+    """Run a training command on every node of the target, to its end; return the document of `run --json`.
 
-    The document's `exit` says how it ended: a failed program is no exception here. Training output goes to this
-    process's standard error. Ctrl-C ends the run in order. UsageError where the options are wrong, else
-    AllranksError where there is no document at all. Values of `env` with secret names travel in the environment.
+    The document's `exit` says how the run ended: a program that failed raises nothing. Training output goes to this
+    process's standard error. Ctrl-C ends the run in order. Raises UsageError where the options are wrong, else
+    AllranksError where there is no document. Values of `env` with secret names travel in the environment.
 
     >>> import allranks                                                         # doctest: +SKIP
     >>> allranks.launch(["train.py"], local=2, nproc=2, env={"SEED": "1"})["exit"]    # doctest: +SKIP
@@ -45,11 +45,11 @@ def launch(command: Sequence[str], **options: Any) -> Document:
     return _call("run", options, command)
 
 
-def check(command: Sequence[str] = (), **options: Any) -> Document:
-    """Look at every node of the target and compare them; give `check --json`'s document.
+def check(command: Sequence[str] = (), **options: object) -> Document:
+    """Check every node of the target and compare them; return the document of `check --json`.
 
-    `ok` is False where a check failed: that is no exception. `command` is what a run would have, so that its script
-    and imports are looked at too.
+    `ok` is False where a check failed, which raises nothing. `command` is what a run would have, so that its script
+    and imports are checked too.
 
     >>> import allranks                                                         # doctest: +SKIP
     >>> [f["message"] for f in allranks.check(hosts="h1,h2")["findings"] if f["status"] == "fail"]  # doctest: +SKIP
@@ -58,8 +58,8 @@ def check(command: Sequence[str] = (), **options: Any) -> Document:
     return _call("check", options, command)
 
 
-def words(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Give the command line and what goes in its environment: names of secrets are forwarded, their values not argv.
+def words(verb: str, options: Mapping[str, object], command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and what goes into its environment: the values of secrets, which argv must not hold.
 
     >>> words("run", {"nproc": 8, "sync": True, "check": False, "env": {"A": "1", "HF_TOKEN": "x"}}, ["train.py"])
     (['run', '--nproc', '8', '--sync', '--no-check', '--env', 'A=1', '--env', 'HF_TOKEN', '--json', '--', 'train.py'], \
@@ -68,13 +68,14 @@ def words(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> tupl
     line = [verb]
     secret = {}
     for name, value in options.items():
-        option = SEVERAL.get(name, "--" + name.replace("_", "-"))
+        option = option_name(name)
         if name in OURS:
             raise UsageError(f"{name}={value!r}: use the command line, allranks {verb} {option}")
-        if value is None or (value is False and name not in NEGATED) or (value is True and name in NEGATED):
+        if value is None:
             continue
         if isinstance(value, bool):
-            line.append(NEGATED.get(name, option))
+            usual = name in SETTINGS and SETTINGS[name].default is True
+            line += [option] if value != usual else []
         elif isinstance(value, Mapping):
             for key, text in value.items():
                 hidden = is_secret_name(str(key))
@@ -92,8 +93,8 @@ def words(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> tupl
     return line, secret
 
 
-def _call(verb: str, options: Mapping[str, Any], command: Sequence[str]) -> Document:
-    """Run the command; give its document, or raise the error that it printed."""
+def _call(verb: str, options: Mapping[str, object], command: Sequence[str]) -> Document:
+    """Run the command; return its document, or raise the error that it printed."""
     line, secret = words(verb, options, command)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # ranks inherit no PYTHONPATH of ours
     start = f"import sys; sys.path[0] = {here!r}; sys.argv[0] = 'allranks'; from allranks.__main__ import main; main()"
@@ -117,7 +118,7 @@ def _read(verb: str, output: bytes, code: int) -> Document:
     try:
         document = read_json(output, LARGEST_DOCUMENT)
     except DecodeError:
-        raise NodeError(f"allranks {verb} ended with {code} and no document; see what it said on stderr") from None
+        raise NodeError(f"allranks {verb} ended with {code} and no document. Its standard error says why") from None
     if not isinstance(document, dict):
         raise NodeError(f"allranks {verb} gave no document")
     error = document.get("error")
