@@ -176,6 +176,7 @@ class Held(list):  # type: ignore[type-arg]
     write = list.append
 
     def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
         return
 
 
@@ -270,6 +271,7 @@ def strip(error: BaseException) -> BaseException:
 
 
 def without_runner(first: Optional[TracebackType]) -> Optional[TracebackType]:
+    """Return a traceback without the runner's own frames, at both ends."""
     while first is not None and first.tb_frame.f_code.co_filename == NAME:
         first = first.tb_next
     last = first
@@ -311,6 +313,7 @@ def display(error: BaseException, script: bool) -> None:
 
 
 def complain(text: str) -> None:
+    """Write to standard error, if that is possible."""
     try:
         sys.stderr.write(text)
     except Exception:
@@ -357,6 +360,7 @@ def record(error: BaseException) -> None:
 
 
 def describe(error: BaseException) -> Dict[str, Any]:
+    """Return what an error file says of an exception."""
     import traceback
 
     now = time.time()
@@ -372,12 +376,14 @@ def describe(error: BaseException) -> Dict[str, Any]:
 
 
 def describe_link(error: BaseException, how: str) -> Dict[str, Any]:
+    """Return one exception of a chain; `how` it is linked to the next."""
     file, line, function = place_of(error)
     link = {"type": type(error).__qualname__, "text": text_of(error), "link": how}
     return dict(link, file=file, line=line, function=function)
 
 
 def text_of(error: BaseException) -> str:
+    """Return the text of an exception, whatever its __str__ does."""
     try:
         return str(error)[:TEXT_LIMIT]
     except BaseException:
@@ -421,6 +427,7 @@ def place_of(error: BaseException) -> Tuple[Optional[str], Optional[int], Option
 
 
 def is_own(file: str) -> bool:
+    """Return whether a file is the user's: neither the library's nor an installed package's."""
     library = os.path.dirname(os.__file__) + "/"
     return not (file.startswith((library, "<")) or "/site-packages/" in file or "/dist-packages/" in file)
 
@@ -488,6 +495,7 @@ class TorchFinder:
         self.file = file
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find the wanted module with the other finders, then watch its loader."""
         if name != self.wanted:
             return None
         if self in sys.meta_path:
@@ -521,6 +529,7 @@ class Known:
 
     @staticmethod
     def beside(name: str) -> Dict[str, Any]:
+        """Return the names of a file that lies beside the runner."""
         return beside(name)
 
 

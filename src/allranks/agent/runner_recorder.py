@@ -105,6 +105,7 @@ def answer(listener: socket.socket, module: Any, known: Known, over: Any) -> Non
 
 
 def serve(channel: socket.socket, module: Any, known: Known) -> None:
+    """Answer one request for torch's records."""
     import json
     import socket
 

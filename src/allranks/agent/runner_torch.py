@@ -153,6 +153,7 @@ class Recorder:
                 pass
 
     def stop(self) -> None:
+        """End it, once."""
         if self.end is not None:
             end = self.end
             self.end = None

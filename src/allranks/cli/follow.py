@@ -21,7 +21,8 @@ from allranks.runs.result import Document
 class Closing(Protocol):
     """The part of a view that shows how a run has ended."""
 
-    def closing(self, result: Document, verdict: Document | None) -> None: ...
+    def closing(self, result: Document, verdict: Document | None) -> None:
+        """End: how the run ended, and why."""
 
 
 def follow_to_end(followed: Followed, view: Closing, json_: bool) -> int:

@@ -32,22 +32,42 @@ class OnCtrlC(enum.Enum):
 class View(Shown, Protocol):
     """What a follower shows; `report/` has those that people and programs read."""
 
-    def opening(self, info: Document) -> None: ...
-    def tick(self, now: float) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
+    def opening(self, info: Document) -> None:
+        """Begin: what the run is."""
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+
+    def pause(self) -> None:
+        """Show nothing until `resume`."""
+
+    def resume(self) -> None:
+        """Show again."""
 
 
 class NoView:
     """Shows nothing: for a run that is looked at, and not followed."""
 
-    def opening(self, info: Document) -> None: ...
-    def event(self, event: Document) -> None: ...
-    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
-    def status(self, document: Document, now: float) -> None: ...
-    def tick(self, now: float) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
+    def opening(self, info: Document) -> None:
+        """Begin: what the run is."""
+
+    def event(self, event: Document) -> None:
+        """Show an event."""
+
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
+        """Show bytes of a rank, as they came."""
+
+    def status(self, document: Document, now: float) -> None:
+        """Show the states of all ranks."""
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+
+    def pause(self) -> None:
+        """Show nothing until `resume`."""
+
+    def resume(self) -> None:
+        """Show again."""
 
 
 class Followed(Protocol):

@@ -83,14 +83,29 @@ def has_room(path: str) -> bool:
 class View(Protocol):
     """What the controller tells the person in front of it."""
 
-    def opening(self, info: dict[str, Any]) -> None: ...
-    def event(self, event: dict[str, Any]) -> None: ...
-    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
-    def status(self, document: dict[str, Any], now: float) -> None: ...
-    def tick(self, now: float) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def closing(self, result: dict[str, Any], verdict: dict[str, Any] | None) -> None: ...
+    def opening(self, info: dict[str, Any]) -> None:
+        """Begin: what the run is."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Show an event."""
+
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
+        """Show bytes of a rank, as they came."""
+
+    def status(self, document: dict[str, Any], now: float) -> None:
+        """Show the states of all ranks."""
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+
+    def pause(self) -> None:
+        """Show nothing until `resume`."""
+
+    def resume(self) -> None:
+        """Show again."""
+
+    def closing(self, result: dict[str, Any], verdict: dict[str, Any] | None) -> None:
+        """End: how the run ended, and why."""
 
 
 class Controller:

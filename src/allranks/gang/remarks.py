@@ -17,6 +17,7 @@ def prelude_failed(node: str, error: str) -> Finding:
 
 
 def not_shared(node: str, master: str, directory: str) -> Finding:
+    """Return the finding about an output directory that the nodes do not share."""
     return Finding(
         "output-dir-not-shared",
         "warn",
@@ -27,6 +28,7 @@ def not_shared(node: str, master: str, directory: str) -> Finding:
 
 
 def world_size_differs(expected: int, plan: Plan) -> Finding:
+    """Return the finding about a WORLD_SIZE in the environment that the plan contradicts."""
     nodes = ", ".join(f"{n.node.name} {n.nproc}" for n in plan.nodes)
     planned = count_of(plan.world_size, "rank")
     message = f"WORLD_SIZE={expected} is set here, but the plan has {planned} ({nodes}); the plan holds"

@@ -58,9 +58,12 @@ class Ended(Protocol):
     """An exit, as an event or as a record."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """Its rank."""
+
     @property
-    def attempt(self) -> int: ...
+    def attempt(self) -> int:
+        """Its attempt."""
 
 
 def read_log(run: RunDirectory, index: int, node: str, end: Ended) -> tuple[str, str, dict[str, Any] | None]:

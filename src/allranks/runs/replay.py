@@ -20,9 +20,14 @@ Document = dict[str, Any]
 class Shown(Protocol):
     """The part of a view that follows a run."""
 
-    def event(self, event: Document) -> None: ...
-    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None: ...
-    def status(self, document: Document, now: float) -> None: ...
+    def event(self, event: Document) -> None:
+        """Take an event."""
+
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
+        """Take bytes of a rank, as they came."""
+
+    def status(self, document: Document, now: float) -> None:
+        """Take the states of all ranks."""
 
 
 class Replay:

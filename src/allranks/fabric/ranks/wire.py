@@ -76,17 +76,23 @@ class Wire(Protocol):
 
     largest: int  # bytes of a piece
 
-    def step(self, lost: str) -> ContextManager[object]: ...
+    def step(self, lost: str) -> ContextManager[object]:
+        """Bound what follows in time; `lost` says what an error means."""
 
-    def trip(self) -> None: ...
+    def trip(self) -> None:
+        """Go there and back once."""
 
-    def send_flag(self, more: bool) -> None: ...
+    def send_flag(self, more: bool) -> None:
+        """Tell the other side whether there is more."""
 
-    def receive_flag(self) -> bool: ...
+    def receive_flag(self) -> bool:
+        """Return whether there is more."""
 
-    def send_piece(self, size: int) -> None: ...
+    def send_piece(self, size: int) -> None:
+        """Send so many bytes."""
 
-    def receive_piece(self, arrivals: Arrivals) -> bool: ...
+    def receive_piece(self, arrivals: Arrivals) -> bool:
+        """Receive one piece and note its arrival; False for the one that ends the stream."""
 
 
 def measure(wire: Wire, leads: bool, plan: Plan) -> Figures:
