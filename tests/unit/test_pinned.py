@@ -11,7 +11,7 @@ from allranks.cluster import Cluster, Node
 from allranks.gang.places import Setting, setup_message
 from allranks.plan.environment import Launch, Place
 from allranks.plan.facts import read_facts
-from allranks.plan.pinned import MOST_REACHES, NotPinned, Own, Pin
+from allranks.plan.pinned import MOST_REACHES, NotPinned, NodeArguments, Pin
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
 from allranks.settings import RunSpec
@@ -28,11 +28,11 @@ CHECK = RunSpec.of(nodes=4, node_rank=1, master_addr="a")
 TOKEN = "0123456789abcdef/0/0"
 
 
-def own(spec: RunSpec = SPEC) -> Own:
+def own(spec: RunSpec = SPEC) -> NodeArguments:
     setting = Setting(run="", uid="", token="", workdir="/mine", run_outputs="")
     message = setup_message(spec, setting)
     kept = ("workdir", "command", "kind", "python", "environ", "prelude", "nproc", "output_dir", "node_dir")
-    return Own(spec, {key: message[key] for key in kept}, ("memory",))
+    return NodeArguments(spec, {key: message[key] for key in kept}, ("memory",))
 
 
 def pin(spec: RunSpec = SPEC, coordinator: str = "10.0.0.1", here: str = "10.0.0.2") -> Pin:

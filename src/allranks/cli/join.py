@@ -26,7 +26,7 @@ from allranks.gang.places import Setting, setup_message
 from allranks.gang.session import own_environment
 from allranks.plan.facts import read_facts, read_probes
 from allranks.plan.network import never_reached
-from allranks.plan.pinned import Own
+from allranks.plan.pinned import NodeArguments
 from allranks.report.lines import LinesView
 from allranks.report.live import View
 from allranks.report.text import verdict_lines
@@ -274,7 +274,7 @@ def _say_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def own_of(spec: RunSpec) -> Own:
+def own_of(spec: RunSpec) -> NodeArguments:
     """What this node takes from nobody else: its command, directory, interpreter, environment."""
     setting = Setting(
         run="",
@@ -286,4 +286,4 @@ def own_of(spec: RunSpec) -> Own:
         conda_prefix=os.environ.get("CONDA_PREFIX"),
     )
     message = setup_message(spec, setting)
-    return Own(spec, {key: message[key] for key in OWN_SETUP}, tuple(all_checks()))
+    return NodeArguments(spec, {key: message[key] for key in OWN_SETUP}, tuple(all_checks()))

@@ -24,7 +24,7 @@ from allranks.agent.dial import Dialler, Outcome, Refused, Rules
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.plan.launchers.words import read_command
-from allranks.plan.pinned import NotPinned, Own, Pin
+from allranks.plan.pinned import NotPinned, NodeArguments, Pin
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, Output, pack_json
 from allranks.protocol.secure import LEAST_SECRET
 from allranks.settings import RunSpec
@@ -214,7 +214,7 @@ class Admission:
 class PinnedRules(Rules):
     """What this node lets the coordinator's messages do: see `plan.pinned`."""
 
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: NodeArguments) -> None:
         self._pin = Pin(own, secrets.token_hex(3))
         self._down, self._up = Decoder(), Decoder()
 
@@ -273,7 +273,7 @@ def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def follow(
-    spec: RunSpec, own: Own, secret: bytes, hello: Message, places: list[tuple[str, int]], say: Callable[[str], None]
+    spec: RunSpec, own: NodeArguments, secret: bytes, hello: Message, places: list[tuple[str, int]], say: Callable[[str], None]
 ) -> Outcome:
     """Joins as a node that is not the first, and stays until the run is over."""
     dialler = Dialler(places, secret, hello, spawn, PinnedRules(own), spec.limits.init_timeout, spec.limits.lease, say)

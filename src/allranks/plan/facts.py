@@ -163,9 +163,9 @@ class NodeFacts:
         return None
 
 
-def read_facts(facts: Mapping[str, object] | None) -> NodeFacts:
+def read_facts(facts: object) -> NodeFacts:
     """Read the facts of a node as its agent, or a saved look at it, has them."""
-    return decode_parts(NodeFacts, facts or {})
+    return decode_parts(NodeFacts, facts)
 
 
 def plain(address: str) -> str:

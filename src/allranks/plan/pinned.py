@@ -12,20 +12,19 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
 from allranks.cluster import Node
 from allranks.settings import RunSpec
 
 from .environment import Launch, Place
-from .facts import NodeFacts, read_facts
+from .facts import NodeFacts, read_facts, read_probes
 from .launchers.collectives import of_a_stage
 from .network import MAX_OFFERS
 from .plan import orders, ranks_of
 from .ranks import Attempt, NodePlan, SuiteNodes
 from .reach import MAX_WAYS
 
-Message = dict[str, Any]
+Order = Mapping[str, object]  # what came over the wire: nothing in it is known yet
+Message = dict[str, object]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/node_[0-9]{2,6}(_[0-9]{1,4})?")
 HOST = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
@@ -51,11 +50,11 @@ class NotPinned(ValueError):
 
 
 @dataclass(frozen=True)
-class Own:
+class NodeArguments:
     """What this node was started with. `setup` are the fields of a `setup` message that are its own."""
 
     spec: RunSpec
-    setup: Mapping[str, Any]
+    setup: Mapping[str, object]
     checks: tuple[str, ...]
 
     @property
@@ -67,9 +66,9 @@ class Own:
 class Pin:
     """One node's orders, from its first contact to its end: what it may be asked next follows from what it has seen."""
 
-    def __init__(self, own: Own, tag: str) -> None:
+    def __init__(self, arguments: NodeArguments, tag: str) -> None:
         """`tag` is in the name of every run that is begun here: so none of them is a run that another command began."""
-        self._own = own
+        self._arguments = arguments
         self._tag = tag
         self._coordinator = ""
         self._here = ""
@@ -80,7 +79,7 @@ class Pin:
         self._proved: set[tuple[str, int]] = set()
         self._peers: dict[str, frozenset[str]] = {}
         self._reaches = 0
-        self._makers: dict[str, Callable[[Mapping[str, Any]], Message]] = {
+        self._makers: dict[str, Callable[[Order], Message]] = {
             "hello": self._hello,
             "ping": _ping,
             "ack": _ack,
@@ -104,7 +103,7 @@ class Pin:
         self._coordinator = coordinator
         self._here = here
 
-    def heard(self, message: Mapping[str, Any]) -> None:
+    def heard(self, message: Order) -> None:
         """What this node's own agent says."""
         kind = message.get("type")
         if kind == "hello":
@@ -112,14 +111,13 @@ class Pin:
         elif kind == "facts":
             self._facts = read_facts(message.get("facts"))
         elif kind == "listening":
-            self._listens = int(message.get("port") or 0)
+            self._listens = _whole(message, "port", 65535) if message.get("port") else 0
         elif kind == "probed":
-            reached = [r for r in message.get("results") or () if r.get("ok")]
-            self._proved.update((str(r.get("address")), int(r.get("port") or 0)) for r in reached)
+            self._proved.update((r.address, r.port) for r in read_probes(message.get("results")) if r.ok)
 
     # -- orders --------------------------------------------------------------------------------------
 
-    def header(self, header: Mapping[str, Any]) -> Message:
+    def header(self, header: Order) -> Message:
         """The header of a relay with this node's own directory; raises NotPinned."""
         mode = header.get("mode")
         run = _matching(header, "uid", NAME)
@@ -131,7 +129,7 @@ class Pin:
             raise NotPinned(f"the relay's mode {str(mode)[:40]!r}")
         if mode == "attach" and mark not in self._begun:
             raise NotPinned(f"to attach to {mark[:60]!r}, which was not begun here")
-        earlier = [own for theirs, own in self._begun.items() if theirs != mark and theirs.startswith(f"{run}/")]
+        earlier = [tag for theirs, tag in self._begun.items() if theirs != mark and theirs.startswith(f"{run}/")]
         self._begun[mark] = f"{self._run(run)}/{node}"
         return {
             "mode": mode,
@@ -141,13 +139,13 @@ class Pin:
             "ends": earlier,
             "lease": _number(header, "lease", 1, DAY),
             "grace": _number(header, "grace", 0, DAY),
-            "node_dir": self._own.spec.places.node_dir,
+            "node_dir": self._arguments.spec.places.node_dir,
             "checks": self._known_checks(header),
-            "tests": bool(self._own.spec.tests.test),
-            "audit": bool(self._own.spec.recovery.audit_data),
+            "tests": bool(self._arguments.spec.tests.test),
+            "audit": bool(self._arguments.spec.recovery.audit_data),
         }
 
-    def order(self, message: Mapping[str, Any]) -> Message:
+    def order(self, message: Order) -> Message:
         """A message as this node's agent may have it; raises NotPinned."""
         kind = message.get("type")
         maker = self._makers.get(kind) if isinstance(kind, str) else None
@@ -158,35 +156,35 @@ class Pin:
     def _run(self, run: str) -> str:
         return f"{run}-{self._tag}"
 
-    def _known_checks(self, found: Mapping[str, Any]) -> list[str]:
+    def _known_checks(self, order: Order) -> list[str]:
         """Those of the checks asked for that this node has."""
-        return [name for name in _listed(found, "checks", 1024) if name in self._own.checks]
+        return [name for name in _listed(order, "checks", 1024) if name in self._arguments.checks]
 
-    def _hello(self, message: Mapping[str, Any]) -> Message:
+    def _hello(self, message: Order) -> Message:
         return {
             "protocol": _whole(message, "protocol", PROTOCOL),
             "lease": _number(message, "lease", 1, DAY),
             "have": _sizes(message, "have"),
         }
 
-    def _setup(self, message: Mapping[str, Any]) -> Message:
+    def _setup(self, message: Order) -> Message:
         return {
-            **self._own.setup,
-            "master_port": self._own.spec.rendezvous.master_port,
+            **self._arguments.setup,
+            "master_port": self._arguments.spec.rendezvous.master_port,
             "uid": self._run(_matching(message, "uid", NAME)),
             "checks": self._known_checks(message),
             "seconds": _number(message, "seconds", 1, MOST_LOOK_SECONDS),
         }
 
-    def _listen(self, message: Mapping[str, Any]) -> Message:
+    def _listen(self, message: Order) -> Message:
         """Node 0 of a run is the coordinator itself; a group of nodes that is tested may have another first node."""
-        if self._own.is_for_training:
+        if self._arguments.is_for_training:
             raise NotPinned("to open the master's port on a node that is not the first")
-        port = self._own.spec.rendezvous.master_port
+        port = self._arguments.spec.rendezvous.master_port
         token = _matching(message, "token", TOKEN)
-        return {"port": port, "token": token, "nonce_dir": self._own.spec.places.output_dir}
+        return {"port": port, "token": token, "nonce_dir": self._arguments.spec.places.output_dir}
 
-    def _probe(self, message: Mapping[str, Any]) -> Message:
+    def _probe(self, message: Order) -> Message:
         """To the master alone: the address that this node dials, or an address of the network that it was given."""
         addresses = [_host(word) for word in _listed(message, "addresses", MAX_OFFERS)]
         port = self._port(message, "port")
@@ -195,9 +193,9 @@ class Pin:
             "port": port,
             "token": _matching(message, "token", TOKEN),
             "seconds": _number(message, "seconds", 0.1, MOST_LOOK_SECONDS),
-            "nonce_dir": self._own.spec.places.output_dir,
+            "nonce_dir": self._arguments.spec.places.output_dir,
         }
-        if self._own.is_for_training:
+        if self._arguments.is_for_training:
             return {**made, "only": self._masters()}
         for address in addresses:
             self._require_peer(address, loopback=port == self._listens)
@@ -205,20 +203,20 @@ class Pin:
 
     def _masters(self) -> list[str]:
         """Names, addresses and networks that the master's address must be of."""
-        networks = [part for part in (self._own.spec.rendezvous.network or "").split(",") if part]
-        return [*filter(None, (self._own.spec.rendezvous.master_addr, self._coordinator)), *networks]
+        networks = [part for part in (self._arguments.spec.rendezvous.network or "").split(",") if part]
+        return [*filter(None, (self._arguments.spec.rendezvous.master_addr, self._coordinator)), *networks]
 
-    def _serve(self, message: Mapping[str, Any]) -> Message:
-        if self._own.is_for_training:
+    def _serve(self, message: Order) -> Message:
+        if self._arguments.is_for_training:
             raise NotPinned("to serve peers on a node that was started to train")
         return {
             "token": _matching(message, "token", TOKEN),
             "seconds": _number(message, "seconds", 0.1, MOST_LOOK_SECONDS),
         }
 
-    def _reach(self, message: Mapping[str, Any]) -> Message:
+    def _reach(self, message: Order) -> Message:
         """To nodes of the gang: as many as there are, at addresses that stay what they were, at unprivileged ports."""
-        if self._own.is_for_training:
+        if self._arguments.is_for_training:
             raise NotPinned("to reach peers on a node that was started to train")
         self._reaches += 1
         if self._reaches > MOST_REACHES:
@@ -226,7 +224,7 @@ class Pin:
         names = [_name(word) for word in _listed(message, "names", 4 * self._nodes)]
         peers = message.get("peers")
         if not isinstance(peers, Mapping) or len(peers) >= self._nodes:
-            raise NotPinned("peers that are no table of the other nodes")
+            raise NotPinned("peers that are not a table of the other nodes")
         return {
             "token": _matching(message, "token", TOKEN),
             "sender": _whole(message, "sender", 65535),
@@ -235,15 +233,15 @@ class Pin:
             "peers": {_name(name): self._peer(_name(name), peer) for name, peer in peers.items()},
         }
 
-    def _peer(self, name: str, peer: Any) -> Message:
+    def _peer(self, name: str, peer: object) -> Message:
         if not isinstance(peer, Mapping):
-            raise NotPinned("a peer that is no table")
+            raise NotPinned("a peer that is not a table")
         address = _host(peer.get("address"))
         ways = [_host(word) for word in _listed(peer, "ways", MAX_WAYS)]
-        found = frozenset((address, *ways))
-        for one in found:
+        addresses = frozenset((address, *ways))
+        for one in addresses:
             self._require_peer(one)
-        if self._peers.setdefault(name, found) != found:
+        if self._peers.setdefault(name, addresses) != addresses:
             raise NotPinned(f"other addresses of {name} than before")
         if len(self._peers) >= self._nodes:
             raise NotPinned("more peers than there are nodes")
@@ -252,34 +250,34 @@ class Pin:
 
     @property
     def _nodes(self) -> int:
-        return self._own.spec.target.nodes or 1
+        return self._arguments.spec.target.nodes or 1
 
-    def _port(self, found: Mapping[str, Any], key: str) -> int:
+    def _port(self, order: Order, key: str) -> int:
         """A port that no service of a system listens on, unless it is this node's own --master-port."""
-        port = _whole(found, key, 65535)
-        if port < UNPRIVILEGED and port != (self._own.spec.rendezvous.master_port or -1):
+        port = _whole(order, key, 65535)
+        if port < UNPRIVILEGED and port != (self._arguments.spec.rendezvous.master_port or -1):
             raise NotPinned(f"{key} {port}: a port below {UNPRIVILEGED}")
         return port
 
     def _require_peer(self, address: str, loopback: bool = False) -> None:
         """An address that another node can have, or this one's `loopback`; raises NotPinned."""
-        if address == self._own.spec.rendezvous.master_addr:
+        if address == self._arguments.spec.rendezvous.master_addr:
             return
-        found = _address(address)
-        if found is None:
-            raise NotPinned(f"the peer {address[:60]!r}, which is no IP address")
+        ip = _address(address)
+        if ip is None:
+            raise NotPinned(f"the peer {address[:60]!r}, which is not an IP address")
         coordinator = _address(self._coordinator)
         same_machine = self._coordinator == self._here or (coordinator is not None and coordinator.is_loopback)
-        if found.is_loopback and not (same_machine or loopback):
-            raise NotPinned(f"a loopback address of a peer ({found})")
-        if found.is_link_local and not (coordinator is not None and coordinator.is_link_local):
-            raise NotPinned(f"a link-local address of a peer ({found})")
-        if found.is_multicast or found.is_unspecified or (found.is_reserved and found.version == 4):
-            raise NotPinned(f"{found}, which no node can have")
+        if ip.is_loopback and not (same_machine or loopback):
+            raise NotPinned(f"a loopback address of a peer ({ip})")
+        if ip.is_link_local and not (coordinator is not None and coordinator.is_link_local):
+            raise NotPinned(f"a link-local address of a peer ({ip})")
+        if ip.is_multicast or ip.is_unspecified or (ip.is_reserved and ip.version == 4):
+            raise NotPinned(f"{ip}, which no node can have")
 
     # -- ranks ---------------------------------------------------------------------------------------
 
-    def _start(self, message: Mapping[str, Any]) -> Message:
+    def _start(self, message: Order) -> Message:
         """The start message from this node's own arguments."""
         terms = message.get("terms")
         if not isinstance(terms, Mapping):
@@ -296,7 +294,7 @@ class Pin:
         attempt = Attempt(number, *master, repeats, tested)
         place = Place(
             node_dir=self._node_dir,
-            workdir=str(self._own.setup["workdir"]),
+            workdir=str(self._arguments.setup["workdir"]),
             output_dir=spec.places.output_dir or f"{self._node_dir}/outputs",
             outputs_here=False,
             mark=self._mark(terms),
@@ -308,7 +306,7 @@ class Pin:
 
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
         """This node's own settings for a program, or for tests, if it was started for that."""
-        spec = self._own.spec
+        spec = self._arguments.spec
         if tested is None and not spec.launch.command:
             raise NotPinned("a training program on a node that was started to be looked at or tested")
         if tested is not None and not spec.tests.test:
@@ -318,20 +316,20 @@ class Pin:
         spec = of_a_stage(spec) if spec.tests.suite == "staged" else spec
         return spec.changed(launcher="direct")
 
-    def _tested(self, terms: Mapping[str, Any]) -> SuiteNodes | None:
+    def _tested(self, terms: Order) -> SuiteNodes | None:
         """Names of nodes alone: which tests, of which size, stands in this node's own arguments."""
-        found = terms.get("tests")
-        if found is None:
+        tests = terms.get("tests")
+        if tests is None:
             return None
-        if not isinstance(found, Mapping):
-            raise NotPinned(f"tests {str(found)[:60]!r}")
-        nodes = tuple(_name(word) for word in _listed(found, "nodes", self._nodes))
-        pairs = [_listed({"pair": pair}, "pair", 2) for pair in _listed(found, "dead", self._nodes**2)]
+        if not isinstance(tests, Mapping):
+            raise NotPinned(f"tests {str(tests)[:60]!r}")
+        nodes = tuple(_name(word) for word in _listed(tests, "nodes", self._nodes))
+        pairs = [_listed({"pair": pair}, "pair", 2) for pair in _listed(tests, "dead", self._nodes**2)]
         if any(len(pair) != 2 or not set(map(str, pair)) <= set(nodes) for pair in pairs):
-            raise NotPinned("dead pairs that are no pairs of the nodes tested")
+            raise NotPinned("dead pairs that are not pairs of the nodes tested")
         return SuiteNodes(nodes, tuple((str(a), str(b)) for a, b in pairs))
 
-    def _node_plan(self, spec: RunSpec, terms: Mapping[str, Any], world: int, is_test: bool) -> NodePlan:
+    def _node_plan(self, spec: RunSpec, terms: Order, world: int, is_test: bool) -> NodePlan:
         """This node's ranks."""
         nproc = _whole(terms, "nproc", MOST_HERE)
         index = _whole(terms, "index", MOST_RANKS)
@@ -343,13 +341,11 @@ class Pin:
             raise NotPinned(f"{nproc} ranks on a node that runs {wanted} ({why})")
         if first + nproc > world or index >= of or of > self._nodes:
             raise NotPinned(f"ranks {first} to {first + nproc - 1} of {world}, node {index} of {of}")
-        if not is_test and (index, of) != (self._own.spec.target.node_rank, self._nodes):
-            raise NotPinned(
-                f"the place of node {index} of {of} on node {self._own.spec.target.node_rank} of {self._nodes}"
-            )
+        if not is_test and (index, of) != (self._arguments.spec.target.node_rank, self._nodes):
+            raise NotPinned(f"the place of node {index} of {of} on node {self._arguments.spec.target.node_rank} of {self._nodes}")
         return NodePlan(this, nproc, first, of, "the coordinator", index)
 
-    def _mark(self, terms: Mapping[str, Any]) -> str:
+    def _mark(self, terms: Order) -> str:
         mark = _matching(terms, "mark", MARK)
         if mark not in self._begun:
             raise NotPinned(f"the run tag {mark[:60]!r} of another run")
@@ -359,107 +355,107 @@ class Pin:
 # -- messages that carry numbers alone ---------------------------------------------------------------------
 
 
-def _ping(message: Mapping[str, Any]) -> Message:
+def _ping(message: Order) -> Message:
     return {"sent": _number(message, "sent", 0, float(1 << 53))}
 
 
-def _ack(message: Mapping[str, Any]) -> Message:
+def _ack(message: Order) -> Message:
     return {"sizes": _sizes(message, "sizes")}
 
 
-def _stacks(message: Mapping[str, Any]) -> Message:
+def _stacks(message: Order) -> Message:
     word = message.get("ask") or ""
     if word not in STACK_WORDS:
         raise NotPinned(f"ask {str(word)[:40]!r}")
     return {"ranks": _ranks(message), "ask": word}
 
 
-def _counters(message: Mapping[str, Any]) -> Message:
+def _counters(message: Order) -> Message:
     return {"ranks": _ranks(message)}
 
 
-def _signal(message: Mapping[str, Any]) -> Message:
+def _signal(message: Order) -> Message:
     name = message.get("name")
     if name not in USER_SIGNALS:
         raise NotPinned(f"the signal {str(name)[:40]!r}")
     return {"attempt": _whole(message, "attempt", 65535), "order": _whole(message, "order", 1 << 53), "name": name}
 
 
-def _end(message: Mapping[str, Any]) -> Message:
+def _end(message: Order) -> Message:
     return {"grace": _number(message, "grace", 0, DAY), "reason": _matching(message, "reason", REASON)}
 
 
-def _release(message: Mapping[str, Any]) -> Message:
+def _release(message: Order) -> Message:
     return {}
 
 
-def _ranks(message: Mapping[str, Any]) -> list[int]:
+def _ranks(message: Order) -> list[int]:
     return [_whole({"rank": rank}, "rank", MOST_RANKS) for rank in _listed(message, "ranks", MOST_HERE)]
 
 
-def _sizes(message: Mapping[str, Any], key: str) -> dict[str, int]:
+def _sizes(message: Order, key: str) -> dict[str, int]:
     """Bytes by stream."""
-    found = message.get(key)
-    if not isinstance(found, Mapping) or len(found) > MOST_STREAMS:
-        raise NotPinned(f"{key} that is no table of sizes")
-    if not all(isinstance(stream, str) and STREAM.fullmatch(stream) for stream in found):
-        raise NotPinned(f"{key} of something that is no stream")
-    return {stream: _whole(found, stream, (1 << 63) - 1) for stream in found}
+    sizes = message.get(key)
+    if not isinstance(sizes, Mapping) or len(sizes) > MOST_STREAMS:
+        raise NotPinned(f"{key} that is not a table of sizes")
+    if not all(isinstance(stream, str) and STREAM.fullmatch(stream) for stream in sizes):
+        raise NotPinned(f"{key} of something that is not a stream")
+    return {stream: _whole(sizes, stream, (1 << 63) - 1) for stream in sizes}
 
 
 # -- values ------------------------------------------------------------------------------------------------
 
 
-def _interfaces(found: Any) -> dict[str, str]:
-    if not isinstance(found, Mapping):
-        raise NotPinned("interfaces that are no table")
-    for name, value in found.items():
+def _interfaces(interfaces: object) -> dict[str, str]:
+    if not isinstance(interfaces, Mapping):
+        raise NotPinned("interfaces that are not a table")
+    for name, value in interfaces.items():
         if name not in INTERFACE_NAMES or not isinstance(value, str) or not INTERFACES.fullmatch(value):
             raise NotPinned(f"the setting {str(name)[:40]!r} as an interface")
-    return dict(found)
+    return dict(interfaces)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """An IP address without its zone; an IPv4 one that is written as IPv6 counts as what it is."""
     try:
-        found = ipaddress.ip_address(text.partition("%")[0])
+        ip = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return mapped or ip
 
 
-def _listed(found: Mapping[str, Any], key: str, most: int) -> list[Any]:
-    value = found.get(key)
+def _listed(order: Order, key: str, most: int) -> list[object]:
+    value = order.get(key)
     if not isinstance(value, (list, tuple, type(None))) or len(value or ()) > most:
         raise NotPinned(f"{key} {str(value)[:60]!r}")
     return list(value or ())
 
 
-def _host(value: Any) -> str:
+def _host(value: object) -> str:
     return _matching({"address": value}, "address", HOST)
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     return _matching({"name": value}, "name", NAME)
 
 
-def _matching(found: Mapping[str, Any], key: str, pattern: re.Pattern[str]) -> str:
-    value = found.get(key)
+def _matching(order: Order, key: str, pattern: re.Pattern[str]) -> str:
+    value = order.get(key)
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise NotPinned(f"{key} {str(value)[:60]!r}")
     return value
 
 
-def _whole(found: Mapping[str, Any], key: str, most: int) -> int:
-    value = found.get(key)
+def _whole(order: Order, key: str, most: int) -> int:
+    value = order.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise NotPinned(f"{key} {str(value)[:60]!r}")
     return value
 
 
-def _number(found: Mapping[str, Any], key: str, least: float, most: float) -> float:
-    value = found.get(key)
+def _number(order: Order, key: str, least: float, most: float) -> float:
+    value = order.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise NotPinned(f"{key} {str(value)[:60]!r}")
     return float(value)
