@@ -151,11 +151,11 @@ def test_secrets_are_asked_of_the_shell() -> None:
             "accelerate",
             ("accelerate", "launch", "--config_file", "a.yaml", "t.py"),
             {},
-            "a.yaml: there is no such file",
+            "a.yaml does not exist here",
         ),
-        ("deepspeed", ("t.py", "--deepspeed_config", "d.json"), {}, "d.json: there is no such file"),
+        ("deepspeed", ("t.py", "--deepspeed_config", "d.json"), {}, "d.json does not exist here"),
         ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": "{"}, "d.json: Expecting"),
-        ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": '{"train_batch_size": 20}'}, "no multiple of 16"),
+        ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": '{"train_batch_size": 20}'}, "a multiple of 16"),
     ],
 )
 def test_refused(what: str, command: tuple[str, ...], texts: dict[str, str], said: str) -> None:

@@ -86,7 +86,7 @@ def test_a_person_is_told_of_a_full_disk_once(bed2: Bed, tmp_path: Path) -> None
     with small_disk(launch.runs, "256k"):
         launch.start(program("printer.py", "20000", "100"), "--lease", "2s", json_=False)
         assert launch.process is not None and launch.process.wait(BOUND) == 0
-        assert launch.stdout.count(f"{launch.runs}") and launch.stdout.count(" is full: output") == 1
+        assert launch.stdout.count(f"{launch.runs}") and launch.stdout.count(" is full. Output") == 1
         assert "h2's logs end early" in launch.stdout
         numbers = [int(line.split()[-1]) for line in launch.stdout.splitlines() if line.startswith("[h2 1] 1 0")]
         assert numbers == sorted(set(numbers))  # what was sent again is not shown again

@@ -66,7 +66,7 @@ def test_a_node_that_never_comes_is_named_on_all_others(joined: Joined) -> None:
     joined.all(STEPS, "--init-timeout", "4s", order=(0, 1, 3))
     assert set(joined.codes().values()) == {4}
     for host in ("h1", "h2", "h4"):
-        assert "node 2 never joined within 4s; 3 of 4 were here: h1, h2, h4" in joined.said(host)
+        assert "node 2 never joined within 4s. 3 of 4 were here: h1, h2, h4" in joined.said(host)
     assert joined.document("verdict.json")["cause"] == "rendezvous-timeout"
     assert joined.document("result.json")["exit"] == 4
     joined.nothing_left()

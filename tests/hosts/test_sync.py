@@ -167,7 +167,7 @@ def test_a_node_whose_disk_is_too_small(bed2: Bed, launch: Launch, place: Path) 
     (launch.work / "weights.bin").write_bytes(os.urandom(2 << 20))
     launch.start(["train.py"], "--sync", "--node-dir", str(disk))
     verdict = refused(bed2, launch, "disk-full", "h2")
-    assert verdict["message"].startswith(f"h2: no room for the synced tree in {disk}/allranks-0/")
+    assert verdict["message"].startswith(f"h2 has no room for the synced tree in {disk}/allranks-0/")
     assert "No space left on device (5 MB needed, 0 MB free)" in verdict["message"]
     assert "--node-dir" in verdict["remedy"]
     assert list(disk.iterdir()) == [] and bed2.host("h2").run(["ls", "-A", str(disk)]).stdout == ""

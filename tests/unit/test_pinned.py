@@ -11,7 +11,7 @@ from allranks.cluster import Cluster, Node
 from allranks.gang.places import Setting, setup_message
 from allranks.plan.environment import Launch, Place
 from allranks.plan.facts import read_facts
-from allranks.plan.pinned import MOST_REACHES, NotPinned, NodeArguments, Pin
+from allranks.plan.pinned import MOST_REACHES, NodeArguments, NotPinned, Pin
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
 from allranks.settings import RunSpec

@@ -20,10 +20,10 @@ from allranks.errors import UsageError
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Request
 from allranks.plan.render.kubernetes import manifests, master_name, pod_names, secret_manifest
+from allranks.plan.render.manifest import laid_over
 from allranks.plan.render.pods import (
     Job,
     grace_seconds,
-    laid_over,
     object_name,
     pod_template,
     rendered_name,
@@ -273,7 +273,7 @@ def test_gpus_are_limits_and_ranks(gpus: str, expected: dict[str, int]) -> None:
 
 
 def test_a_model_of_gpu_is_no_resource() -> None:
-    with pytest.raises(UsageError, match="set --gpus 8 or amd.com/gpu:8"):
+    with pytest.raises(UsageError, match="Set --gpus 8 or amd.com/gpu:8"):
         rendered(PLAIN.changed(gpus="H100:8"))
 
 
@@ -289,17 +289,17 @@ def test_what_the_pod_file_says_is_laid_over() -> None:
     found = laid_over({"a": [{"name": "x", "k": 1}], "b": {"c": 1}, "l": [1]},
                       {"a": [{"name": "x", "j": 2}, {"name": "y"}], "b": {"d": 2}, "l": [2], "n": 0}, "")  # fmt: skip
     assert found == {"a": [{"name": "x", "k": 1, "j": 2}, {"name": "y"}], "b": {"c": 1, "d": 2}, "l": [1, 2], "n": 0}
-    with pytest.raises(UsageError, match="^--pod: b: found int, set a map"):
+    with pytest.raises(UsageError, match="^--pod: b has the value 1, expected a map"):
         laid_over({"b": {}}, {"b": 1}, "--pod")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- 1", "found list"),
-        ("a: [", "line 1: no YAML"),
+        ("- 1", "is a list"),
+        ("a: [", "is not YAML in line 1"),
         ("kind: Pod\nstatus: {}", "invalid field status"),
-        ("a: 1\n---\nb: 1", "no YAML"),
+        ("a: 1\n---\nb: 1", "is not YAML"),
     ],
 )
 def test_a_pod_file_that_is_none_is_refused(text: str, message: str) -> None:
@@ -430,15 +430,15 @@ def templates(found: Any) -> list[dict[str, Any]]:
         ("spec: {subdomain: x}", "allranks sets subdomain"),
         ("spec: {containers: [{name: node, command: [x]}]}", "allranks sets command"),
         ("spec: {containers: [{name: node, resource: {}}]}", "no field resource. Is resources meant"),
-        ("spec: {containers: [{name: train, image: x}]}", "the name is train, expected node"),
+        ("spec: {containers: [{name: train, image: x}]}", "container's name is train, expected node"),
         ("metadata: {name: x}", "allranks sets name. Leave it out and use --name"),
         ("metadata: {namespace: x}", "allranks sets namespace. Leave it out and use --namespace"),
         ("metadata: {labels: {a: 1}}", "a is 1, expected a text in quotes"),
         ("metadata: {labels: {allranks/run: x}}", "allranks sets allranks/run"),
         ("kind: Job\nspec: {template: {}}", "kind is Job, expected"),
-        ("spec: 3", "spec: invalid int 3, expected a map"),
-        ("spec: {containers: [train]}", "containers: expected a list of maps"),
-        ("spec: {containers: {node: {}}}", "containers: expected a list of maps"),
+        ("spec: 3", "spec is 3, expected a map"),
+        ("spec: {containers: [train]}", "containers is invalid, expected a list of maps"),
+        ("spec: {containers: {node: {}}}", "containers is invalid, expected a list of maps"),
     ],
 )  # fmt: skip
 def test_a_pod_file_is_checked_as_a_pod(text: str, says: str) -> None:

@@ -77,7 +77,7 @@ def test_the_directory_that_the_command_was_given_in_is_uploaded(more: dict[str,
 
 
 def test_a_number_without_a_model_is_refused() -> None:
-    with pytest.raises(UsageError, match="set --gpus H100:8"):
+    with pytest.raises(UsageError, match="Set --gpus H100:8"):
         rendered(CLOUD.changed(gpus="8"))
 
 

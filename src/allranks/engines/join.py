@@ -24,7 +24,7 @@ from allranks.agent.dial import Dialler, Outcome, Refused, Rules
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.plan.launchers.words import read_command
-from allranks.plan.pinned import NotPinned, NodeArguments, Pin
+from allranks.plan.pinned import NodeArguments, NotPinned, Pin
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, Output, pack_json
 from allranks.protocol.secure import LEAST_SECRET
 from allranks.settings import RunSpec
@@ -273,7 +273,12 @@ def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def follow(
-    spec: RunSpec, own: NodeArguments, secret: bytes, hello: Message, places: list[tuple[str, int]], say: Callable[[str], None]
+    spec: RunSpec,
+    own: NodeArguments,
+    secret: bytes,
+    hello: Message,
+    places: list[tuple[str, int]],
+    say: Callable[[str], None],
 ) -> Outcome:
     """Joins as a node that is not the first, and stays until the run is over."""
     dialler = Dialler(places, secret, hello, spawn, PinnedRules(own), spec.limits.init_timeout, spec.limits.lease, say)

@@ -121,7 +121,7 @@ class Auditor:
 
 
 def _failed(error: Exception) -> Finding:
-    text = f"the audit of the data failed itself: {type(error).__name__}: {error}"
+    text = f"the audit of the data failed itself with {type(error).__name__}: {error}"
     return Finding("data-audit", "unknown", text, "report it, with evidence/audit/ of the run directory", check=CHECK)
 
 

@@ -247,7 +247,7 @@ class Controller:
         """A pattern of the user's is too slow: the run goes on without it."""
         if option == "hang_pattern":
             self.roster.spec = self.roster.spec.changed(hang_pattern=None)
-            why += "; any output counts as a sign of life"
+            why += ". Any output counts as a sign of life"
         self._note(Note("note", {"message": why}))
 
     def _attempt_over(self) -> None:

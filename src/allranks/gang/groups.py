@@ -19,10 +19,10 @@ from .states import Action, Note, Report
 
 ID = "world-size-mismatch"
 _FIX = {
-    "accelerate": "accelerate starts one process a machine with --cpu, or where distributed_type is NO or MULTI_CPU: "
-    "use --launcher accelerate, which sets what it takes; a program without GPUs says Accelerator(cpu=True)",
-    "deepspeed": "use --launcher deepspeed; the program must call deepspeed.initialize() or init_distributed()",
-    "colossalai": "use --launcher colossalai; the program must call colossalai.launch_from_torch()",
+    "accelerate": "use --launcher accelerate, which sets what it takes. By itself accelerate starts one process a "
+    "machine with --cpu, and with distributed_type NO or MULTI_CPU. Without GPUs create Accelerator(cpu=True)",
+    "deepspeed": "use --launcher deepspeed. The program must call deepspeed.initialize() or init_distributed()",
+    "colossalai": "use --launcher colossalai. The program must call colossalai.launch_from_torch()",
 }
 _ANY = "leave rank and world size to the launcher: init_process_group() without them reads RANK and WORLD_SIZE"
 

@@ -188,7 +188,7 @@ class HangWatch:
         hang = self._attribute(suspicion, names)
         quiet = now - suspicion.since
         if hang is None:
-            return [Note("note", {"message": "no rank waits for others: it may be busy; looking again later"})]
+            return [Note("note", {"message": "no rank waits for others: it may be busy. It is sampled again later"})]
         if hang.slow or roster.spec.recovery.on_hang == "report":
             return [roster.add_finding(self._hang_finding(hang, names, quiet))]
         self.hang = hang
@@ -202,7 +202,7 @@ class HangWatch:
             return [Note("note", {"message": "collectives go on: no hang"})]
         self._rest_until = now + spec.limits.hang_timeout
         quiet = f"no log line has matched --hang-pattern {spec.limits.hang_pattern} for {now - suspicion.since:.0f} s"
-        remedy = "see what the ranks print: allranks logs; or correct the pattern"
+        remedy = "see what the ranks print with `allranks logs`, or correct the pattern"
         finding = Finding("hang-pattern", "warn", f"{quiet}, but collectives go on", remedy)
         return [self.roster.add_finding(finding)]
 

@@ -152,7 +152,7 @@ class Meeting:
         text = f"{len(here)} of {self._count} nodes are here ({names})"
         if missing:
             left = self._spec.limits.init_timeout - (time.monotonic() - self._started)
-            text += f"; waiting up to {format_duration(max(0.0, round(left)))} for node {self._listed(missing)}"
+            text += f", waiting up to {format_duration(max(0.0, round(left)))} for node {self._listed(missing)}"
         self._say(text)
         self._listener.say(text)
 
@@ -167,11 +167,11 @@ class Meeting:
         return Finding(
             "rendezvous-timeout",
             "fail",
-            f"node {self._listed(missing)} never joined within {waited}; {len(here)} of {self._count} were here: "
+            f"node {self._listed(missing)} never joined within {waited}. {len(here)} of {self._count} were here: "
             f"{', '.join(here[r] for r in sorted(here))}",
-            f"look at what {'it' if one else 'they'} printed: not started at all, another --master-addr or --port, or "
-            f"port {self._spec.target.join_port} of {self._mine_name()} is filtered (try there: "
-            f"nc -vz {self._spec.rendezvous.master_addr or self._mine_name()} {self._spec.target.join_port})",
+            f"look at what {'it' if one else 'they'} printed, and compare --master-addr and --port. Where port "
+            f"{self._spec.target.join_port} of {self._mine_name()} may be filtered, try there "
+            f"`nc -vz {self._spec.rendezvous.master_addr or self._mine_name()} {self._spec.target.join_port}`",
             Where(node=names[0], nodes=tuple(names) if not one else ()),
         )
 

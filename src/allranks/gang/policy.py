@@ -142,7 +142,7 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     if against:
         return Decision("finish", against)
     if number > means.retries:
-        return Decision("finish", f"{_count(means.retries)} used up; else it would be tried again: {row.why}")
+        return Decision("finish", f"{_count(means.retries)} used up. Else it would be tried again: {row.why}")
     pause = _pause(history, replace)
     said = [row.why, *_said(replace, last.verdict.attempt + 1), *([f"in {pause:g} s"] if pause else [])]
     return Decision("retry", "; ".join(said), replace, pause)

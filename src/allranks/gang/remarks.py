@@ -31,7 +31,7 @@ def world_size_differs(expected: int, plan: Plan) -> Finding:
     """Return the finding about a WORLD_SIZE in the environment that the plan contradicts."""
     nodes = ", ".join(f"{n.node.name} {n.nproc}" for n in plan.nodes)
     planned = count_of(plan.world_size, "rank")
-    message = f"WORLD_SIZE={expected} is set here, but the plan has {planned} ({nodes}); the plan holds"
+    message = f"WORLD_SIZE={expected} is set here, but the plan has {planned} ({nodes}). The plan holds"
     return Finding("world-size-mismatch", "warn", message, "unset WORLD_SIZE, or change --nodes or --nproc")
 
 
@@ -64,14 +64,14 @@ def too_small(name: str, room: int, need: int) -> Finding:
 
 def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
     """The caller's tree could not be put on a node."""
-    remedy = "free some space there, name another place with --node-dir, or list what is no code in .gitignore"
+    remedy = "free some space there, name another place with --node-dir, or list what is not code in .gitignore"
     if no_room:
         return Finding(
-            "disk-full", "fail", f"{node}: no room for the synced tree in {path}: {error}", remedy, Where(node=node)
+            "disk-full", "fail", f"{node} has no room for the synced tree in {path}: {error}", remedy, Where(node=node)
         )
-    remedy = f"ls -ld {path.rpartition('/')[0]} on the node; allranks logs --node {node}; or run without --sync"
+    remedy = f"ls -ld {path.rpartition('/')[0]} on the node, then allranks logs --node {node}, or run without --sync"
     return Finding(
-        "tree-not-shipped", "fail", f"{node}: the synced tree is not in {path}: {error}", remedy, Where(node=node)
+        "tree-not-shipped", "fail", f"the synced tree is not in {path} on {node}: {error}", remedy, Where(node=node)
     )
 
 
@@ -90,7 +90,7 @@ def run_disk_full(path: str) -> Finding:
     return Finding(
         "disk-full",
         "warn",
-        f"the disk of the run directory {path} is full: output that finds no room stays on the "
-        "nodes, and is fetched while the run goes on once there is some",
+        f"the disk of the run directory {path} is full. Output that finds no room stays on the nodes. It is "
+        "fetched while the run goes on once there is some",
         f"free some space (df -h {path})",
     )

@@ -244,7 +244,7 @@ class Session:
             return in_child(partial(complete, verdict, self.run_dir), LOGS_SECONDS)
         except (OutOfTime, WorkFailed, AllranksError) as error:
             self.say_note(
-                f"the logs were not read for the verdict ({error}); hint: allranks diagnose {self.run_dir.name}"
+                f"the logs were not read for the verdict ({error})\nhint: allranks diagnose {self.run_dir.name}"
             )
             return verdict
 
@@ -431,7 +431,7 @@ def create(
         (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         reason = f"{error.filename or spec.places.runs_dir}: {error.strerror}"
-        raise UsageError(f"no run directory can be made: {reason}; name another place with --runs-dir") from None
+        raise UsageError(f"no run directory can be made: {reason}. Name another place with --runs-dir") from None
     with over_when_interrupted(run):
         checks = tuple(of_level(all_checks().values(), "quick")) if spec.preflight.check else ()
         setting = make_setting(spec, cluster, environ, cwd, names_of(run), checks)
@@ -546,7 +546,7 @@ def adopt(run: RunDirectory, view: View) -> Session:
         lacking = join_words(missing or ["addresses of nodes"])
         raise UsageError(
             f"{run.path}/run.json is damaged: it has no {lacking}, so agents of this run cannot be looked for. "
-            "They end by themselves when their lease is over."
+            "They end by themselves when their lease is over"
         )
     entries = [n for n in document["nodes"] if n.get("node_rank", n["index"]) is not None]  # spares end by themselves
     entries.sort(key=lambda n: int(n.get("node_rank", n["index"])))

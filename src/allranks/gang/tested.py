@@ -127,10 +127,10 @@ def _failure(row: Row, names: Mapping[int, str]) -> Finding:
 
 
 FAILED = (
-    "the collective itself gives a wrong result or an error, whatever trains: look at that node's libraries and "
+    "the collective itself gives a wrong result or an error, whatever trains. Look at that node's libraries and "
     "devices (allranks check), and at its links (allranks test --suite pairs)"
 )
-HUNG = "allranks test --suite pairs says which node or link is slow or dead; the stacks are in the ranks' logs"
+HUNG = "allranks test --suite pairs says which node or link is slow or dead. The stacks are in the ranks' logs"
 
 
 def _hang(row: Row, names: Mapping[int, str]) -> Finding:

@@ -17,7 +17,7 @@ class Undecodable:
         first = source not in self.counts
         self.counts[source] = self.counts.get(source, 0) + 1
         if first:
-            self._tell(f"{source}: left out what cannot be read ({why}); the run goes on")
+            self._tell(f"{source}: left out what cannot be read ({why}). The run goes on")
 
     def told(self, source: str, count: int) -> None:
         """How many a node has counted by itself."""

@@ -55,10 +55,10 @@ OUTSIDE = (
 
 # Set for a run on pods or cloud machines, these would be left out in silence.
 REFUSED = {
-    "test": "test with `allranks join --test SUITE`",
-    "spares": "ask for more --nodes, or set --retries",
-    "hang_pattern": "--hang-timeout is what there is",
-    "audit_data": "use ssh or Slurm for the audit",
+    "test": "Test with `allranks join --test SUITE`",
+    "spares": "Ask for more --nodes, or set --retries",
+    "hang_pattern": "Set --hang-timeout",
+    "audit_data": "Use ssh or Slurm for the audit",
 }
 
 
@@ -66,7 +66,7 @@ def join_words(spec: RunSpec, name: str) -> list[str]:
     """Options and command; the node's rank, the master's address and the secret are not among them."""
     for field, instead in REFUSED.items():
         if spec.value(field) != RunSpec().value(field):
-            raise UsageError(f"{option_name(field)}: not for pods and cloud machines; {instead}")
+            raise UsageError(f"{option_name(field)} is not for pods and cloud machines. {instead}")
     words = [f"--name={name}"]
     if spec.launch.nproc is not None or spec.cloud.gpus is not None:
         words.append(f"--nproc={spec.launch.nproc or gpu_count(spec)}")

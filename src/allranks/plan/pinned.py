@@ -12,6 +12,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
 from allranks.cluster import Node
 from allranks.settings import RunSpec
 
@@ -342,7 +343,9 @@ class Pin:
         if first + nproc > world or index >= of or of > self._nodes:
             raise NotPinned(f"ranks {first} to {first + nproc - 1} of {world}, node {index} of {of}")
         if not is_test and (index, of) != (self._arguments.spec.target.node_rank, self._nodes):
-            raise NotPinned(f"the place of node {index} of {of} on node {self._arguments.spec.target.node_rank} of {self._nodes}")
+            raise NotPinned(
+                f"the place of node {index} of {of} on node {self._arguments.spec.target.node_rank} of {self._nodes}"
+            )
         return NodePlan(this, nproc, first, of, "the coordinator", index)
 
     def _mark(self, terms: Order) -> str:

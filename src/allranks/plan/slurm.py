@@ -121,12 +121,12 @@ def check_sbatch(texts: Sequence[str]) -> list[str]:
         try:
             words += shlex.split(text)
         except ValueError as error:
-            raise UsageError(f"--sbatch {text!r}: {error}; write it as on sbatch's command line") from None
+            raise UsageError(f"--sbatch {text!r}: {error}. Write it as on sbatch's command line") from None
     for word in words:
         refused = _REFUSED.fullmatch(word)
         if refused:
             instead = _INSTEAD.get(refused[1] or refused[2], "allranks sets it, or needs it unset")
-            raise UsageError(f"--sbatch {word}: not possible here; {instead}")
+            raise UsageError(f"--sbatch {word}: not possible here, {instead}")
     if words and not words[0].startswith("-"):
         raise UsageError(f"--sbatch {words[0]!r}: options of sbatch only, such as --sbatch '--time=1:00:00 --qos=long'")
     return words

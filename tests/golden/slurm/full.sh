@@ -9,7 +9,7 @@
 # Made by allranks: the controller runs on the first node.
 trap '' XCPU USR1 USR2  # before allranks listens, none of them may end the script
 cd_failed() {
-  echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2
+  echo "allranks: $(hostname) has no $1, which must lie on a file system that all nodes share" >&2
   exit 4
 }
 cd '/shared/my project' || cd_failed '/shared/my project'

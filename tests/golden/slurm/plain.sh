@@ -6,7 +6,7 @@
 # Made by allranks: the controller runs on the first node.
 trap '' XCPU USR1 USR2  # before allranks listens, none of them may end the script
 cd_failed() {
-  echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2
+  echo "allranks: $(hostname) has no $1, which must lie on a file system that all nodes share" >&2
   exit 4
 }
 cd /home/me/work || cd_failed /home/me/work

@@ -6,7 +6,7 @@
 # Made by allranks: the controller runs on the first node.
 trap '' XCPU USR1 USR2  # before allranks listens, none of them may end the script
 cd_failed() {
-  echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2
+  echo "allranks: $(hostname) has no $1, which must lie on a file system that all nodes share" >&2
   exit 4
 }
 cd /home/me/work || cd_failed /home/me/work
@@ -15,8 +15,10 @@ export ALLRANKS_BATCH_SCRIPT=1
 [ -d /home/me/work/runs ] || cd_failed /home/me/work/runs
 export ALLRANKS_RUN_DIR=/home/me/work/runs/run-20261121-120000"-job$SLURM_JOB_ID"
 waited=0  # the directory gets its name when sbatch has said the job's number
-until [ -d "$ALLRANKS_RUN_DIR" ] || [ $waited -ge 60 ]; do
-  sleep 1; waited=$((waited + 1))
+until [ -d "$ALLRANKS_RUN_DIR" ] || [ $waited -ge 60 ]
+do
+  sleep 1
+  waited=$((waited + 1))
 done
 [ -d "$ALLRANKS_RUN_DIR" ] || cd_failed "$ALLRANKS_RUN_DIR"
 exec /opt/allranks/bin/python \

@@ -26,7 +26,7 @@ use_cpu: false
 def accelerate(request: Request) -> Rendered:
     """{configuration and script of each node: text}."""
     if request.plan.world_size < 2:
-        raise UsageError("render accelerate: one rank needs no launcher; set --nproc, or name more hosts")
+        raise UsageError("render accelerate: one rank needs no launcher. Set --nproc, or name more hosts")
     files: Rendered = {}
     for node in request.plan.nodes:
         name = script_name(node)
@@ -57,9 +57,9 @@ def _base(request: Request) -> str:
     if not named:
         return BASE
     if named.endswith(".json"):
-        raise UsageError(f"render accelerate: {named}: give the configuration as YAML (accelerate config writes it)")
+        raise UsageError(f"render accelerate: {named} is JSON, expected YAML as `accelerate config` writes it")
     if named not in request.texts:
-        raise UsageError(f"render accelerate: --config_file {named}: there is no such file here")
+        raise UsageError(f"render accelerate: --config_file {named} does not exist here")
     return request.texts[named]
 
 

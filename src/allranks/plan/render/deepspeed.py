@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from allranks.errors import UsageError
 
@@ -33,7 +32,7 @@ def deepspeed(request: Request) -> Rendered:
     files: Rendered = {HOSTFILE: "".join(f"{n.node.name} slots={n.nproc}\n" for n in request.plan.nodes)}
     for path, name in named.items():
         if path not in request.texts:
-            raise UsageError(f"render deepspeed: {path}: there is no such file here")
+            raise UsageError(f"render deepspeed: {path} does not exist here")
         files[name] = _fitting(path, request.texts[path], request.plan.world_size)
     if not named:
         sizes = {_TRAIN: request.plan.world_size, _MICRO: 1, _STEPS: 1}
@@ -47,9 +46,9 @@ def _fitting(path: str, text: str, world: int) -> str:
     try:
         config = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"render deepspeed: {path}: {error}") from None
+        raise UsageError(f"render deepspeed cannot read {path}: {error}") from None
     if not isinstance(config, dict):
-        raise UsageError(f"render deepspeed: {path} is no table of settings")
+        raise UsageError(f"render deepspeed: {path} is not a table of settings")
     micro, steps, train = (config.get(key) for key in (_MICRO, _STEPS, _TRAIN))
     if isinstance(micro, int) and isinstance(steps, int) and _TRAIN in config and train != "auto":
         config[_TRAIN] = micro * steps * world
@@ -57,13 +56,13 @@ def _fitting(path: str, text: str, world: int) -> str:
         unit = next((n for n in (micro, steps) if isinstance(n, int)), 1) * world
         if train % unit:
             raise UsageError(
-                f"render deepspeed: {path}: {_TRAIN} {train} is no multiple of {unit} on {world} ranks; "
-                f"set {max(1, train // unit) * unit}, or write {_MICRO} and {_STEPS}"
+                f"render deepspeed: {_TRAIN} of {path} is {train}, expected a multiple of {unit} on {world} ranks. "
+                f"Set {max(1, train // unit) * unit}, or write {_MICRO} and {_STEPS}"
             )
     return _written(config)
 
 
-def _written(config: dict[str, Any]) -> str:
+def _written(config: dict[str, object]) -> str:
     return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -14,10 +14,11 @@ from allranks.errors import UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG, INTERNAL, PROGRAM_FAILED, USAGE
 from allranks.settings import RunSpec
 
-from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Document, Job, grace_seconds, pod_template, rendered_name
+from .manifest import Manifest, Metadata
+from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Job, grace_seconds, pod_template, rendered_name
 from .podsettings import KUEUE, QUEUE, PodSettings, read_pod_settings
 from .request import Rendered, Request
-from .yamltext import yaml_text
+from .yamltext import Document, yaml_text
 
 OBJECT_LIMIT = 1 << 20  # bytes that a ConfigMap holds (not of their base64)
 KEEP_SECONDS = 7 * 86400  # a finished Job or JobSet and its pods' logs, before Kubernetes removes them
@@ -52,8 +53,8 @@ def _head(job: Job) -> list[str]:
     files = f"-f {job.name}-allranks.yaml -f {job.name}.yaml"
     secrets = " ".join([job.secret, *([job.secret_env] if job.hidden else [])])
     lines = [
-        f"{job.name}: {job.nodes} pods, each runs the same `allranks join`. First the secret that they prove to each",
-        "other; it is in no file:",
+        f"{job.name}: {job.nodes} pods, each runs the same `allranks join`. First make the secret that they prove to",
+        "each other, which is in no file:",
         f"  head -c 32 /dev/urandom | base64 | {make} {job.secret} --from-file=secret=/dev/stdin",
     ]
     if job.hidden:
@@ -62,7 +63,7 @@ def _head(job: Job) -> list[str]:
         lines += [f"  printf '%s\\n' {pairs} | {make} {job.secret_env} --from-env-file=/dev/stdin"]
     return [
         *lines,
-        "Then these files (create, not apply: apply keeps a copy in an annotation, which is too small for allranks):",
+        "Then these files with create, as apply keeps a copy in an annotation, which is too small for allranks:",
         f"  kubectl create{space} {files}",
         "The verdict and all output are in the log of pod 0, the verdict in every pod's. What you have to be allowed",
         f"to do is in {job.name}-rbac.yaml. To end it, and remove all:",
@@ -73,7 +74,7 @@ def _head(job: Job) -> list[str]:
 
 def manifests(job: Job) -> list[Document]:
     """All objects but the Secrets, in the order in which to make them."""
-    return [*KINDS[job.spec.cloud.kind](job)]
+    return [manifest.document() for manifest in KINDS[job.spec.cloud.kind](job)]
 
 
 def master_name(job: Job) -> str:
@@ -90,13 +91,8 @@ def pod_names(job: Job) -> list[str]:
 
 def secret_manifest(job: Job, name: str, values: dict[str, str]) -> Document:
     """A Secret: what `run --k8s` makes, and what a rendered file asks the user to make."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": job.metadata(name),
-        "type": "Opaque",
-        "stringData": values,
-    }
+    body: Document = {"type": "Opaque", "stringData": values}
+    return Manifest("v1", "Secret", job.metadata(name), body).document()
 
 
 # -- who may do it -------------------------------------------------------------------------------------
@@ -119,18 +115,10 @@ def role(job: Job) -> Document:
     owners = [{**owner, "verbs": ["create", "list", "delete"]}] if owner is not None else []
     made = ["create"] if owner is None else []  # else the owner's controller makes the pods
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": [*made, "get", "list", "delete"]}
-    space = {"namespace": job.spec.cloud.namespace} if job.spec.cloud.namespace else {}
-    metadata = {
-        "name": f"allranks-{job.spec.cloud.kind}",
-        **space,
-        "labels": {"app.kubernetes.io/managed-by": "allranks"},
-    }
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": metadata,
-        "rules": [*owners, _PARTS, pods, _LOGS, _EVENTS],
-    }
+    labels = {"app.kubernetes.io/managed-by": "allranks"}
+    metadata = Metadata(f"allranks-{job.spec.cloud.kind}", job.spec.cloud.namespace, labels)
+    rules = [*owners, _PARTS, pods, _LOGS, _EVENTS]
+    return Manifest("rbac.authorization.k8s.io/v1", "Role", metadata, {"rules": rules}).document()
 
 
 def _role_head(job: Job) -> list[str]:
@@ -146,52 +134,40 @@ def _role_head(job: Job) -> list[str]:
 # -- kinds ---------------------------------------------------------------------------------------------
 
 
-def _indexed(job: Job) -> list[Document]:
-    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": job.owner_metadata}
-    spec = _job_spec(job, job.spec.recovery.retries * job.nodes)
-    return [_service(job), _archive(job), {**body, "spec": {"ttlSecondsAfterFinished": KEEP_SECONDS, **spec}}]
+def _indexed(job: Job) -> list[Manifest]:
+    spec = {"ttlSecondsAfterFinished": KEEP_SECONDS, **_job_spec(job, job.spec.recovery.retries * job.nodes)}
+    return [_service(job), _archive(job), Manifest("batch/v1", "Job", job.owner_metadata, {"spec": spec})]
 
 
-def _jobset(job: Job) -> list[Document]:
-    body = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": job.owner_metadata}
-    return [_archive(job), {**body, "spec": {"ttlSecondsAfterFinished": KEEP_SECONDS, **_jobset_spec(job)}}]
+def _jobset(job: Job) -> list[Manifest]:
+    spec = {"ttlSecondsAfterFinished": KEEP_SECONDS, **_jobset_spec(job)}
+    return [_archive(job), Manifest("jobset.x-k8s.io/v1alpha2", "JobSet", job.owner_metadata, {"spec": spec})]
 
 
-def _trainjob(job: Job) -> list[Document]:
+def _trainjob(job: Job) -> list[Manifest]:
     """A TrainingRuntime of its own, so that no runtime that is there has to fit."""
-    api = "trainer.kubeflow.org/v1alpha1"
-    runtime = {
-        "apiVersion": api,
-        "kind": "TrainingRuntime",
-        "metadata": {**job.metadata(job.name), "labels": {**job.labels, "trainer.kubeflow.org/framework": "torch"}},
-        "spec": {"mlPolicy": {"numNodes": job.nodes}, "template": {"spec": _jobset_spec(job)}},
-    }
-    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job.name}
-    train = {
-        "apiVersion": api,
-        "kind": "TrainJob",
-        "metadata": job.owner_metadata,
-        "spec": {"runtimeRef": reference, "trainer": {"numNodes": job.nodes}},
-    }
-    return [_archive(job), runtime, train]
+    group = "trainer.kubeflow.org"
+    metadata = job.metadata(job.name).adding({f"{group}/framework": "torch"}, {})
+    runtime = {"mlPolicy": {"numNodes": job.nodes}, "template": {"spec": _jobset_spec(job)}}
+    reference = {"apiGroup": group, "kind": "TrainingRuntime", "name": job.name}
+    train = {"runtimeRef": reference, "trainer": {"numNodes": job.nodes}}
+    return [
+        _archive(job),
+        Manifest(f"{group}/v1alpha1", "TrainingRuntime", metadata, {"spec": runtime}),
+        Manifest(f"{group}/v1alpha1", "TrainJob", job.owner_metadata, {"spec": train}),
+    ]
 
 
-def _pods(job: Job) -> list[Document]:
-    found = [_service(job), _archive(job)]
+def _pods(job: Job) -> list[Manifest]:
+    objects = [_service(job), _archive(job)]
+    group_labels, group_annotations = _pod_group(job)
     for rank in range(job.nodes):
         template = pod_template(job, master_name(job), rank)
-        limit = {"activeDeadlineSeconds": int(job.spec.cloud.deadline)} if job.spec.cloud.deadline else {}
-        group_labels, group_annotations = _pod_group(job)
-        own = template["metadata"]
-        annotations = {**own.get("annotations", {}), **job.settings.annotations, **group_annotations}
-        metadata = {
-            **job.metadata(f"{job.name}-{rank}"),
-            "labels": {**own["labels"], **job.settings.labels, **group_labels},
-            **({"annotations": annotations} if annotations else {}),
-        }
-        spec = {**limit, **template["spec"]}
-        found.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    return found
+        metadata = job.metadata(f"{job.name}-{rank}").adding(template.metadata.labels, template.metadata.annotations)
+        metadata = metadata.adding(job.settings.labels, job.settings.annotations)
+        metadata = metadata.adding(group_labels, group_annotations)
+        objects.append(Manifest("v1", "Pod", metadata, {"spec": {**job.deadline, **template.spec}}))
+    return objects
 
 
 def _pod_group(job: Job) -> tuple[dict[str, str], dict[str, str]]:
@@ -203,7 +179,7 @@ def _pod_group(job: Job) -> tuple[dict[str, str], dict[str, str]]:
     return {f"{KUEUE}/pod-group-name": job.name}, count
 
 
-KINDS: dict[str, Callable[[Job], list[Document]]] = {
+KINDS: dict[str, Callable[[Job], list[Manifest]]] = {
     "job": _indexed,
     "jobset": _jobset,
     "trainjob": _trainjob,
@@ -214,16 +190,16 @@ KINDS: dict[str, Callable[[Job], list[Document]]] = {
 # -- parts ---------------------------------------------------------------------------------------------
 
 
-def _service(job: Job) -> Document:
+def _service(job: Job) -> Manifest:
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN_LABEL: job.name}}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": job.metadata(job.name), "spec": spec}
+    return Manifest("v1", "Service", job.metadata(job.name), {"spec": spec})
 
 
-def _archive(job: Job) -> Document:
+def _archive(job: Job) -> Manifest:
     text = base64.b64encode(job.archive).decode()
     if len(job.archive) > OBJECT_LIMIT:
         raise UsageError(f"{ARCHIVE} has {len(job.archive)} bytes, a ConfigMap holds {OBJECT_LIMIT}")
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": job.metadata(job.name), "binaryData": {ARCHIVE: text}}
+    return Manifest("v1", "ConfigMap", job.metadata(job.name), {"binaryData": {ARCHIVE: text}})
 
 
 def _job_spec(job: Job, backoff: int) -> Document:
@@ -236,15 +212,14 @@ def _job_spec(job: Job, backoff: int) -> Document:
     }
     lost = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     rules = [*([lost] if backoff else []), {"action": "FailJob", "onExitCodes": final}]
-    limit = {"activeDeadlineSeconds": int(job.spec.cloud.deadline)} if job.spec.cloud.deadline else {}
     return {
         "completionMode": "Indexed",
         "completions": job.nodes,
         "parallelism": job.nodes,
         "backoffLimit": backoff,
-        **limit,
+        **job.deadline,
         "podFailurePolicy": {"rules": rules},
-        "template": pod_template(job, master_name(job)),
+        "template": pod_template(job, master_name(job)).document(),
     }
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
@@ -14,9 +13,10 @@ from allranks.settings.secrets import is_secret_name
 
 from ..joining import gpu_count, join_variables, join_words
 from ..launchers.words import program_name
+from .manifest import Metadata, Template, laid_over
 from .podsettings import PodSettings
+from .yamltext import Document
 
-Document = dict[str, Any]
 CONTAINER = "node"
 RUN_LABEL = "allranks/run"
 ARCHIVE = "allranks.pyz"
@@ -71,18 +71,19 @@ class Job:
         """What all objects of the run carry."""
         return {"app.kubernetes.io/managed-by": "allranks", RUN_LABEL: self.name}
 
-    def metadata(self, name: str) -> Document:
+    def metadata(self, name: str) -> Metadata:
         """Of an object."""
-        space = {"namespace": self.spec.cloud.namespace} if self.spec.cloud.namespace else {}
-        return {"name": name, **space, "labels": self.labels}
+        return Metadata(name, self.spec.cloud.namespace, self.labels)
 
     @property
-    def owner_metadata(self) -> Document:
+    def owner_metadata(self) -> Metadata:
         """Of the object that a queue admits or holds: the Job, JobSet or TrainJob."""
-        found = self.metadata(self.name)
-        labels = {"labels": {**found["labels"], **self.settings.labels}}
-        annotations = {"annotations": dict(self.settings.annotations)} if self.settings.annotations else {}
-        return {**found, **labels, **annotations}
+        return self.metadata(self.name).adding(self.settings.labels, self.settings.annotations)
+
+    @property
+    def deadline(self) -> Document:
+        """The limit of --deadline, where it is set."""
+        return {"activeDeadlineSeconds": int(self.spec.cloud.deadline)} if self.spec.cloud.deadline else {}
 
 
 def secret_names(run: str) -> tuple[str, str]:
@@ -98,7 +99,7 @@ def rendered_name(spec: RunSpec) -> str:
     if spec.places.name != RunSpec().places.name:
         return object_name(spec.places.name)
     stem = object_name(program_name(spec).removesuffix(".py").removesuffix(".sh") or spec.places.name)
-    said = repr(
+    settings = repr(
         (
             spec.launch.command,
             spec.target.nodes,
@@ -108,7 +109,7 @@ def rendered_name(spec: RunSpec) -> str:
             spec.launch.workdir,
         )
     )
-    return f"{stem[: LONGEST_NAME - 7].strip('-')}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+    return f"{stem[: LONGEST_NAME - 7].strip('-')}-{hashlib.sha256(settings.encode()).hexdigest()[:6]}"
 
 
 def object_name(name: str) -> str:
@@ -117,10 +118,11 @@ def object_name(name: str) -> str:
     return (kept if kept[:1].isalpha() else f"run-{kept}")[:LONGEST_NAME].strip("-")
 
 
-def pod_template(job: Job, master: str, rank: int | None = None) -> Document:
+def pod_template(job: Job, master: str, rank: int | None = None) -> Template:
     """Labels and spec of a pod. `master` is pod 0's own name; without `rank` the completion index tells the rank."""
-    template = {"metadata": {"labels": job.labels}, "spec": _pod_spec(job, master, rank)}
-    return laid_over(template, job.settings.template, "--pod") if job.settings.template else template
+    settings = job.settings
+    metadata = Metadata(labels=job.labels).adding(settings.pod_labels, settings.pod_annotations)
+    return Template(metadata, laid_over(_pod_spec(job, master, rank), settings.pod, "--pod: spec"))
 
 
 def grace_seconds(spec: RunSpec) -> int:
@@ -139,7 +141,7 @@ def _pod_spec(job: Job, master: str, rank: int | None) -> Document:
         "volumes": _volumes(job),
     }
     if rank is not None:
-        spec = {**spec, "hostname": f"{job.name}-{rank}"}
+        spec["hostname"] = f"{job.name}-{rank}"
     resource = gpu_resource(job.spec)
     if resource:
         spec["tolerations"] = [{"key": resource[0], "operator": "Exists", "effect": "NoSchedule"}]
@@ -150,9 +152,9 @@ def _container(job: Job, master: str, rank: int | None) -> Document:
     if job.spec.cloud.image is None:
         raise UsageError("--image is not set: name a container image that has Python and torch")
     if job.spec.launch.sync:
-        raise UsageError("--sync: pods get their code from the image or a volume (a file for --pod); leave it out")
+        raise UsageError("--sync: pods get their code from the image or a volume (a file for --pod). Leave it out")
     resource = gpu_resource(job.spec)
-    found: Document = {
+    container: Document = {
         "name": CONTAINER,
         "image": job.spec.cloud.image,
         "command": _command(job, master),
@@ -166,10 +168,10 @@ def _container(job: Job, master: str, rank: int | None) -> Document:
         ],
     }
     if job.spec.launch.workdir:
-        found["workingDir"] = job.spec.launch.workdir
+        container["workingDir"] = job.spec.launch.workdir
     if resource:
-        found["resources"] = {"limits": {resource[0]: resource[1]}}
-    return found
+        container["resources"] = {"limits": {resource[0]: resource[1]}}
+    return container
 
 
 def _command(job: Job, master: str) -> list[str]:
@@ -223,41 +225,7 @@ def gpu_resource(spec: RunSpec) -> tuple[str, int] | None:
     name = spec.cloud.gpus.rpartition(":")[0] or "nvidia.com/gpu"
     if "/" not in name:
         raise UsageError(
-            f"--gpus {spec.cloud.gpus}: Kubernetes asks for a resource, not a model: set --gpus 8 or "
+            f"--gpus {spec.cloud.gpus} names a model, but Kubernetes asks for a resource. Set --gpus 8 or "
             "amd.com/gpu:8, and the model by nodeSelector in a file for --pod"
         )
     return name, gpu_count(spec)
-
-
-# -- the user's own settings ---------------------------------------------------------------------------
-
-
-def laid_over(base: Mapping[str, Any], top: Mapping[str, Any], where: str) -> Document:
-    """`top` laid over `base`: objects key by key, lists of named things by name, other lists are joined."""
-    found: Document = dict(base)
-    for key, value in top.items():
-        here = found.get(key)
-        place = f"{where}: {key}"
-        if isinstance(value, Mapping) and isinstance(here, Mapping):
-            found[key] = laid_over(here, value, place)
-        elif isinstance(value, list) and isinstance(here, list):
-            found[key] = _joined(here, value, place)
-        elif here is not None and isinstance(here, (Mapping, list)):
-            want = "list" if isinstance(here, list) else "map"
-            raise UsageError(f"{place}: found {type(value).__name__}, set a {want}")
-        else:
-            found[key] = value
-    return found
-
-
-def _joined(here: Sequence[Any], more: Sequence[Any], where: str) -> list[Any]:
-    names = [item.get("name") if isinstance(item, Mapping) else None for item in here]
-    found = list(here)
-    for item in more:
-        name = item.get("name") if isinstance(item, Mapping) else None
-        if name is not None and name in names:
-            at = names.index(name)
-            found[at] = laid_over(found[at], item, f"{where}: {name}")
-        else:
-            found.append(item)
-    return found

@@ -9,14 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 
-from .yamltext import read_yaml
-
-Document = dict[str, Any]
+from .yamltext import Document, read_yaml
 
 
 def _names(text: str) -> frozenset[str]:
@@ -24,14 +21,15 @@ def _names(text: str) -> frozenset[str]:
 
 
 # Fields of PodSpec and Container of Kubernetes 1.37 (core/v1); tests compare them with the published schemas.
-POD_FIELDS = _names(
-    "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks "
-    "ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID hostUsers hostname "
-    "hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os overhead preemptionPolicy priority "
-    "priorityClassName readinessGates resourceClaims resources restartPolicy runtimeClassName schedulerName "
-    "schedulingGates schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN "
-    "shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes"
-)
+POD_FIELDS = _names("""
+    activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy
+    enableServiceLinks ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID
+    hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os
+    overhead preemptionPolicy priority priorityClassName readinessGates resourceClaims resources
+    restartPolicy runtimeClassName schedulerName schedulingGates schedulingGroup securityContext
+    serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain
+    terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes
+""")
 CONTAINER_FIELDS = _names(
     "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy "
     "resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath "
@@ -47,8 +45,8 @@ _OURS = {
     "subdomain": "pods find each other by the names that allranks gives",
 }
 _OURS_IN_THE_CONTAINER = {
-    "command": "it starts allranks; the training command ends the command line",
-    "args": "it starts allranks; the training command ends the command line",
+    "command": "it starts allranks, and the training command ends the command line",
+    "args": "it starts allranks, and the training command ends the command line",
     "terminationMessagePath": "the verdict is written there",
     "restartPolicy": "a rank that restarts alone waits for the others for ever",
 }
@@ -60,9 +58,11 @@ OWN_LABELS = ("allranks/run", "app.kubernetes.io/managed-by")
 
 @dataclass(frozen=True)
 class PodSettings:
-    """The file's settings of the pod template, and the labels and annotations of the owner, where Kueue reads them."""
+    """The file's settings of the pod, and the labels and annotations of the owner, where Kueue reads them."""
 
-    template: Mapping[str, Any] = field(default_factory=dict)
+    pod: Mapping[str, object] = field(default_factory=dict)
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -88,19 +88,19 @@ def read_pod_settings(spec: RunSpec, texts: Mapping[str, str], container: str, g
     labels = _texts(metadata, "labels", f"{where}: metadata")
     annotations = _texts(metadata, "annotations", f"{where}: metadata")
     _check_pod(pod, f"{where}: spec", container, grace)
-    template: Document = {}
-    pods_metadata = {"labels": _without_kueue(labels), "annotations": _without_kueue(annotations)}
-    if any(pods_metadata.values()):
-        template["metadata"] = {key: entries for key, entries in pods_metadata.items() if entries}
-    if pod:
-        template["spec"] = _with_dns(pod)
-    return PodSettings(template, _of_the_owner(labels), _of_the_owner(annotations))
+    return PodSettings(
+        _with_dns(pod),
+        _without_kueue(labels),
+        _without_kueue(annotations),
+        _of_the_owner(labels),
+        _of_the_owner(annotations),
+    )
 
 
 # -- metadata ------------------------------------------------------------------------------------------
 
 
-def _check_metadata(metadata: Mapping[str, Any], where: str) -> None:
+def _check_metadata(metadata: Mapping[str, object], where: str) -> None:
     for key in metadata:
         if key in ("name", "namespace", "generateName"):
             option = "--namespace" if key == "namespace" else "--name"
@@ -109,15 +109,16 @@ def _check_metadata(metadata: Mapping[str, Any], where: str) -> None:
             raise UsageError(f"{where}: invalid field {key}, expected labels and annotations")
 
 
-def _texts(metadata: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
+def _texts(metadata: Mapping[str, object], key: str, where: str) -> dict[str, str]:
     """Read labels or annotations. Their values are texts: `true` and `1` have to be quoted in YAML."""
-    entries = _map(metadata, key, where)
-    for name, value in entries.items():
+    texts: dict[str, str] = {}
+    for name, value in _map(metadata, key, where).items():
         if not isinstance(value, str):
-            raise UsageError(f"{where}: {key}: {name} is {value!r}, expected a text in quotes")
+            raise UsageError(f"{where}, {key}: {name} is {value!r}, expected a text in quotes")
         if name in OWN_LABELS:
-            raise UsageError(f"{where}: {key}: allranks sets {name} and selects its pods by it. Leave it out")
-    return dict(entries)
+            raise UsageError(f"{where}, {key}: allranks sets {name} and selects its pods by it. Leave it out")
+        texts[name] = value
+    return texts
 
 
 def _is_kueue(name: str) -> bool:
@@ -136,23 +137,23 @@ def _without_kueue(entries: Mapping[str, str]) -> dict[str, str]:
 # -- spec ----------------------------------------------------------------------------------------------
 
 
-def _check_pod(pod: Mapping[str, Any], where: str, container: str, grace: int) -> None:
+def _check_pod(pod: Mapping[str, object], where: str, container: str, grace: int) -> None:
     for key in pod:
         if key in _OURS:
-            raise UsageError(f"{where}: allranks sets {key}: {_OURS[key]}. Leave it out")
+            raise UsageError(f"{where}: allranks sets {key}, as {_OURS[key]}. Leave it out")
         if key in _OF_A_JOB and key not in POD_FIELDS:
             raise UsageError(f"{where}: {key} is a field of a Job, not of a Pod. Leave it out{_instead(key)}")
         if key not in POD_FIELDS:
             raise UsageError(f"{where}: a Pod has no field {key}{_meant(key, POD_FIELDS)}")
     if pod.get("restartPolicy", "Never") != "Never":
         raise UsageError(
-            f"{where}: restartPolicy is {pod['restartPolicy']}, expected Never: a pod that restarts alone waits for "
+            f"{where}: restartPolicy is {pod['restartPolicy']}, expected Never. A pod that restarts alone waits for "
             "the others for ever. Leave it out (--retries restarts all of them)"
         )
     seconds = pod.get("terminationGracePeriodSeconds", grace)
     if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < grace:
         raise UsageError(
-            f"{where}: terminationGracePeriodSeconds is {seconds}, expected {grace} or more: ranks would be killed "
+            f"{where}: terminationGracePeriodSeconds is {seconds}, expected {grace} or more. Ranks would be killed "
             "while they save. Set more, or a shorter --stop-grace"
         )
     _check_containers(pod.get("containers"), where, container)
@@ -163,38 +164,38 @@ def _instead(key: str) -> str:
     return f" and use {options[key]}" if key in options else ""
 
 
-def _check_containers(containers: Any, where: str, container: str) -> None:
+def _check_containers(containers: object, where: str, container: str) -> None:
     if containers is None:
         return
     if not isinstance(containers, list) or not all(isinstance(item, Mapping) for item in containers):
-        raise UsageError(f"{where}: containers: expected a list of maps, each with a name")
+        raise UsageError(f"{where}: containers is invalid, expected a list of maps, each with a name")
     for item in containers:
         if item.get("name") != container:
             raise UsageError(
-                f"{where}: containers: the name is {item.get('name')}, expected {container}. Another container would "
-                "keep the pod from ending: put it under initContainers with restartPolicy: Always"
+                f"{where}: the container's name is {item.get('name')}, expected {container}. Another container would "
+                "keep the pod from ending. Put it under initContainers with `restartPolicy: Always`"
             )
         for key in item:
             if key in _OURS_IN_THE_CONTAINER:
                 why = _OURS_IN_THE_CONTAINER[key]
-                raise UsageError(f"{where}: {container}: allranks sets {key}: {why}. Leave it out")
+                raise UsageError(f"{where}, {container}: allranks sets {key}, as {why}. Leave it out")
             if key not in CONTAINER_FIELDS:
-                raise UsageError(f"{where}: {container}: a container has no field {key}{_meant(key, CONTAINER_FIELDS)}")
+                raise UsageError(f"{where}, {container}: a container has no field {key}{_meant(key, CONTAINER_FIELDS)}")
 
 
-def _with_dns(pod: Mapping[str, Any]) -> Document:
+def _with_dns(pod: Mapping[str, object]) -> Document:
     """Set dnsPolicy on the host's network: the host's name server knows no pod."""
     if pod.get("hostNetwork") and "dnsPolicy" not in pod:
         return {**pod, "dnsPolicy": "ClusterFirstWithHostNet"}
     return dict(pod)
 
 
-def _map(document: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+def _map(document: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
     value = document.get(key)
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise UsageError(f"{where}: {key}: invalid {type(value).__name__} {value!r}, expected a map")
+        raise UsageError(f"{where}: {key} is {value!r}, expected a map")
     return value
 
 

@@ -52,8 +52,8 @@ class Request:
         for node in self.plan.nodes:
             if node.nproc != first.nproc:
                 raise UsageError(
-                    f"{node.node.name} has {node.nproc} ranks, {first.node.name} has {first.nproc}: this needs the same"
-                    " number on every node; set --nproc"
+                    f"{node.node.name} has {node.nproc} ranks, {first.node.name} has {first.nproc}, expected the same"
+                    " number on every node. Set --nproc"
                 )
         return first.nproc
 

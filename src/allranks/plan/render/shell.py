@@ -13,8 +13,10 @@ from .request import Request
 # As agent/prelude.py tells them apart; here the status of a file that it sources counts, whatever it comes from.
 PRELUDE = """\
 # A command of the prelude that fails ends this script, one inside a file or function that it uses does not.
-trap 'code=$? line=$LINENO; if [ ${#BASH_SOURCE[@]} = 1 ]; then
-  echo "$0: line $line: a command of the prelude ended with code $code" >&2
+trap 'code=$? line=$LINENO
+if [ ${#BASH_SOURCE[@]} = 1 ]
+then
+  echo "$0, line $line: a command of the prelude ended with code $code" >&2
   exit "$code"
 fi' ERR
 %s
@@ -55,7 +57,7 @@ def exports(request: Request) -> list[str]:
     variables = {**request.forwarded, **spec.launch.env}
     open_ones = {name: value for name, value in variables.items() if not is_secret_name(name)}
     asked = sorted({*spec.launch.forward, *variables} - set(open_ones))
-    lines = [f': "${{{name}:?set {name} in this shell}}"; export {name}' for name in asked]
+    lines = [f'export {name}="${{{name}:?set {name} in this shell}}"' for name in asked]
     return lines + [f"export {name}={shlex.quote(value)}" for name, value in sorted(open_ones.items())]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
@@ -14,7 +13,7 @@ from allranks.settings.secrets import is_secret_name
 from ..joining import join_variables, join_words
 from .pods import ARCHIVE, rendered_name
 from .request import Rendered, Request
-from .yamltext import yaml_text
+from .yamltext import Document, yaml_text
 
 REMOTE = "~/.allranks/allranks.pyz"
 SECRET = "ALLRANKS_JOIN_SECRET"
@@ -27,13 +26,14 @@ def skypilot(request: Request) -> Rendered:
     """The task, and the zipapp that it ships."""
     name = rendered_name(request.spec)
     task = sky_task(request.spec, name, f"./{ARCHIVE}", request.workdir, variables=request.forwarded)
-    given = " ".join(f"--secret {n}" for n in hidden_names(request.spec, request.forwarded))
+    options = " ".join(f"--secret {n}" for n in hidden_names(request.spec, request.forwarded))
     head = [
         f"{name}: {task['num_nodes']} machines, each runs the same `allranks join`. From this file's directory, with",
         "the secret that they prove to each other in the environment only:",
         f"  export {SECRET}=$(head -c 32 /dev/urandom | base64)",
-        f"  sky launch -c {name} {given} {name}.yaml",
-        f"  sky logs {name}; sky down {name}",
+        f"  sky launch -c {name} {options} {name}.yaml",
+        f"  sky logs {name}",
+        f"  sky down {name}",
     ]
     return {f"{name}.yaml": yaml_text([task], head), ARCHIVE: request.archive}
 
@@ -45,7 +45,7 @@ def sky_task(
     workdir: str,
     stream: bool = False,
     variables: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Document:
     """The task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file.
 
     `workdir` is what SkyPilot uploads: the directory that the command was given in, whole, as `.` would be the one from
@@ -53,7 +53,7 @@ def sky_task(
     """
     plain = {**join_variables(spec), **(variables or {}), **spec.launch.env}
     shown = {k: plain[k] for k in sorted(plain) if k not in hidden_names(spec, plain)}
-    task: dict[str, Any] = {"name": name, "num_nodes": spec.target.nodes or 1, "resources": _resources(spec)}
+    task: Document = {"name": name, "num_nodes": spec.target.nodes or 1, "resources": _resources(spec)}
     if spec.launch.sync or spec.launch.workdir is None:
         task["workdir"] = spec.launch.workdir or workdir
     if shown:
@@ -73,7 +73,7 @@ def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
     python = spec.launch.agent_python or "python3"
     words = ["--port", str(spec.target.join_port), *(["--json"] if stream else []), *join_words(spec, name)]
     return (
-        "# the same on every machine; the rank, the number of nodes and GPUs come from SKYPILOT_*\n"
+        "# The same on every machine. The rank, the number of nodes and GPUs come from SKYPILOT_*\n"
         f"{_change(spec)}exec {shlex.quote(python)} {REMOTE} join --master-addr {_MASTER} \\\n"
         f"  {shlex.join(words)}\n"
     )
@@ -83,17 +83,18 @@ def _change(spec: RunSpec) -> str:
     return f"cd {shlex.quote(spec.launch.workdir)}\n" if spec.launch.workdir and not spec.launch.sync else ""
 
 
-def _resources(spec: RunSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if spec.cloud.infra:
-        found["infra"] = spec.cloud.infra
-    if spec.cloud.gpus:
-        if not _MODEL.fullmatch(spec.cloud.gpus):
-            number = spec.cloud.gpus.rpartition(":")[2]
-            raise UsageError(f"--gpus {spec.cloud.gpus}: SkyPilot asks for a model: set --gpus H100:{number}")
-        found["accelerators"] = spec.cloud.gpus
-    if spec.cloud.image:
-        found["image_id"] = spec.cloud.image if spec.cloud.image.startswith("docker:") else f"docker:{spec.cloud.image}"
-    if spec.cloud.autostop is not None:
-        found["autostop"] = {"idle_minutes": max(1, round(spec.cloud.autostop / 60)), "down": True}
-    return found
+def _resources(spec: RunSpec) -> Document:
+    cloud = spec.cloud
+    resources: Document = {}
+    if cloud.infra:
+        resources["infra"] = cloud.infra
+    if cloud.gpus:
+        if not _MODEL.fullmatch(cloud.gpus):
+            number = cloud.gpus.rpartition(":")[2]
+            raise UsageError(f"--gpus {cloud.gpus} names no model, which SkyPilot asks for. Set --gpus H100:{number}")
+        resources["accelerators"] = cloud.gpus
+    if cloud.image:
+        resources["image_id"] = cloud.image if cloud.image.startswith("docker:") else f"docker:{cloud.image}"
+    if cloud.autostop is not None:
+        resources["autostop"] = {"idle_minutes": max(1, round(cloud.autostop / 60)), "down": True}
+    return resources

@@ -50,7 +50,7 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
     lines += [
         f"trap '' {WARNING_SIGNAL} USR1 USR2  # before allranks listens, none of them may end the script",
         "cd_failed() {",
-        '  echo "allranks: $(hostname) has no $1: it must lie on a file system that all nodes share" >&2',
+        '  echo "allranks: $(hostname) has no $1, which must lie on a file system that all nodes share" >&2',
         "  exit 4",
         "}",
         f"cd {shlex.quote(workdir)} || cd_failed {shlex.quote(workdir)}",
@@ -64,8 +64,10 @@ def batch_script(request: Request, run_dir: str | None = None) -> str:
             f"[ -d {runs} ] || cd_failed {runs}",
             f'export ALLRANKS_RUN_DIR={shlex.quote(run_dir)}"{run_suffix("$SLURM_JOB_ID")}"',
             "waited=0  # the directory gets its name when sbatch has said the job's number",
-            f'until [ -d "$ALLRANKS_RUN_DIR" ] || [ $waited -ge {NAMING_SECONDS} ]; do',
-            "  sleep 1; waited=$((waited + 1))",
+            f'until [ -d "$ALLRANKS_RUN_DIR" ] || [ $waited -ge {NAMING_SECONDS} ]',
+            "do",
+            "  sleep 1",
+            "  waited=$((waited + 1))",
             "done",
             '[ -d "$ALLRANKS_RUN_DIR" ] || cd_failed "$ALLRANKS_RUN_DIR"',
         ]
@@ -117,7 +119,7 @@ def _directives(request: Request) -> list[str]:
     asked = check_sbatch(spec.target.sbatch)
     for word in (*words, *asked):
         if not word.isprintable():
-            raise UsageError(f"{word!r}: a line of #SBATCH can't hold it; set --name, or another value")
+            raise UsageError(f"{word!r}: a line of #SBATCH cannot hold it. Set --name, or another value")
     lines = [f"#SBATCH {shlex.quote(word)}" for word in words]
     return lines + ([f"#SBATCH {shlex.join(asked)}"] if asked else [])
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from allranks.errors import UsageError
 
+if TYPE_CHECKING:
+    import yaml
+
+Document = dict[str, object]  # of YAML: texts, numbers, lists and maps by name
+
 
 @cache
-def _dumper() -> Any:
-    """PyYAML's, told how we write; imported here, as allranks.pyz and most verbs do without it."""
+def _dumper() -> type[yaml.SafeDumper]:
+    """PyYAML's, with how we write; imported here, as allranks.pyz and most verbs do without it."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
         """No anchors: a document that stands twice is written twice."""
 
-        def ignore_aliases(self, data: Any) -> bool:
+        def ignore_aliases(self, data: object) -> bool:
             """Never an anchor."""
             return True
 
@@ -35,26 +40,30 @@ def _dumper() -> Any:
     return Dumper
 
 
-def yaml_text(documents: Sequence[Any], head: Sequence[str] = ()) -> str:
+def yaml_text(documents: Sequence[Document], head: Sequence[str] = ()) -> str:
     """One file; `head` are its comment lines."""
     import yaml
 
-    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 2**31, "default_flow_style": False}
-    parts = [yaml.dump(document, Dumper=_dumper(), **options) for document in documents]
+    parts = [
+        yaml.dump(
+            document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=2**31, default_flow_style=False
+        )
+        for document in documents
+    ]
     return "".join(f"# {line}".rstrip() + "\n" for line in head) + "---\n".join(parts)
 
 
-def read_yaml(text: str, where: str) -> dict[str, Any]:
-    """One document that is a map; UsageError with the line where it is none."""
+def read_yaml(text: str, where: str) -> Document:
+    """One document that is a map; UsageError with the line where it is something else."""
     import yaml
 
     try:
-        found = yaml.safe_load(text)
+        document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "one document is wanted"
-        raise UsageError(f"{where}{line}: no YAML: {problem}") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"{where}: found {type(found).__name__}, set a map of settings")
-    return found
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "expected one document"
+        raise UsageError(f"{where} is not YAML{line}: {problem}") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{where} is a {type(document).__name__}, expected a map of settings")
+    return document

@@ -1,8 +1,10 @@
 #!/bin/bash
 # g04: start this here, and the other nodes' scripts there, in any order
 # A command of the prelude that fails ends this script, one inside a file or function that it uses does not.
-trap 'code=$? line=$LINENO; if [ ${#BASH_SOURCE[@]} = 1 ]; then
-  echo "$0: line $line: a command of the prelude ended with code $code" >&2
+trap 'code=$? line=$LINENO
+if [ ${#BASH_SOURCE[@]} = 1 ]
+then
+  echo "$0, line $line: a command of the prelude ended with code $code" >&2
   exit "$code"
 fi' ERR
 source /opt/env/bin/activate
@@ -10,7 +12,7 @@ trap - ERR
 set -e
 here="$(cd "$(dirname "$0")" && pwd)"
 cd '/shared/my project'
-: "${WANDB_API_KEY:?set WANDB_API_KEY in this shell}"; export WANDB_API_KEY
+export WANDB_API_KEY="${WANDB_API_KEY:?set WANDB_API_KEY in this shell}"
 export OMP_NUM_THREADS=4
 exec python3 \
   -m accelerate.commands.launch \
