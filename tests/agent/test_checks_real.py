@@ -99,7 +99,7 @@ def test_a_worktree_has_a_commit_of_its_own(repository: Path, tmp_path: Path) ->
     found = look("code_git", tree)
     assert found == {"top": str(tree), "commit": git(tree, "rev-parse", "HEAD"), "branch": "side/x"}
     (message,) = said("code_git", look("code_git", repository), look("code_git", repository), found)
-    assert message.startswith(f"h2 is at commit {found['commit'][:10]}; the other 2 are at ")
+    assert message.startswith(f"h2 is at commit {found['commit'][:10]} (the other 2 are at ")
 
 
 @needs_git
@@ -244,7 +244,7 @@ def test_data_by_name_and_size(tmp_path: Path, python: str) -> None:
     assert (one["kind"], one["count"], one["bytes"], one["cut"]) == ("directory", 4, 3000, "")
     assert found[0] == found[1]
     assert said("data_listing", *found) == [
-        f"{top} holds 3 files (2 KB) on h2; 4 files (3 KB) on h0 and h1: h2 lacks b-0.bin"
+        f"{top} holds 3 files (2 KB) on h2, and 4 files (3 KB) on h0 and h1: h2 lacks b-0.bin"
     ]
 
 

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from allranks.preflight.facts import Facts, Request
 from allranks.preflight.host import Ran, Space
 
 
@@ -16,9 +17,9 @@ class RecordedHost:
 
     def __init__(self, request: dict[str, Any], recording: dict[str, Any], folder: Path) -> None:
         self._recording, self._folder = recording, folder
-        self.request = request
+        self.request = Request(request)
         self.env = recording.get("env", {})
-        self.facts = recording.get("facts", {})
+        self.facts = Facts(recording.get("facts", {}))
         self._files = {path: self._whole(text) for path, text in recording.get("files", {}).items()}
 
     def _whole(self, text: str) -> str:

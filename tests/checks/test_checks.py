@@ -189,7 +189,7 @@ def test_could_not_look_is_unknown_with_the_reason() -> None:
     node_checks._run(check, RecordedHost({}, {}, HERE), results)
     found = judge({}, {"h1": results, "h2": results, "h3": {check.name: 1}}, [check])
     assert [(f.status, f.where.nodes, f.check) for f in found] == [("unknown", ("h1", "h2"), check.name)]
-    assert found[0].message == "h1 and h2: could not look: dmesg is restricted"
+    assert found[0].message == "could not look at h1 and h2: dmesg is restricted"
 
 
 def test_virtual_nodes_are_one_machine() -> None:

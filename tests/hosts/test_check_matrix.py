@@ -147,7 +147,7 @@ def test_a_peers_name_leads_elsewhere_on_one_node(check: Checker) -> None:
     host = check.bed.host("h4")
     host.set_hosts(host.hosts_text.replace(f"{check.bed.host('h1').address} ", "10.9.9.9 "))
     assert check.found() == {("peer_names", "h4", "warn")}
-    assert "h4 resolves h1 to 10.9.9.9; the other 2 resolve it to" in check.message("peer_names")
+    assert "h4 resolves h1 to 10.9.9.9 (the other 2 resolve it to" in check.message("peer_names")
 
 
 # -- ports and packets -----------------------------------------------------------------------------
@@ -378,9 +378,9 @@ def test_a_full_disk(check: Checker) -> None:
 def test_few_open_files(check: Checker) -> None:
     check.bed.host("h4").write_home("root", ".bashrc", "ulimit -n 64\n")
     assert check.found() == {("limits", "h4", "warn")}
-    assert "(ulimit -Hn) on h4 is 64; 4096 or more is safe" in check.message("limits")
+    assert "(ulimit -Hn) on h4 is 64, and 4096 or more is safe" in check.message("limits")
     assert check.found("--nproc", "64") == {("limits", "h4", "fail")}
-    assert "is 64; this run needs 266 there (64 ranks of 256)" in check.message("limits")
+    assert "is 64, and this run needs 266 there (64 ranks of 256)" in check.message("limits")
 
 
 # -- leftovers -------------------------------------------------------------------------------------

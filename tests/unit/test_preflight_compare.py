@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from allranks.preflight.check import read_check
-from allranks.preflight.compare import Differs, best_of_machines, differences, median, some, split, target
+from allranks.preflight.compare import Differs, best_of_machines, differences, median, some, split
+from allranks.preflight.facts import Facts, Request
 
 
 def nodes(*values: object) -> dict[str, object]:
@@ -23,34 +24,34 @@ def test_where_all_agree_nothing_is_said(values: tuple[object, ...]) -> None:
 
 
 def test_the_odd_node_is_named_with_both_values() -> None:
-    assert said("torch", "2.13.0", "2.13.0", "2.13.0", "2.6.0") == ["h3 has torch 2.6.0; the other 3 have 2.13.0"]
+    assert said("torch", "2.13.0", "2.13.0", "2.13.0", "2.6.0") == ["h3 has torch 2.6.0 (the other 3 have 2.13.0)"]
     found = differences("torch", nodes("2.6.0", "2.13.0", "2.13.0"))
     assert [(d.nodes, d.value, d.norm) for d in found] == [(["h0"], "2.6.0", "2.13.0")]
 
 
 def test_several_odd_nodes_of_one_value() -> None:
-    assert said("torch", "1", "2", "2", "1", "2") == ["h0 and h3 have torch 1; the other 3 have 2"]
+    assert said("torch", "1", "2", "2", "1", "2") == ["h0 and h3 have torch 1 (the other 3 have 2)"]
 
 
 def test_several_odd_values() -> None:
     assert said("torch", "1", "2", "2", "3", "2") == [
-        "h0 has torch 1; 3 of 5 nodes have 2", "h3 has torch 3; 3 of 5 nodes have 2"
+        "h0 has torch 1 (3 of 5 have 2)", "h3 has torch 3 (3 of 5 have 2)"
     ]  # fmt: skip
 
 
 def test_nothing_is_a_value_too() -> None:
-    assert said("torch", None, "2", "2") == ["h0 has no torch; the other 2 have 2"]
-    assert said("apex", "0.1", None, None) == ["h0 has apex 0.1; the other 2 have none"]
+    assert said("torch", None, "2", "2") == ["h0 has no torch (the other 2 have 2)"]
+    assert said("apex", "0.1", None, None) == ["h0 has apex 0.1 (the other 2 have none)"]
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (("1", "2"), "no two nodes agree on torch: 1 on h0; 2 on h1"),
-        ((None, "2"), "no two nodes agree on torch: none on h0; 2 on h1"),
-        (("1", "2", "3"), "no two nodes agree on torch: 1 on h0; 2 on h1; 3 on h2"),
-        (("1", "1", "2", "2"), "no majority for torch: 1 on h0 and h1; 2 on h2 and h3"),
-        (("1", "1", "2", "3"), "no majority for torch: 1 on h0 and h1; 2 on h2; 3 on h3"),
+        (("1", "2"), "no two nodes agree on torch: 1 (h0) and 2 (h1)"),
+        ((None, "2"), "no two nodes agree on torch: none (h0) and 2 (h1)"),
+        (("1", "2", "3"), "no two nodes agree on torch: 1 (h0), 2 (h1) and 3 (h2)"),
+        (("1", "1", "2", "2"), "no majority for torch: 1 (h0 and h1) and 2 (h2 and h3)"),
+        (("1", "1", "2", "3"), "no majority for torch: 1 (h0 and h1), 2 (h2) and 3 (h3)"),
     ],
 )
 def test_without_a_majority_all_values_are_said(values: tuple[object, ...], message: str) -> None:
@@ -63,33 +64,33 @@ def test_without_a_majority_all_values_are_said(values: tuple[object, ...], mess
 
 def test_very_many_values_are_cut() -> None:
     (message,) = said("torch", *range(40))
-    assert message.endswith("7 on h7; and 32 more")
+    assert message.endswith("7 (h7) and 32 more")
 
 
 def test_verb_and_form_of_the_value() -> None:
     found = differences("commit", nodes("abcdef", "abcdef", "123456"), lambda v: str(v)[:3], "is at", "are at")
-    assert [d.message for d in found] == ["h2 is at commit 123; the other 2 are at abc"]
+    assert [d.message for d in found] == ["h2 is at commit 123 (the other 2 are at abc)"]
 
 
 def test_target_is_what_the_user_gave() -> None:
-    assert target({"target": "--slurm"}) == "--slurm"
-    assert target({}) == "--hosts HOSTS"
+    assert Request({"target": "--slurm"}).target == "--slurm"
+    assert Request({}).target == "--hosts HOSTS"
 
 
 def test_a_check_may_be_nothing_but_declared_comparisons() -> None:
     compares = (
-        Differs("version", "driver", "install {norm} on {node}; look: {look}", ("modinfo", "x"), "the newest"),
+        Differs("version", "driver", "install {norm} on {node}. Look: {look}", "modinfo x", "the newest"),
         Differs("mode", "mode", "set it alike"),
     )
     check = read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick", COMPARES=compares))
     versions = {"h0": "1", "h1": "2", "h2": "2"}
-    facts = {n: {"driver": {"version": version, "mode": "a"}} for n, version in versions.items()}
-    findings = check.judge({}, {**facts, "h3": {"driver": None}})
+    facts = {n: Facts({"driver": {"version": version, "mode": "a"}}) for n, version in versions.items()}
+    findings = list(check.judge(Request(), {**facts, "h3": Facts({"driver": None})}))
     assert [(f.id, f.status, f.message, f.where.node) for f in findings] == [
-        ("driver", "warn", "h0 has driver 1; the other 2 have 2", "h0")
+        ("driver", "warn", "h0 has driver 1 (the other 2 have 2)", "h0")
     ]
-    assert findings[0].remedy == "install 2 on h0; look: ssh h0 'modinfo x'"
-    without_majority = check.judge({}, {n: facts[n] for n in ("h0", "h1")})
+    assert findings[0].remedy == "install 2 on h0. Look: ssh h0 'modinfo x'"
+    without_majority = list(check.judge(Request(), {n: facts[n] for n in ("h0", "h1")}))
     assert without_majority[0].remedy.startswith("install the newest on h0")
 
 
@@ -100,11 +101,11 @@ def test_a_module_with_neither_judge_nor_comparisons_is_refused() -> None:
 
 def test_a_sentence_about_a_part_of_the_nodes() -> None:
     odd = differences("speed of eth0", nodes(10, 100, 100), str, "runs at", "run at", subject="eth0")
-    assert [d.message for d in odd] == ["eth0 on h0 runs at 10; the other 2 run at 100"]
+    assert [d.message for d in odd] == ["eth0 on h0 runs at 10 (the other 2 run at 100)"]
 
 
 def test_the_best_node_of_a_machine_counts() -> None:
-    facts = {n: {"identity": {"boot_id": boot}} for n, boot in {"h0": "a", "h1": "a", "h2": "b"}.items()}
+    facts = {n: Facts({"identity": {"boot_id": boot}}) for n, boot in {"h0": "a", "h1": "a", "h2": "b"}.items()}
     assert best_of_machines(facts, {"h0": 1.0, "h1": 3.0, "h2": 2.0}) == {"h1": 3.0, "h2": 2.0}
     assert [median([]), median([3, 1, 2]), median([1, 2])] == [0.0, 2, 1.5]
     assert [some(["a", "b"], 2), some(["a", "b", "c"], 2)] == ["a, b", "a, b and 1 more"]

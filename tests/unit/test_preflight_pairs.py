@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.preflight.pairs import Blame, blame, is_lossy, loss
+from allranks.preflight.pairs import Blame, Result, blame, is_lossy
 from allranks.preflight.schedule import ALL_PAIRS, FEWER, covered, peers_of
 
 
@@ -80,9 +80,9 @@ def test_words_and_places() -> None:
 
 
 def test_loss_is_of_what_was_counted() -> None:
-    assert loss({"sent": 100, "arrived": 70}) == pytest.approx(0.3)
-    assert loss({"sent": 100, "arrived": 0}) == loss({"sent": 100}) == loss({}) == 0.0
-    pairs = {("a", "b"): {"sent": 300, "arrived": 299}, ("b", "a"): {"sent": 300, "arrived": 300}}
+    assert Result(sent=100, arrived=70).loss == pytest.approx(0.3)
+    assert Result(sent=100).loss == Result().loss == 0.0
+    pairs = {("a", "b"): Result(sent=300, arrived=299), ("b", "a"): Result(sent=300, arrived=300)}
     assert not is_lossy(pairs, ("a", "b"))
-    pairs[("b", "a")] = {"sent": 300, "arrived": 280}
+    pairs[("b", "a")] = Result(sent=300, arrived=280)
     assert is_lossy(pairs, ("a", "b")), "the other way counts: answers come by it"

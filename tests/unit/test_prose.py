@@ -21,7 +21,6 @@ SOURCE_LIMITS = {
     "gang": 0,
     "overlap": 2,
     "plan": 0,
-    "preflight": 125,
     "runs": 12,
     "settings": 47,
 }

@@ -24,7 +24,7 @@ GANG = ("machine", "roster", "states", "members", "places", "remarks", "hangwatc
         "signals")  # fmt: skip
 REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "machines")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
-              "findings.py", "errors.py", "exitcodes.py", "text.py", "fabric/records.py")  # fmt: skip
+              "findings.py", "errors.py", "exitcodes.py", "text.py", "xid.py", "fabric/records.py")  # fmt: skip
 
 
 def words(text: str) -> frozenset[str]:

@@ -14,7 +14,7 @@ FOUND = [
     Finding("port-blocked", "fail", "no TCP connection from h1 to h3", "sudo ufw …", Where(node="h1", peer="h3"),
             ("h1 -> h3: timeout",), "ports"),
     Finding("shm-too-small", "warn", "/dev/shm on h2 has 64 KB", "", Where(node="h2"), (), "shm"),
-    Finding("routes", "unknown", "h4: could not look: no", "", Where(node="h4"), (), "routes"),
+    Finding("routes", "unknown", "could not look at h4: no", "", Where(node="h4"), (), "routes"),
 ]  # fmt: skip
 FACTS = {f"h{i}": {"pairs": {}, "routes": []} for i in (1, 2, 3)} | {"h4": {"pairs": {}, "routes": {"error": "no"}}}
 

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, List
 
 from allranks.preflight.check import Check, read_check
 from allranks.preflight.host import CouldNotLook
+from allranks.protocol.codec import encode
 
 from .host import Host
 
@@ -55,7 +56,7 @@ def _run_all(checks: List[Check], host: Host, found: Dict[str, Any]) -> None:
 def _run(check: Check, host: Host, results: Dict[str, Any]) -> None:
     assert check.collect is not None
     try:
-        result = check.collect(host)  # type: Any
+        result = encode(check.collect(host))
     except CouldNotLook as error:
         result = {"error": str(error)}
     except OSError as error:

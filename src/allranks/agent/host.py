@@ -9,6 +9,7 @@ import tempfile
 import time
 from typing import Any, List, Mapping, Optional, Sequence
 
+from allranks.preflight.facts import Facts, Request
 from allranks.preflight.host import Ran, Space
 
 OUTPUT_LIMIT = 4 << 20
@@ -19,9 +20,9 @@ class Host:
     """What `allranks.preflight.host.Host` describes."""
 
     def __init__(self, request: Mapping[str, Any], env: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-        self.request = request
+        self.request = Request(request)
         self.env = env
-        self.facts = facts
+        self.facts = Facts(facts)
 
     def read(self, path: str, limit: int = 65536) -> str:
         """A file's text."""

@@ -48,7 +48,7 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport
 
 def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:
     """Pairs of which one way carries no TCP."""
-    return {(a, b) if a < b else (b, a) for (a, b), result in tried(facts).items() if not result.get("ok")}
+    return {(a, b) if a < b else (b, a) for (a, b), result in tried(facts).items() if not result.ok}
 
 
 def named(cluster: Cluster, hosts: Mapping[str, str]) -> Cluster:

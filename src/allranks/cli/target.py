@@ -139,6 +139,7 @@ def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
     """What the check of these figures would find. Ranks of a node that only the node knows are not compared."""
     from allranks.plan.launchers.settings import launcher_settings  # imported late: `status` needs no launchers
     from allranks.preflight.checks.accelerate_config import COUNTS, judge_options
+    from allranks.preflight.facts import Request
     from allranks.preflight.figures import Ranks
 
     launching = launcher_settings(spec)
@@ -146,13 +147,10 @@ def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
     if spec.launch.nproc is None and None in slots.values():
         options = launching["options"]
         launching = {**launching, "options": {k: v for k, v in options.items() if k not in COUNTS}}
-    request = {
-        "launching": launching,
-        "nproc": spec.launch.nproc,
-        "slots": slots,
-        "master_port": spec.rendezvous.master_port,
-    }
-    return judge_options(request, Ranks(request, {}), {})
+    port = spec.rendezvous.master_port
+    fields = {"launching": launching, "nproc": spec.launch.nproc, "slots": slots, "master_port": port}
+    request = Request(fields)
+    return list(judge_options(request, Ranks(request, {}), {}))
 
 
 def unknown_name(option: str, name: str, what: str, known: Iterable[str]) -> str:

@@ -122,7 +122,9 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
         found[f"allranks.protocol.{path.stem}"] = path
     found["allranks.findings"] = HOME / "findings.py"
     found["allranks.text"] = HOME / "text.py"
-    for stem in ("__init__", "host", "check", "compare", "figures", "rdma", "smi", "checks/__init__"):
+    found["allranks.xid"] = HOME / "xid.py"
+    shared = ("facts", "host", "check", "compare", "figures", "rdma", "smi", "storage")
+    for stem in ("__init__", *shared, "checks/__init__"):
         found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:
         found[f"allranks.preflight.checks.{name}"] = source_of(name) or HOME / "preflight" / "checks" / f"{name}.py"

@@ -9,25 +9,26 @@
     NEEDS = "pairs"                   # the fact it judges, if it collects none: skipped where that is absent
     COMPARES = (Differs(…), …)        # in the place of `judge` where the judgement is nothing but comparisons
 
-    def collect(host: Host) -> object: ...                  # JSON; runs on the node, Python 3.8
-    def judge(request, facts_by_node) -> list[Finding]: ... # all nodes; says nothing of what is ok
+    def collect(host: Host) -> object: ...                      # runs on the node, Python 3.8
+    def judge(request, facts_by_node) -> Iterable[Finding]: ... # all nodes; says nothing of what is ok
 
-The result of `collect` stands in the node's facts under ID. None means there is nothing to look at (no
-GPU, no InfiniBand: `skipped`); {"error": …} that it could not look (an exception, too slow: `unknown`).
+The result of `collect`, a JSON value or a record, stands in the node's facts under ID. None means there is nothing to
+look at (no GPU, no InfiniBand: `skipped`); {"error": …} that it could not look (an exception, too slow: `unknown`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Callable, Iterable, Iterator, Optional, Sequence
 
 from allranks.findings import Finding
 
 from .compare import Differs, Nodes
-from .host import Host, Request
+from .facts import Request
+from .host import Host
 
-Judge = Callable[[Request, Nodes], List[Finding]]
-Collect = Callable[[Host], Any]
+Judge = Callable[[Request, Nodes], Iterable[Finding]]
+Collect = Callable[[Host], object]
 
 GROUPS = ("host", "gpu", "network", "software", "code", "data", "storage", "leftovers")
 LEVELS = ("quick", "full")
@@ -49,24 +50,24 @@ class Check:
     needs: str = ""
 
 
-def read_check(module: Any) -> Check:
+def read_check(module: object) -> Check:
     """The check a module describes; raises ValueError that says what it lacks."""
-    where = getattr(module, "__name__", "a check")
-    name = getattr(module, "ID", None)
-    group = getattr(module, "GROUP", None)
-    level = getattr(module, "LEVEL", None)
+    values = {"ID": None, "GROUP": None, "LEVEL": None, **vars(module)}
+    where = values.get("__name__", "a check")
+    name = values["ID"]
+    group = values["GROUP"]
+    level = values["LEVEL"]
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"{where}: ID is {name!r}; set a name such as my_check")
+        raise ValueError(f"{where}: ID is {name!r}, expected a name such as my_check")
     if group not in GROUPS or level not in LEVELS:
-        raise ValueError(f"{where}: GROUP {group!r}, LEVEL {level!r}; set one of {GROUPS} and one of {LEVELS}")
-    judge = getattr(module, "judge", None)
-    compares = getattr(module, "COMPARES", ())
-    if judge is None and compares:
-        judge = _comparison(name, compares)
-    collect = getattr(module, "collect", None)
+        raise ValueError(f"{where}: GROUP {group!r}, LEVEL {level!r}, expected one of {GROUPS} and one of {LEVELS}")
+    judge = values.get("judge")
+    if judge is None and values.get("COMPARES"):
+        judge = _comparison(name, values["COMPARES"])
+    collect = values.get("collect")
     if not callable(judge) or not (collect is None or callable(collect)):
         raise ValueError(f"{where}: give it judge(request, facts_by_node) and, if it looks itself, collect(host)")
-    title = (getattr(module, "__doc__", None) or name).strip().partition("\n")[0].rstrip(".")
+    title = (values.get("__doc__") or name).strip().partition("\n")[0].rstrip(".")
     return Check(
         name,
         group,
@@ -74,17 +75,18 @@ def read_check(module: Any) -> Check:
         title,
         judge,
         collect,
-        seconds=float(getattr(module, "SECONDS", 5.0)),
-        between_machines=bool(getattr(module, "BETWEEN_MACHINES", False)),
-        alone=bool(getattr(module, "ALONE", False)),
-        needs=name if collect is not None else str(getattr(module, "NEEDS", "")),
+        seconds=float(values.get("SECONDS", 5.0)),
+        between_machines=bool(values.get("BETWEEN_MACHINES", False)),
+        alone=bool(values.get("ALONE", False)),
+        needs=str(values.get("NEEDS", "")) if collect is None else name,
     )
 
 
 def _comparison(name: str, compares: Sequence[Differs]) -> Judge:
     """The judge of a check that is declared."""
 
-    def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
-        return [finding for one in compares for finding in one.judge(name, facts_by_node)]
+    def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+        for differs in compares:
+            yield from differs.judge(name, facts_by_node)
 
     return judge

@@ -1,64 +1,185 @@
-"""Comparison, shared by the checks: reading a part of the facts, finding the odd nodes among the others."""
+"""What the checks have in common: how findings are made, nodes grouped and compared, and commands written."""
 
 from __future__ import annotations
 
 import shlex
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from functools import partial
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
-from allranks.findings import Finding, Where
-from allranks.text import join_names, plural
+from allranks.findings import Finding, Status, Where
+from allranks.protocol.codec import decode
+from allranks.text import join_names, join_words, plural
 
-from .host import Record, Request
+from .facts import Facts
 
-Facts = Record
 Nodes = Mapping[str, Facts]
+Kind = TypeVar("Kind")
+Item = TypeVar("Item")
+Value = TypeVar("Value", bound=Hashable)
 
 
-def part(facts: Facts, name: str) -> Record:
-    """A part of the facts that could be collected; empty where it failed or is absent."""
+# -- what was collected ----------------------------------------------------------------------------
+
+
+def collected(facts_by_node: Nodes, check: str, kind: Type[Kind]) -> Dict[str, Kind]:
+    """What a check collected, decoded; nodes where it is absent or empty are left out. Raise DecodeError."""
+    values = {}
+    for node, facts in facts_by_node.items():
+        value = facts.get(check)
+        if value and not facts.error(check):
+            values[node] = decode(kind, value)
+    return values
+
+
+def part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = facts.get(name)
     return value if isinstance(value, Mapping) and "error" not in value else {}
 
 
-def parts(facts_by_node: Nodes, name: str) -> Dict[str, Record]:
-    """That part of every node that has one; nodes without it, or with an empty one, are left out."""
+def parts(facts_by_node: Mapping[str, Mapping[str, Any]], name: str) -> Dict[str, Mapping[str, Any]]:
     values = {node: part(facts, name) for node, facts in facts_by_node.items()}
     return {node: value for node, value in values.items() if value}
 
 
 def part_error(facts: Facts, name: str) -> str:
-    """Why a part of the facts could not be collected; empty where it could."""
-    value = facts.get(name)
-    return str(value["error"]) if isinstance(value, Mapping) and "error" in value else ""
+    return facts.error(name)
 
 
 def gpu_count(facts: Facts) -> int:
-    """GPUs that a node has by its basic facts."""
-    return int(part(facts, "gpus").get("count") or 0)
+    return facts.gpu_count
 
 
-def place(nodes: Sequence[str], **more: Any) -> Where:
+# -- findings --------------------------------------------------------------------------------------
+
+
+def place(nodes: Sequence[str], gpu: Optional[int] = None, interface: Optional[str] = None) -> Where:
     """Where a finding about several nodes is; the first stands for all."""
-    return Where(node=nodes[0], nodes=tuple(nodes) if len(nodes) > 1 else (), **more)
+    return Where(node=nodes[0], nodes=tuple(nodes) if len(nodes) > 1 else (), gpu=gpu, interface=interface)
+
+
+def finding(
+    status: Status,
+    label: str,
+    nodes: Union[str, Sequence[str]],
+    message: str,
+    remedy: str = "",
+    evidence: Iterable[str] = (),
+    gpu: Optional[int] = None,
+    interface: Optional[str] = None,
+) -> Finding:
+    """Make a finding about nodes; `label` is a cause of failure or the check's own ID."""
+    names = [nodes] if isinstance(nodes, str) else nodes
+    return Finding(label, status, message, remedy, place(names, gpu, interface), tuple(evidence))
+
+
+fail = partial(finding, "fail")
+warn = partial(finding, "warn")
+unknown = partial(finding, "unknown")
+
+
+def nodes_of(where: Where) -> Tuple[str, ...]:
+    """All nodes that a finding is about."""
+    return where.nodes or tuple(node for node in (where.node, where.peer) if node is not None)
+
+
+# -- wording ---------------------------------------------------------------------------------------
 
 
 def others(fine: Sequence[str], have: str, has: str) -> str:
-    """`; the other 3 have it`, or nothing where no node is fine."""
+    """` (the other 3 have it)`, or nothing where no node is fine."""
     if not fine:
         return ""
-    return f"; the other {len(fine)} {have}" if len(fine) > 1 else f"; {fine[0]} {has}"
+    return f" (the other {len(fine)} {have})" if len(fine) > 1 else f" ({fine[0]} {has})"
 
 
 def lack(absent: Sequence[str], fine: Sequence[str], what: str) -> str:
-    """`h3 has no /data; the other 7 have it`."""
+    """`h3 has no /data (the other 7 have it)`."""
     verb = plural(len(absent), "has", "have")
     return f"{join_names(absent)} {verb} no {what}{others(fine, 'have it', 'has it')}"
+
+
+def and_so_for(nodes: List[str]) -> str:
+    """What stands behind a command for the first of several nodes."""
+    return f" (and so for {join_names(nodes)})" if nodes else ""
 
 
 def some(words: Sequence[str], limit: int) -> str:
     """The first words of a list: `a.py, b.py and 7 more`."""
     more = f" and {len(words) - limit} more" if len(words) > limit else ""
     return ", ".join(words[:limit]) + more
+
+
+def differing(values: Mapping[str, object]) -> str:
+    """`3.11 (h0, h1 and h2) and 3.9 (h3)`."""
+    shown = {node: str(value) for node, value in values.items()}
+    return join_words([f"{value} ({join_names(nodes)})" for value, nodes in by_value(shown).items()])
+
+
+def size(number: float) -> str:
+    """Bytes for people, in the powers of two that df and docker use."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TB"
+
+
+def remote(node: str, command: str, *arguments: str) -> str:
+    """A command line that runs on a node: `command` as a shell reads it, `arguments` as they are.
+
+    The remote shell splits what ssh is given once more.
+    """
+    line = " ".join([command, *map(shlex.quote, arguments)])
+    plain = "'" not in line or any(c in line for c in '"$`\\!')
+    return f"ssh {node} {shlex.quote(line)}" if plain else f'ssh {node} "{line}"'
+
+
+def look(advice: str, node: str, command: str, *arguments: str) -> str:
+    """Advice, and the command that shows more."""
+    return f"{advice}. Look: {remote(node, command, *arguments)}"
+
+
+# -- nodes by value --------------------------------------------------------------------------------
+
+
+def by_value(values: Mapping[str, Value]) -> Dict[Value, List[str]]:
+    """Nodes by value, the value of most nodes first (ties: the value of the earlier node)."""
+    groups = group(values, values.__getitem__)
+    order = list(groups)
+    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), order.index(item[0]))))
+
+
+def group(items: Iterable[Item], key: Callable[[Item], Value]) -> Dict[Value, List[Item]]:
+    """Items by a value of theirs, in the order in which the values come."""
+    groups: Dict[Value, List[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def by_item(values: Mapping[str, Mapping[Value, Item]]) -> Dict[Value, Dict[str, Item]]:
+    """What nodes have of each item (a port, an interface, a path): {item: {node: …}} of {node: {item: …}}."""
+    items: Dict[Value, Dict[str, Item]] = {}
+    for node, of_node in values.items():
+        for name, value in of_node.items():
+            items.setdefault(name, {})[node] = value
+    return items
 
 
 def median(values: Iterable[float]) -> float:
@@ -74,45 +195,21 @@ def best_of_machines(facts_by_node: Nodes, values: Mapping[str, float]) -> Dict[
     """The node with the largest value of each machine: those that share one are measured side by side."""
     best: Dict[str, str] = {}
     for node, value in values.items():
-        machine = str(part(facts_by_node[node], "identity").get("boot_id") or node)
+        machine = facts_by_node[node].identity.boot_id or node
         if machine not in best or value > values[best[machine]]:
             best[machine] = node
     return {node: values[node] for node in best.values()}
 
 
-def remote(node: str, *words: str) -> str:
-    """A command line that runs words on a node: the remote shell splits what ssh is given once more."""
-    line = shlex.join(words)
-    plain = "'" not in line or any(c in line for c in '"$`\\!')
-    return f"ssh {node} {shlex.quote(line)}" if plain else f'ssh {node} "{line}"'
-
-
-def by_value(values: Mapping[str, Any]) -> dict[Any, list[str]]:
-    """Nodes by value, the value of most nodes first (ties: the value of the earlier node)."""
-    groups: dict[Any, list[str]] = {}
-    for node, value in values.items():
-        groups.setdefault(value, []).append(node)
-    order = list(groups)
-    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), order.index(item[0]))))
-
-
-def differing(values: Mapping[str, Any]) -> str:
-    """`3.11 on h0, h1 and h2; 3.9 on h3`."""
-    return "; ".join(f"{value} on {join_names(nodes)}" for value, nodes in by_value(values).items())
-
-
-def size(number: float) -> str:
-    """Bytes for people, in the powers of two that df and docker use."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TB"
-
-
-def nodes_of(where: Where) -> Tuple[str, ...]:
-    """All nodes that a finding is about."""
-    return where.nodes or tuple(node for node in (where.node, where.peer) if node is not None)
+def slow_machines(
+    facts_by_node: Nodes, speeds: Mapping[str, float], least: float
+) -> Iterator[Tuple[str, float, float]]:
+    """The nodes below this part of the median, their speed and the median. The best node of a machine counts."""
+    best = best_of_machines(facts_by_node, speeds)
+    usual = median(best.values())
+    for node, speed in best.items():
+        if speed < least * usual:
+            yield node, speed, usual
 
 
 # -- what nodes should have in common --------------------------------------------------------------
@@ -159,10 +256,10 @@ def differences(
     many: str = "have",
     subject: str = "",
 ) -> List[Difference]:
-    """`h3 has torch 2.6.0; the other 7 have 2.13.0`: one for each odd value; one in all without a majority.
+    """`h3 has torch 2.6.0 (the other 7 have 2.13.0)`: one for each odd value; one in all without a majority.
 
     The value None reads `no torch`. `one` and `many` are the verb: `h3 is at commit …`. With a `subject` the sentence
-    is about a part of the nodes: `eth0 on h3 runs at 10 Gb/s; the other 7 run at 100 Gb/s`.
+    is about a part of the nodes: `eth0 on h3 runs at 10 Gb/s (the other 7 run at 100 Gb/s)`.
     """
     parted = split(values)
     if parted is None:
@@ -171,8 +268,7 @@ def differences(
         return [Difference(list(values), _no_majority(what, parted.odd, show), None, None)]
     norm = "none" if parted.norm is None else show(parted.norm)
     fine = len(parted.fine)
-    count = len(values)
-    rest = f"the other {fine} {many} {norm}" if len(parted.odd) == 1 else f"{fine} of {count} nodes {many} {norm}"
+    rest = f"the other {fine} {many} {norm}" if len(parted.odd) == 1 else f"{fine} of {len(values)} {many} {norm}"
     sentences = []
     for value, nodes in parted.odd.items():
         names = join_names(nodes)
@@ -182,13 +278,23 @@ def differences(
             sentence = f"{names} {plural(len(nodes), one, many)} no {what}"
         else:
             sentence = f"{names} {plural(len(nodes), one, many)} {what} {show(value)}"
-        sentences.append(Difference(nodes, f"{sentence}; {rest}", value, parted.norm))
+        sentences.append(Difference(nodes, f"{sentence} ({rest})", value, parted.norm))
     return sentences
 
 
-def warn(check: str, odd: Iterable[Difference], remedy: Callable[[Difference], str], **where: Any) -> List[Finding]:
+def _no_majority(what: str, groups: Mapping[Any, Sequence[str]], show: Callable[[Any], str]) -> str:
+    shown = [f"{'none' if v is None else show(v)} ({join_names(nodes)})" for v, nodes in groups.items()]
+    agree = any(len(nodes) > 1 for nodes in groups.values())
+    head = f"no majority for {what}" if agree else f"no two nodes agree on {what}"
+    return f"{head}: {join_words(shown, limit=LISTED + 1)}"
+
+
+def warn_each(
+    label: str, odd: Iterable[Difference], remedy: Callable[[Difference], str], interface: Optional[str] = None
+) -> Iterator[Finding]:
     """A warning for each difference."""
-    return [Finding(check, "warn", d.message, remedy(d), place(d.nodes, **where)) for d in odd]
+    for one in odd:
+        yield warn(label, one.nodes, one.message, remedy(one), interface=interface)
 
 
 class Differs(NamedTuple):
@@ -202,29 +308,19 @@ class Differs(NamedTuple):
     key: str
     label: str
     remedy: str
-    look: Tuple[str, ...] = ()
+    look: str = ""
     default: str = ""
 
-    def judge(self, check: str, facts_by_node: Nodes) -> List[Finding]:
+    def judge(self, check: str, facts_by_node: Nodes) -> Iterator[Finding]:
         """A warning for each odd value."""
-        values = {node: value[self.key] for node, value in parts(facts_by_node, check).items() if value.get(self.key)}
-        return warn(check, differences(self.label, values), self._remedy)
+        values = {}
+        for node, record in collected(facts_by_node, check, Dict[str, Any]).items():
+            if record.get(self.key):
+                values[node] = record[self.key]
+        return warn_each(check, differences(self.label, values), self._remedy)
 
     def _remedy(self, odd: Difference) -> str:
         norm = odd.norm
         if norm is None or " and " in norm:
             norm = self.default
-        return self.remedy.format(node=odd.nodes[0], look=remote(odd.nodes[0], *self.look), norm=norm)
-
-
-def _no_majority(what: str, groups: Mapping[Any, Sequence[str]], show: Callable[[Any], str]) -> str:
-    shown = [f"{'none' if v is None else show(v)} on {join_names(nodes)}" for v, nodes in groups.items()]
-    more = [f"and {len(shown) - LISTED} more"] if len(shown) > LISTED else []
-    agree = any(len(nodes) > 1 for nodes in groups.values())
-    head = f"no majority for {what}" if agree else f"no two nodes agree on {what}"
-    return f"{head}: {'; '.join(shown[:LISTED] + more)}"
-
-
-def target(request: Request) -> str:
-    """How the user named the nodes, to be put into a command."""
-    return str(request.get("target") or "--hosts HOSTS")
+        return self.remedy.format(node=odd.nodes[0], look=remote(odd.nodes[0], self.look), norm=norm)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
-from .compare import Nodes, gpu_count, lack, place
-from .host import CouldNotLook, Host, Record, Request
+from .compare import Nodes, fail, lack
+from .facts import Facts, Request
+from .host import CouldNotLook, Host
 
 LIMIT = 256 << 10
 MISSING = "(missing)"  # a key that no file has
+Table = Dict[str, str]
 _LINE = re.compile(r"( *)([A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*') *:(?: (.*)|)$")
 
 
-def read_table(host: Host, path: str) -> Dict[str, str]:
+def read_table(host: Host, path: str) -> Table:
     """A YAML or JSON file as {"key": value, "table.key": value}; {MISSING: path} without it; raises CouldNotLook."""
     full_path = absolute(host, path)
     try:
@@ -43,30 +45,25 @@ def absolute(host: Host, path: str) -> str:
     home = host.env.get("HOME", "")
     if path.startswith("~/") and home:
         return home + path[1:]
-    return path if path.startswith("/") else f"{str(host.request.get('workdir') or '').rstrip('/')}/{path}"
+    return path if path.startswith("/") else f"{host.request.asked.workdir.rstrip('/')}/{path}"
 
 
-def flat_json(value_tree: Any, before: str = "") -> Dict[str, str]:
-    """Lists are left out."""
-    table: Dict[str, str] = {}
+def flat_json(value_tree: object, before: str = "") -> Table:
+    """Lists are left out; other values read as YAML writes them."""
+    table: Table = {}
     for key, value in value_tree.items() if isinstance(value_tree, dict) else ():
         if isinstance(value, dict):
             table.update(flat_json(value, f"{before}{key}."))
+        elif value is None:
+            table[f"{before}{key}"] = ""
         elif not isinstance(value, list):
-            table[f"{before}{key}"] = _scalar(value)
+            table[f"{before}{key}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return table
 
 
-def _scalar(value: object) -> str:
-    """As YAML writes it."""
-    if value is None:
-        return ""
-    return str(value).lower() if value in (True, False) else str(value)
-
-
-def flat_yaml(text: str) -> Dict[str, str]:
+def flat_yaml(text: str) -> Table:
     """Lists and texts of several lines are left out."""
-    table: Dict[str, str] = {}
+    table: Table = {}
     above: List[Tuple[int, str]] = []
     for line in text.splitlines():
         match = _LINE.match(_without_comment(line).rstrip())
@@ -92,20 +89,18 @@ def _plain(value: str) -> str:
     return "" if value in ("null", "~", "{}", "[]") else value
 
 
-def absent(tables: Nodes, path: str) -> List[Finding]:
+def absent(tables: Mapping[str, Table], path: str) -> Iterator[Finding]:
     """The nodes without a configuration that the command names."""
     nodes = [node for node, table in tables.items() if MISSING in table]
-    if not nodes:
-        return []
-    fine = [node for node, table in tables.items() if table and MISSING not in table]
-    message = lack(nodes, fine, path)
-    remedy = f"put it there ({tables[nodes[0]][MISSING]}), or run with --sync, which ships what is here"
-    return [Finding("missing-file", "fail", message, remedy, place(nodes))]
+    if nodes:
+        fine = [node for node, table in tables.items() if MISSING not in table]
+        remedy = f"put it there ({tables[nodes[0]][MISSING]}), or run with --sync, which ships what is here"
+        yield fail("missing-file", nodes, lack(nodes, fine, path), remedy)
 
 
-def whole_number(text: object) -> Optional[int]:
+def whole_number(text: Optional[str]) -> Optional[int]:
     """A whole number, as YAML and options have it; None for anything else ("auto")."""
-    word = str(text).strip()
+    word = (text or "").strip()
     return int(word) if re.fullmatch(r"-?\d{1,9}", word) else None
 
 
@@ -113,16 +108,18 @@ class Ranks:
     """How many nodes and ranks a run would have, from the request and the facts."""
 
     def __init__(self, request: Request, facts_by_node: Nodes) -> None:
-        slots: Record = request.get("slots") or dict.fromkeys(facts_by_node)
-        shared = len(slots) if request.get("virtual") else 1
-        self.by_node = {}
+        asked = request.asked
+        slots: Mapping[str, Optional[int]] = asked.slots or dict.fromkeys(facts_by_node)
+        machine = next(iter(facts_by_node.values()), Facts())  # of virtual nodes, which share its GPUs
+        self.by_node: Dict[str, int] = {}
         for node, count in slots.items():
-            facts = facts_by_node.get(node) or (
-                next(iter(facts_by_node.values()), {}) if request.get("virtual") else {}
-            )
-            gpus = gpu_count(facts) // shared
-            self.by_node[node] = int(request.get("nproc") or count or gpus or 1)
-        self.nodes, self.world = len(self.by_node), sum(self.by_node.values())
+            if asked.virtual:
+                gpus = facts_by_node.get(node, machine).gpu_count // len(slots)
+            else:
+                gpus = facts_by_node.get(node, Facts()).gpu_count
+            self.by_node[node] = asked.nproc or count or gpus or 1
+        self.nodes = len(self.by_node)
+        self.world = sum(self.by_node.values())
         self.first = next(iter(self.by_node), "")
 
     @property

@@ -5,14 +5,15 @@ So checks stay pure: their tests give them recorded files and outputs.
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
-Record = Mapping[str, Any]
-"""A JSON object, as the facts of a node and what a check collects are."""
-Request = Mapping[str, Any]
-"""What was asked of the nodes (workdir, command, data_paths, nproc, …): see `judge.judge`."""
+from allranks.protocol.codec import decode, read_json
+from allranks.text import first_line
+
+from .facts import Facts, Request
+
+MOST_OUTPUT = 4 << 20  # bytes of a program
 
 
 class CouldNotLook(Exception):
@@ -47,7 +48,7 @@ class Host(Protocol):
     request: Request
     env: Mapping[str, str]
     """The environment that ranks will have."""
-    facts: Mapping[str, Any]
+    facts: Facts
     """The node's basic facts (see `allranks.agent.facts`), without those of other checks."""
 
     def read(self, path: str, limit: int = 65536) -> str:
@@ -98,19 +99,28 @@ class Host(Protocol):
 ANSWER = "ALLRANKS-ANSWER "
 
 
-def ask(host: Host, program: str, seconds: float, anywhere: bool = False) -> Any:
-    """Runs a small Python program on the node that prints ANSWER and a line of JSON; gives that.
-
-    In the training interpreter or, with `anywhere`, in python3 where there is none. What the program prints
-    else (or what sitecustomize prints) is passed over. Raises CouldNotLook with its last words.
-    """
-    ran = host.python(program, seconds)
-    if anywhere and ran.code is None and not (host.facts.get("interpreter") or {}).get("path"):
-        ran = host.run(["python3", "-I", "-c", program], seconds)
+def answer_of(ran: Ran) -> Optional[object]:
+    """What a program printed behind ANSWER, as JSON; None without it. All else (sitecustomize's …) is passed over."""
     for line in ran.out.splitlines():
         if line.startswith(ANSWER):
-            return json.loads(line[len(ANSWER) :])
-    raise CouldNotLook((ran.err.strip().splitlines() or ["Python printed nothing"])[-1][:300])
+            answer: object = read_json(line[len(ANSWER) :], MOST_OUTPUT)
+            return answer
+    return None
+
+
+def ask(host: Host, program: str, seconds: float, anywhere: bool = False) -> object:
+    """Run a small Python program on the node that prints ANSWER and a line of JSON; give that.
+
+    In the training interpreter or, with `anywhere`, in python3 where there is none. Raise CouldNotLook with its last
+    words.
+    """
+    ran = host.python(program, seconds)
+    if anywhere and ran.code is None and not host.facts.interpreter.path:
+        ran = host.run(["python3", "-I", "-c", program], seconds)
+    answer = answer_of(ran)
+    if answer is None:
+        raise CouldNotLook(last_line(ran.err, "Python printed nothing"))
+    return answer
 
 
 # "-c" puts the working directory first: its own `json.py` must not be taken.
@@ -122,20 +132,40 @@ try:
     from importlib.metadata import version
 except ImportError:
     sys.exit("importlib.metadata came with Python 3.8")
-found = {}
+versions = {}
 for name in NAMES:
     try:
-        found[name] = version(name)
+        versions[name] = version(name)
     except Exception:
         pass
-print("\nALLRANKS-ANSWER " + json.dumps(found))
+print("\nALLRANKS-ANSWER " + json.dumps(versions))
 """
 
 
 def versions(host: Host, wanted: Tuple[str, ...], seconds: float) -> Dict[str, str]:
     """Of the packages wanted those that the training interpreter has. Raises as `ask`."""
-    answer: Dict[str, str] = ask(host, f"NAMES = {wanted!r}\n{_VERSIONS}", seconds)
-    return answer
+    return decode(Dict[str, str], ask(host, f"NAMES = {wanted!r}\n{_VERSIONS}", seconds))
+
+
+def version_of(text: str) -> Tuple[int, ...]:
+    """Major and minor version; what is no number is 0."""
+    words = (re.match(r"\d*", word) for word in text.split(".")[:2])
+    return tuple(int(word.group() or 0) if word else 0 for word in words)
+
+
+def key_values(text: str, sign: str = "=") -> Dict[str, str]:
+    """Lines `KEY=value`, of a key the first; without quotation marks."""
+    values: Dict[str, str] = {}
+    for line in text.splitlines():
+        key, separator, value = line.partition(sign)
+        if separator:
+            values.setdefault(key.strip(), value.strip().strip("\"'"))
+    return values
+
+
+def last_line(text: str, otherwise: str) -> str:
+    """The last words of a program, or what stands in their place where it printed none."""
+    return (text.strip().splitlines() or [otherwise])[-1][:300]
 
 
 def number_in(host: Host, path: str) -> Optional[int]:
@@ -164,8 +194,8 @@ def kernel_text(host: Host) -> str:
     other = host.run(["sh", "-c", f"journalctl -k -b -q --no-pager -o short-monotonic | tail -c {_LAST}"], 15.0)
     if other.out.strip():
         return other.out
-    why = (ran.err.strip().splitlines() or ["the kernel log is empty"])[0]
-    raise CouldNotLook(f"{why[:200]} (sudo sysctl kernel.dmesg_restrict=0, or join the group adm or systemd-journal)")
+    why = first_line(ran.err, 200) or "the kernel log is empty"
+    raise CouldNotLook(f"{why} (sudo sysctl kernel.dmesg_restrict=0, or join the group adm or systemd-journal)")
 
 
 def kernel_lines(text: str, up: Optional[float]) -> List[Tuple[Optional[int], str]]:

@@ -1,31 +1,58 @@
-"""Shared by the checks of InfiniBand and RoCE: the ports of a node, and which of them NCCL takes.
+"""Shared by the checks of network devices: RDMA ports and which of them NCCL takes, and the PCIe link of a device.
 
-Files: /sys/class/infiniband/DEVICE/ports/N (Documentation/ABI/stable/sysfs-class-infiniband). NCCL_IB_HCA: NCCL's
-src/misc/param.cc and net_ib, matchIfList.
+Files: /sys/class/infiniband/DEVICE/ports/N (Documentation/ABI/stable/sysfs-class-infiniband); current_link_width and
+max_link_width of a PCI device (Documentation/ABI/testing/sysfs-bus-pci). NCCL_IB_HCA: NCCL's src/misc/param.cc and
+net_ib, matchIfList.
 """
 
 from __future__ import annotations
 
-from typing import List, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from .compare import some
-from .host import Host, Record
+from .host import Host, number_in
 
 MOST = 128
+WIDEST = 32  # lanes
 
 
-def ports(host: Host) -> List[Tuple[str, str, str]]:
-    """Device, number and directory of each port."""
-    rows = []
-    for path in host.glob("/sys/class/infiniband/*/ports/*")[:MOST]:
-        words = path.split("/")
-        rows.append((words[4], words[6], path))
-    return rows
+class Port(NamedTuple):
+    """A port of an adapter and its directory."""
+
+    hca: str
+    number: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """`mlx5_0/1`."""
+        return f"{self.hca}/{self.number}"
 
 
-def is_active(host: Host, path: str) -> bool:
-    """The state is `4: ACTIVE`."""
-    return (host.text(f"{path}/state", 64) or "").endswith("ACTIVE")
+class UsedPort(NamedTuple):
+    """A port as the check `fabric` collects it; `layer` is InfiniBand or Ethernet."""
+
+    hca: str
+    port: int
+    active: bool
+    layer: str
+    rate: str
+
+
+def ports(host: Host) -> List[Port]:
+    """All ports of the node."""
+    paths = host.glob("/sys/class/infiniband/*/ports/*")[:MOST]
+    return [Port(path.split("/")[4], path.split("/")[6], path) for path in paths]
+
+
+def word(host: Host, path: str) -> str:
+    """`ACTIVE` of `4: ACTIVE`."""
+    return (host.text(path, 64) or "").rpartition(":")[2].strip()
+
+
+def is_active(host: Host, port: Port) -> bool:
+    """The port's link is up and set up."""
+    return word(host, f"{port.path}/state") == "ACTIVE"
 
 
 def port_name(port: str) -> str:
@@ -40,19 +67,28 @@ def matches(device: str, port: str, wanted: str) -> bool:
     rest = wanted[1:] if excludes else wanted
     exact = rest.startswith("=")
     is_named = False
-    for word in rest.lstrip("=").split(","):
-        name, _, number = word.strip().partition(":")
-        same = device == name if exact else bool(name) and device.startswith(name)
+    for name in rest.lstrip("=").split(","):
+        wanted_device, _, number = name.strip().partition(":")
+        same = device == wanted_device if exact else bool(wanted_device) and device.startswith(wanted_device)
         is_named = is_named or (same and number in ("", port))
     return is_named != excludes
 
 
-def matching(active_ports: Sequence[Record], wanted: str) -> List[Record]:
+def matching(active_ports: Sequence[UsedPort], wanted: str) -> List[UsedPort]:
     """Those of the collected ports that NCCL_IB_HCA=`wanted` takes."""
-    return [port for port in active_ports if matches(str(port["hca"]), str(port["port"]), wanted)]
+    return [port for port in active_ports if matches(port.hca, str(port.port), wanted)]
 
 
-def ports_text(active_ports: Sequence[Record]) -> str:
+def ports_text(active_ports: Sequence[UsedPort]) -> str:
     """`mlx5_0:1 (InfiniBand, 400 Gb/sec (4X NDR)), …`, few of them in full."""
-    names = some([f"{port['hca']}:{port['port']}" for port in active_ports], 8)
-    return f"{names} ({active_ports[0]['layer']}, {active_ports[0]['rate']})"
+    names = some([f"{port.hca}:{port.port}" for port in active_ports], 8)
+    return f"{names} ({active_ports[0].layer}, {active_ports[0].rate})"
+
+
+def lanes(host: Host, device: str) -> Optional[Tuple[int, int]]:
+    """PCIe lanes that a device uses and has; None where that is not known (virtual devices show 0, 63 or 255)."""
+    width = number_in(host, f"{device}/current_link_width")
+    most = number_in(host, f"{device}/max_link_width")
+    if width and most and width <= WIDEST and most <= WIDEST:
+        return width, most
+    return None

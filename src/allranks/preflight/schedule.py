@@ -15,9 +15,9 @@ def peers_of(nodes: Sequence[str]) -> dict[str, list[str]]:
     node tries `FEWER` others and is tried by as many.
     """
     count = len(nodes)
-    steps = range(1, count)
+    steps = list(range(1, count))
     if count > ALL_PAIRS:
-        steps = [1 + (count - 2) * k // FEWER for k in range(FEWER)]  # type: ignore[assignment]
+        steps = [1 + (count - 2) * k // FEWER for k in range(FEWER)]
     return {node: [nodes[(at + step) % count] for step in steps] for at, node in enumerate(nodes)}
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
-from allranks.text import join_names
+from allranks.text import first_line, join_names, name_with
 
-from .compare import part
-from .host import CouldNotLook, Host, Ran, Record
+from .compare import remote
+from .host import CouldNotLook, Host, Ran
 
 SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for each call
 MOST = 64
+CSV = "--format=csv,noheader,nounits"
 Row = Dict[str, str]
+JsonObject = Dict[str, object]
 
 _LOST = re.compile(
     r"Unable to determine the device handle for GPU ?(?:(\d+): )?([0-9a-f]{4,8}:[0-9a-f]+:[0-9a-f.]+): (.+)", re.I
@@ -75,16 +77,12 @@ def on_bus(host: Host) -> Dict[str, str]:
 
 def has_nvidia(host: Host) -> bool:
     """There are NVIDIA GPUs for this user: device files, or what the driver lists."""
-    return bool(host.glob("/dev/nvidia[0-9]*") or of_driver(host)) or _vendor(host) == "nvidia"
+    return bool(host.glob("/dev/nvidia[0-9]*") or of_driver(host)) or host.facts.gpus.vendor == "nvidia"
 
 
 def has_amd(host: Host) -> bool:
     """There are AMD GPUs that ROCm can use."""
-    return host.exists("/dev/kfd") and (_vendor(host) == "amd" or bool(host.glob("/dev/dri/renderD*")))
-
-
-def _vendor(host: Host) -> Any:
-    return part(host.facts, "gpus").get("vendor")
+    return host.exists("/dev/kfd") and (host.facts.gpus.vendor == "amd" or bool(host.glob("/dev/dri/renderD*")))
 
 
 # -- nvidia-smi ------------------------------------------------------------------------------------
@@ -98,49 +96,53 @@ def nvidia_smi(host: Host, *words: str) -> Ran:
     return ran
 
 
+def table(host: Host, query: str) -> List[List[str]]:
+    """The cells of a query such as `--query-compute-apps=…`, row by row."""
+    out = nvidia_smi(host, query, CSV).out
+    return [[cell.strip() for cell in line.split(", ")] for line in out.splitlines()]
+
+
 def query(host: Host, fields: Sequence[str], instead: Optional[Mapping[str, str]] = None) -> Optional[Answer]:
     """Fields of all GPUs; None where the node has no NVIDIA GPU. A field that nvidia-smi does not know is replaced
     by its older name out of `instead`, or left out. Raises Refused with nvidia-smi's words where none answers."""
     if not has_nvidia(host):
         return None
-    answer, ran = _query(host, list(fields), dict(instead or {}), ())
+    answer, ran = _query(host, fields, instead or {}, ())
     if not answer.rows and answer.lost:  # older ones stop at the first that is lost
-        gone = {row["pci"] for row in answer.lost}
-        rest = [pci for pci in of_driver(host) if pci not in gone]
+        lost = {row["pci"] for row in answer.lost}
+        rest = [pci for pci in of_driver(host) if pci not in lost]
         if rest:
-            more, _ = _query(host, list(fields), dict(instead or {}), ("-i", ",".join(rest)))
+            more, _ = _query(host, fields, instead or {}, ("-i", ",".join(rest)))
             answer = Answer(more.rows, answer.lost + more.lost)
     if not answer.rows and not answer.lost:
         raise Refused(words_of(ran))
     return answer
 
 
-def _query(host: Host, fields: List[str], instead: Dict[str, str], which: Sequence[str]) -> Tuple[Answer, Ran]:
+def _query(host: Host, fields: Sequence[str], instead: Mapping[str, str], which: Sequence[str]) -> Tuple[Answer, Ran]:
     columns = {field: field for field in ["index", "pci.bus_id", *fields]}  # as asked: as nvidia-smi knows it
-    ran = Ran(0, "", "")
-    for _ in range(len(columns)):
-        ran = nvidia_smi(host, "--query-gpu=" + ",".join(columns.values()), "--format=csv,noheader,nounits", *which)
-        unknown = _UNKNOWN_FIELD.search(ran.out + ran.err)
-        name = next((asked for asked, field in columns.items() if unknown and field == unknown.group(1)), None)
+    while True:
+        ran = nvidia_smi(host, "--query-gpu=" + ",".join(columns.values()), CSV, *which)
+        refused = _UNKNOWN_FIELD.search(ran.out + ran.err)
+        name = next((asked for asked, field in columns.items() if refused and field == refused.group(1)), None)
         if name is None:
-            break
-        if name in instead:
-            columns[name] = instead.pop(name)
+            return parse(ran.out + "\n" + ran.err, list(columns)), ran
+        if columns[name] == name and name in instead:
+            columns[name] = instead[name]
         else:
             del columns[name]
-    return parse(ran.out + "\n" + ran.err, list(columns)), ran
 
 
 def parse(text: str, columns: Sequence[str]) -> Answer:
-    """Rows of csv,noheader,nounits and lines about GPUs that are gone; other lines are passed over."""
+    """Rows of csv,noheader,nounits and lines about GPUs that do not answer; other lines are passed over."""
     rows: List[Row] = []
     lost: List[Row] = []
     for line in text.splitlines():
-        gone = _LOST.search(line)
+        match = _LOST.search(line)
         values = [value.strip() for value in line.split(", ")]
-        if gone:
-            why = gone.group(3).partition(".")[0].strip()[:100]
-            lost.append({"index": gone.group(1) or "", "pci": short(gone.group(2)), "why": why})
+        if match:
+            why = match.group(3).partition(".")[0].strip()[:100]
+            lost.append({"index": match.group(1) or "", "pci": short(match.group(2)), "why": why})
         elif len(values) == len(columns) and values[0].isdecimal():
             row = {column: values[i] for i, column in enumerate(columns)}
             row["pci"] = short(row.pop("pci.bus_id", ""))
@@ -149,9 +151,8 @@ def parse(text: str, columns: Sequence[str]) -> Answer:
 
 
 def words_of(ran: Ran) -> str:
-    """The first line of what a program said."""
-    lines = [line.strip() for line in (ran.out + "\n" + ran.err).splitlines() if line.strip()]
-    return lines[0][:300] if lines else f"it printed nothing and ended with {ran.code}"
+    """The first line that a program printed."""
+    return first_line(ran.out + "\n" + ran.err, 300) or f"it printed nothing and ended with {ran.code}"
 
 
 def value_of(value: Optional[str]) -> str:
@@ -171,23 +172,17 @@ def number(value: Optional[str]) -> Optional[float]:
 # -- amd-smi, rocm-smi -----------------------------------------------------------------------------
 
 
-def amd_smi(host: Host, *words: str) -> Optional[List[Record]]:
+def amd_smi(host: Host, *words: str) -> Optional[List[JsonObject]]:
     """One object a GPU, as amd-smi gives them with --json; None where it is not installed or there is no AMD GPU."""
-    if not has_amd(host) or host.which("amd-smi") is None:
-        return None
-    ran = host.run(["amd-smi", *words, "--json"], SECONDS)
-    if ran.code is None:
-        raise CouldNotLook(ran.err)
-    answer = _json(ran.out)
-    if isinstance(answer, Mapping):  # since ROCm 7
+    answer = _ask_rocm(host, "amd-smi", words)
+    if isinstance(answer, dict):  # since ROCm 7
         answer = answer.get("gpu_data")
-    if not isinstance(answer, list):
-        raise CouldNotLook(words_of(ran))
-    gpus: List[Record] = [gpu for gpu in answer if isinstance(gpu, dict) and "gpu" in gpu]
-    return gpus[:MOST]
+    if isinstance(answer, list):
+        return [gpu for gpu in answer if isinstance(gpu, dict) and "gpu" in gpu][:MOST]
+    return None
 
 
-def amd_smi_quiet(host: Host, *words: str) -> List[Record]:
+def amd_smi_quiet(host: Host, *words: str) -> List[JsonObject]:
     """The same, but nothing where this amd-smi does not know the words."""
     try:
         return amd_smi(host, *words) or []
@@ -195,60 +190,101 @@ def amd_smi_quiet(host: Host, *words: str) -> List[Record]:
         return []
 
 
-def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, Record]]:
+def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, JsonObject]]:
     """{"card0": {…}, "system": {…}}; None where it is not installed or there is no AMD GPU."""
-    if not has_amd(host) or host.which("rocm-smi") is None:
-        return None
-    ran = host.run(["rocm-smi", *words, "--json"], SECONDS)
-    if ran.code is None:
-        raise CouldNotLook(ran.err)
-    answer = _json(ran.out)
-    if not isinstance(answer, dict):
-        raise CouldNotLook(words_of(ran))
-    return {str(name): values for name, values in answer.items() if isinstance(values, dict)}
-
-
-def _json(text: str) -> Any:
-    """What stands after warnings; None where nothing does."""
-    for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
-        try:
-            return json.JSONDecoder().raw_decode(text[match.start() :])[0]
-        except ValueError:
-            continue
+    answer = _ask_rocm(host, "rocm-smi", words)
+    if isinstance(answer, dict):
+        return {str(name): values for name, values in answer.items() if isinstance(values, dict)}
     return None
 
 
-def integer(value: Any) -> Optional[int]:
+def _ask_rocm(host: Host, program: str, words: Sequence[str]) -> object:
+    if not has_amd(host) or host.which(program) is None:
+        return None
+    ran = host.run([program, *words, "--json"], SECONDS)
+    if ran.code is None:
+        raise CouldNotLook(ran.err)
+    answer = _json(ran.out)
+    if not isinstance(answer, (dict, list)):
+        raise CouldNotLook(words_of(ran))
+    return answer
+
+
+def _json(text: str) -> object:
+    """What stands after warnings; None where nothing does."""
+    for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
+        try:
+            answer: object = json.JSONDecoder().raw_decode(text[match.start() :])[0]
+        except ValueError:
+            continue
+        return answer
+    return None
+
+
+def at(value: object, *keys: str) -> object:
+    """A value inside objects; None where one of them is absent."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def text_at(value: object, *keys: str) -> str:
+    """A text inside objects; empty where it is absent or N/A."""
+    text = str(at(value, *keys) or "")
+    return "" if text == "N/A" else text
+
+
+def integer(value: object) -> Optional[int]:
     """Of amd-smi's `3`, `"3"` or `{"value": 3, "unit": "MB"}`; None of "N/A"."""
-    if isinstance(value, Mapping):
-        value = value.get("value")
-    text = str(value)
+    text = str(at(value, "value") if isinstance(value, dict) else value)
     return int(text) if text.isdecimal() else None
 
 
 # -- words -----------------------------------------------------------------------------------------
 
 
-def which_gpus(gpus: Sequence[Record]) -> str:
+class HasPlace(Protocol):
+    """What names a GPU: its index, None where it is not known, and its PCI address."""
+
+    @property
+    def gpu(self) -> Optional[int]:
+        """The index."""
+        ...
+
+    @property
+    def pci(self) -> str:
+        """The address; empty where it is not known."""
+        ...
+
+
+class Gpu(NamedTuple):
+    """A GPU by index or address."""
+
+    gpu: Optional[int] = None
+    pci: str = ""
+
+
+def which_gpus(gpus: Sequence[HasPlace]) -> str:
     """`GPU 3 (0000:9b:00.0)`, `GPUs 0, 3 and 5`."""
-    if len(gpus) == 1:
-        pci = str(gpus[0].get("pci") or "")
-        index = gpus[0].get("gpu")
-        if index is None:
-            return f"the GPU at {pci}"
-        return f"GPU {index} ({pci})" if pci else f"GPU {index}"
-    shown = [str(g["pci"]) if g.get("gpu") is None else str(g["gpu"]) for g in gpus]
-    return f"GPUs {join_names(shown)}"
+    if len(gpus) > 1:
+        return f"GPUs {join_names([gpu.pci if gpu.gpu is None else str(gpu.gpu) for gpu in gpus])}"
+    gpu = gpus[0]
+    if gpu.gpu is None:
+        return f"the GPU at {gpu.pci}"
+    return name_with(f"GPU {gpu.gpu}", gpu.pci)
 
 
-def gpu_of(row: Mapping[str, str]) -> Record:
-    """{"gpu": index, "pci": address} of a row of nvidia-smi."""
-    return {"gpu": int(row["index"]) if row.get("index", "").isdecimal() else None, "pci": row.get("pci", "")}
+def gpu_of(row: Row, pci: str = "") -> Gpu:
+    """Which GPU a row of nvidia-smi is about; `pci` stands for an address that it does not have."""
+    return Gpu(int(row["index"]) if row.get("index", "").isdecimal() else None, row.get("pci", pci))
 
 
-def group_by(gpus: Sequence[Record], key: str) -> Dict[Any, List[Record]]:
-    """GPUs of one node by what is said of them."""
-    groups: Dict[Any, List[Record]] = {}
-    for gpu in gpus:
-        groups.setdefault(gpu.get(key), []).append(gpu)
-    return groups
+def reset(node: str, gpus: Sequence[HasPlace]) -> str:
+    """The command that resets these GPUs, or all where none of them has an index."""
+    indices = ",".join(str(gpu.gpu) for gpu in gpus if gpu.gpu is not None)
+    return remote(node, "sudo nvidia-smi -r" + (f" -i {indices}" if indices else ""))
+
+
+def driver_log(node: str, pattern: str) -> str:
+    """The command that shows what the kernel logged of the driver."""
+    return f"ssh {node} 'sudo dmesg -T | grep -i {pattern}'"

@@ -32,6 +32,7 @@ SHOWN = 60  # characters of a wrong value in a message
 # -- decoding ------------------------------------------------------------------------------------------
 
 _decoders = {}  # type: Dict[object, Decoder]
+_annotated = {}  # type: Dict[object, Mapping[str, object]]
 
 
 def decode(kind: Type[Record], value: object, path: str = "$") -> Record:
@@ -281,8 +282,11 @@ def json_name(field: str) -> str:
 
 
 def _annotations(kind: Any) -> Mapping[str, object]:
-    hints = typing.get_type_hints(kind)
-    return {name: hints[name] for name in _names(kind)}
+    annotations = _annotated.get(kind)
+    if annotations is None:
+        hints = typing.get_type_hints(kind)
+        annotations = _annotated[kind] = {name: hints[name] for name in _names(kind)}
+    return annotations
 
 
 def _names(kind: Any) -> Tuple[str, ...]:

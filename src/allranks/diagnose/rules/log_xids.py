@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allranks.preflight.checks.gpu_xid import KINDS
+from allranks.xid import FAULTS
 
 from ..candidate import Candidate, Strength
 from ..logs.evidence import Evidence, Sighting, quoted, short
@@ -58,8 +58,8 @@ def read_xid(sighting: Sighting) -> Reading:
     if sighting.row.id == "sxid":
         fatal = sighting.groups.get("severity") == "Fatal"
         return Reading("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
-    if code in KINDS:
-        return Reading(KINDS[code].label, 0.95, f"Xid {code}, {KINDS[code].what}")
+    if code in FAULTS:
+        return Reading(FAULTS[code].cause, 0.95, f"Xid {code}, {FAULTS[code].what}")
     if code in PROGRAM:
         return Reading("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
     if code in CONSEQUENCE:
@@ -68,4 +68,4 @@ def read_xid(sighting: Sighting) -> Reading:
     return Reading("gpu-hardware-error", FALLBACK, f"Xid {code}{what}")
 
 
-RULES = {"kernel-xid": ("NVIDIA: Xid catalogue; the table of preflight/checks/gpu_xid.py", xids)}
+RULES = {"kernel-xid": ("NVIDIA: Xid catalogue; the table of allranks/xid.py", xids)}

@@ -8,7 +8,7 @@ ROOT = Role.ROOT
 WEAK = Role.WEAK
 SYMPTOM = Role.SYMPTOM
 ROWS = (
-    Row("xid", "gpu-hardware-error", ROOT, "NVIDIA Xid catalogue, preflight/checks/gpu_xid.py", ("Xid",),
+    Row("xid", "gpu-hardware-error", ROOT, "NVIDIA Xid catalogue, allranks/xid.py", ("Xid",),
         r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),
     Row("sxid", "nvlink-error", ROOT, "NVIDIA fabric manager guide, NVSwitch SXids", ("SXid",),
         r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal|Severity|Data)",

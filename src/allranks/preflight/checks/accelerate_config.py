@@ -7,20 +7,21 @@ Names: accelerate/commands/config/config_args.py (ClusterConfig), torch/distribu
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import List, Optional
+from typing import Iterator, List, Mapping, Optional, Sequence
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Facts, Nodes, by_value, differing, parts, place
-from ..figures import MISSING, Ranks, absent, read_table, whole_number
-from ..host import Host, Record, Request
+from ..compare import Nodes, by_value, collected, differing, fail
+from ..facts import Facts, Request
+from ..figures import MISSING, Ranks, Table, absent, read_table, whole_number
+from ..host import Host
 
 ID = "accelerate_config"
 GROUP = "software"
 LEVEL = "quick"
 _LABEL = "accelerate-config"
-_SPOKEN = {"num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port"}
+_RANK_LABEL = "rank-missing-or-duplicate"
 _NODES = ("num_machines", "nnodes", "num_nodes")
 _EACH = ("nproc_per_node", "num_gpus", "num_accelerators")
 COUNTS = (*_EACH, "num_processes")  # known only with the number of ranks of each node
@@ -29,9 +30,9 @@ _RANK = ("machine_rank", "node_rank")
 _LEAVE_OUT = "or leave it out: allranks passes it to every node"
 
 
-def collect(host: Host) -> Optional[Record]:
+def collect(host: Host) -> Optional[Table]:
     """The configuration that `accelerate launch` would read on this node; None where it reads none."""
-    path = (host.request.get("launching") or {}).get("accelerate")
+    path = host.request.asked.launching.accelerate
     if path is None:
         return None
     if path:
@@ -45,149 +46,140 @@ def collect(host: Host) -> Optional[Record]:
     return None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """accelerate-config, world-size-mismatch and rank-missing-or-duplicate, each with the figure that it must be."""
-    ranks = Ranks(request, facts_by_node)
-    configs = parts(facts_by_node, ID)
-    spoken = {n: {k: c[k] for k in _SPOKEN & set(c) if c[k]} for n, c in configs.items()}
-    findings = absent(configs, str(next(iter(configs.values()))["file"])) if configs else []
-    findings += _counts(configs, spoken, ranks)
-    findings += _master_ip(configs, spoken, ranks, facts_by_node)
-    findings += _port(request, configs, spoken)
-    findings += _machine_rank(configs, spoken, ranks, bool(request.get("virtual")))
-    if not (request.get("launching") or {}).get("accelerate"):  # the default file: nobody said that it is for this run
-        findings = [replace(f, status="warn") for f in findings]
-    return findings + judge_options(request, ranks, facts_by_node)
+    files = Files(collected(facts_by_node, ID, Table), Ranks(request, facts_by_node), facts_by_node)
+    for finding in files.judge(request):
+        if request.asked.launching.accelerate:
+            yield finding
+        else:  # the default file: nobody said that it is for this run
+            yield replace(finding, status="warn")
+    yield from judge_options(request, files.ranks, facts_by_node)
 
 
-def _counts(configs: Nodes, spoken: Nodes, ranks: Ranks) -> List[Finding]:
-    """num_machines and num_processes (of all machines together)."""
-    findings = []
-    for key, must, why in (
-        ("num_machines", ranks.nodes, "the nodes of this run"),
-        ("num_processes", ranks.world, f"all ranks of the run, {ranks}"),
-    ):
-        wrong = {n: c[key] for n, c in spoken.items() if whole_number(c.get(key)) not in (None, -1, must)}
-        for value, nodes in by_value(wrong).items():
-            one = f" ({value} is one node's)" if key == "num_processes" and whole_number(value) == ranks.each else ""
-            message = f"{_file(configs, nodes)} says {key}: {value}{one}; it must be {must}: {why}"
-            findings.append(Finding(_LABEL, "fail", message, f"set {key}: {must}, {_LEAVE_OUT}", place(nodes)))
-    return findings
+class Files:
+    """The configurations by node, against the ranks that the run would have."""
+
+    def __init__(self, tables: Mapping[str, Table], ranks: Ranks, facts_by_node: Nodes) -> None:
+        self.tables = tables
+        self.ranks = ranks
+        self.facts_by_node = facts_by_node
+
+    def judge(self, request: Request) -> Iterator[Finding]:
+        """All figures of the files."""
+        for table in list(self.tables.values())[:1]:
+            yield from absent(self.tables, table["file"])
+        yield from self._count("num_machines", self.ranks.nodes, "the nodes of this run")
+        yield from self._count("num_processes", self.ranks.world, f"all ranks of the run, {self.ranks}")
+        yield from self._master_ip()
+        yield from self._port(whole_number(str(request.asked.master_port)))
+        if not request.asked.virtual and self.ranks.nodes > 1:
+            yield from self._machine_rank()
+
+    def _values(self, key: str) -> "dict[str, str]":
+        return {node: table[key] for node, table in self.tables.items() if table.get(key)}
+
+    def _numbers(self, key: str) -> "dict[str, int]":
+        numbers = {node: whole_number(value) for node, value in self._values(key).items()}
+        return {node: number for node, number in numbers.items() if number is not None}
+
+    def _wrong(self, label: str, nodes: Sequence[str], wrong: str, must: str, remedy: str) -> Finding:
+        message = f"{self.tables[nodes[0]]['file']} on {join_names(nodes)} says {wrong}, and it must be {must}"
+        return fail(label, nodes, message, remedy)
+
+    def _count(self, key: str, must: int, why: str) -> Iterator[Finding]:
+        """num_machines and num_processes (of all machines together)."""
+        wrong = {node: number for node, number in self._numbers(key).items() if number not in (-1, must)}
+        for number, nodes in by_value(wrong).items():
+            of_one = " (of one node)" if key == "num_processes" and number == self.ranks.each else ""
+            remedy = f"set {key}: {must}, {_LEAVE_OUT}"
+            yield self._wrong(_LABEL, nodes, f"{key}: {number}{of_one}", f"{must} ({why})", remedy)
+
+    def _master_ip(self) -> Iterator[Finding]:
+        """main_process_ip is node 0's."""
+        key = "main_process_ip"
+        first = self.ranks.first
+        for value, nodes in by_value(self._values(key)).items():
+            owner = _owner(value, self.facts_by_node)
+            if owner == first or owner is None:
+                continue
+            known = addresses_of(self.facts_by_node.get(first, Facts()))
+            whose = f"is {owner}'s" if owner else "no node of this run has"
+            must = f"node 0's ({first} has {', '.join(known[:3]) or 'its name'})"
+            remedy = f"set {key}: {known[0] if known else first}, {_LEAVE_OUT}"
+            yield self._wrong(_LABEL, nodes, f"{key}: {value}, which {whose}", must, remedy)
+
+    def _port(self, wanted: Optional[int]) -> Iterator[Finding]:
+        """The same port on every node, and the one that --master-port names."""
+        key = "main_process_port"
+        ports = self._values(key)
+        groups = by_value(ports)
+        usual = next(iter(groups), "")
+        if len(groups) > 1:
+            odd = [node for node, port in ports.items() if port != usual]
+            message = f"{key} differs between nodes, and it must be the same everywhere: {differing(ports)}"
+            yield fail(_LABEL, odd, message, f"set {key}: {usual}, {_LEAVE_OUT}")
+        elif wanted and usual and whole_number(usual) != wanted:
+            must = f"that of --master-port ({wanted})"
+            yield self._wrong(_LABEL, list(ports), f"{key}: {usual}", must, f"set {key}: {wanted}, {_LEAVE_OUT}")
+
+    def _machine_rank(self) -> Iterator[Finding]:
+        """Each node's own: its place in the host list."""
+        must = {node: index for index, node in enumerate(self.ranks.by_node)}
+        remedy = "leave machine_rank out: allranks passes each node its own"
+        for rank, nodes in by_value(self._numbers("machine_rank")).items():
+            if len(nodes) > 1:
+                figures = ", ".join(f"{must[node]} on {node}" for node in nodes[:4])
+                message = f"machine_rank is {rank} on {join_names(nodes)}, and it must be {figures}"
+                yield fail(_RANK_LABEL, nodes, message, remedy)
+            elif rank != must[nodes[0]]:
+                place = f"{must[nodes[0]]} (its place in the host list)"
+                yield self._wrong(_RANK_LABEL, nodes, f"machine_rank: {rank}", place, remedy)
 
 
-def _master_ip(configs: Nodes, spoken: Nodes, ranks: Ranks, facts_by_node: Nodes) -> List[Finding]:
-    """main_process_ip is node 0's."""
-    values = {n: str(c["main_process_ip"]) for n, c in spoken.items() if c.get("main_process_ip")}
-    findings = []
-    for value, nodes in by_value(values).items():
-        whose = _owner(value, ranks, facts_by_node)
-        if whose == ranks.first or whose is None:
-            continue
-        addresses = _addresses(facts_by_node.get(ranks.first) or {})
-        whose_it_is = f"{whose}'s" if whose else "no node's of this run"
-        message = f"{_file(configs, nodes)} says main_process_ip: {value}, which is {whose_it_is}; it must be node 0's"
-        message += f" ({ranks.first}: {', '.join(addresses[:3]) or 'its name'})"
-        remedy = f"set main_process_ip: {addresses[0] if addresses else ranks.first}, {_LEAVE_OUT}"
-        findings.append(Finding(_LABEL, "fail", message, remedy, place(nodes)))
-    return findings
-
-
-def _owner(value: str, ranks: Ranks, facts_by_node: Nodes) -> Optional[str]:
+def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
     """The node that has this name or address; "" where none has; None where that can't be told."""
     for node, facts in facts_by_node.items():
-        names = {node, str(facts.get("hostname") or node), str(facts.get("hostname") or node).partition(".")[0]}
-        if value in names or value in _addresses(facts, loopback=True):
+        hostname = facts.hostname or node
+        if value in (node, hostname, hostname.partition(".")[0], *addresses_of(facts, loopback=True)):
             return node
-    numeric = value.replace(".", "").isdecimal() or ":" in value
-    complete = all(isinstance(f.get("interfaces"), list) for f in facts_by_node.values())
-    return "" if numeric and complete and facts_by_node else None
+    is_numeric = value.replace(".", "").isdecimal() or ":" in value
+    is_complete = all(isinstance(facts.get("interfaces"), list) for facts in facts_by_node.values())
+    return "" if is_numeric and is_complete and facts_by_node else None
 
 
-def _addresses(facts: Facts, loopback: bool = False) -> List[str]:
-    items = facts.get("interfaces")
-    addresses = []
-    for item in items if isinstance(items, list) else []:
-        if loopback or not item.get("loopback"):
-            addresses += [str(a.get("address")) for a in item.get("addresses") or () if a.get("scope") != "link"]
-    return addresses
+def addresses_of(facts: Facts, loopback: bool = False) -> List[str]:
+    """A node's addresses, without link-local ones."""
+    interfaces = [one for one in facts.interfaces if loopback or not one.loopback]
+    return [a.address for one in interfaces for a in one.addresses if a.scope != "link"]
 
 
-def _port(request: Request, configs: Nodes, spoken: Nodes) -> List[Finding]:
-    """The same port on every node, and the one that --master-port names."""
-    ports = {n: str(c["main_process_port"]) for n, c in spoken.items() if c.get("main_process_port")}
-    groups = by_value(ports)
-    if len(groups) > 1:
-        usual = next(iter(groups))
-        odd = [n for value, nodes in groups.items() if value != usual for n in nodes]
-        message = f"main_process_port differs between nodes: {differing(ports)}; it must be the same everywhere"
-        return [Finding(_LABEL, "fail", message, f"set main_process_port: {usual}, {_LEAVE_OUT}", place(odd))]
-    wanted = whole_number(request.get("master_port"))
-    if not wanted or not ports or whole_number(next(iter(groups))) == wanted:
-        return []
-    nodes = list(ports)
-    message = f"{_file(configs, nodes)} says main_process_port: {next(iter(groups))}, and --master-port {wanted}"
-    return [Finding(_LABEL, "fail", message, f"set main_process_port: {wanted}, {_LEAVE_OUT}", place(nodes))]
-
-
-def _machine_rank(configs: Nodes, spoken: Nodes, ranks: Ranks, virtual: bool) -> List[Finding]:
-    """Each node's own: its place in the host list."""
-    if virtual or ranks.nodes < 2:
-        return []
-    must = {node: index for index, node in enumerate(ranks.by_node)}
-    configured = {
-        n: str(c["machine_rank"]) for n, c in spoken.items() if whole_number(c.get("machine_rank")) is not None
-    }
-    twice = [(value, nodes) for value, nodes in by_value(configured).items() if len(nodes) > 1]
-    remedy = "leave machine_rank out: allranks passes each node its own"
-    findings = []
-    for value, nodes in twice:
-        figures = ", ".join(f"{must[n]} on {n}" for n in nodes[:4])
-        message = f"machine_rank: {value} stands on {join_names(nodes)}; it must be {figures}"
-        findings.append(Finding("rank-missing-or-duplicate", "fail", message, remedy, place(nodes)))
-    wrong = [
-        n for n, value in configured.items() if int(value) != must[n] and not any(n in nodes for _, nodes in twice)
-    ]
-    for node in wrong:
-        message = (
-            f"{_file(configs, [node])} says machine_rank: {configured[node]}; it must be {must[node]}: its place in the"
-        )
-        findings.append(Finding("rank-missing-or-duplicate", "fail", f"{message} host list", remedy, place([node])))
-    return findings
-
-
-def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> List[Finding]:
+def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> Iterator[Finding]:
     """What the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
-    launching: Record = request.get("launching") or {}
-    options: Record = launching.get("options") or {}
-    findings = []
-    for option, must, what in (
-        *((name, ranks.nodes, "nodes of this run") for name in _NODES),
-        *((name, ranks.each, "ranks a node") for name in _EACH),
-        ("num_processes", ranks.world, f"all ranks of the run, {ranks}"),
-        *((name, whole_number(request.get("master_port")) or None, "the port of --master-port") for name in _PORT),
+    launching = request.asked.launching
+    options = launching.options
+    for names, must, what in (
+        (_NODES, ranks.nodes, "nodes of this run"),
+        (_EACH, ranks.each, "ranks a node"),
+        (("num_processes",), ranks.world, f"all ranks of the run, {ranks}"),
+        (_PORT, request.asked.master_port or None, "the port of --master-port"),
     ):
-        value = whole_number(options.get(option))
-        if value is not None and must is not None and value != must:
-            message = f"the command says --{option} {value}; it must be {must}: {what}"
-            remedy = f"write --{option} {must}, or leave it out: allranks passes it; other figures: --nodes, --nproc"
-            findings.append(Finding("world-size-mismatch", "fail", message, remedy))
-    for option in ("main_process_ip", "master_addr"):
-        whose = _owner(str(options[option]), ranks, facts_by_node) if options.get(option) else None
-        if whose and whose != ranks.first:
-            message = f"the command says --{option} {options[option]}, which is {whose}'s; it must be {ranks.first}'s"
-            findings.append(Finding(_LABEL, "fail", message, f"leave --{option} out: allranks passes it"))
-    return findings + _same_rank(launching, options, ranks)
-
-
-def _same_rank(launching: Record, options: Record, ranks: Ranks) -> List[Finding]:
-    """Only where the command is run as it stands (--launcher command)."""
-    option = next((name for name in _RANK if whole_number(options.get(name)) is not None), None)
-    if option is None or not launching.get("holds") or ranks.nodes < 2:
-        return []
-    message = f"the command says --{option} {options[option]} on every node; it must be 0 to {ranks.nodes - 1}"
-    remedy = f"use --launcher {launching.get('name')}, which gives each node its own"
-    return [Finding("rank-missing-or-duplicate", "fail", message, remedy)]
-
-
-def _file(configs: Nodes, nodes: List[str]) -> str:
-    return f"{configs[nodes[0]].get('file')} on {join_names(nodes)}"
+        for name in names:
+            value = whole_number(options.get(name))
+            if value is not None and must is not None and value != must:
+                message = f"the command says --{name} {value}, and it must be {must} ({what})"
+                remedy = f"write --{name} {must}, or leave it out, as allranks passes it."
+                remedy += " To change it, use --nodes and --nproc"
+                yield Finding("world-size-mismatch", "fail", message, remedy)
+    for name in ("main_process_ip", "master_addr"):
+        value_text = options.get(name)
+        owner = _owner(value_text, facts_by_node) if value_text else None
+        if owner and owner != ranks.first:
+            message = f"the command says --{name} {value_text}, which is {owner}'s, and it must be {ranks.first}'s"
+            yield Finding(_LABEL, "fail", message, f"leave --{name} out: allranks passes it")
+    for name in _RANK:  # only where the command is run as it stands (--launcher command)
+        if whole_number(options.get(name)) is not None and launching.holds and ranks.nodes > 1:
+            message = f"the command says --{name} {options[name]} on every node, and it must be 0 to {ranks.nodes - 1}"
+            remedy = f"use --launcher {launching.name}, which gives each node its own"
+            yield Finding(_RANK_LABEL, "fail", message, remedy)
+            break

@@ -6,13 +6,13 @@ itself corrects times by the measured offset.
 
 from __future__ import annotations
 
-from typing import List
+from typing import Iterator
 
 from allranks.findings import Finding
-from allranks.text import count_of, plural
+from allranks.text import count_of
 
-from ..compare import Nodes, part, place, remote
-from ..host import Record, Request
+from ..compare import Nodes, others, remote, warn
+from ..facts import Clock, Request
 
 ID = "clock"
 GROUP = "network"
@@ -20,31 +20,26 @@ LEVEL = "quick"
 NEEDS = "clock"
 BETWEEN_MACHINES = True
 LIMIT = 1.0  # seconds
+LABEL = "clock-skew"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """clock-skew: a warning for each odd node; where most nodes are off together, the controller is."""
-    clocks = {n: part(f, ID) for n, f in facts_by_node.items()}
-    off = {n: float(c["offset"]) for n, c in clocks.items() if _is_off(c)}
-    if not off:
-        return []
+    off = {node: facts.clock.offset for node, facts in facts_by_node.items() if _is_off(facts.clock)}
     if len(off) > 1 and len(off) == len(facts_by_node) and max(off.values()) - min(off.values()) < LIMIT:
-        message = f"the clock of this machine is {_by(-off[min(off)])} all {count_of(len(off), 'node')}'"
-        remedy = "set this machine's clock: timedatectl set-ntp true"
-        return [Finding("clock-skew", "warn", message, remedy, place(list(off)))]
-    others = [n for n in facts_by_node if n not in off]
-    rest = f"; the other {len(others)} {plural(len(others), 'is', 'are')} within {LIMIT:g} s" if others else ""
-    findings = []
+        message = f"the clock of this machine is {_by(-min(off.values()))} those of all {count_of(len(off), 'node')}"
+        yield warn(LABEL, list(off), message, "set this machine's clock: timedatectl set-ntp true")
+        return
+    fine = [node for node in facts_by_node if node not in off]
+    rest = others(fine, f"are within {LIMIT:g} s", f"is within {LIMIT:g} s")
     for node, offset in off.items():
-        message = f"the clock of {node} is {_by(offset)} the controller's{rest}"
-        remedy = remote(node, "sudo", "timedatectl", "set-ntp", "true") + " (or chronyc makestep)"
-        findings.append(Finding("clock-skew", "warn", message, remedy, place([node])))
-    return findings
+        remedy = remote(node, "sudo timedatectl set-ntp true") + " (or chronyc makestep)"
+        yield warn(LABEL, node, f"the clock of {node} is {_by(offset)} the controller's{rest}", remedy)
 
 
-def _is_off(clock: Record) -> bool:
+def _is_off(clock: Clock) -> bool:
     """Beyond the limit by more than the uncertainty of the measurement, half the round trip."""
-    return bool(clock) and abs(float(clock["offset"])) > LIMIT + float(clock.get("delay") or 0) / 2
+    return abs(clock.offset) > LIMIT + clock.delay / 2
 
 
 def _by(offset: float) -> str:

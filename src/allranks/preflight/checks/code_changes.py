@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
-from allranks.text import join_names
+from allranks.text import first_line, join_names
 
-from ..compare import Nodes, by_value, part, parts, place, some, split, target
-from ..host import CouldNotLook, Host, Record, Request
+from ..compare import Nodes, collected, some, split, warn
+from ..facts import Request
+from ..host import CouldNotLook, Host, Ran
 
 ID = "code_changes"
 GROUP = "code"
@@ -50,11 +51,20 @@ DIFF = (
 )
 _OUTSIDE = re.compile(r"not a git repository|ambiguous argument 'HEAD'", re.IGNORECASE)  # or no commit yet
 _NEW = re.compile(r"^index [0-9a-f]+\.\.([0-9a-f]+)", re.MULTILINE)
+Files = Tuple[Tuple[str, str], ...]  # names and hashes
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"files": {name: hash of what it is now}, "count", "head"}; None without git or a repository."""
-    where = str(part(host.facts, "workdir").get("path") or host.request.get("workdir") or "")
+class Changes(NamedTuple):
+    """The commit, and the hash of what each changed or new file is now; `count_` has all of them."""
+
+    head: str
+    count_: int
+    files: Dict[str, str]
+
+
+def collect(host: Host) -> Optional[Changes]:
+    """None without git or a repository."""
+    where = host.facts.workdir.path or host.request.asked.workdir
     if not where or host.which("git") is None:
         return None
     top = host.run([*GIT, "-C", where, "rev-parse", "--show-toplevel", "HEAD"], 10)
@@ -62,35 +72,33 @@ def collect(host: Host) -> Optional[Record]:
         return None
     lines = top.out.splitlines()
     if not top.ok or len(lines) < 2:
-        raise CouldNotLook((top.err.strip().splitlines() or ["git said nothing"])[0][:300])
+        raise CouldNotLook(_first(top))
     changed, new, folders = _status(_git(host, lines[0], STATUS))
     new += _inside(host, lines[0], folders)
     files = {name: _content(host, f"{lines[0]}/{name}") for name in new[:MOST]}
     if changed:
         files.update(list(_changes(_git(host, lines[0], DIFF)).items())[:MOST])
-    return {"head": lines[1], "count": len(changed) + len(new), "files": files}
+    return Changes(lines[1], len(changed) + len(new), files)
 
 
 def _git(host: Host, top: str, words: Sequence[str]) -> str:
     ran = host.run([*GIT, "-C", top, *words], 15)
     if not ran.ok:
-        raise CouldNotLook((ran.err.strip().splitlines() or ["git said nothing"])[0][:300])
+        raise CouldNotLook(_first(ran))
     return ran.out
+
+
+def _first(ran: Ran) -> str:
+    return first_line(ran.err, 300) or "git said nothing"
 
 
 def _status(text: str) -> Tuple[List[str], List[str], List[str]]:
     """Changed files, new ones that are code, new folders. git-status(1): XY, a blank, the name, NUL."""
-    changed = []
-    new = []
-    folders = []
-    for entry in text.split("\0"):
-        if not entry.startswith("?? "):
-            changed += [entry[3:]] if len(entry) > 3 else []
-        elif entry.endswith("/"):
-            folders.append(entry[3:])
-        elif entry.endswith(CODE):
-            new.append(entry[3:])
-    return changed, new, folders
+    entries = [entry for entry in text.split("\0") if len(entry) > 3]
+    changed = [entry[3:] for entry in entries if not entry.startswith("?? ")]
+    untracked = [entry[3:] for entry in entries if entry.startswith("?? ")]
+    new = [name for name in untracked if name.endswith(CODE)]
+    return changed, new, [name for name in untracked if name.endswith("/")]
 
 
 def _inside(host: Host, top: str, folders: Sequence[str]) -> List[str]:
@@ -108,60 +116,46 @@ def _changes(text: str) -> Dict[str, str]:
         header = section.partition("\n")[0]
         name = header[: len(header) // 2].strip('"')[len("a/") :]  # both names are the same
         new = _NEW.search(section)
-        hashes[name] = new.group(1)[:12] if new else hashlib.sha256(section.encode()).hexdigest()[:12]
+        hashes[name] = new.group(1)[:12] if new else _hash(section)
     return hashes
 
 
 def _content(host: Host, path: str) -> str:
     text = host.text(path, 1 << 20)
-    return "unreadable" if text is None else hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+    return "unreadable" if text is None else _hash(text)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning for each odd node. Where commits differ, `code_git` says it and files can't be compared."""
-    collected = parts(facts_by_node, ID)
-    if len({v.get("head") for v in collected.values()}) > 1:
-        return []
-    values = {n: tuple(sorted(v["files"].items())) for n, v in collected.items()}
-    parted = split(values)
-    if parted is None:
-        return []
+    nodes = collected(facts_by_node, ID, Changes)
+    parted = split({node: tuple(sorted(one.files.items())) for node, one in nodes.items()})
+    if parted is None or len({one.head for one in nodes.values()}) > 1:
+        return
+    remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks run {request.target}"
+    remedy += " --launcher command -- git diff HEAD --stat"
+    groups = {value: names for value, names in [(parted.norm, parted.fine), *parted.odd.items()] if names}
     if not parted.fine:
-        return [
-            _finding(
-                request,
-                list(values),
-                f"uncommitted changes differ between {join_names(list(values))}",
-                _odd(list(parted.odd)),
-                values,
-            )
-        ]
-    findings = []
-    count = "the other " + str(len(parted.fine)) if len(parted.odd) == 1 else "most nodes"
-    for value, nodes in parted.odd.items():
-        message = f"uncommitted changes on {join_names(nodes)} differ from {count}"
-        findings.append(_finding(request, nodes, message, _odd([value, parted.norm]), values))
-    return findings
-
-
-def _odd(values: Sequence[Tuple[Tuple[str, str], ...]]) -> List[str]:
-    """Files that are not the same in all."""
-    everywhere = set(values[0]).intersection(*map(set, values))
-    return sorted({name for value in values for name, _ in set(value) - everywhere})
+        message = f"uncommitted changes differ between {join_names(list(nodes))}"
+        yield _finding(list(nodes), message, list(parted.odd), groups, remedy)
+        return
+    count = f"the other {len(parted.fine)}" if len(parted.odd) == 1 else "most nodes"
+    for value, names in parted.odd.items():
+        message = f"uncommitted changes on {join_names(names)} differ from {count}"
+        yield _finding(names, message, [value, parted.norm], groups, remedy)
 
 
 def _finding(
-    request: Request,
-    nodes: List[str],
-    message: str,
-    files: List[str],
-    values: Mapping[str, Tuple[Tuple[str, str], ...]],
+    nodes: List[str], message: str, compared: List[Files], groups: Mapping[Files, List[str]], remedy: str
 ) -> Finding:
-    shown = some(files, SHOWN)
+    """With the files that are not the same in all of `compared`."""
+    everywhere = set(compared[0]).intersection(*compared)
+    files = sorted({name for value in compared for name, _ in set(value) - everywhere})
     evidence = []
-    for value, nodes_alike in list(by_value(values).items())[:8]:
+    for value, alike in list(groups.items())[:8]:
         changed = [name for name, _ in value if name in files]
-        evidence.append(f"{join_names(nodes_alike)}: {', '.join(changed[:SHOWN]) or 'no change'}")
-    remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks run {target(request)}"
-    remedy += " --launcher command -- git diff HEAD --stat"
-    return Finding(ID, "warn", f"{message}: {shown}", remedy, place(nodes), tuple(evidence))
+        evidence.append(f"{join_names(alike)}: {', '.join(changed[:SHOWN]) or 'no change'}")
+    return warn(ID, nodes, f"{message}: {some(files, SHOWN)}", remedy, evidence)

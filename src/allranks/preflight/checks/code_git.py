@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import List, Optional, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, differences, others, part, parts, place, target
-from ..host import CouldNotLook, Host, Record, Request
+from ..compare import Nodes, collected, differences, others, warn
+from ..facts import Request
+from ..host import CouldNotLook, Host
 
 ID = "code_git"
 GROUP = "code"
@@ -24,24 +25,32 @@ PACKED = 8 << 20  # bytes of packed-refs: some hundred thousand refs
 _HASH = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\b")
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"top", "commit" (None: none yet), "branch" (None: detached)}; None outside a repository."""
-    start = str(part(host.facts, "workdir").get("path") or host.request.get("workdir") or "")
-    place_ = _find(host, _real(host, start)) if start.startswith("/") else None
-    if place_ is None:
+class Repository(NamedTuple):
+    """Its top, the commit (None: none yet) and the branch (None: detached)."""
+
+    top: str
+    commit: Optional[str]
+    branch: Optional[str] = None
+
+
+def collect(host: Host) -> Optional[Repository]:
+    """None outside a repository."""
+    start = host.facts.workdir.path or host.request.asked.workdir
+    directories = _find(host, _real(host, start)) if start.startswith("/") else None
+    if directories is None:
         return None
-    top, git = place_
+    top, git = directories
     common = host.text(git + "/commondir", 4096)
-    bases = [git] if not common else [git, _join(git, common)]
+    bases = [git, _join(git, common)] if common else [git]
     head = host.text(git + "/HEAD", 4096)
     if head is None:
         raise CouldNotLook(f"{git}/HEAD can't be read")
     branch = head[4:].strip() if head.startswith("ref:") else None
     if branch == "refs/heads/.invalid":
         raise CouldNotLook(f"{git} keeps its refs as a reftable")
-    commit = _resolve(host, bases, head)
-    short = branch[len("refs/heads/") :] if branch and branch.startswith("refs/heads/") else branch
-    return {"top": top, "commit": commit, "branch": short}
+    if branch and branch.startswith("refs/heads/"):
+        branch = branch[len("refs/heads/") :]
+    return Repository(top, _resolve(host, bases, head), branch)
 
 
 def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
@@ -106,35 +115,20 @@ def _packed(host: Host, base: str, ref: str) -> str:
     return ""
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings: a commit that differs, and a node without a repository among nodes with one."""
-    repositories = parts(facts_by_node, ID)
-    commits = {n: v.get("commit") for n, v in repositories.items()}
-    findings = []
+    repositories = collected(facts_by_node, ID, Repository)
+    commits = {node: one.commit for node, one in repositories.items()}
+    sync = "copy this machine's code to all nodes with run --sync"
+    shown = [f"{n}: {str(one.commit)[:16]} {one.branch or '(detached)'}" for n, one in repositories.items()]
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
         message = odd.message.replace("is at no commit", "has no commit").replace("are at no commit", "have no commit")
-        evidence = tuple(
-            f"{n}: {str(commits[n])[:16]} {repositories[n].get('branch') or '(detached)'}" for n in commits
-        )
-        findings.append(
-            Finding(ID, "warn", message, _remedy(request, repositories[odd.nodes[0]]), place(odd.nodes), evidence[:8])
-        )
-    return findings + _without(request, facts_by_node, repositories)
-
-
-def _remedy(request: Request, one: Record) -> str:
-    pull = (
-        f"allranks run {target(request)} --launcher command -- git -C {shlex.quote(str(one.get('top')))} pull --ff-only"
-    )
-    return f"{pull}; or copy this machine's code to all nodes with run --sync"
-
-
-def _without(request: Request, facts_by_node: Nodes, repositories: Nodes) -> List[Finding]:
-    without = [n for n, f in facts_by_node.items() if ID in f and f[ID] is None and part(f, "workdir").get("exists")]
-    if not without or len(repositories) < 2 or len(repositories) <= len(without):
-        return []
-    path = part(facts_by_node[without[0]], "workdir").get("path")
-    message = f"{path} on {join_names(without)} {plural(len(without), 'is', 'are')} in no git repository"
-    message += others(list(repositories), "are in one", "is in one")
-    remedy = "clone it there too, or copy this machine's code to all nodes with run --sync"
-    return [Finding(ID, "warn", message, remedy, place(without))]
+        top = shlex.quote(repositories[odd.nodes[0]].top)
+        pull = f"allranks run {request.target} --launcher command -- git -C {top} pull --ff-only"
+        yield warn(ID, odd.nodes, message, f"{pull}, or {sync}", shown[:8])
+    outside = {node: facts.workdir for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None}
+    without = [node for node, workdir in outside.items() if workdir.exists]
+    if without and len(repositories) > max(1, len(without)):
+        message = f"{outside[without[0]].path} on {join_names(without)} {plural(len(without), 'is', 'are')} in no git"
+        message += " repository" + others(list(repositories), "are in one", "is in one")
+        yield warn(ID, without, message, f"clone it there too, or {sync}")

@@ -5,13 +5,15 @@ Names, sizes and, up to 1 MB, contents are compared; what runs write (outputs, l
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from allranks.findings import Finding
+from allranks.protocol.codec import decode
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, parts, place, remote, some, split
-from ..host import Host, Record, Request, ask
+from ..compare import Nodes, by_value, collected, remote, some, split, unknown, warn
+from ..facts import Request
+from ..host import Host, ask
 
 ID = "code_tree"
 GROUP = "code"
@@ -94,79 +96,75 @@ for shown in sorted(found):
     folders.setdefault(os.path.dirname(shown) + "/", hashlib.sha256()).update((shown + found[shown]).encode())
 if time.monotonic() > end:
     cut = "30 s were over"
-answer = {
-    "count": len(found), "cut": cut, "digest": hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest(),
-    "files": found if len(found) <= LISTED else None,
-    "folders": {k: v.hexdigest()[:8] for k, v in sorted(folders.items())[:LISTED]},
-}
+answer = dict(count=len(found), cut=cut, files=found if len(found) <= LISTED else None)
+answer["digest"] = hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest()[:16]
+answer["folders"] = dict((k, folders[k].hexdigest()[:8]) for k in sorted(folders)[:LISTED])
 print("\nALLRANKS-ANSWER " + json.dumps(answer))
 """
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"count", "digest", "files" {name: hash} (None: too many), "folders", "cut", "git": whether .git is there}."""
-    workdir = part(host.facts, "workdir")
-    top = str(workdir.get("path") or "")
-    if not workdir.get("cwd_ok") or len([w for w in top.split("/") if w]) < 1:  # not / itself
+class Tree(NamedTuple):
+    """Hashes by file (None: too many) and by folder, what cut the reading short, whether .git is there."""
+
+    count_: int
+    digest: str
+    files: Optional[Dict[str, str]] = None
+    folders: Dict[str, str] = {}
+    cut: str = ""
+    top: str = ""
+    git: bool = False
+
+
+def collect(host: Host) -> Optional[Tree]:
+    """None where the working directory can't be entered, or is / itself."""
+    top = host.facts.workdir.path
+    if not host.facts.workdir.cwd_ok or not top.strip("/"):
         return None
     constants = f"TOP, CODE, FOLDERS, DATA, WRITTEN = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}, {WRITTEN!r}"
-    answer: Dict[str, Any] = ask(host, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True)
-    return {**answer, "digest": answer["digest"][:16], "top": top, "git": _in_git(host, top)}
+    tree = decode(Tree, ask(host, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True))
+    words = top.rstrip("/").split("/")
+    git = any(host.exists("/".join([*words[:depth], ".git"])) for depth in range(2, len(words) + 1))
+    return tree._replace(top=top, git=git)
 
 
-def _in_git(host: Host, path: str) -> bool:
-    while path:
-        if host.exists(path + "/.git"):
-            return True
-        path = path.rstrip("/").rpartition("/")[0]
-    return False
-
-
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning for each odd node. Where all are git checkouts, code_git and code_changes judge."""
-    trees = parts(facts_by_node, ID)
-    if all(v.get("git") for v in trees.values()):
-        return []
-    late = [n for n, v in trees.items() if "were over" in str(v.get("cut"))]
-    trees = {n: v for n, v in trees.items() if n not in late}
-    findings = _late(late)
-    parted = split({n: str(v["digest"]) for n, v in trees.items()})
+    nodes = collected(facts_by_node, ID, Tree)
+    if all(tree.git for tree in nodes.values()):
+        return
+    late = [node for node, tree in nodes.items() if "were over" in tree.cut]
+    if late:
+        message = f"the working directory of {join_names(late)} could not be read within 30 s and is not compared"
+        yield unknown(ID, late, message, "name a smaller directory with --workdir")
+    trees = {node: tree for node, tree in nodes.items() if node not in late}
+    parted = split({node: tree.digest for node, tree in trees.items()})
     if parted is None:
-        return findings
-    for nodes in [list(trees)] if not parted.fine else list(parted.odd.values()):
-        findings.append(_finding(trees, nodes, parted.fine))
-    return findings
-
-
-def _late(late: List[str]) -> List[Finding]:
-    if not late:
-        return []
-    message = f"the working directory of {join_names(late)} could not be read within 30 s and is not compared"
-    return [Finding(ID, "unknown", message, "name a smaller directory with --workdir", place(late))]
-
-
-def _finding(trees: Nodes, nodes: List[str], fine: List[str]) -> Finding:
-    """`nodes` against a node of the majority, or against each other."""
-    compared = [nodes[0], fine[0]] if fine else nodes
-    files = _odd([trees[n] for n in compared])
-    shown = some(files, SHOWN)
-    top = str(trees[nodes[0]].get("top"))
-    message = (
-        f"{top} differs between {join_names(nodes)}" if not fine else f"{top} on {join_names(nodes)} differs from "
-    )
-    if fine:
-        message += f"the other {len(fine)}" if len(fine) + len(nodes) == len(trees) else f"{len(fine)} other nodes"
-    evidence = [f"{join_names(n)}: {v} files" for v, n in by_value({n: v["count"] for n, v in trees.items()}).items()]
-    cut = next((f"only the first of {v['cut']} are compared" for v in trees.values() if v.get("cut")), "")
+        return
+    evidence = []
+    for count, alike in list(by_value({node: tree.count_ for node, tree in trees.items()}).items())[:6]:
+        evidence.append(f"{join_names(alike)}: {count} files")
+    cuts = [tree.cut for tree in trees.values() if tree.cut]
+    evidence += [f"only the first of {cut} are compared" for cut in cuts[:1]]
     remedy = "copy this machine's code to all nodes with run --sync"
-    if fine:
-        remedy = f"{remote(fine[0], 'rsync', '-a', f'{top}/', f'{nodes[0]}:{top}/')}, or {remedy}"
-    return Finding(ID, "warn", f"{message}: {shown}", remedy, place(nodes), tuple(evidence[:6] + [cut] * bool(cut)))
+    if not parted.fine:
+        top = next(iter(trees.values())).top
+        message = f"{top} differs between {join_names(list(trees))}: {_odd(list(trees.values()))}"
+        yield warn(ID, list(trees), message, remedy, evidence)
+        return
+    fine = parted.fine[0]
+    rest = f"the other {len(parted.fine)}" if len(parted.odd) == 1 else f"{len(parted.fine)} other nodes"
+    for odd in parted.odd.values():
+        tree = trees[odd[0]]
+        message = f"{tree.top} on {join_names(odd)} differs from {rest}: {_odd([tree, trees[fine]])}"
+        copy = remote(fine, "rsync -a", f"{tree.top}/", f"{odd[0]}:{tree.top}/")
+        yield warn(ID, odd, message, f"{copy}, or {remedy}", evidence)
 
 
-def _odd(trees: Sequence[Record]) -> List[str]:
+def _odd(trees: Sequence[Tree]) -> str:
     """The files that are not the same in all, or (of very many) the folders."""
-    key = "files" if all(t.get("files") is not None for t in trees) else "folders"
-    items = [set((t.get(key) or {}).items()) for t in trees]
-    everywhere = items[0].intersection(*items)
-    return sorted({name for tree in items for name, _ in tree - everywhere}) or ["(files beyond the first 500)"]
+    items: List[Dict[str, str]] = [tree.files for tree in trees if tree.files is not None]
+    if len(items) < len(trees):
+        items = [tree.folders for tree in trees]
+    everywhere = set(items[0].items()).intersection(*(one.items() for one in items))
+    odd = {name for one in items for name, _ in one.items() - everywhere}
+    return some(sorted(odd) or ["(files beyond the first 500)"], SHOWN)

@@ -7,12 +7,13 @@ KUBERNETES_SERVICE_HOST, `container=` of process 1 (systemd.io/CONTAINER_INTERFA
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Iterator, NamedTuple, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, differences, parts, place, remote
-from ..host import Host, Request
+from ..compare import Nodes, collected, differences, look, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "container"
 GROUP = "host"
@@ -29,14 +30,22 @@ WORDS = {"docker": "Docker", "podman": "Podman", "oci": "Podman", "lxc": "LXC", 
 OUTSIDE = "outside any container"
 
 
-def collect(host: Host) -> Optional[Dict[str, str]]:
-    """{"kind": "Docker" or OUTSIDE, "pid": "its own" or "the host's", "ipc": …}."""
-    namespaces = {"kind": _kind(host)}
+class Container(NamedTuple):
+    """`Docker` or OUTSIDE; whose the namespaces are, `its own` or `the host's` (empty: not known)."""
+
+    kind: str
+    pid: str = ""
+    ipc: str = ""
+
+
+def collect(host: Host) -> Optional[Container]:
+    """None where /proc shows nothing."""
+    owners = {}
     for name, initial in INITIAL.items():
         link = host.link(f"/proc/self/ns/{name}")
         if link:
-            namespaces[name] = "the host's" if link == initial else "its own"
-    return namespaces if host.exists("/proc/self") or len(namespaces) > 1 else None
+            owners[name] = "the host's" if link == initial else "its own"
+    return Container(_kind(host), **owners) if host.exists("/proc/self") or owners else None
 
 
 def _kind(host: Host) -> str:
@@ -58,23 +67,24 @@ def _kind(host: Host) -> str:
     return next((kind for mark, kind in CGROUPS if mark in cgroup), OUTSIDE)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning where nodes are mixed; the namespaces only among nodes of one kind."""
-    collected = parts(facts_by_node, ID)
-    kinds = {n: v["kind"] if v["kind"] == OUTSIDE else f"in {v['kind']}" for n, v in collected.items()}
-    findings = []
-    for d in differences("containers", kinds, one="runs", many="run"):
-        message = d.message.replace(" containers ", " ", 1) if d.norm is not None else d.message
-        remedy = "start all nodes alike, in the same image or on the bare host; look: "
-        remedy += remote(d.nodes[0], "cat", "/proc/1/cgroup")
-        findings.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
-    if findings:
-        return findings
-    for key, what, option in (("pid", "process", "--pid=host"), ("ipc", "IPC", "--ipc=host")):
-        values = {n: v[key] for n, v in collected.items() if v.get(key)}
-        for d in differences(f"{what} namespace", values, one="uses", many="use"):
-            message = d.message.replace(f"{what} namespace its own", f"its own {what} namespace", 1)
-            message = message.replace(f"{what} namespace the host's", f"the host's {what} namespace", 1)
-            remedy = f"start all containers alike: with {option}, or none with it"
-            findings.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
-    return findings
+    nodes = collected(facts_by_node, ID, Container)
+    kinds = {node: one.kind if one.kind == OUTSIDE else f"in {one.kind}" for node, one in nodes.items()}
+    odd = differences("containers", kinds, one="runs", many="run")
+    for one in odd:
+        message = one.message.replace(" containers ", " ", 1) if one.norm is not None else one.message
+        advice = "start all nodes alike, in the same image or on the bare host"
+        yield warn(ID, one.nodes, message, look(advice, one.nodes[0], "cat /proc/1/cgroup"))
+    if odd:
+        return
+    yield from _namespace("process namespace", "--pid=host", {n: one.pid for n, one in nodes.items() if one.pid})
+    yield from _namespace("IPC namespace", "--ipc=host", {n: one.ipc for n, one in nodes.items() if one.ipc})
+
+
+def _namespace(what: str, option: str, owners: "dict[str, str]") -> Iterator[Finding]:
+    for odd in differences(what, owners, one="uses", many="use"):
+        message = odd.message
+        for owner in ("its own", "the host's"):
+            message = message.replace(f"{what} {owner}", f"{owner} {what}", 1)
+        yield warn(ID, odd.nodes, message, f"start all containers alike: with {option}, or none with it")

@@ -9,13 +9,15 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from typing import Any, Dict, List, Optional, Set
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from allranks.findings import Finding
+from allranks.protocol.codec import decode
 from allranks.text import count_of, join_names
 
-from ..compare import Difference, Nodes, differences, parts, place, remote, size, some, split
-from ..host import Host, Record, Request, ask
+from ..compare import Nodes, by_item, collected, remote, size, some, split, unknown, warn
+from ..facts import Request
+from ..host import Host, ask
 
 ID = "data_listing"
 GROUP = "data"
@@ -38,7 +40,7 @@ def one_file(path):
         if size > 1 << 20:
             file.seek(max(1 << 20, size - (1 << 20)))
             sha.update(file.read(1 << 20))
-    return {"kind": "file", "count": 1, "bytes": size, "digest": sha.hexdigest()[:16], "cut": ""}
+    return dict(kind="file", count=1, bytes=size, digest=sha.hexdigest()[:16])
 def listing(top, end):
     entries, total, cut = [], 0, ""
     stack = [""]
@@ -74,111 +76,108 @@ def listing(top, end):
             cut = "time"
     text = json.dumps(sorted(entries)).encode()
     packed = base64.b64encode(zlib.compress(text, 9)).decode() if len(entries) <= 20000 else ""
-    return {"kind": "directory", "count": len(entries), "bytes": total, "cut": cut,
-            "digest": hashlib.sha256(text).hexdigest()[:16], "names": packed if len(packed) <= PACKED else ""}
+    digest = hashlib.sha256(text).hexdigest()[:16]
+    names = packed if len(packed) <= PACKED else ""
+    return dict(kind="directory", count=len(entries), bytes=total, cut=cut, digest=digest, names=names)
 answer = {}
 for path in PATHS:
     try:
         answer[path] = listing(path, time.monotonic() + 20 / len(PATHS)) if os.path.isdir(path) else one_file(path)
     except OSError as error:
-        answer[path] = {"kind": "unreadable", "why": error.strerror}
+        answer[path] = dict(kind="unreadable", why=error.strerror)
 print("\nALLRANKS-ANSWER " + json.dumps(answer))
 """
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{path: {"kind", "count", "bytes", "digest", "cut", "names"}}; None without a --data-path."""
-    paths = [str(p) for p in host.request.get("data_paths") or ()][:PATHS]
-    if not paths:
-        return None
-    answer: Dict[str, Any] = ask(host, f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True)
-    return answer
+class Listing(NamedTuple):
+    """What is at a path: "file", "directory" or "unreadable"; `cut` by a number of files or "time"; `names` packed."""
+
+    kind: str
+    count_: int = 0
+    bytes: int = 0
+    digest: str = ""
+    cut: str = ""
+    names: str = ""
+
+    @property
+    def amount(self) -> str:
+        """In words."""
+        if self.kind == "file":
+            return f"a file of {count_of(self.bytes, 'byte')}"
+        return f"{count_of(self.count_, 'file')} ({size(self.bytes)})"
+
+    def sizes(self) -> Dict[str, int]:
+        """Sizes by name; empty where the listing could not travel."""
+        if not self.names:
+            return {}
+        text = zlib.decompress(base64.b64decode(self.names)).decode()
+        return dict(decode(List[Tuple[str, int]], json.loads(text)))
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def collect(host: Host) -> object:
+    """A `Listing` by path; None without a --data-path."""
+    paths = host.request.asked.data_paths[:PATHS]
+    return ask(host, f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True) if paths else None
+
+
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings: each node may well have its own share of the data. `data_paths` speaks of absent ones."""
-    collected = parts(facts_by_node, ID)
-    paths = dict.fromkeys(path for findings in collected.values() for path in findings)
-    findings = []
-    for path in paths:
-        listings = {n: v[path] for n, v in collected.items() if path in v and v[path].get("kind") != "unreadable"}
-        findings += _late(path, [n for n, v in listings.items() if v.get("cut") == "time"])
-        listings = {n: v for n, v in listings.items() if v.get("cut") != "time"}
-        digests = {n: str(v["digest"]) for n, v in listings.items()}
-        parted = split(digests)
-        for odd in differences(path, digests):
-            if parted and (parted.fine or not _shares(listings)):
-                findings.append(_finding(path, listings, odd, parted.fine))
-    return findings
+    for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, Listing])).items():
+        late = [node for node, one in by_node.items() if one.cut == "time"]
+        if late:
+            message = f"{path} could not be listed within 20 s on {join_names(late)} and is not compared"
+            yield unknown(ID, late, message, "name a smaller directory with --data-path")
+        listings = {node: one for node, one in by_node.items() if node not in late and one.kind != "unreadable"}
+        parted = split({node: one.digest for node, one in listings.items()})
+        if parted is None or (not parted.fine and _shares(list(listings.values()))):
+            continue
+        for odd in parted.odd.values() if parted.fine else [list(listings)]:
+            yield _finding(path, listings, odd, parted.fine)
 
 
-def _shares(by_node: Nodes) -> bool:
+def _shares(listings: Sequence[Listing]) -> bool:
     """No file of one node is on another: each has its own share, and that is meant so."""
-    listings = [v for v in by_node.values() if v.get("names")]
     names_before: Set[str] = set()
-    for one in listings:
-        names = {str(name) for name, _ in _unpack(str(one["names"]))}
+    for listing in listings:
+        names = set(listing.sizes())
         if not names or names & names_before:
             return False
         names_before |= names
-    return len(listings) == len(by_node)
+    return True
 
 
-def _late(path: str, late: List[str]) -> List[Finding]:
-    if not late:
-        return []
-    message = f"{join_names(late)}: {path} could not be listed within 20 s and is not compared"
-    return [Finding(ID, "unknown", message, "name a smaller directory with --data-path", place(late))]
-
-
-def _finding(path: str, listings: Nodes, odd: Difference, fine: List[str]) -> Finding:
-    shown = {n: _amount(listings[n]) for n in listings}
-    if fine and shown[odd.nodes[0]] != shown[fine[0]]:
-        message = (
-            f"{path} holds {shown[odd.nodes[0]]} on {join_names(odd.nodes)}; {shown[fine[0]]} on {join_names(fine)}"
-        )
-    elif fine:
-        message = f"{path} on {join_names(odd.nodes)} differs from that on {join_names(fine)} ({shown[fine[0]]})"
+def _finding(path: str, listings: Mapping[str, Listing], odd: List[str], fine: List[str]) -> Finding:
+    first = odd[0]
+    other = fine[0] if fine else odd[-1]
+    amount = listings[first].amount
+    usual = listings[other].amount
+    if not fine:
+        message = f"{path} is not the same on {join_names(odd)}, and no majority has the same"
+    elif amount != usual:
+        message = f"{path} holds {amount} on {join_names(odd)}, and {usual} on {join_names(fine)}"
     else:
-        message = f"{path} is not the same on {join_names(odd.nodes)}, and no majority has the same"
-    message += _some(listings, [odd.nodes[0], fine[0]] if fine else odd.nodes[:2])
-    cut = next((str(v["cut"]) for v in listings.values() if v.get("cut")), "")
-    evidence = [f"{n}: {shown[n]}, {v['digest']}" for n, v in list(listings.items())[:8]]
-    evidence += [f"only the first {cut} are compared"] if cut else []
-    remedy = _copy(path, listings, odd.nodes[0], fine[0] if fine else odd.nodes[-1])
-    return Finding(ID, "warn", message, remedy, place(odd.nodes), tuple(evidence))
+        message = f"{path} on {join_names(odd)} differs from that on {join_names(fine)} ({usual})"
+    message += _names(listings, first, other if fine else odd[1])
+    evidence = [f"{node}: {one.amount}, {one.digest}" for node, one in list(listings.items())[:8]]
+    cuts = [one.cut for one in listings.values() if one.cut]
+    evidence += [f"only the first {cut} are compared" for cut in cuts[:1]]
+    source, target = (first, other) if listings[first].count_ > listings[other].count_ else (other, first)
+    full_path = path.rstrip("/") + ("/" if listings[source].kind == "directory" else "")
+    copy = remote(source, "rsync -a", full_path, f"{target}:{full_path}")  # it adds and replaces, and removes nothing
+    return warn(ID, odd, message, f"{copy}, unless each node is meant to have its own share", evidence)
 
 
-def _copy(path: str, listings: Nodes, odd: str, fine: str) -> str:
-    """From the node with more; rsync adds and replaces, it removes nothing."""
-    source, other = (odd, fine) if int(listings[odd]["count"]) > int(listings[fine]["count"]) else (fine, odd)
-    full_path = path.rstrip("/") + ("/" if listings[source].get("kind") == "directory" else "")
-    line = remote(source, "rsync", "-a", full_path, f"{other}:{full_path}")
-    return f"{line}; fine if each node is meant to have its own share"
-
-
-def _amount(one: Record) -> str:
-    if one.get("kind") == "file":
-        return f"a file of {count_of(int(one['bytes']), 'byte')}"
-    return f"{count_of(int(one['count']), 'file')} ({size(float(one['bytes']))})"
-
-
-def _some(listings: Nodes, two: List[str]) -> str:
+def _names(listings: Mapping[str, Listing], one: str, other: str) -> str:
     """The names by which two nodes differ, where the listings could travel."""
-    if len(two) < 2 or not all(listings[n].get("names") for n in two):
+    if not listings[one].names or not listings[other].names:
         return ""
-    first, second = (dict(_unpack(str(listings[n]["names"]))) for n in two)
-    words = []
-    for what, names in (
-        (f"{two[0]} lacks", sorted(set(second) - set(first))),
-        (f"{two[1]} lacks", sorted(set(first) - set(second))),
-        ("of another size", sorted(n for n in set(first) & set(second) if first[n] != second[n])),
-    ):
-        if names:
-            words.append(f"{what} {some(names, SHOWN)}")
-    return f": {'; '.join(words)}" if words else ""
-
-
-def _unpack(text: str) -> List[Any]:
-    entries: List[Any] = json.loads(zlib.decompress(base64.b64decode(text)))
-    return entries
+    first = listings[one].sizes()
+    second = listings[other].sizes()
+    resized = [name for name in first if name in second and first[name] != second[name]]
+    lists = {
+        f"{one} lacks": second.keys() - first.keys(),
+        f"{other} lacks": first.keys() - second.keys(),
+        "of another size": resized,
+    }
+    words = [f"{what} {some(sorted(names), SHOWN)}" for what, names in lists.items() if names]
+    return f": {', '.join(words)}" if words else ""

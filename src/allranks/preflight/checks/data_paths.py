@@ -2,58 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Tuple
+from typing import Iterator
 
 from allranks.findings import Finding, Status
 from allranks.text import join_names
 
-from ..compare import Nodes, lack, place, remote
-from ..host import Request
+from ..compare import Nodes, by_item, finding, lack, look, remote, unknown
+from ..facts import Request
 
 ID = "data_paths"
 GROUP = "data"
 LEVEL = "quick"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """missing-file, permission-denied; `unknown` where the file system gave no answer."""
-    status: Status = "warn" if request.get("wrap") else "fail"  # a container may have it mounted elsewhere
-    findings = _silent(request, facts_by_node)
-    for path, by_node in _by_path(facts_by_node).items():
-        absent = [n for n, (exists, _) in by_node.items() if not exists]
-        closed = [n for n, (exists, readable) in by_node.items() if exists and not readable]
-        fine = [n for n in by_node if n not in absent and n not in closed]
+    silent = [node for node, facts in facts_by_node.items() if facts.error("data")]  # a mount whose server is gone
+    if silent and request.asked.data_paths:
+        message = f"could not look at {', '.join(request.asked.data_paths)} on {join_names(silent)}"
+        message += f": {facts_by_node[silent[0]].error('data')}"
+        yield unknown(ID, silent, message, f"look: {remote(silent[0], 'mount')}")
+    status: Status = "warn" if request.asked.wrap else "fail"  # a container may have it mounted elsewhere
+    paths = by_item({node: {one.path: one for one in facts.data} for node, facts in facts_by_node.items()})
+    for path, by_node in paths.items():
+        absent = [node for node, one in by_node.items() if not one.exists]
+        closed = [node for node, one in by_node.items() if one.exists and not one.readable]
         if absent:
-            message = lack(absent, fine, path)
-            remedy = f"mount or copy it there; look: {remote(absent[0], 'ls', '-ld', _parent(path))}"
-            findings.append(Finding("missing-file", status, message, remedy, place(absent)))
+            fine = [node for node in by_node if node not in absent and node not in closed]
+            parent = path.rstrip("/").rpartition("/")[0] or "/"
+            remedy = look("mount or copy it there", absent[0], "ls -ld", parent)
+            yield finding(status, "missing-file", absent, lack(absent, fine, path), remedy)
         if closed:
             message = f"{path} can't be read by your user on {join_names(closed)}"
-            remedy = remote(closed[0], "ls", "-ld", path)
-            findings.append(Finding("permission-denied", status, message, remedy, place(closed)))
-    return findings
-
-
-def _by_path(facts_by_node: Nodes) -> Dict[str, Dict[str, Tuple[bool, bool]]]:
-    states: Dict[str, Dict[str, Tuple[bool, bool]]] = {}
-    for node, facts in facts_by_node.items():
-        data = facts.get("data")
-        for one in data if isinstance(data, list) else ():
-            state = (bool(one.get("exists")), bool(one.get("readable")))
-            states.setdefault(str(one.get("path")), {})[node] = state
-    return states
-
-
-def _silent(request: Request, facts_by_node: Nodes) -> List[Finding]:
-    """A path on a mount whose server is gone blocks."""
-    silent = {n: f["data"] for n, f in facts_by_node.items() if isinstance(f.get("data"), Mapping)}
-    paths = ", ".join(str(p) for p in request.get("data_paths") or ())
-    if not silent or not paths:
-        return []
-    nodes = list(silent)
-    message = f"{join_names(nodes)}: could not look at {paths}: {silent[nodes[0]].get('error')}"
-    return [Finding(ID, "unknown", message, f"look: {remote(nodes[0], 'mount')}", place(nodes))]
-
-
-def _parent(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[0] or "/"
+            yield finding(status, "permission-denied", closed, message, remote(closed[0], "ls -ld", path))

@@ -7,14 +7,16 @@ or sequence parallel) count once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from contextlib import suppress
+from typing import Dict, Iterator, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, place
-from ..figures import MISSING, Ranks, absent, read_table, whole_number
-from ..host import CouldNotLook, Host, Record, Request
+from ..compare import Nodes, by_item, by_value, collected, fail
+from ..facts import Request
+from ..figures import MISSING, Ranks, Table, absent, read_table, whole_number
+from ..host import CouldNotLook, Host
 
 ID = "deepspeed_config"
 GROUP = "software"
@@ -24,70 +26,54 @@ _TRAIN = "train_batch_size"
 _MICRO = "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
 _SHARING = ("tensor_parallel.autotp_size", "sequence_parallel_size")
-_KEYS = (_TRAIN, _MICRO, _STEPS, *_SHARING)
+_KEYS = (_TRAIN, _MICRO, _STEPS, *_SHARING, MISSING)
 
 
-def collect(host: Host) -> Optional[Record]:
+def collect(host: Host) -> Optional[Dict[str, Table]]:
     """The figures of every configuration that the command names, by file; None where it names none."""
-    launching = host.request.get("launching") or {}
-    paths = list(launching.get("deepspeed") or ())
-    if launching.get("accelerate"):
-        try:
-            named = read_table(host, launching["accelerate"]).get("deepspeed_config.deepspeed_config_file")
-            paths += [named] if named else []
-        except CouldNotLook:
-            pass  # accelerate_config says so
-    tables: Dict[str, Any] = {}
-    for path in dict.fromkeys(paths):
-        table = read_table(host, path)
-        tables[path] = {key: table[key] for key in (*_KEYS, MISSING) if key in table}
-    return tables or None
+    launching = host.request.asked.launching
+    paths = list(launching.deepspeed)
+    if launching.accelerate:
+        with suppress(CouldNotLook):  # accelerate_config says so
+            paths.append(read_table(host, launching.accelerate).get("deepspeed_config.deepspeed_config_file", ""))
+    tables = {path: read_table(host, path) for path in dict.fromkeys(filter(None, paths))}
+    return {path: {key: table[key] for key in _KEYS if key in table} for path, table in tables.items()} or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """deepspeed-config: which figure must be what; and files that differ between nodes."""
     ranks = Ranks(request, facts_by_node)
-    findings = []
-    files = {path: None for f in facts_by_node.values() for path in part(f, ID)}
-    for path in files:
-        findings += absent({n: part(f, ID).get(path) or {} for n, f in facts_by_node.items()}, path)
-        tables = {
-            n: tuple(sorted(part(f, ID)[path].items()))
-            for n, f in facts_by_node.items()
-            if path in part(f, ID) and MISSING not in part(f, ID)[path]
-        }
+    for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, Table])).items():
+        yield from absent(by_node, path)
+        tables = {node: tuple(sorted(table.items())) for node, table in by_node.items() if MISSING not in table}
         groups = by_value(tables)
         if len(groups) > 1:
-            message = f"{path} has other batch sizes on {join_names(list(groups.values())[-1])} than on the other nodes"
-            remedy = "put the same file on every node, or run with --sync"
-            findings.append(Finding(_LABEL, "fail", message, remedy, place(list(groups.values())[-1])))
-        for table, nodes in groups.items():
-            wrong = _wrong(dict(table), ranks)
+            odd = list(groups.values())[-1]
+            message = f"{path} has other batch sizes on {join_names(odd)} than on the other nodes"
+            yield fail(_LABEL, odd, message, "put the same file on every node, or run with --sync")
+        for figures, nodes in groups.items():
+            wrong = _wrong(dict(figures), ranks)
             if wrong is not None:
-                findings.append(
-                    Finding(_LABEL, "fail", f"{path} on {join_names(nodes)}: {wrong[0]}", wrong[1], place(nodes))
-                )
-    return findings
+                yield fail(_LABEL, nodes, f"{path} on {join_names(nodes)}: {wrong[0]}", wrong[1])
 
 
 def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
     """What does not multiply out, and the figures that would; None where it does."""
-    train, micro, steps = (whole_number(table.get(key)) for key in (_TRAIN, _MICRO, _STEPS))
-    for key, value in ((_TRAIN, train), (_MICRO, micro), (_STEPS, steps)):
+    figures = {key: whole_number(table.get(key)) for key in (_TRAIN, _MICRO, _STEPS)}
+    for key, value in figures.items():
         if value is not None and value < 1:
             return f"{key} is {value}", f'set {key} to a number above 0, or "auto"'
+    train, micro, steps = figures.values()
     world, shown = _readers(table, ranks)
-    if train is None or ("auto" in (table.get(_TRAIN), table.get(_MICRO), table.get(_STEPS)) and not (micro and steps)):
+    if train is None or ("auto" in [table.get(key) for key in figures] and not (micro and steps)):
         return None
     if micro and steps:
         product = micro * steps * world
-        if product == train:
-            return None
         fixes = [f"{_TRAIN}: {product}"]
         fixes += [f"{_MICRO}: {train // (steps * world)}"] if train % (steps * world) == 0 else []
         fixes += [f"{_STEPS}: {train // (micro * world)}"] if train % (micro * world) == 0 else []
         message = f"{_TRAIN} {train} is not {micro} ({_MICRO}) × {steps} ({_STEPS}) × {shown} = {product}"
-        return message, "set " + ", or ".join(fixes)
+        return (message, f"set {', or '.join(fixes)}") if product != train else None
     unit = (micro or steps or 1) * world
     if train % unit == 0:
         return None
@@ -96,7 +82,7 @@ def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
         factor = f"{micro or steps} ({_MICRO if micro else _STEPS}) × "
     below = train // unit * unit
     fits = f"{below} or {below + unit}" if below else str(unit)
-    return f"{_TRAIN} {train} is no multiple of {factor}{shown} = {unit}", f'set {_TRAIN}: {fits}, or "auto"'
+    return f"{_TRAIN} {train} is not a multiple of {factor}{shown} = {unit}", f'set {_TRAIN}: {fits}, or "auto"'
 
 
 def _readers(table: Mapping[str, str], ranks: Ranks) -> Tuple[int, str]:

@@ -6,13 +6,15 @@ draw the line; on file systems of many terabytes what is left may still be plent
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, place, remote, size
-from ..host import Host, Record, Request
+from ..compare import Nodes, by_value, collected, finding, remote, size
+from ..facts import Request
+from ..host import Host
+from ..storage import Mount, has_room, read_mounts
 
 ID = "disk_space"
 GROUP = "storage"
@@ -23,114 +25,87 @@ PLENTY = 200 << 30  # some checkpoints of a large model
 LITTLE = 1 << 30
 HALF = 0.5  # a small file system that is mostly empty is meant to be small
 MANY_INODES = 100_000
-# below them the check nodedir speaks
-NODEDIR_BYTES = 64 << 20
-NODEDIR_INODES = 100
 
 
-def collect(host: Host) -> Optional[List[Record]]:
-    """[{"paths", "data", "total", "free", "inodes", "inodes_free"}, …], one for each file system."""
-    file_systems: Dict[Tuple[int, int, int], Dict[str, Any]] = {}
-    mounts = host.text("/proc/self/mounts", 1 << 20) or ""
-    for path, data in _places(host):
+class FileSystem(NamedTuple):
+    """Bytes and inodes of one file system, the paths on it, whether all of these are only read."""
+
+    paths: List[str]
+    data: bool
+    total: int
+    free: int
+    inodes: int = 0
+    inodes_free: int = 0
+
+    @property
+    def state(self) -> Optional[Tuple[str, bool, str]]:
+        """What to say, whether training fails, the figures; None where there is room."""
+        figures = f"{size(self.free)} of {size(self.total)} left"
+        inodes = f"{self.inodes_free} of {self.inodes} inodes left"
+        if self.free <= 0:
+            return "full", not self.data, figures
+        if self.inodes and self.inodes_free <= 0:
+            return "full", not self.data, inodes
+        if self.data:
+            return None  # reading needs no room
+        used = 1 - self.free / self.total
+        if (used >= FULL and self.free < PLENTY) or (self.free < LITTLE and used > HALF):
+            return "nearly full", False, figures
+        if self.inodes and 1 - self.inodes_free / self.inodes >= FULL and self.inodes_free < MANY_INODES:
+            return "nearly full", False, inodes
+        return None
+
+
+def collect(host: Host) -> Optional[List[FileSystem]]:
+    """One for each file system."""
+    file_systems: Dict[Tuple[int, int, int], FileSystem] = {}
+    mounts = read_mounts(host.text("/proc/self/mounts", 1 << 20) or "")
+    for path, is_data in _places(host):
         try:
             space = host.space(path)
         except OSError:
             continue  # absent, or not for this user: other checks
-        if not space.total or _is_read_only(mounts, path):
-            continue
-        key = (space.total, space.inodes, space.free >> 26)
-        one = file_systems.setdefault(
-            key,
-            {
-                "paths": [],
-                "data": True,
-                "total": space.total,
-                "free": space.free,
-                "inodes": space.inodes,
-                "inodes_free": space.inodes_free,
-            },
-        )
-        one["paths"].append(path)
-        one["data"] = one["data"] and data
+        if space.total and not _is_read_only(mounts, path):
+            key = (space.total, space.inodes, space.free >> 26)
+            before = file_systems.get(key, FileSystem([], True, *space))
+            file_systems[key] = before._replace(paths=[*before.paths, path], data=before.data and is_data)
     return list(file_systems.values()) or None
 
 
 def _places(host: Host) -> List[Tuple[str, bool]]:
     """Each path once, and whether it is only read."""
-    disk = part(host.facts, "disk")
-    request = host.request
-    chosen = disk.get("node_dir") or {}
-    inodes = chosen.get("inodes")
-    is_reported = int(chosen.get("bytes") or 0) < NODEDIR_BYTES or (inodes is not None and int(inodes) < NODEDIR_INODES)
-    written = [str((p or {}).get("path") or "") for p in disk.get("node_dirs") or ()]
-    written += [str(part(host.facts, "workdir").get("path") or ""), str(request.get("runs_dir") or "")]
-    written += [str(request.get("output_dir") or ""), "/dev/shm", "/tmp"]
+    asked = host.request.asked
+    disk = host.facts.disk
+    written = [room.path for room in disk.node_dirs]
+    written += [host.facts.workdir.path, asked.runs_dir, asked.output_dir, "/dev/shm", "/tmp"]
     places = {path: False for path in written if path.startswith("/")}
-    for path in request.get("data_paths") or ():
-        if str(path).startswith("/"):
-            places.setdefault(str(path), True)
-    if chosen and is_reported:
-        places.pop(str(chosen.get("path")), None)
+    for path in asked.data_paths:
+        if path.startswith("/"):
+            places.setdefault(path, True)
+    if disk.node_dir is not None and not has_room(disk.node_dir):
+        places.pop(disk.node_dir.path, None)  # the check nodedir speaks
     return list(places.items())[:32]
 
 
-def _is_read_only(mounts: str, path: str) -> bool:
+def _is_read_only(mounts: List[Mount], path: str) -> bool:
     """An image (squashfs) is always full, and nobody writes there."""
-    best = ""
-    flags = ""
-    for line in mounts.splitlines():
-        words = line.split()
-        if len(words) > 3:
-            point = words[1].replace("\\040", " ")
-            if len(point) >= len(best) and (path + "/").startswith(point.rstrip("/") + "/"):
-                best = point
-                flags = words[3]
-    return "ro" in flags.split(",")
+    above = [mount for mount in mounts if (path + "/").startswith(mount.point.rstrip("/") + "/")]
+    return bool(above) and "ro" in max(above, key=lambda mount: len(mount.point)).options
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """disk-full: a failure where nothing is left, a warning where little is, or where it is only read."""
     states: Dict[Tuple[str, str, bool], Dict[str, str]] = {}
-    for node, facts in facts_by_node.items():
-        for one in facts.get(ID) or ():
-            state = _state(one)
-            if state:
-                key = (" and ".join(one["paths"][:4]), state[0], bool(state[1]))
-                states.setdefault(key, {})[node] = state[2]
-    findings = []
-    for (paths, what, none), by_node in states.items():
+    for node, file_systems in collected(facts_by_node, ID, List[FileSystem]).items():
+        for one in file_systems:
+            if one.state:
+                what, fails, figures = one.state
+                states.setdefault((" and ".join(one.paths[:4]), what, fails), {})[node] = figures
+    for (paths, what, fails), by_node in states.items():
         for figures, nodes in by_value(by_node).items():
-            first = paths.partition(" and ")[0]
-            is_one = " and " not in paths
-            message = (
-                f"{paths} on {join_names(nodes)} {plural(len([paths] if is_one else [paths, '']), 'is', 'are')} {what}"
-            )
+            are = "are" if " and " in paths else "is"
+            message = f"{paths} on {join_names(nodes)} {are} {what} ({figures})"
             option = "--inodes" if "inode" in figures else "-h"
-            look = remote(nodes[0], "du", "-x", option, "-d1", first)
-            remedy = f"free some: {look} shows where it went"
-            findings.append(
-                Finding("disk-full", "fail" if none else "warn", f"{message} ({figures})", remedy, place(nodes))
-            )
-    return findings
-
-
-def _state(one: Record) -> Optional[Tuple[str, bool, str]]:
-    """What to say, whether training fails, the figures."""
-    total = int(one["total"])
-    free = int(one["free"])
-    inodes = int(one.get("inodes") or 0)
-    left = int(one.get("inodes_free") or 0)
-    figures = f"{size(free)} of {size(total)} left"
-    if free <= 0:
-        return "full", not one.get("data"), figures
-    if inodes and left <= 0:
-        return "full", not one.get("data"), f"0 of {inodes} inodes left"
-    used = 1 - free / total
-    if one.get("data"):
-        return None  # reading needs no room
-    if (used >= FULL and free < PLENTY) or (free < LITTLE and used > HALF):
-        return "nearly full", False, figures
-    if inodes and 1 - left / inodes >= FULL and left < MANY_INODES:
-        return "nearly full", False, f"{left} of {inodes} inodes left"
-    return None
+            show = remote(nodes[0], f"du -x {option} -d1", paths.partition(" and ")[0])
+            remedy = f"free some: {show} shows where it went"
+            yield finding("fail" if fails else "warn", "disk-full", nodes, message, remedy)

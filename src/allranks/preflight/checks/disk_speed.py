@@ -7,12 +7,13 @@ coreutils and busybox. Nodes of one machine share its disk, so the best of them 
 from __future__ import annotations
 
 import re
-from typing import List, Optional
+from typing import Iterator, NamedTuple, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, best_of_machines, median, part, place, remote
-from ..host import CouldNotLook, Host, Ran, Record, Request
+from ..compare import Nodes, collected, remote, slow_machines, warn
+from ..facts import Request
+from ..host import CouldNotLook, Host, Ran
 
 ID = "disk_speed"
 GROUP = "storage"
@@ -34,20 +35,25 @@ exec dd if=/proc/self/fd/3 of=/dev/null bs=4M count=64 iflag=direct
 """
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"path", "mb_s", "direct"}; None where nothing can be read past the cache."""
-    data = next((str(p) for p in host.request.get("data_paths") or ()), "")
-    path = _a_file(host, data) if data else ""
-    if path:
-        direct = host.run(["dd", f"if={path}", "of=/dev/null", "bs=4M", "count=64", "iflag=direct"], LIMIT)
-        ran = direct if direct.ok else host.run(["dd", f"if={path}", "of=/dev/null", "bs=4M", "count=64"], LIMIT)
-        return _result(ran, path, direct.ok)
-    workdir = part(host.facts, "workdir")
-    if not workdir.get("cwd_ok"):
-        return None
-    where = str(workdir["path"])
+class Speed(NamedTuple):
+    """What was read and how fast; `direct`: past the page cache."""
+
+    path: str
+    mb_s: float
+    direct: bool
+
+
+def collect(host: Host) -> Optional[Speed]:
+    """None where nothing can be read past the cache."""
+    for data in host.request.asked.data_paths[:1]:
+        path = _a_file(host, data)
+        if path:
+            read = ["dd", f"if={path}", "of=/dev/null", "bs=4M", "count=64"]
+            direct = host.run([*read, "iflag=direct"], LIMIT)
+            return _result(direct if direct.ok else host.run(read, LIMIT), path, direct.ok)
+    where = host.facts.workdir.path
     try:
-        if host.space(where).free < 16 * LEAST:
+        if not host.facts.workdir.cwd_ok or host.space(where).free < 16 * LEAST:
             return None
     except OSError:
         return None
@@ -61,28 +67,23 @@ def _a_file(host: Host, path: str) -> str:
     return ran.out.partition("\n")[0]
 
 
-def _result(ran: Ran, path: str, direct: bool) -> Optional[Record]:
+def _result(ran: Ran, path: str, direct: bool) -> Optional[Speed]:
     if ran.code is None:
         raise CouldNotLook(f"{path}: {ran.err}")
     match = COPIED.search(ran.err)
     if not match or int(match.group(1)) < LEAST:
         return None
     speed = int(match.group(1)) / max(float(match.group(2)), 1e-6) / 1e6
-    return {"path": path[:300], "mb_s": round(speed), "direct": direct}
+    return Speed(path[:300], round(speed), direct)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning for a node that reads less than half as fast as the median."""
-    findings = []
+    nodes = collected(facts_by_node, ID, Speed)
     for direct in (True, False):
-        collected = {n: part(f, ID) for n, f in facts_by_node.items() if part(f, ID).get("direct") is direct}
-        speeds = best_of_machines(facts_by_node, {n: float(v["mb_s"]) for n, v in collected.items()})
-        usual = median(speeds.values())
-        for node, speed in speeds.items():
-            if speed < ODD * usual:
-                message = f"{node} reads {collected[node]['path']} at {speed:.0f} MB/s"
-                message += f"; the median of {len(speeds)} nodes is {usual:.0f} MB/s"
-                look = remote(node, "iostat", "-x", "1", "3")
-                remedy = f"measure again, then look for a busy or failing disk: {look}"
-                findings.append(Finding(ID, "warn", message, remedy, place([node])))
-    return findings
+        speeds = {node: one.mb_s for node, one in nodes.items() if one.direct is direct}
+        for node, speed, usual in slow_machines(facts_by_node, speeds, ODD):
+            message = f"{node} reads {nodes[node].path} at {speed:.0f} MB/s"
+            message += f" (the median of the nodes is {usual:.0f} MB/s)"
+            remedy = f"measure again, then look for a busy or failing disk: {remote(node, 'iostat -x 1 3')}"
+            yield warn(ID, node, message, remedy)

@@ -6,86 +6,69 @@ at the head of the list, each word with `:port` or not (NCCL's src/misc/param.cc
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Facts, Nodes, by_value, place
-from ..host import Host, Record, Request
+from ..compare import Nodes, by_value, collected, warn
+from ..facts import Facts, Request
+from ..host import Host
 
 ID = "fabric"
 GROUP = "network"
 LEVEL = "quick"
 SECONDS = 3.0
+TAKES_ALL = "NCCL takes all active ports"
 
 
-def collect(host: Host) -> Optional[List[Record]]:
-    """Each port: hca, port, active, layer ("InfiniBand" or "Ethernet"), rate; None without any."""
-    ports: List[Record] = []
-    for device, number, path in rdma.ports(host):
-        ports.append(
-            {
-                "hca": device,
-                "port": int(number) if number.isdecimal() else 0,
-                "active": rdma.is_active(host, path),
-                "layer": host.text(f"{path}/link_layer") or "?",
-                "rate": host.text(f"{path}/rate") or "?",
-            }
-        )
+def collect(host: Host) -> Optional[List[rdma.UsedPort]]:
+    """Each port; None without any."""
+    ports = []
+    for port in rdma.ports(host):
+        number = int(port.number) if port.number.isdecimal() else 0
+        layer = host.text(f"{port.path}/link_layer") or "?"
+        rate = host.text(f"{port.path}/rate") or "?"
+        ports.append(rdma.UsedPort(port.hca, number, rdma.is_active(host, port), layer, rate))
     return ports or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings with the check's own ID: they slow training down, they do not break it."""
-    disabled: Dict[str, str] = {}
-    absent: Dict[str, Tuple[str, str]] = {}
-    unused: Dict[str, Tuple[str, str]] = {}
-    for node, facts in facts_by_node.items():
-        active = [port for port in facts.get(ID) or () if port["active"]]
-        settings = settings_of(facts)
-        wanted = settings.get("NCCL_IB_HCA", "")
-        if not active:
-            continue
-        used = rdma.matching(active, wanted) if wanted else active
-        unused_ports = [port for port in active if port not in used]
-        if settings.get("NCCL_IB_DISABLE", "0").strip() == "1":
-            disabled[node] = rdma.ports_text(active)
-        elif not used:
-            absent[node] = (wanted, rdma.ports_text(active))
-        elif unused_ports:
-            unused[node] = (wanted, rdma.ports_text(unused_ports))
-    findings = [_disabled(ports, nodes) for ports, nodes in by_value(disabled).items()]
-    findings += [_absent(key, nodes) for key, nodes in by_value(absent).items()]
-    return findings + [_unused(key, nodes) for key, nodes in by_value(unused).items()]
+    sentences: Dict[str, Tuple[str, str]] = {}
+    for node, ports in collected(facts_by_node, ID, List[rdma.UsedPort]).items():
+        active = [port for port in ports if port.active]
+        problem = _problem(active, settings_of(facts_by_node[node])) if active else None
+        if problem is not None:
+            sentences[node] = problem
+    for (sentence, remedy), nodes in by_value(sentences).items():
+        yield warn(ID, nodes, f"{join_names(nodes)}: {sentence}", remedy)
 
 
 def settings_of(facts: Facts) -> Dict[str, str]:
     """What NCCL reads: the environment, then its files, the first to set a name wins."""
-    nccl = facts.get("nccl") or {}
-    settings = dict(nccl.get("environ") or {})
-    for text in (nccl.get("conf") or {}).values():
-        for line in str(text).splitlines():
+    settings = dict(facts.nccl.environ_)
+    for text in facts.nccl.conf.values():
+        for line in text.splitlines():
             key, sign, value = line.strip().partition("=")
             if sign and not key.startswith("#"):
                 settings.setdefault(key.strip(), value.strip())
     return settings
 
 
-def _disabled(ports: str, nodes: List[str]) -> Finding:
-    message = f"{join_names(nodes)}: NCCL_IB_DISABLE=1, while {ports} is active: NCCL will use sockets instead"
-    return Finding(ID, "warn", message, "unset NCCL_IB_DISABLE (or --env NCCL_IB_DISABLE=0)", place(nodes))
-
-
-def _absent(key: Tuple[str, str], nodes: List[str]) -> Finding:
-    message = (
-        f"{join_names(nodes)}: NCCL_IB_HCA={key[0]} matches no active port (there is {key[1]}): NCCL will use sockets"
-    )
-    return Finding(ID, "warn", message, "unset NCCL_IB_HCA: NCCL takes all active ports", place(nodes))
-
-
-def _unused(key: Tuple[str, str], nodes: List[str]) -> Finding:
-    message = f"{join_names(nodes)}: NCCL_IB_HCA={key[0]} leaves active ports out: {key[1]}"
-    remedy = "right where those are for storage; else unset NCCL_IB_HCA: NCCL takes all active ports"
-    return Finding(ID, "warn", message, remedy, place(nodes))
+def _problem(active: List[rdma.UsedPort], settings: Dict[str, str]) -> Optional[Tuple[str, str]]:
+    """What is wrong and its remedy."""
+    wanted = settings.get("NCCL_IB_HCA", "")
+    used = rdma.matching(active, wanted) if wanted else active
+    if settings.get("NCCL_IB_DISABLE", "0").strip() == "1":
+        sentence = f"NCCL_IB_DISABLE=1 makes NCCL use sockets, while {rdma.ports_text(active)} is active"
+        return sentence, "unset NCCL_IB_DISABLE (or --env NCCL_IB_DISABLE=0)"
+    if not used:
+        sentence = f"NCCL_IB_HCA={wanted} matches no active port, so NCCL will use sockets"
+        return f"{sentence} (active: {rdma.ports_text(active)})", f"unset NCCL_IB_HCA: {TAKES_ALL}"
+    unused = [port for port in active if port not in used]
+    if unused:
+        remedy = f"unset NCCL_IB_HCA, unless these ports are for storage: {TAKES_ALL}"
+        return f"NCCL_IB_HCA={wanted} leaves out the active ports {rdma.ports_text(unused)}", remedy
+    return None

@@ -7,51 +7,54 @@ then chooses by what each driver can, and a program may find another libcuda on 
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional
+from typing import Iterator, NamedTuple, Optional
 
 from allranks.findings import Finding
 
 from .. import smi
-from ..compare import Nodes, differences, part, parts, place, remote
-from ..host import Host, Request
+from ..compare import Nodes, collected, differences, look, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "gpu_driver"
 GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 190.0
-LABEL = "driver-version-mismatch"
 CUDA = re.compile(r"CUDA (?:UMD )?Version *: *(\d+\.\d+)")  # "UMD" since driver 610
 
 
-def collect(host: Host) -> Optional[Dict[str, str]]:
-    """{"vendor", "driver", "cuda"}: what could be read of it."""
+class Driver(NamedTuple):
+    """What could be read of it."""
+
+    vendor: str
+    driver: str
+    cuda: str = ""
+
+
+def collect(host: Host) -> Optional[Driver]:
+    """None without GPUs, or without a tool that tells."""
     answer = smi.query(host, ["driver_version"])
     if answer is not None:
         version = next((smi.value_of(row["driver_version"]) for row in answer.rows), "")
         cuda = CUDA.search(smi.nvidia_smi(host).out)
-        return {"vendor": "nvidia", "driver": version[:50], "cuda": cuda.group(1) if cuda else ""}
+        return Driver("nvidia", version[:50], cuda.group(1) if cuda else "")
     gpus = smi.amd_smi(host, "static", "-d")
     if gpus is not None:
-        version = next((str(part(gpu, "driver").get("version") or "") for gpu in gpus), "")
-    else:
-        cards = smi.rocm_smi(host, "--showdriverversion")
-        if cards is None:
-            return None
-        version = str((cards.get("system") or {}).get("Driver version") or "")
-    return {"vendor": "amd", "driver": "" if version == "N/A" else version[:50], "cuda": ""}
+        return Driver("amd", next((smi.text_at(gpu, "driver", "version")[:50] for gpu in gpus), ""))
+    cards = smi.rocm_smi(host, "--showdriverversion")
+    return None if cards is None else Driver("amd", smi.text_at(cards, "system", "Driver version")[:50])
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning for each odd version; CUDA only where the driver does not explain it."""
-    collected = parts(facts_by_node, ID)
-    findings: List[Finding] = []
-    for key, what in (("driver", "driver"), ("cuda", "CUDA (of the driver)")):
-        values = {n: str(v[key]) for n, v in collected.items() if v.get(key)}
-        for d in differences(what, values) if not findings else []:
-            nvidia = collected[d.nodes[0]].get("vendor") == "nvidia"
-            show = ("nvidia-smi",) if nvidia else ("amd-smi", "static", "-d")
-            remedy = "install the same driver on every node"
-            remedy += f" ({d.norm})" if d.norm and key == "driver" else ""
-            remedy += f"; look: {remote(d.nodes[0], *show)}"
-            findings.append(Finding(LABEL, "warn", d.message, remedy, place(d.nodes)))
-    return findings
+    drivers = collected(facts_by_node, ID, Driver)
+    odd = differences("driver", {node: one.driver for node, one in drivers.items() if one.driver})
+    odd = odd or differences("CUDA (of the driver)", {node: one.cuda for node, one in drivers.items() if one.cuda})
+    for one in odd:
+        driver = drivers[one.nodes[0]]
+        advice = "install the same driver on every node"
+        if one.norm and driver.driver == one.value:
+            advice += f" ({one.norm})"
+        show = "nvidia-smi" if driver.vendor == "nvidia" else "amd-smi static -d"
+        remedy = look(advice, one.nodes[0], show)
+        yield warn("driver-version-mismatch", one.nodes, one.message, remedy)

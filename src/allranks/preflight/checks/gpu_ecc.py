@@ -7,14 +7,15 @@ those of SRAM are told, as Azure NHC does (azure_gpu_ecc.nhc). AMD: RAS counts o
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import Iterator, List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Difference, Nodes, differences, part, parts, place, remote, warn
-from ..host import Host, Record, Request
+from ..compare import Difference, Nodes, collected, differences, fail, look, remote, warn, warn_each
+from ..facts import Request
+from ..host import Host
 
 ID = "gpu_ecc"
 GROUP = "gpu"
@@ -27,68 +28,76 @@ SRAM = f"{ERRORS}.aggregate.sram"
 OVER = f"{SRAM}.thresholdExceeded"
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"mode": "Enabled", "bad": [{"gpu", "pci", "volatile", "sram", "over"}]}; None where no GPU has ECC."""
+class Errors(NamedTuple):
+    """Uncorrectable errors of a GPU; `over`: more of SRAM than NVIDIA's threshold."""
+
+    gpu: Optional[int]
+    pci: str
+    volatile: int
+    sram: int = 0
+    over: bool = False
+
+
+class Ecc(NamedTuple):
+    """The mode of all GPUs, and those with errors."""
+
+    mode: str
+    bad: List[Errors]
+    vendor: str = "nvidia"
+
+
+def collect(host: Host) -> Optional[Ecc]:
+    """None where no GPU has ECC."""
     answer = smi.query(host, ["ecc.mode.current", VOLATILE, SRAM, OVER])
     if answer is None:
-        gpus = smi.amd_smi(host, "metric", "-e")
-        return None if gpus is None else _amd(gpus)
+        return _amd(host)
     modes = sorted({smi.value_of(row.get("ecc.mode.current")) for row in answer.rows} - {""})
     bad = []
     for row in answer.rows:
-        counts = {"volatile": smi.number(row.get(VOLATILE)) or 0, "sram": smi.number(row.get(SRAM)) or 0}
-        over = row.get(OVER) == "Yes"
-        if counts["volatile"] or counts["sram"] or over:
-            bad.append({**smi.gpu_of(row), **{k: int(v) for k, v in counts.items()}, "over": over})
-    return {"mode": " and ".join(modes), "bad": bad} if modes or bad else None
+        counts = [int(smi.number(row.get(field)) or 0) for field in (VOLATILE, SRAM)]
+        errors = Errors(*smi.gpu_of(row), counts[0], counts[1], row.get(OVER) == "Yes")
+        if any(errors[2:]):
+            bad.append(errors)
+    return Ecc(" and ".join(modes), bad) if modes or bad else None
 
 
-def _amd(gpus: List[Record]) -> Optional[Record]:
+def _amd(host: Host) -> Optional[Ecc]:
     """Deferred errors are detected, not yet used: not told."""
-    counts = [(gpu, smi.integer(part(gpu, "ecc").get("total_uncorrectable_count"))) for gpu in gpus]
-    if all(count is None for _, count in counts):
-        return None
-    bad = [{"gpu": smi.integer(g["gpu"]), "pci": "", "volatile": c, "sram": 0, "over": False} for g, c in counts if c]
-    return {"mode": "", "bad": bad, "vendor": "amd"}
+    gpus = smi.amd_smi(host, "metric", "-e") or []
+    counts = [smi.integer(smi.at(gpu, "ecc", "total_uncorrectable_count")) for gpu in gpus]
+    bad = [Errors(smi.integer(gpus[at]["gpu"]), "", count) for at, count in enumerate(counts) if count]
+    return Ecc("", bad, "amd") if any(count is not None for count in counts) else None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Failures: errors since the driver was loaded. Warnings: SRAM errors before that, ECC not on everywhere."""
-    collected = parts(facts_by_node, ID)
-    findings = []
-    for node, one in collected.items():
-        amd = one.get("vendor") == "amd"
-        for gpu in one.get("bad") or []:
-            findings.append(_finding(node, gpu, amd))
-    odd = differences("ECC", {n: str(v["mode"]) for n, v in collected.items() if v.get("mode")})
-    findings += warn(ID, odd, _switch)
-    return findings
+    ecc = collected(facts_by_node, ID, Ecc)
+    for node, one in ecc.items():
+        for gpu in one.bad:
+            yield _finding(node, gpu, one.vendor == "amd")
+    yield from warn_each(ID, differences("ECC", {n: one.mode for n, one in ecc.items() if one.mode}), _switch)
 
 
 def _switch(odd: Difference) -> str:
-    line = remote(odd.nodes[0], "sudo", "nvidia-smi", "-e", "0" if odd.norm == "Disabled" else "1")
+    line = remote(odd.nodes[0], "sudo nvidia-smi -e", "0" if odd.norm == "Disabled" else "1")
     return f"switch it the same way on every node, then reset the GPUs: {line}"
 
 
-def _finding(node: str, gpu: Record, amd: bool) -> Finding:
-    which = smi.which_gpus([gpu])
-    index = gpu.get("gpu")
-    where = place([node], gpu=gpu.get("gpu"))
-    look = (
-        remote(node, "amd-smi", "metric", "-k", "-g", str(index))
-        if amd
-        else remote(node, "nvidia-smi", "-q", "-d", "ECC,ROW_REMAPPER", "-i", str(index))
-    )
-    if gpu.get("volatile"):
-        since = "since boot" if amd else "since its driver was loaded"
-        message = f"{which} of {node} had {count_of(int(gpu['volatile']), 'uncorrectable memory error')} {since}"
+def _finding(node: str, gpu: Errors, is_amd: bool) -> Finding:
+    subject = f"{smi.which_gpus([gpu])} of {node}"
+    show = f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.gpu}"
+    since = "since its driver was loaded"
+    reset = f"reset the GPU ({smi.reset(node, [gpu])}) or reboot it"
+    if is_amd:
+        show = f"amd-smi metric -k -g {gpu.gpu}"
+        since = "since boot"
         reset = "reboot it"
-        if not amd:
-            reset = f"reset the GPU ({remote(node, 'sudo', 'nvidia-smi', '-r', '-i', str(index))}) or reboot it"
-        remedy = f"leave {node} out, or {reset}; if errors come back, replace the GPU; look: {look}"
-        return Finding(LABEL, "fail", message, remedy, where, (f"uncorrected volatile: {gpu['volatile']}",))
-    message = f"{which} of {node} has had {count_of(int(gpu.get('sram') or 0), 'uncorrectable SRAM error')} in its life"
-    if gpu.get("over"):
+    if gpu.volatile:
+        message = f"{subject} had {count_of(gpu.volatile, 'uncorrectable memory error')} {since}"
+        remedy = look(f"leave {node} out, or {reset}. If errors come back, replace the GPU", node, show)
+        return fail(LABEL, node, message, remedy, [f"uncorrected volatile: {gpu.volatile}"], gpu.gpu)
+    message = f"{subject} has had {count_of(gpu.sram, 'uncorrectable SRAM error')} in its life"
+    if gpu.over:
         message += ", more than NVIDIA's threshold for a replacement"
-    remedy = f"have the GPU tested or replaced; look: {look}"
-    return Finding(LABEL, "warn", message, remedy, where, (f"uncorrected aggregate SRAM: {gpu.get('sram')}",))
+    remedy = look("have the GPU tested or replaced", node, show)
+    return warn(LABEL, node, message, remedy, [f"uncorrected aggregate SRAM: {gpu.sram}"], gpu.gpu)

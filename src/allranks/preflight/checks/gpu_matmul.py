@@ -7,14 +7,15 @@ same product, tolerates 10 % below the best GPU; here it is the median. One whos
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Optional
+from typing import Iterator, List, NamedTuple
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import count_of, plural
 
 from .. import smi
-from ..compare import Nodes, median, part, place, remote
-from ..host import Host, Record, Request, ask
+from ..compare import Nodes, collected, finding, group, median, remote, warn
+from ..facts import Request
+from ..host import Host, ask
 
 ID = "gpu_matmul"
 GROUP = "gpu"
@@ -30,7 +31,7 @@ begun, found = time.monotonic(), []
 for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
     if time.monotonic() - begun > 30:
         break
-    one = {"gpu": i, "name": torch.cuda.get_device_name(i)}
+    one = dict(gpu=i, name=torch.cuda.get_device_name(i))
     found.append(one)
     try:
         torch.cuda.set_device(i)
@@ -63,52 +64,57 @@ sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps(found))
 """
 
 
-def collect(host: Host) -> Optional[List[Record]]:
-    """[{"gpu", "name", "tflops", "busy"} or {…, "error"}]; None without GPUs or a torch that can use them."""
-    interpreter = part(host.facts, "interpreter")
-    if not part(host.facts, "gpus").get("count") or not (interpreter.get("cuda") or interpreter.get("hip")):
+class Speed(NamedTuple):
+    """A GPU's speed; `busy`: others use its memory. `error`: why it could not multiply."""
+
+    gpu: int
+    name: str = ""
+    tflops: float = 0.0
+    busy: bool = False
+    error: str = ""
+    pci: str = ""
+
+
+def collect(host: Host) -> object:
+    """One `Speed` a GPU; None without GPUs or a torch that can use them."""
+    interpreter = host.facts.interpreter
+    if not host.facts.gpu_count or not (interpreter.cuda or interpreter.hip):
         return None
-    results = ask(host, PROGRAM, LIMIT)
-    gpus: List[Record] = [one for one in results if isinstance(one, dict)]
-    return gpus[:64] or None
+    return ask(host, PROGRAM, LIMIT) or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings: a GPU well below the median of its model. A failure: one that can't multiply at all."""
-    gpus = [(n, one) for n, f in facts_by_node.items() for one in f.get(ID) or [] if isinstance(one, Mapping)]
-    speeds: Dict[str, List[float]] = {}
-    for _, one in gpus:
-        if one.get("tflops") and not one.get("busy"):
-            speeds.setdefault(str(one.get("name")), []).append(float(one["tflops"]))
-    findings = [_failed(node, one) for node, one in gpus if one.get("error")]
-    for node in facts_by_node:
-        for name, alike in speeds.items():
-            measured = [one for owner, one in gpus if owner == node and one.get("name") == name and not one.get("busy")]
-            slow = [one for one in measured if one.get("tflops") and float(one["tflops"]) < ODD * median(alike)]
+    nodes = collected(facts_by_node, ID, List[Speed])
+    for node, gpus in nodes.items():
+        for gpu in gpus:
+            if gpu.error:
+                yield _failed(node, gpu)
+    measured = {node: [gpu for gpu in gpus if gpu.tflops and not gpu.busy] for node, gpus in nodes.items()}
+    models = group([gpu for gpus in measured.values() for gpu in gpus], lambda gpu: gpu.name)
+    for node, gpus in measured.items():
+        for model, alike in models.items():
+            usual = median(gpu.tflops for gpu in alike)
+            slow = [gpu for gpu in gpus if gpu.name == model and gpu.tflops < ODD * usual]
             if slow:
-                findings.append(_slow(node, slow, alike))
-    return findings
+                yield _slow(node, slow, usual, len(alike))
 
 
-def _failed(node: str, one: Record) -> Finding:
+def _failed(node: str, gpu: Speed) -> Finding:
     """A warning where others hold its memory: they may be gone by then."""
-    text = str(one["error"])
-    label = "cuda-out-of-memory" if "out of memory" in text else "cuda-device-unavailable"
-    message = f"torch can't multiply matrices on GPU {one.get('gpu')} of {node}: {text}"
+    label = "cuda-out-of-memory" if "out of memory" in gpu.error else "cuda-device-unavailable"
+    message = f"torch can't multiply matrices on GPU {gpu.gpu} of {node}: {gpu.error}"
     remedy = f"look who uses it and whether it is in error: {remote(node, 'nvidia-smi')}"
-    status: Status = "warn" if one.get("busy") else "fail"
-    return Finding(label, status, message, remedy, place([node], gpu=one.get("gpu")), (text,))
+    return finding("warn" if gpu.busy else "fail", label, node, message, remedy, [gpu.error], gpu.gpu)
 
 
-def _slow(node: str, slow: List[Record], alike: List[float]) -> Finding:
-    usual = median(alike)
-    worst = min(float(one["tflops"]) for one in slow)
-    less = round(100 - 100 * worst / usual)
-    does = plural(len(slow), "multiplies", "multiply")
-    message = f"{smi.which_gpus(slow)} of {node} {does} matrices at {worst:.0f} TFLOP/s"
-    message += f", {less} % less than the median of {count_of(len(alike), 'GPU')} of the model ({usual:.0f})"
-    indices = ",".join(str(one.get("gpu")) for one in slow)
-    look = remote(node, "nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK,TEMPERATURE,POWER", "-i", indices)
-    remedy = f"look for heat, a power limit or low clocks: {look}"
-    evidence = tuple(f"GPU {one.get('gpu')}, {one.get('name')}: {one['tflops']} TFLOP/s" for one in slow[:8])
-    return Finding(ID, "warn", message, remedy, place([node], gpu=slow[0].get("gpu")), evidence)
+def _slow(node: str, slow: List[Speed], usual: float, alike: int) -> Finding:
+    worst = min(gpu.tflops for gpu in slow)
+    multiply = plural(len(slow), "multiplies", "multiply")
+    message = f"{smi.which_gpus(slow)} of {node} {multiply} matrices at {worst:.0f} TFLOP/s"
+    message += f", {100 - 100 * worst / usual:.0f} % less than the median of {count_of(alike, 'GPU')}"
+    message += f" of the model ({usual:.0f})"
+    indices = ",".join(str(gpu.gpu) for gpu in slow)
+    show = remote(node, f"nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER -i {indices}")
+    evidence = [f"GPU {gpu.gpu}, {gpu.name}: {gpu.tflops} TFLOP/s" for gpu in slow[:8]]
+    return warn(ID, node, message, f"look for heat, a power limit or low clocks: {show}", evidence, slow[0].gpu)

@@ -7,75 +7,95 @@ difference is told.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, differences, parts, place, remote
-from ..host import Host, Record, Request
+from ..compare import Nodes, by_value, collected, differences, fail, nodes_of, remote, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "gpu_mode"
 GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 130.0
-FIELDS = {"persistence": "persistence_mode", "compute": "compute_mode", "mig": "mig.mode.current"}
-WHAT = {
-    "persistence": ("persistence mode", "-pm", {"Enabled": "1", "Disabled": "0"}),
-    "compute": ("compute mode", "-c", {"Default": "DEFAULT", "Exclusive_Process": "EXCLUSIVE_PROCESS"}),
-    "mig": ("MIG mode", "-mig", {"Enabled": "1", "Disabled": "0"}),
-}
 PROHIBITED = "Prohibited"
+Modes = Dict[str, List[int]]  # the indices of the GPUs by their mode
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"persistence", "compute", "mig": {value: [GPU indices]}}."""
-    answer = smi.query(host, list(FIELDS.values()))
+class Kind(NamedTuple):
+    """A mode: its field, its name, nvidia-smi's option and how that names the values, the usual one first."""
+
+    field: str
+    what: str
+    option: str
+    words: Dict[str, str]
+
+
+KINDS = {
+    "persistence": Kind("persistence_mode", "persistence mode", "-pm", {"Enabled": "1", "Disabled": "0"}),
+    "compute": Kind(
+        "compute_mode", "compute mode", "-c", {"Default": "DEFAULT", "Exclusive_Process": "EXCLUSIVE_PROCESS"}
+    ),
+    "mig": Kind("mig.mode.current", "MIG mode", "-mig", {"Enabled": "1", "Disabled": "0"}),
+}
+
+
+def collect(host: Host) -> Optional[Dict[str, Modes]]:
+    """By kind."""
+    answer = smi.query(host, [kind.field for kind in KINDS.values()])
     if answer is None:
         return None
-    modes: Dict[str, Any] = {}
-    for key, field in FIELDS.items():
-        values: Dict[str, List[int]] = {}
+    modes: Dict[str, Modes] = {}
+    for name, kind in KINDS.items():
+        modes[name] = {}
         for row in answer.rows:
-            if smi.value_of(row.get(field)):
-                values.setdefault(smi.value_of(row.get(field)), []).append(int(row["index"]))
-        modes[key] = values
+            value = smi.value_of(row.get(kind.field))
+            if value:
+                modes[name].setdefault(value, []).append(int(row["index"]))
     return modes
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A failure: GPUs that take no process. Warnings: nodes or GPUs that differ."""
-    collected = parts(facts_by_node, ID)
-    findings = []
-    for node, one in collected.items():
-        gpus = (one.get("compute") or {}).get(PROHIBITED)
+    nodes = collected(facts_by_node, ID, Dict[str, Modes])
+    for node, one in nodes.items():
+        gpus = one.get("compute", {}).get(PROHIBITED)
         if gpus:
-            message = f"{smi.which_gpus([{'gpu': g} for g in gpus])} of {node} "
-            message += f"{plural(len(gpus), 'takes', 'take')} no process (compute mode Prohibited)"
-            remedy = remote(node, "sudo", "nvidia-smi", "-c", "DEFAULT")
-            findings.append(Finding("cuda-device-unavailable", "fail", message, remedy, place([node], gpu=gpus[0])))
-    for key, (what, option, names_of) in WHAT.items():
-        findings += _differ(what, option, names_of, {n: v.get(key) or {} for n, v in collected.items() if v.get(key)})
-    return findings
+            take = plural(len(gpus), "takes", "take")
+            message = f"{_which(gpus)} of {node} {take} no process (compute mode Prohibited)"
+            remedy = remote(node, "sudo nvidia-smi -c DEFAULT")
+            yield fail("cuda-device-unavailable", node, message, remedy, gpu=gpus[0])
+    for name, kind in KINDS.items():
+        modes = {node: one[name] for node, one in nodes.items() if one.get(name) and PROHIBITED not in one[name]}
+        yield from _differ(kind, modes)
 
 
-def _differ(what: str, option: str, words: Mapping[str, str], modes: Mapping[str, Record]) -> List[Finding]:
-    findings = []
-    values = {n: " and ".join(sorted(v)) for n, v in modes.items() if PROHIBITED not in v}
-    for d in differences(what, values):
-        word = words.get(str(d.norm)) or next(iter(words.values()))
-        remedy = f"set it alike on every node: {remote(d.nodes[0], 'sudo', 'nvidia-smi', option, word)}"
-        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
-    reported = {n for f in findings for n in (f.where.nodes or (f.where.node,))}
-    mixed = {n: _modes_text(v) for n, v in modes.items() if n in values and n not in reported and len(v) > 1}
+def _differ(kind: Kind, modes: Dict[str, Modes]) -> Iterator[Finding]:
+    reported: Set[str] = set()
+    for odd in differences(kind.what, {node: " and ".join(sorted(one)) for node, one in modes.items()}):
+        remedy = f"set it alike on every node: {_set(odd.nodes[0], kind, odd.norm)}"
+        finding = warn(ID, odd.nodes, odd.message, remedy)
+        reported.update(nodes_of(finding.where))
+        yield finding
+    mixed = {node: _modes_text(one) for node, one in modes.items() if node not in reported and len(one) > 1}
     for shown, nodes in by_value(mixed).items():
-        most = max(modes[nodes[0]].items(), key=lambda item: len(item[1]))[0]
-        command = remote(nodes[0], "sudo", "nvidia-smi", option, words.get(str(most)) or next(iter(words.values())))
-        message = f"the {what} differs among the GPUs of {join_names(nodes)}: {shown}"
-        findings.append(Finding(ID, "warn", message, f"set it alike on all GPUs: {command}", place(nodes)))
-    return findings
+        of_most = modes[nodes[0]]
+        most = max(of_most, key=lambda mode: len(of_most[mode]))
+        message = f"the {kind.what} differs among the GPUs of {join_names(nodes)}: {shown}"
+        yield warn(ID, nodes, message, f"set it alike on all GPUs: {_set(nodes[0], kind, most)}")
 
 
-def _modes_text(modes: Record) -> str:
-    return "; ".join(f"{mode} on {smi.which_gpus([{'gpu': g} for g in gpus])}" for mode, gpus in modes.items())
+def _set(node: str, kind: Kind, value: Optional[str]) -> str:
+    usual = next(iter(kind.words.values()))
+    return remote(node, "sudo nvidia-smi", kind.option, kind.words.get(value or "", usual))
+
+
+def _modes_text(modes: Modes) -> str:
+    return ", ".join(f"{mode} on {_which(gpus)}" for mode, gpus in modes.items())
+
+
+def _which(indices: List[int]) -> str:
+    return smi.which_gpus([smi.Gpu(index) for index in indices])

@@ -5,14 +5,15 @@ The slowest GPU sets the pace of all, and the smallest memory the batch.
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, differences, part, parts, place, remote, warn
-from ..host import Host, Record, Request
+from ..compare import Nodes, by_value, collected, differences, look, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "gpu_model"
 GROUP = "gpu"
@@ -21,8 +22,15 @@ SECONDS = 130.0
 TOLERANCE = 0.05  # firmware and ECC keep a little of the memory
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"vendor", "models": {name: [how many, MiB of the smallest]}}."""
+class Models(NamedTuple):
+    """By model, how many GPUs and the MiB of the smallest."""
+
+    vendor: str
+    models: Dict[str, Tuple[int, int]]
+
+
+def collect(host: Host) -> Optional[Models]:
+    """None without GPUs, or without a tool that tells."""
     answer = smi.query(host, ["name", "memory.total"])
     if answer is not None:
         return _counted("nvidia", [(smi.value_of(r["name"]), smi.number(r["memory.total"])) for r in answer.rows])
@@ -30,69 +38,63 @@ def collect(host: Host) -> Optional[Record]:
     if gpus is not None:
         return _counted(
             "amd",
-            [
-                (str(part(gpu, "asic").get("market_name") or ""), smi.integer(part(gpu, "vram").get("size")))
-                for gpu in gpus
-            ],
+            [(smi.text_at(gpu, "asic", "market_name"), smi.integer(smi.at(gpu, "vram", "size"))) for gpu in gpus],
         )
-    cards = smi.rocm_smi(host, "--showproductname", "--showmeminfo", "vram")
-    if cards is None:
-        return None
-    gpus = [card for name, card in cards.items() if name.startswith("card")]
-    sizes = [smi.integer(gpu.get("VRAM Total Memory (B)")) or 0 for gpu in gpus]
-    return _counted("amd", [(_series(gpu), sizes[i] >> 20) for i, gpu in enumerate(gpus)])
+    cards = smi.rocm_smi(host, "--showproductname", "--showmeminfo", "vram") or {}
+    rows = []
+    for name, card in cards.items():
+        if name.startswith("card"):
+            series = smi.text_at(card, "Card Series") or smi.text_at(card, "Card series")  # before ROCm 6.0
+            rows.append((series, (smi.integer(card.get("VRAM Total Memory (B)")) or 0) >> 20))
+    return _counted("amd", rows)
 
 
-def _series(card: Record) -> str:
-    """`Card series` before ROCm 6.0."""
-    return str(card.get("Card Series") or card.get("Card series") or "")
-
-
-def _counted(vendor: str, gpus: List[Tuple[str, Optional[float]]]) -> Optional[Record]:
-    models: Dict[str, List[int]] = {}
+def _counted(vendor: str, gpus: Sequence[Tuple[str, Optional[float]]]) -> Optional[Models]:
+    models: Dict[str, Tuple[int, int]] = {}
     for name, memory in gpus:
-        if name and name != "N/A":
-            count, least = models.get(name, [0, int(memory or 0)])
-            models[name] = [count + 1, min(least, int(memory or 0))]
-    return {"vendor": vendor, "models": models} if models else None
+        if name:
+            size = int(memory or 0)
+            count, least = models.get(name, (0, size))
+            models[name] = (count + 1, min(least, size))
+    return Models(vendor, models) if models else None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings: nodes with different models or memory, nodes with several models."""
-    collected = parts(facts_by_node, ID)
-    usual = _sizes(collected)
+    nodes = collected(facts_by_node, ID, Models)
+    usual = _sizes(nodes)
     kinds = {
-        n: [_model_text(name, one[1], usual) for name, one in sorted(v["models"].items())] for n, v in collected.items()
+        node: [_model_text(name, size, usual[name]) for name, (_, size) in sorted(one.models.items())]
+        for node, one in nodes.items()
     }
-    findings = []
-    advice = "use equal GPUs, or expect the slowest to set the pace"
-    odd = differences("GPUs", {n: " and ".join(v) for n, v in kinds.items()})
-    findings += warn(ID, odd, lambda d: f"{advice}; look: {_look(collected, d.nodes[0])}")
-    mixed = {n: ", ".join(v) for n, v in kinds.items() if len(v) > 1}
-    for shown, nodes in by_value(mixed).items() if not findings else []:
-        message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} GPUs of several models: {shown}"
-        remedy = f"keep to one with --env CUDA_VISIBLE_DEVICES=…; look: {_look(collected, nodes[0])}"
-        findings.append(Finding(ID, "warn", message, remedy, place(nodes)))
-    return findings
+    odd = differences("GPUs", {node: " and ".join(kind) for node, kind in kinds.items()})
+    for one in odd:
+        advice = "use equal GPUs, or expect the slowest to set the pace"
+        yield warn(ID, one.nodes, one.message, _look(advice, nodes, one.nodes[0]))
+    if odd:
+        return
+    for shown, names in by_value({node: ", ".join(kind) for node, kind in kinds.items() if len(kind) > 1}).items():
+        message = f"{join_names(names)} {plural(len(names), 'has', 'have')} GPUs of several models: {shown}"
+        advice = "keep to one with --env CUDA_VISIBLE_DEVICES=…"
+        yield warn(ID, names, message, _look(advice, nodes, names[0]))
 
 
-def _sizes(collected: Nodes) -> Dict[str, List[int]]:
+def _sizes(nodes: Mapping[str, Models]) -> Dict[str, List[int]]:
     """By model, sizes of memory that differ by more than a little; the largest first."""
     sizes_by_model: Dict[str, List[int]] = {}
-    for name, memory in sorted(
-        ((n, one[1]) for v in collected.values() for n, one in v["models"].items()), reverse=True
-    ):
+    every = ((name, size) for one in nodes.values() for name, (_, size) in one.models.items())
+    for name, memory in sorted(every, reverse=True):
         sizes = sizes_by_model.setdefault(name, [])
         if memory and not any(memory >= (1 - TOLERANCE) * size for size in sizes):
             sizes.append(memory)
     return sizes_by_model
 
 
-def _model_text(name: str, memory: int, usual: Mapping[str, List[int]]) -> str:
+def _model_text(name: str, memory: int, usual: List[int]) -> str:
     """`NVIDIA H100 80GB HBM3 (80 GB)`, with the size that stands for those near it."""
-    size = next((size for size in usual[name] if memory >= (1 - TOLERANCE) * size), 0)
+    size = next((size for size in usual if memory >= (1 - TOLERANCE) * size), 0)
     return f"{name} ({size / 1024:.0f} GB)" if size else name
 
 
-def _look(collected: Nodes, node: str) -> str:
-    return remote(node, *(("amd-smi", "list") if collected[node].get("vendor") == "amd" else ("nvidia-smi", "-L")))
+def _look(advice: str, nodes: Mapping[str, Models], node: str) -> str:
+    return look(advice, node, "amd-smi list" if nodes[node].vendor == "amd" else "nvidia-smi -L")

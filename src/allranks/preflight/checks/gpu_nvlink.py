@@ -9,14 +9,15 @@ imbue's host-health-checks and Azure NHC look for `<inactive>`.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, differences, parts, place, remote
-from ..host import Host, Record, Request
+from ..compare import Nodes, collected, differences, fail, group, remote, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "gpu_nvlink"
 GROUP = "gpu"
@@ -27,38 +28,56 @@ GPU = re.compile(r"GPU (\d+): (.{1,100}?) \(UUID:")
 LINK = re.compile(r"\s+Link (\d+): (<inactive>|[\d.]+ GB/s)")
 MANAGER = "nv-fabricmanage"  # the kernel keeps 15 letters of a name
 STOPPED = ("inactive", "failed", "activating")
+Links = Tuple[str, int, List[int]]  # a GPU's model, how many are active, those that are not
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"links": {"0": [model, active, [inactive…]]}, "fabric": [{"gpu", "pci", "said"}], "manager": state}."""
+class NotReady(NamedTuple):
+    """A GPU for which the fabric is not ready, and the state that it reports."""
+
+    gpu: Optional[int]
+    pci: str
+    said: str
+
+
+class NvLinks(NamedTuple):
+    """By GPU its links; GPUs whose fabric is not ready; the state of a fabric manager that does not run."""
+
+    links: Dict[str, Links] = {}
+    fabric: List[NotReady] = []
+    manager: str = ""
+
+
+def collect(host: Host) -> Optional[NvLinks]:
+    """None without NVLinks."""
     answer = smi.query(host, ["fabric.state", "fabric.status"])
     if answer is None:
         return None
-    links = read_links(smi.nvidia_smi(host, "nvlink", "-s").out)
     fabric = []
     for row in answer.rows:
         state = smi.value_of(row.get("fabric.state"))
         status = smi.value_of(row.get("fabric.status"))
         if state and (state, status) != ("Completed", "Success"):
-            fabric.append({**smi.gpu_of(row), "said": f"{state}, {status}" if state == "Completed" else state})
-    evidence = {"links": links, "fabric": fabric, "manager": _manager(host)}
-    return evidence if links or fabric or evidence["manager"] else None
+            fabric.append(NotReady(*smi.gpu_of(row), f"{state}, {status}" if state == "Completed" else state))
+    nvlinks = NvLinks(read_links(smi.nvidia_smi(host, "nvlink", "-s").out), fabric, _manager(host))
+    return nvlinks if any(nvlinks) else None
 
 
-def read_links(text: str) -> Dict[str, List[Any]]:
+def read_links(text: str) -> Dict[str, Links]:
     """Of nvidia-smi nvlink -s. A GPU whose links are all inactive, or that has none, says so in words."""
-    links: Dict[str, List[Any]] = {}
+    links: Dict[str, Links] = {}
     index = ""
     for line in text.splitlines():
         gpu = GPU.match(line)
         link = LINK.match(line)
         if gpu:
             index = gpu.group(1)
-            links[index] = [gpu.group(2), 0, []]
-        elif link and index and link.group(2) == "<inactive>":
-            links[index][2].append(int(link.group(1)))
+            links[index] = (gpu.group(2), 0, [])
         elif link and index:
-            links[index][1] += 1
+            model, active, inactive = links[index]
+            if link.group(2) == "<inactive>":
+                inactive.append(int(link.group(1)))
+            else:
+                links[index] = (model, active + 1, inactive)
         elif "support" in line:  # "does not have or support Nvlink", "not supported for Devices in MIG mode"
             links.pop(index, None)
     return links
@@ -74,68 +93,52 @@ def _manager(host: Host) -> str:
     return state if state in STOPPED else ""
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A failure: the fabric is not ready. Warnings: links that are down, a fabric manager that does not run."""
-    collected = parts(facts_by_node, ID)
-    findings = [finding for node, one in collected.items() for finding in _fabric(node, one)]
-    reported = set()
-    for node, one in collected.items():
-        for gpu in _down(one.get("links") or {}):
-            reported.add(node)
-            findings.append(_links(node, gpu, one["links"]))
-    rest = {n: _counts(v["links"]) for n, v in collected.items() if n not in reported and v.get("links")}
-    for d in differences("NVLinks:", rest, lambda count: f"{count} active NVLinks a GPU"):
-        node = d.nodes[0]
-        message = d.message.replace(" NVLinks: ", " ", 1).replace("::", ":", 1)
-        remedy = f"look: {remote(node, 'nvidia-smi', 'nvlink', '-s')}; {remote(node, 'nvidia-smi', 'topo', '-m')}"
-        findings.append(Finding(LABEL, "warn", message, remedy, place(d.nodes)))
-    return findings
+    nodes = collected(facts_by_node, ID, NvLinks)
+    for node, one in nodes.items():
+        yield from _fabric(node, one)
+    counts = {}
+    for node, one in nodes.items():
+        down = [index for index in one.links if _is_down(index, one.links)]
+        for index in down:
+            yield _down(node, index, one.links)
+        if one.links and not down:
+            numbers = sorted({active for _, active, _ in one.links.values()}, reverse=True)
+            counts[node] = " and ".join(map(str, numbers))
+    for odd in differences("NVLinks:", counts, lambda count: f"{count} active NVLinks a GPU"):
+        node = odd.nodes[0]
+        message = odd.message.replace(" NVLinks: ", " ", 1).replace("::", ":", 1)
+        remedy = f"look: {remote(node, 'nvidia-smi nvlink -s')} and {remote(node, 'nvidia-smi topo -m')}"
+        yield warn(LABEL, odd.nodes, message, remedy)
 
 
-def _fabric(node: str, one: Record) -> List[Finding]:
-    findings = []
-    restart = remote(node, "sudo", "systemctl", "restart", "nvidia-fabricmanager")
-    remedy = f"see that the fabric manager runs and has the driver's version: {restart}; "
-    remedy += remote(node, "journalctl", "-u", "nvidia-fabricmanager", "-n", "50")
-    for state, gpus in smi.group_by(one.get("fabric") or [], "said").items():
+def _fabric(node: str, one: NvLinks) -> Iterator[Finding]:
+    restart = remote(node, "sudo systemctl restart nvidia-fabricmanager")
+    log = remote(node, "journalctl -u nvidia-fabricmanager -n 50")
+    remedy = f"restart the fabric manager, which must have the driver's version: {restart}. Look: {log}"
+    for state, gpus in group(one.fabric, lambda gpu: gpu.said).items():
         message = f"the NVSwitch fabric is not ready for {smi.which_gpus(gpus)} of {node}: {state}"
-        findings.append(
-            Finding(
-                "fabric-manager",
-                "fail",
-                message,
-                remedy,
-                place([node], gpu=gpus[0].get("gpu")),
-                (f"fabric.state: {state}",),
-            )
-        )
-    if one.get("manager") and not findings:
-        message = f"{node} has NVSwitches, but its fabric manager does not run (systemd: {one['manager']})"
-        findings.append(Finding("fabric-manager", "warn", message, remedy, place([node])))
-    return findings
+        yield fail("fabric-manager", node, message, remedy, [f"fabric.state: {state}"], gpus[0].gpu)
+    if one.manager and not one.fabric:
+        message = f"{node} has NVSwitches, but its fabric manager does not run (systemd: {one.manager})"
+        yield warn("fabric-manager", node, message, remedy)
 
 
-def _down(links: Record) -> List[str]:
-    """GPUs with fewer links than most GPUs of their model on the node have."""
-    indices = []
-    for index, (model, active, _) in links.items():
-        alike = [other[1] for other in links.values() if other[0] == model]
-        most = max(alike)
-        if active < most and 2 * alike.count(most) > len(alike):
-            indices.append(index)
-    return indices
+def _is_down(index: str, links: Dict[str, Links]) -> bool:
+    """The GPU has fewer links than most GPUs of its model on the node."""
+    model, active, _ = links[index]
+    alike = [other[1] for other in links.values() if other[0] == model]
+    most = max(alike)
+    return active < most and 2 * alike.count(most) > len(alike)
 
 
-def _links(node: str, index: str, links: Record) -> Finding:
+def _down(node: str, index: str, links: Dict[str, Links]) -> Finding:
     _, active, inactive = links[index]
-    most = max(other[1] for other in links.values())
-    message = f"GPU {index} of {node} has {count_of(active, 'active NVLink')}; most of its GPUs have {most}"
-    message += f" (inactive: {', '.join(str(n) for n in inactive)})" if inactive and active else ""
-    remedy = f"reset the GPUs or reboot {node}; if it stays, a board or cable is at fault: "
-    remedy += remote(node, "nvidia-smi", "nvlink", "-e", "-i", index)
-    return Finding(LABEL, "warn", message, remedy, place([node], gpu=int(index)))
-
-
-def _counts(links: Record) -> str:
-    """`18`, or `12 and 0` where they differ."""
-    return " and ".join(str(count) for count in sorted({one[1] for one in links.values()}, reverse=True))
+    message = f"GPU {index} of {node} has {count_of(active, 'active NVLink')}"
+    if inactive and active:
+        message += f" (inactive: {', '.join(map(str, inactive))})"
+    message += f", while most of its GPUs have {max(other[1] for other in links.values())}"
+    show = remote(node, f"nvidia-smi nvlink -e -i {index}")
+    remedy = f"reset the GPUs or reboot {node}. If it stays, a board or cable is at fault: {show}"
+    return warn(LABEL, node, message, remedy, gpu=int(index))

@@ -7,14 +7,15 @@ nvmlDeviceGpuRecoveryAction_t); older ones do not know it. NVIDIA's resiliency e
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional
 
 from allranks.findings import Finding, Status
 from allranks.text import plural
 
 from .. import smi
-from ..compare import Nodes, part, place, remote
-from ..host import Host, Record, Request
+from ..compare import Nodes, collected, finding, group
+from ..facts import Request
+from ..host import Host
 
 ID = "gpu_recovery"
 GROUP = "gpu"
@@ -22,23 +23,34 @@ LEVEL = "full"
 SECONDS = 190.0
 FIELD = "gpu_recovery_action"
 IN_FULL = re.compile(r"^GPU ([0-9A-Fa-f:.]+)$|^ +GPU Recovery Action +: (.+)$", re.MULTILINE)
-NOTHING = ("", "None")
 DRAIN = "Drain P2P"
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"gpus": how many tell, "asking": [{"gpu", "pci", "action"}]}; None where the driver does not know of it."""
+class Asking(NamedTuple):
+    """A GPU and what it asks for."""
+
+    gpu: Optional[int]
+    pci: str
+    action: str
+
+
+class Recovery(NamedTuple):
+    """How many GPUs tell, and those that ask for something."""
+
+    gpus: int
+    asking: List[Asking]
+
+
+def collect(host: Host) -> Optional[Recovery]:
+    """None where the driver does not know of it."""
     answer = smi.query(host, [FIELD])
     if answer is None:
         return None
     actions = {row["pci"]: smi.value_of(row.get(FIELD)) for row in answer.rows}
     if not any(actions.values()):
         actions.update(_in_full(smi.nvidia_smi(host, "-q").out))
-    rows = [row for row in answer.rows if actions.get(row["pci"])]
-    asking = [
-        {**smi.gpu_of(row), "action": actions[row["pci"]][:50]} for row in rows if actions[row["pci"]] not in NOTHING
-    ]
-    return {"gpus": len(rows), "asking": asking} if rows else None
+    gpus = [Asking(*smi.gpu_of(row), actions[row["pci"]][:50]) for row in answer.rows if actions[row["pci"]]]
+    return Recovery(len(gpus), [gpu for gpu in gpus if gpu.action != "None"]) if gpus else None
 
 
 def _in_full(text: str) -> Dict[str, str]:
@@ -49,34 +61,23 @@ def _in_full(text: str) -> Dict[str, str]:
         if match.group(1):
             pci = smi.short(match.group(1))
         else:
-            actions[pci] = smi.value_of(match.group(2).strip())
+            actions[pci] = smi.value_of(match.group(2))
     return actions
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A failure; a warning for a GPU that may go on but should not talk to its peers."""
-    findings = []
-    for node, facts in facts_by_node.items():
-        for action, gpus in smi.group_by(part(facts, ID).get("asking") or [], "action").items():
+    for node, recovery in collected(facts_by_node, ID, Recovery).items():
+        for action, gpus in group(recovery.asking, lambda gpu: gpu.action).items():
             status: Status = "warn" if action == DRAIN else "fail"
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"
-            findings.append(
-                Finding(
-                    "cuda-device-unavailable",
-                    status,
-                    message,
-                    _remedy(node, str(action), gpus),
-                    place([node], gpu=gpus[0].get("gpu")),
-                    (f"{FIELD}: {action}",),
-                )
-            )
-    return findings
+            remedy = _remedy(node, action, gpus)
+            yield finding(status, "cuda-device-unavailable", node, message, remedy, [f"{FIELD}: {action}"], gpus[0].gpu)
 
 
-def _remedy(node: str, action: str, gpus: List[Record]) -> str:
+def _remedy(node: str, action: str, gpus: List[Asking]) -> str:
     if "Reset" in action and "Bus" not in action:
-        indices = ",".join(str(gpu.get("gpu")) for gpu in gpus)
-        return f"end what uses it, then {remote(node, 'sudo', 'nvidia-smi', '-r', '-i', indices)}, or leave {node} out"
+        return f"end what uses it, then {smi.reset(node, gpus)}, or leave {node} out"
     if action == DRAIN:
-        return f"let no job use it together with other GPUs; leave {node} out, or reset it when idle"
-    return f"reboot {node} or leave it out; why: ssh {node} 'sudo dmesg -T | grep -i xid'"
+        return f"leave {node} out, let no job use it together with other GPUs, and reset it when idle"
+    return f"reboot {node} or leave it out. Look: {smi.driver_log(node, 'xid')}"

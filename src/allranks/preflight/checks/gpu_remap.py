@@ -8,89 +8,85 @@ three, so its test never fires. Here each value goes by its name.
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import Iterator, List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, part, place, remote
-from ..host import Host, Record, Request
+from ..compare import Nodes, collected, fail, look, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "gpu_remap"
 GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 190.0
-COLUMNS = (
-    "gpu_bus_id",
-    "remapped_rows.correctable",
-    "remapped_rows.uncorrectable",
-    "remapped_rows.pending",
-    "remapped_rows.failure",
-)
-NONE_LEFT = "remapped_rows.histogram.none"  # only newer drivers know it
+LABEL = "ecc-error"
+ROWS = "remapped_rows"
+QUERY = f"--query-remapped-rows=gpu_bus_id,{ROWS}.correctable,{ROWS}.uncorrectable,{ROWS}.pending,{ROWS}.failure"
+NONE_LEFT = f"{ROWS}.histogram.none"  # only newer drivers know it
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"gpus": how many can remap, "bad": [{"gpu", "pci", "rows", "pending", "failed", "full"}]}; None before
-    Ampere."""
+class Remapped(NamedTuple):
+    """A GPU with remapped rows, whether a remap is pending or failed, and banks without spare rows."""
+
+    gpu: Optional[int]
+    pci: str
+    rows: int
+    pending: bool
+    failed: bool
+    full: int
+
+
+class Remaps(NamedTuple):
+    """How many GPUs can remap, and those that need attention."""
+
+    gpus: int
+    bad: List[Remapped]
+
+
+def collect(host: Host) -> Optional[Remaps]:
+    """None before Ampere."""
     answer = smi.query(host, [NONE_LEFT])
     if answer is None:
         return None
-    ran = smi.nvidia_smi(host, "--query-remapped-rows=" + ",".join(COLUMNS), "--format=csv,noheader,nounits")
-    full = {row["pci"]: int(smi.number(row.get(NONE_LEFT)) or 0) for row in answer.rows}
-    index = {row["pci"]: row for row in answer.rows}
-    count = 0
-    bad = []
-    for line in ran.out.splitlines():
-        values = [value.strip() for value in line.split(", ")]
-        if len(values) != len(COLUMNS) or not smi.value_of(values[3]):
-            continue
-        count += 1
-        pci = smi.short(values[0])
-        pending = _is_yes(values[3])
-        failed = _is_yes(values[4])
-        if pending or failed or full.get(pci):
-            rows = sum(int(smi.number(value) or 0) for value in values[1:3])
-            bad.append(
-                {
-                    **smi.gpu_of({**index.get(pci, {}), "pci": pci}),
-                    "rows": rows,
-                    "pending": pending,
-                    "failed": failed,
-                    "full": full.get(pci, 0),
-                }
-            )
-    return {"gpus": count, "bad": bad[: smi.MOST]} if count else None
+    rows = {row["pci"]: row for row in answer.rows}
+    gpus = []
+    for cells in smi.table(host, QUERY):
+        if len(cells) == 5 and smi.value_of(cells[3]):
+            pci = smi.short(cells[0])
+            row = rows.get(pci, {})
+            remapped = int(sum(smi.number(cell) or 0 for cell in cells[1:3]))
+            full = int(smi.number(row.get(NONE_LEFT)) or 0)
+            gpus.append(Remapped(*smi.gpu_of(row, pci), remapped, _is_yes(cells[3]), _is_yes(cells[4]), full))
+    bad = [gpu for gpu in gpus if gpu.pending or gpu.failed or gpu.full]
+    return Remaps(len(gpus), bad[: smi.MOST]) if gpus else None
 
 
 def _is_yes(value: str) -> bool:
     return value == "Yes" or (smi.number(value) or 0) > 0
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A failure: a remap that failed. Warnings: one that is pending, a bank without spare rows."""
-    findings = []
-    for node, facts in facts_by_node.items():
-        for gpu in part(facts, ID).get("bad") or []:
-            findings.append(_finding(node, gpu))
-    return findings
+    for node, remaps in collected(facts_by_node, ID, Remaps).items():
+        for gpu in remaps.bad:
+            yield _finding(node, gpu)
 
 
-def _finding(node: str, gpu: Record) -> Finding:
-    which = smi.which_gpus([gpu])
-    index = str(gpu.get("gpu"))
-    where = place([node], gpu=gpu.get("gpu"))
-    evidence = (f"{gpu['pci']}: remapped {gpu['rows']}, pending {gpu['pending']}, failed {gpu['failed']}",)
-    look = remote(node, "nvidia-smi", "-q", "-d", "ROW_REMAPPER", "-i", index)
-    if gpu.get("failed"):
-        message = f"{which} of {node} could not remap a bad row of its memory: no spare rows are left for it"
-        remedy = f"leave {node} out and have the GPU replaced; look: {look}"
-        return Finding("ecc-error", "fail", message, remedy, where, evidence)
-    if gpu.get("pending"):
-        message = f"{which} of {node} has a bad row of its memory that is remapped only when the GPU is reset"
-        reset = remote(node, "sudo", "nvidia-smi", "-r", "-i", index)
-        remedy = f"end what uses it and reset it: {reset}, or reboot {node}"
-        return Finding("ecc-error", "warn", message, remedy, where, evidence)
-    message = f"{which} of {node} has {count_of(int(gpu['full']), 'bank')} of memory without spare rows"
-    return Finding("ecc-error", "warn", message, f"plan its replacement; look: {look}", where, evidence)
+def _finding(node: str, gpu: Remapped) -> Finding:
+    subject = f"{smi.which_gpus([gpu])} of {node}"
+    evidence = (f"{gpu.pci}: remapped {gpu.rows}, pending {gpu.pending}, failed {gpu.failed}",)
+    show = f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.gpu}"
+    if gpu.failed:
+        message = f"{subject} could not remap a bad row of its memory: no spare rows are left for it"
+        remedy = look(f"leave {node} out and have the GPU replaced", node, show)
+        return fail(LABEL, node, message, remedy, evidence, gpu.gpu)
+    if gpu.pending:
+        message = f"{subject} has a bad row of its memory that is remapped only when the GPU is reset"
+        remedy = f"end what uses it and reset it: {smi.reset(node, [gpu])}, or reboot {node}"
+    else:
+        message = f"{subject} has {count_of(gpu.full, 'bank')} of memory without spare rows"
+        remedy = look("plan its replacement", node, show)
+    return warn(LABEL, node, message, remedy, evidence, gpu.gpu)

@@ -7,14 +7,15 @@ and Azure NHC tell the same ones). AMD: amd-smi's violations; the power limit (P
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import Iterator, List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import plural
 
 from .. import smi
-from ..compare import Nodes, part, place, remote
-from ..host import Host, Record, Request
+from ..compare import Nodes, collected, group, remote, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "gpu_throttle"
 GROUP = "gpu"
@@ -27,7 +28,6 @@ REASONS = {
     0x40: "HW thermal slowdown (it is far too hot)",
     0x80: "HW power brake (the power supply asks for it)",
 }
-DETAILS = "PERFORMANCE,TEMPERATURE,POWER"
 HW_SLOWDOWN = 0x8  # also set with 0x40 and 0x80
 AMD = {
     "prochot_violation_status": "PROCHOT (it is far too hot)",
@@ -37,24 +37,36 @@ AMD = {
 }
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"gpus": how many tell, "slow": [{"gpu", "pci", "why", "bits", "heat": °C}]}."""
+class Slow(NamedTuple):
+    """A GPU that is slowed down; `heat` in °C."""
+
+    gpu: Optional[int]
+    pci: str
+    why: str
+    bits: str = ""
+    heat: Optional[float] = None
+
+
+class Throttling(NamedTuple):
+    """How many GPUs tell, and those that are slowed down."""
+
+    gpus: int
+    slow: List[Slow]
+    vendor: str = "nvidia"
+
+
+def collect(host: Host) -> Optional[Throttling]:
+    """None where no GPU tells."""
     answer = smi.query(host, [FIELD, "temperature.gpu"], {FIELD: OLDER})
     if answer is None:
         return _amd(host)
-    count = 0
+    rows = [row for row in answer.rows if smi.value_of(row.get(FIELD)).startswith("0x")]
     slow = []
-    for row in answer.rows:
-        text = smi.value_of(row.get(FIELD))
-        if not text.startswith("0x"):
-            continue
-        count += 1
-        bits = int(text, 16)
-        why = decode(bits)
+    for row in rows:
+        why = decode(int(row[FIELD], 16))
         if why:
-            heat = smi.number(row.get("temperature.gpu"))
-            slow.append({**smi.gpu_of(row), "why": why, "bits": text, "heat": heat})
-    return {"gpus": count, "slow": slow} if count else None
+            slow.append(Slow(*smi.gpu_of(row), why, row[FIELD], smi.number(row.get("temperature.gpu"))))
+    return Throttling(len(rows), slow) if rows else None
 
 
 def decode(bits: int) -> str:
@@ -65,36 +77,33 @@ def decode(bits: int) -> str:
     return ", ".join(reasons)
 
 
-def _amd(host: Host) -> Optional[Record]:
+def _amd(host: Host) -> Optional[Throttling]:
     """MI300 and later tell violations (-T), those before it a throttle status with the power (-p)."""
     gpus = smi.amd_smi(host, "metric", "-p")
     if gpus is None:
         return None
     slow = []
     for gpu in gpus:
-        if part(gpu, "power").get("throttle_status") == "THROTTLED":
-            slow.append({"gpu": smi.integer(gpu["gpu"]), "pci": "", "why": "throttle status THROTTLED", "heat": None})
+        if smi.text_at(gpu, "power", "throttle_status") == "THROTTLED":
+            slow.append(Slow(smi.integer(gpu["gpu"]), "", "throttle status THROTTLED"))
     for gpu in smi.amd_smi_quiet(host, "metric", "-T"):
-        violations = part(gpu, "throttle")
-        why = ", ".join(text for key, text in AMD.items() if violations.get(key) == "ACTIVE")
+        why = ", ".join(text for key, text in AMD.items() if smi.text_at(gpu, "throttle", key) == "ACTIVE")
         if why:
-            slow.append({"gpu": smi.integer(gpu["gpu"]), "pci": "", "why": why, "heat": None})
-    return {"gpus": len(gpus), "slow": slow, "vendor": "amd"}
+            slow.append(Slow(smi.integer(gpu["gpu"]), "", why))
+    return Throttling(len(gpus), slow, "amd")
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning a node and reason: a slow GPU slows all ranks."""
-    findings = []
-    for node, facts in facts_by_node.items():
-        one = part(facts, ID)
-        for why, gpus in smi.group_by(one.get("slow") or [], "why").items():
-            heat = [float(g["heat"]) for g in gpus if isinstance(g.get("heat"), (int, float))]
+    for node, throttling in collected(facts_by_node, ID, Throttling).items():
+        for why, gpus in group(throttling.slow, lambda gpu: gpu.why).items():
+            heat = [gpu.heat for gpu in gpus if gpu.heat is not None]
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'is', 'are')} slowed down: {why}"
             if heat:
-                message += f", at {plural(len(heat), '', 'up to ')}{max(heat):.0f} °C"
-            amd = one.get("vendor") == "amd"
-            look = ["amd-smi", "metric", "-t", "-p"] if amd else ["nvidia-smi", "-q", "-d", DETAILS]
-            remedy = f"see its cooling and power supply: {remote(node, *look)}; or leave {node} out"
-            evidence = tuple(f"{g.get('pci')}: {FIELD} {g['bits']}" for g in gpus[:4] if g.get("bits"))
-            findings.append(Finding(ID, "warn", message, remedy, place([node], gpu=gpus[0].get("gpu")), evidence))
-    return findings
+                message += f", at {plural(len(heat), ' ', 'up to ').lstrip()}{max(heat):.0f} °C"
+            command = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
+            if throttling.vendor == "amd":
+                command = "amd-smi metric -t -p"
+            remedy = f"leave {node} out, or check its cooling and power supply: {remote(node, command)}"
+            evidence = [f"{gpu.pci}: {FIELD} {gpu.bits}" for gpu in gpus[:4] if gpu.bits]
+            yield warn(ID, node, message, remedy, evidence, gpus[0].gpu)

@@ -7,13 +7,14 @@ maintenance count too, so: ten or more, and five a day or three times as many as
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Dict, Iterator, NamedTuple, Optional
 
 from allranks.findings import Finding
 
 from .. import rdma
-from ..compare import Nodes, parts, place, remote
-from ..host import Host, Record, Request, number_in, uptime
+from ..compare import Nodes, by_item, collected, remote, warn
+from ..facts import Request
+from ..host import Host, number_in, uptime
 
 ID = "ib_flap"
 GROUP = "network"
@@ -25,20 +26,34 @@ OTHERS = 3
 DAY = 86400.0
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"days": since boot, "downs": {"mlx5_0/1" or interface: how often}} of ports that are up now."""
+class Flaps(NamedTuple):
+    """Days since boot (None: not known), and how often each port (`mlx5_0/1`) or interface that is up went down."""
+
+    days: Optional[float]
+    downs: Dict[str, int]
+
+    @property
+    def period(self) -> str:
+        """In words."""
+        if self.days is None:
+            return "the time since boot"
+        return f"{self.days:.0f} days" if self.days >= 2 else f"{24 * self.days:.0f} hours"
+
+
+def collect(host: Host) -> Optional[Flaps]:
+    """None where nothing counts."""
     downs: Dict[str, int] = {}
-    for device, number, path in rdma.ports(host):
-        times = number_in(host, f"{path}/counters/link_downed")
-        if times is not None and rdma.is_active(host, path):
-            downs[f"{device}/{number}"] = times
+    for port in rdma.ports(host):
+        times = number_in(host, f"{port.path}/counters/link_downed")
+        if times is not None and rdma.is_active(host, port):
+            downs[port.name] = times
     for path in host.glob("/sys/class/net/*")[:256]:
         changes = number_in(host, f"{path}/carrier_changes")
         if changes is not None and _is_cabled(host, path) and host.text(f"{path}/operstate", 32) == "up":
             downs[path.rpartition("/")[2]] = changes // 2
     up = uptime(host)
     days = None if up is None else round(up / DAY, 2)
-    return {"days": days, "downs": downs} if downs else None
+    return Flaps(days, downs) if downs else None
 
 
 def _is_cabled(host: Host, path: str) -> bool:
@@ -46,34 +61,23 @@ def _is_cabled(host: Host, path: str) -> bool:
     return host.exists(f"{path}/device") and not host.exists(f"{path}/phy80211") and not host.exists(f"{path}/wireless")
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """node-network-down, warnings; nothing for one node alone, whose links nobody needs."""
-    collected = parts(facts_by_node, ID)
+    flaps = collected(facts_by_node, ID, Flaps)
     if len(facts_by_node) < 2:
-        return []
-    findings = []
-    for port in dict.fromkeys(port for v in collected.values() for port in v["downs"]):
-        counts = {n: int(v["downs"][port]) for n, v in collected.items() if port in v["downs"]}
+        return
+    for port, counts in by_item({node: one.downs for node, one in flaps.items()}).items():
         usual = sorted(counts.values())[(len(counts) - 1) // 2]
         for node, count in counts.items():
-            days = collected[node].get("days")
+            days = flaps[node].days
             is_often = days is not None and count / max(1.0, days) >= A_DAY
             is_odd = len(counts) > 1 and count >= OTHERS * max(usual, 1)
             if count >= MANY and (is_often or (is_odd and len(counts) > 2)):
-                compared = f"; the median of {len(counts)} nodes is {usual}" if is_odd else ""
-                findings.append(_finding(node, port, f"{count} times in {_period(days)}{compared}"))
-    return findings
-
-
-def _finding(node: str, port: str, how_often: str) -> Finding:
-    device = port.partition("/")[0]
-    look = ("mlxlink", "-d", device, "-m") if "/" in port else ("ethtool", "-S", device)
-    message = f"the link of {rdma.port_name(port)} on {node} went down {how_often}"
-    remedy = f"clean, reseat or replace the cable or transceiver, see the switch port: {remote(node, *look)}"
-    return Finding("node-network-down", "warn", message, remedy, place([node], interface=device))
-
-
-def _period(days: Optional[float]) -> str:
-    if days is None:
-        return "the time since boot"
-    return f"{days:.0f} days" if days >= 2 else f"{24 * days:.0f} hours"
+                message = f"the link of {rdma.port_name(port)} on {node} went down {count} times"
+                message += f" in {flaps[node].period}"
+                if is_odd:
+                    message += f" (the median of {len(counts)} nodes is {usual})"
+                device = port.partition("/")[0]
+                show = remote(node, f"mlxlink -d {device} -m" if "/" in port else f"ethtool -S {device}")
+                remedy = f"clean, reseat or replace the cable or transceiver, see the switch port: {show}"
+                yield warn("node-network-down", node, message, remedy, interface=device)

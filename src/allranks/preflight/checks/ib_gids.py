@@ -7,113 +7,108 @@ Files: ports/N/gids/I and ports/N/gid_attrs/types/I, which cannot be read where 
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Nodes, by_value, gpu_count, others, parts, place, remote
-from ..host import Host, Record, Request
+from ..compare import Nodes, by_item, by_value, collected, others, remote, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "ib_gids"
 GROUP = "network"
 LEVEL = "quick"
 LABEL = "nccl-ib-error"
 ENTRIES = 256
+KEPT = 24
 EMPTY = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
 IPV4 = "0000:0000:0000:0000:0000:ffff:"
 V2 = "RoCE v2"
+Entries = Dict[str, Tuple[str, str]]  # address and type by index
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"index": NCCL_IB_GID_INDEX or None, "family": …, "ports": {"mlx5_0/1": {index: [gid, type]}}}."""
-    ports: Dict[str, Dict[str, List[str]]] = {}
+class Gids(NamedTuple):
+    """NCCL_IB_GID_INDEX and the entries of each active RoCE port (`mlx5_0/1`) that NCCL may take."""
+
+    index_: Optional[int]
+    ports: Dict[str, Entries]
+    family: str = ""
+
+
+def collect(host: Host) -> Optional[Gids]:
+    """None without such a port."""
+    ports = {}
     wanted = host.env.get("NCCL_IB_HCA", "")
-    for device, number, path in rdma.ports(host):
-        is_roce = rdma.is_active(host, path) and host.text(f"{path}/link_layer", 64) == "Ethernet"
-        if is_roce and (not wanted or rdma.matches(device, number, wanted)):
-            ports[f"{device}/{number}"] = _entries(host, path)
+    for port in rdma.ports(host):
+        is_roce = rdma.is_active(host, port) and host.text(f"{port.path}/link_layer", 64) == "Ethernet"
+        if is_roce and (not wanted or rdma.matches(port.hca, port.number, wanted)):
+            ports[port.name] = _entries(host, port.path)
     if not ports:
         return None
     index = host.env.get("NCCL_IB_GID_INDEX", "").strip()
-    return {
-        "index": int(index) if index.isdecimal() else None,
-        "family": host.env.get("NCCL_IB_ADDR_FAMILY", "")[:16],
-        "ports": ports,
-    }
+    family = host.env.get("NCCL_IB_ADDR_FAMILY", "")[:16]
+    return Gids(int(index) if index.isdecimal() else None, ports, family)
 
 
-def _entries(host: Host, path: str) -> Dict[str, List[str]]:
-    """Those that hold an address, 24 at most."""
-    entries: Dict[str, List[str]] = {}
+def _entries(host: Host, path: str) -> Entries:
+    """Those that hold an address."""
+    entries: Entries = {}
     for index in range(ENTRIES):
         gid = host.text(f"{path}/gids/{index}", 64)
-        if gid is None or len(entries) >= 24:
+        if gid is None or len(entries) >= KEPT:
             break
         if gid not in EMPTY:
-            entries[str(index)] = [gid, host.text(f"{path}/gid_attrs/types/{index}", 64) or ""]
+            entries[str(index)] = (gid, host.text(f"{path}/gid_attrs/types/{index}", 64) or "")
     return entries
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """nccl-ib-error, warnings."""
-    collected = parts(facts_by_node, ID)
-    findings = _wrong_index(collected)
-    for port in dict.fromkeys(port for v in collected.values() for port in v["ports"]):
-        ports = {n: v["ports"][port] for n, v in collected.items() if port in v["ports"]}
-        fine = [n for n, entries in ports.items() if _has_v2(entries)]
-        lacking = [n for n in ports if n not in fine]
-        if lacking and fine and len(fine) >= len(lacking):
+    nodes = collected(facts_by_node, ID, Gids)
+    wrong = {node: text for node, gids in nodes.items() for text in _wrong_index(gids)[:1]}
+    for text, names in by_value(wrong).items():
+        remedy = "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the entry for each port) or name one of type v2: "
+        yield warn(LABEL, names, f"{text} on {join_names(names)}", remedy + remote(names[0], "show_gids"))
+    some_have = False
+    for port, entries in by_item({node: gids.ports for node, gids in nodes.items()}).items():
+        fine = [node for node, one in entries.items() if _has_v2(one)]
+        lacking = [node for node in entries if node not in fine]
+        some_have = some_have or bool(fine)
+        if lacking and len(fine) >= len(lacking):
             message = f"{rdma.port_name(port)} on {join_names(lacking)} has no RoCE v2 address for IPv4"
-            message += others(fine, "have one", "has one")
-            findings.append(_finding(lacking, port, message))
-    return findings + _none_at_all(collected, facts_by_node)
+            yield _finding(lacking, port, message + others(fine, "have one", "has one"))
+    # machines with GPUs whose RoCE ports have no routable address of either family
+    without = [node for node, gids in nodes.items() if facts_by_node[node].gpu_count and not _is_routable(gids)]
+    if without and not some_have:
+        message = f"no active RoCE port of {join_names(without)} has an IP address: RoCE reaches no other subnet"
+        yield _finding(without, next(iter(nodes[without[0]].ports)), message)
 
 
-def _has_v2(entries: Record) -> bool:
+def _has_v2(entries: Entries) -> bool:
     return any(gid.startswith(IPV4) and kind == V2 for gid, kind in entries.values())
 
 
+def _is_routable(gids: Gids) -> bool:
+    entries = [entry for port in gids.ports.values() for entry in port.values()]
+    return any(kind == V2 and not gid.startswith("fe80:") for gid, kind in entries)
+
+
 def _finding(nodes: List[str], port: str, message: str) -> Finding:
-    device, _, number = port.partition("/")
-    look = remote(nodes[0], "rdma", "link", "show", f"{device}/{number}")
-    remedy = f"give its interface an IPv4 address ({look} names it); see: {remote(nodes[0], 'show_gids', device)}"
-    return Finding(LABEL, "warn", message, remedy, place(nodes, interface=device))
+    device = port.partition("/")[0]
+    name = remote(nodes[0], f"rdma link show {port}")
+    show = remote(nodes[0], "show_gids", device)
+    remedy = f"give its interface an IPv4 address ({name} names it). Look: {show}"
+    return warn(LABEL, nodes, message, remedy, interface=device)
 
 
-def _wrong_index(collected: Nodes) -> List[Finding]:
-    wrong: Dict[str, str] = {}
-    for node, v in collected.items():
-        index = v.get("index")
-        if index is None:
-            continue
-        for port, entries in v["ports"].items():
-            gid, kind = entries.get(str(index)) or ("", "")
-            if gid and (kind == V2 or not kind):
-                continue
+def _wrong_index(gids: Gids) -> List[str]:
+    """For each port whose entry of that index can't be used, the sentence."""
+    sentences = []
+    for port, entries in gids.ports.items() if gids.index_ is not None else ():
+        gid, kind = entries.get(str(gids.index_), ("", ""))
+        if not gid or kind not in (V2, ""):
             what = f"a RoCE v1 entry ({gid})" if gid else "an empty entry"
-            wrong.setdefault(node, f"NCCL_IB_GID_INDEX={index} is {what} of {rdma.port_name(port)}")
-    findings = []
-    for text, nodes in by_value(wrong).items():
-        message = f"{text} on {join_names(nodes)}"
-        remedy = "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the entry for each port) or name one of type v2: "
-        remedy += remote(nodes[0], "show_gids")
-        findings.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
-    return findings
-
-
-def _none_at_all(collected: Nodes, facts_by_node: Nodes) -> List[Finding]:
-    """Machines with GPUs whose RoCE ports have no routable address of either family."""
-    anywhere = any(_has_v2(entries) for v in collected.values() for entries in v["ports"].values())
-    nodes = []
-    for node, v in collected.items():
-        entries = [entry for port in v["ports"].values() for entry in port.values()]
-        routable = any(kind == V2 and not gid.startswith("fe80:") for gid, kind in entries)
-        if not routable and gpu_count(facts_by_node[node]):
-            nodes.append(node)
-    if anywhere or not nodes:
-        return []
-    port = next(iter(collected[nodes[0]]["ports"]))
-    message = f"no active RoCE port of {join_names(nodes)} has an IP address: RoCE reaches no other subnet"
-    return [_finding(nodes, port, message)]
+            sentences.append(f"NCCL_IB_GID_INDEX={gids.index_} is {what} of {rdma.port_name(port)}")
+    return sentences

@@ -7,14 +7,15 @@ check_ib, with the other nodes as the expectation. Ports that are down everywher
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Dict, Iterator, Mapping, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
 from .. import rdma
-from ..compare import Nodes, by_value, differences, others, part, parts, place, remote, warn
-from ..host import Host, Record, Request
+from ..compare import Nodes, by_item, by_value, collected, differences, others, remote, warn, warn_each
+from ..facts import Request
+from ..host import Host
 
 ID = "ib_ports"
 GROUP = "network"
@@ -28,85 +29,82 @@ HINTS = {
 }
 
 
-def collect(host: Host) -> Optional[Dict[str, Record]]:
-    """{"mlx5_0/1": {"state": "ACTIVE", "phys": "LinkUp", "rate": "400 Gb/sec (4X NDR)", "layer": …}}."""
-    ports: Dict[str, Record] = {}
-    for device, number, path in rdma.ports(host):
-        ports[f"{device}/{number}"] = {
-            "state": _word(host, f"{path}/state"),
-            "phys": _word(host, f"{path}/phys_state"),
-            "rate": host.text(f"{path}/rate", 64) or "",
-            "layer": host.text(f"{path}/link_layer", 64) or "",
-        }
+class Port(NamedTuple):
+    """`ACTIVE`, `LinkUp`, `400 Gb/sec (4X NDR)`, `InfiniBand`."""
+
+    state: str
+    phys: str
+    rate: str = ""
+    layer: str = ""
+
+    @property
+    def is_up(self) -> bool:
+        """NCCL takes it."""
+        return self.state == "ACTIVE" and self.phys in ("LinkUp", "")
+
+
+def collect(host: Host) -> Optional[Dict[str, Port]]:
+    """By port, `mlx5_0/1`."""
+    ports = {}
+    for port in rdma.ports(host):
+        state = rdma.word(host, f"{port.path}/state")
+        phys = rdma.word(host, f"{port.path}/phys_state")
+        texts = [host.text(f"{port.path}/{file}", 64) or "" for file in ("rate", "link_layer")]
+        ports[port.name] = Port(state, phys, *texts)
     return ports or None
 
 
-def _word(host: Host, path: str) -> str:
-    """Of `4: ACTIVE`."""
-    return (host.text(path, 64) or "").rpartition(":")[2].strip()
-
-
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """nccl-ib-error, warnings."""
-    collected = parts(facts_by_node, ID)
-    findings = []
-    for port in dict.fromkeys(port for v in collected.values() for port in v):
-        findings += _down(port, collected) + _rate(port, collected)
-    return findings + _fewer(collected, facts_by_node)
+    nodes = collected(facts_by_node, ID, Dict[str, Port])
+    for port, by_node in by_item(nodes).items():
+        yield from _down(port, by_node)
+        yield from _rate(port, by_node)
+    if nodes:
+        yield from _fewer({node: list(nodes.get(node, {}).values()) for node in facts_by_node})
 
 
-def _is_up(values: Optional[Record]) -> bool:
-    return values is not None and values.get("state") == "ACTIVE" and values.get("phys") in ("LinkUp", "")
-
-
-def _rate(port: str, collected: Nodes) -> List[Finding]:
-    rates = {n: v[port]["rate"] for n, v in collected.items() if _is_up(v.get(port)) and v[port].get("rate")}
+def _rate(port: str, by_node: Mapping[str, Port]) -> Iterator[Finding]:
+    rates = {node: one.rate for node, one in by_node.items() if one.is_up and one.rate}
     name = rdma.port_name(port)
     odd = differences(f"rate of {name}", rates, one="runs at", many="run at", subject=name)
-    look = "reseat or replace the cable, see both ends"
-    return warn(LABEL, odd, lambda d: f"{look}: {_look(d.nodes[0], port)}", interface=port.partition("/")[0])
+    advice = "reseat or replace the cable, see both ends"
+    return warn_each(LABEL, odd, lambda d: f"{advice}: {_look(d.nodes[0], port)}", port.partition("/")[0])
 
 
-def _down(port: str, collected: Nodes) -> List[Finding]:
+def _down(port: str, by_node: Mapping[str, Port]) -> Iterator[Finding]:
     """Where at least half of the nodes that have the port have it up."""
-    up = [n for n, v in collected.items() if _is_up(v.get(port))]
-    down = {n: v[port] for n, v in collected.items() if port in v and n not in up}
+    up = [node for node, one in by_node.items() if one.is_up]
+    down = {node: one for node, one in by_node.items() if not one.is_up}
     if not up or len(up) < len(down):
-        return []
-    where = port.partition("/")[0]
-    evidence = tuple(f"{n}: {port} state {v['state']}, phys_state {v['phys']}" for n, v in list(down.items())[:4])
-    findings = []
-    for state, nodes in by_value({n: f"{v['state']} ({v['phys']})" for n, v in down.items()}).items():
-        one = down[nodes[0]]
-        hint = HINTS.get(one["phys"]) or HINTS.get(one["state"])
-        message = f"{rdma.port_name(port)} on {join_names(nodes)} is {state}"
-        message += f": {hint}" if hint else ""
+        return
+    evidence = [f"{node}: {port} state {one.state}, phys_state {one.phys}" for node, one in list(down.items())[:4]]
+    for (state, phys), nodes in by_value({node: (one.state, one.phys) for node, one in down.items()}).items():
+        hint = HINTS.get(phys) or HINTS.get(state)
+        message = f"{rdma.port_name(port)} on {join_names(nodes)} is {state} ({phys})"
+        if hint:
+            message += f": {hint}"
         message += others(up, "have it ACTIVE", "has it ACTIVE")
         remedy = f"see cable, switch port and subnet manager: {_look(nodes[0], port)}"
-        findings.append(Finding(LABEL, "warn", message, remedy, place(nodes, interface=where), evidence))
-    return findings
+        yield warn(LABEL, nodes, message, remedy, evidence, interface=port.partition("/")[0])
 
 
 def _look(node: str, port: str) -> str:
     return remote(node, "ibstat", port.partition("/")[0])
 
 
-def _fewer(collected: Nodes, facts_by_node: Nodes) -> List[Finding]:
+def _fewer(ports: Mapping[str, "list[Port]"]) -> Iterator[Finding]:
     """An adapter that is absent: fewer active ports than most, though none of its own is down."""
-    if not collected:
-        return []
-    counts = {n: sum(_is_up(p) for p in part(f, ID).values()) for n, f in facts_by_node.items()}
-    has_less = {n for n, v in collected.items() if any(not _is_up(p) for p in v.values())}
-    findings = []
-    for d in differences("active RDMA ports", counts):
-        nodes = [n for n in d.nodes if n not in has_less]
-        if not nodes or (d.norm is not None and d.value >= d.norm):
+    counts = {node: sum(port.is_up for port in one) for node, one in ports.items()}
+    for odd in differences("active RDMA ports", counts):
+        nodes = [node for node in odd.nodes if all(port.is_up for port in ports[node])]
+        if not nodes or (odd.norm is not None and odd.value >= odd.norm):
             continue
-        message = d.message
-        if d.norm is not None:
-            message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} {count_of(d.value, 'active RDMA port')}"
-            fine = [n for n in counts if counts[n] == d.norm]
-            message += others(fine, f"have {d.norm}", f"has {d.norm}")
-        remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat', '-l')}; {remote(nodes[0], 'lspci')}"
-        findings.append(Finding(LABEL, "warn", message, remedy, place(nodes)))
-    return findings
+        message = odd.message
+        if odd.norm is not None:
+            have = plural(len(nodes), "has", "have")
+            fine = [node for node in counts if counts[node] == odd.norm]
+            message = f"{join_names(nodes)} {have} {count_of(odd.value, 'active RDMA port')}"
+            message += others(fine, f"have {odd.norm}", f"has {odd.norm}")
+        remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat -l')} and {remote(nodes[0], 'lspci')}"
+        yield warn(LABEL, nodes, message, remedy)

@@ -2,127 +2,107 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Dict, Iterator, List, Mapping
+
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Facts, Nodes, by_value, differing, lack, others, part, place, remote
-from ..host import Request
+from ..compare import Nodes, by_value, differing, fail, lack, others, remote, warn
+from ..facts import Interpreter, Request
+from ..host import version_of
 
 ID = "interpreter"
 GROUP = "software"
 LEVEL = "quick"
 OLDEST = (3, 8)
 _LABEL = "environment-mismatch"
+_OR_CHOOSE = "or choose another with --python"
+
+Interpreters = Mapping[str, Interpreter]
 
 
-def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """remote-path-missing (absent), environment-mismatch (does not start, too old, differs), missing-module."""
-    interpreters = {n: f.get("interpreter") or {} for n, f in facts_by_node.items()}
-    interpreters = {n: i for n, i in interpreters.items() if i and not i.get("skipped")}
-    works = {n: i for n, i in interpreters.items() if "error" not in i}
-    findings = _absent(interpreters, list(works)) + _broken(request, interpreters) + _lacking(request, works)
-    if findings and request.get("wrap"):  # another interpreter may be inside the wrapper
-        findings = [Finding(f.id, "warn", f.message, f.remedy, f.where) for f in findings]
-    return findings + _too_old(request, works) + _torch(works) + _versions(works)
+    every = {node: facts.interpreter for node, facts in facts_by_node.items() if any(facts.interpreter)}
+    interpreters = {node: one for node, one in every.items() if not one.skipped}
+    works = {node: one for node, one in interpreters.items() if not one.error}
+    for finding in (*_absent(interpreters, list(works)), *_broken(request, interpreters), *_lacking(request, works)):
+        # another interpreter may be inside the wrapper
+        yield replace(finding, status="warn") if request.asked.wrap else finding
+    if request.asked.launcher != "command":  # else the runner (Python ≥ 3.8) stands before the script
+        yield from _too_old(works)
+    yield from _torch(works)
+    pythons = {node: ".".join(map(str, version_of(one.version))) for node, one in works.items()}
+    yield from _versions("torch", {node: one.torch for node, one in works.items() if one.torch})
+    yield from _versions("Python", pythons)
 
 
-def _absent(interpreters: Nodes, fine: list[str]) -> list[Finding]:
-    absent = [n for n, i in interpreters.items() if i.get("missing")]
-    if not absent:
-        return []
-    how = str(interpreters[absent[0]].get("how") or "python3 on PATH")
-    rule, _, word = how.partition(": ")
-    wanted = f"{word} (from {rule})" if word else how
-    message = lack(absent, fine, wanted)
-    remedy = f"name a python that every node has with --python; look: ssh {absent[0]} 'ls /usr/bin/python3*'"
-    return [Finding("remote-path-missing", "fail", message, remedy, place(absent))]
+def _absent(interpreters: Interpreters, fine: List[str]) -> Iterator[Finding]:
+    absent = [node for node, one in interpreters.items() if one.missing]
+    if absent:
+        how = interpreters[absent[0]].how or "python3 on PATH"
+        rule, _, word = how.partition(": ")
+        wanted = f"{word} (from {rule})" if word else how
+        show = f"ssh {absent[0]} 'ls /usr/bin/python3*'"
+        remedy = f"name a python that every node has with --python. Look: {show}"
+        yield fail("remote-path-missing", absent, lack(absent, fine, wanted), remedy)
 
 
-def _broken(request: Request, interpreters: Nodes) -> list[Finding]:
-    broken = {n: str(i["error"]) for n, i in interpreters.items() if "error" in i and not i.get("missing")}
-    findings = []
-    for error, nodes in by_value(broken).items():
-        path = interpreters[nodes[0]].get("path") or request.get("python") or "the training interpreter"
-        findings.append(
-            Finding(
-                _LABEL,
-                "fail",
-                f"{path} on {join_names(nodes)}: {error}",
-                remote(nodes[0], str(path), "--version"),
-                place(nodes),
-            )
-        )
-    return findings
+def _broken(request: Request, interpreters: Interpreters) -> Iterator[Finding]:
+    errors = {node: one.error for node, one in interpreters.items() if one.error and not one.missing}
+    for error, nodes in by_value(errors).items():
+        path = interpreters[nodes[0]].path or request.asked.python or "the training interpreter"
+        yield fail(_LABEL, nodes, f"{path} on {join_names(nodes)}: {error}", remote(nodes[0], path, "--version"))
 
 
-def _lacking(request: Request, works: Nodes) -> list[Finding]:
+def _lacking(request: Request, works: Interpreters) -> Iterator[Finding]:
     """Modules without which nothing starts: the launcher's own, the one that `-m` names."""
-    lacking: dict[str, list[str]] = {}
+    lacking: Dict[str, List[str]] = {}
     for node, one in works.items():
-        for module in one.get("lacks") or ():
-            lacking.setdefault(str(module), []).append(node)
-    findings = []
+        for module in one.lacks:
+            lacking.setdefault(module, []).append(node)
     for module, nodes in lacking.items():
-        path = str(works[nodes[0]].get("path"))
+        path = works[nodes[0]].path
         fine = [node for node in works if node not in nodes]
+        needed_by = _needed_by(request, module)
         message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no module {module} in {path}, which "
-        message += f"{_needed_by(request, module)} needs{others(fine, 'have it', 'has it')}"
-        install = remote(nodes[0], path, "-m", "pip", "install", module)
-        remedy = f"{install}, or choose another with --python"
-        if _needed_by(request, module) == "the command":
+        message += f"{needed_by} needs{others(fine, 'have it', 'has it')}"
+        remedy = f"{remote(nodes[0], path, '-m', 'pip', 'install', module)}, {_OR_CHOOSE}"
+        if needed_by == "the command":
             remedy = f"-m {module} is looked for in --workdir, PYTHONPATH and the environment of {path}: check these"
-        findings.append(Finding("missing-module", "fail", message, remedy, place(nodes)))
-    return findings
+        yield fail("missing-module", nodes, message, remedy)
 
 
 def _needed_by(request: Request, module: str) -> str:
-    launcher = part(request, "launching").get("name")
+    launcher = request.asked.launching.name
     if launcher == module or (launcher, module) == ("torchrun", "torch"):
         return f"--launcher {launcher}"
-    return "the command" if request.get("command") else "a test"
+    return "the command" if request.asked.command else "a test"
 
 
-def _too_old(request: Request, works: Nodes) -> list[Finding]:
-    """Not where the command is run as it is: else the runner (Python ≥ 3.8) stands before the script."""
-    if request.get("launcher") == "command":
-        return []
-    old = [n for n, i in works.items() if _minor(i) < OLDEST and i.get("kind") != "python-other"]
-    if not old:
-        return []
-    one = works[old[0]]
-    message = f"{one.get('path')} on {join_names(old)} is Python {one.get('version')}; ranks need 3.8 or newer"
-    return [
-        Finding(_LABEL, "fail", message, "name a newer one with --python, or activate it with --prelude", place(old))
-    ]
+def _too_old(works: Interpreters) -> Iterator[Finding]:
+    old = [n for n, one in works.items() if version_of(one.version) < OLDEST and one.kind != "python-other"]
+    if old:
+        one = works[old[0]]
+        message = f"{one.path} on {join_names(old)} is Python {one.version} (ranks need 3.8 or newer)"
+        yield fail(_LABEL, old, message, "name a newer one with --python, or activate it with --prelude")
 
 
-def _minor(interpreter: Facts) -> tuple[int, ...]:
-    words = str(interpreter.get("version") or "").split(".")[:2]
-    return tuple(int(w) if w.isdecimal() else 0 for w in words)
-
-
-def _torch(works: Nodes) -> list[Finding]:
+def _torch(works: Interpreters) -> Iterator[Finding]:
     """torch on some nodes only; where none has it, the program may well not need it."""
-    without = [n for n, i in works.items() if not i.get("torch") and "torch" not in (i.get("lacks") or ())]
-    fine = [n for n in works if n not in without]
-    if not without or not fine:
-        return []
-    path = works[without[0]].get("path")
-    message = f"{path} on {join_names(without)} has no torch{others(fine, 'have it', 'has it')}"
-    version = str(works[fine[0]].get("torch")).partition("+")[0]
-    install = remote(without[0], str(path), "-m", "pip", "install", f"torch=={version}")
-    remedy = f"{install}, or choose another with --python"
-    return [Finding(_LABEL, "fail", message, remedy, place(without))]
+    without = [node for node, one in works.items() if not one.torch and "torch" not in one.lacks]
+    fine = [node for node in works if node not in without]
+    if without and fine:
+        path = works[without[0]].path
+        message = f"{path} on {join_names(without)} has no torch{others(fine, 'have it', 'has it')}"
+        version = works[fine[0]].torch.partition("+")[0]
+        install = remote(without[0], path, "-m", "pip", "install", f"torch=={version}")
+        yield fail(_LABEL, without, message, f"{install}, {_OR_CHOOSE}")
 
 
-def _versions(works: Nodes) -> list[Finding]:
-    findings = []
-    torches = {n: str(i["torch"]) for n, i in works.items() if i.get("torch")}
-    pythons = {n: ".".join(str(part) for part in _minor(i)) for n, i in works.items()}
-    for what, values in (("torch", torches), ("Python", pythons)):
-        groups = list(by_value(values).values())
-        if len(groups) > 1:
-            message = f"nodes have different versions of {what}: {differing(values)}"
-            remedy = f"use the same {what} everywhere (--python names an interpreter)"
-            findings.append(Finding(_LABEL, "warn", message, remedy, place(groups[-1])))
-    return findings
+def _versions(what: str, versions: Dict[str, str]) -> Iterator[Finding]:
+    groups = list(by_value(versions).values())
+    if len(groups) > 1:
+        message = f"nodes have different versions of {what}: {differing(versions)}"
+        yield warn(_LABEL, groups[-1], message, f"use the same {what} everywhere (--python names an interpreter)")

@@ -8,13 +8,14 @@ net/sunrpc/clnt.c, drivers/nvme/host/pci.c, drivers/pci/pcie/aer.c. NVIDIA's Xid
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict, Iterator, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, place, remote
-from ..host import Host, Record, Request, ago, kernel_lines, kernel_text, uptime
+from ..compare import Nodes, by_item, by_value, collected, remote, warn
+from ..facts import Request
+from ..host import Host, ago, kernel_lines, kernel_text, uptime
 
 ID = "kernel_log"
 GROUP = "host"
@@ -37,12 +38,12 @@ class Kind(NamedTuple):
     least: int = 1
 
 
-DISK = "look: {smart}; replace the disk, or keep data and checkpoints off it"
+DISK = "replace the disk, or keep data and checkpoints off it. Look: {smart}"
 KINDS = {
     "lockup": Kind(
         "a CPU lockup",
         r"BUG: soft lockup|hard LOCKUP|[Ww]atchdog detected hard",
-        "reboot {node}; if it comes back: firmware, kernel or hardware",
+        "reboot {node}. If it comes back, suspect firmware, kernel or hardware",
         days=1,
     ),
     "hung": Kind(
@@ -54,7 +55,7 @@ KINDS = {
     "oom": Kind(
         "a process killed for lack of memory",
         r"(?:Out of memory|Memory cgroup out of memory).{0,120}[Kk]ill(?:ed)? process|^Killed process \d+",
-        "fewer data-loader workers or a smaller batch, or a larger memory limit; {log}",
+        "fewer data-loader workers or a smaller batch, or a larger memory limit. Look: {log}",
         "host-out-of-memory",
         days=1,
     ),
@@ -77,7 +78,7 @@ KINDS = {
         r"EXT[234]-fs error|EXT4-fs .{0,80}Remounting filesystem read-only|BTRFS (?:error|critical)"
         r"|XFS \(\S+\): (?:Corruption|Metadata (?:corruption|CRC error)|Internal error"
         r"|xfs_do_force_shutdown|log I/O error|metadata I/O error|.{0,200}[Ss]hutting down filesystem)",
-        "unmount it and run fsck or xfs_repair; {log}",
+        "unmount it and run fsck or xfs_repair. Look: {log}",
     ),
     "hardware": Kind(
         "an uncorrected hardware error (memory, processor or bus)",
@@ -102,19 +103,26 @@ KINDS = {
 COMPILED = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}
 
 
-def collect(host: Host) -> Dict[str, Record]:
-    """{kind: {"count", "line", "ago"}}: the newest line of each, seconds ago (None: the log has no times)."""
-    by_kind: Dict[str, Dict[str, Any]] = {}
+class Logged(NamedTuple):
+    """How many lines, the newest of them and how many seconds ago (None: the log has no times)."""
+
+    count_: int
+    line: str
+    ago: Optional[float] = None
+
+
+def collect(host: Host) -> Dict[str, Logged]:
+    """By kind."""
+    logged: Dict[str, Logged] = {}
     for age, text in kernel_lines(kernel_text(host), uptime(host)):
         name = _kind(text)
         if name is None:
             continue
         days = KINDS[name].days
-        if days and age is not None and age > days * DAY:
-            continue
-        count = by_kind.get(name, {}).get("count", 0) + 1
-        by_kind[name] = {"count": count, "line": text[:300], "ago": age}
-    return {name: one for name, one in by_kind.items() if one["count"] >= KINDS[name].least}
+        if not days or age is None or age <= days * DAY:
+            before = logged.get(name)
+            logged[name] = Logged(before.count_ + 1 if before else 1, text[:300], age)
+    return {name: one for name, one in logged.items() if one.count_ >= KINDS[name].least}
 
 
 def _kind(text: str) -> Optional[str]:
@@ -125,44 +133,31 @@ def _kind(text: str) -> Optional[str]:
     return None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning for each kind; nodes with the same newest line (one kernel) are told together."""
-    findings = []
+    by_kind = by_item(collected(facts_by_node, ID, Dict[str, Logged]))
     for name, kind in KINDS.items():
-        logged = {n: f[ID][name] for n, f in facts_by_node.items() if isinstance(f.get(ID), Mapping) and name in f[ID]}
-        for _, nodes in by_value({n: v.get("line") for n, v in logged.items()}).items():
-            one = logged[nodes[0]]
-            message = f"the kernel of {join_names(nodes)} logged {kind.what}{_when(kind, one)}"
-            findings.append(
-                Finding(
-                    kind.label,
-                    "warn",
-                    message,
-                    _remedy(kind, nodes[0], str(one["line"])),
-                    place(nodes),
-                    (str(one["line"]),),
-                )
-            )
-    return findings
+        logged = by_kind.get(name, {})
+        for line, nodes in by_value({node: one.line for node, one in logged.items()}).items():
+            message = f"the kernel of {join_names(nodes)} logged {kind.what}{_when(kind, logged[nodes[0]])}"
+            yield warn(kind.label, nodes, message, _remedy(kind, nodes[0], line), [line])
 
 
 def _remedy(kind: Kind, node: str, line: str) -> str:
     device = DEVICE.search(line)
-    disk = ("-a", f"/dev/{device.group(1)}") if device else ("--scan",)
-    log = f"ssh {node} 'sudo dmesg -T | tail -n 200'"
+    disk = f"-a /dev/{device.group(1)}" if device else "--scan"
     return kind.remedy.format(
         node=node,
-        log=log,
-        nfs=remote(node, "nfsstat", "-m"),
-        smart=remote(node, "sudo", "smartctl", *disk),
-        ras=remote(node, "sudo", "ras-mc-ctl", "--errors"),
+        log=f"ssh {node} 'sudo dmesg -T | tail -n 200'",
+        nfs=remote(node, "nfsstat -m"),
+        smart=remote(node, f"sudo smartctl {disk}"),
+        ras=remote(node, "sudo ras-mc-ctl --errors"),
     )
 
 
-def _when(kind: Kind, one: Record) -> str:
-    age = one.get("ago")
-    if one["count"] == 1:
-        return " since boot" if age is None else f" {ago(age)}"
-    period = "in the last day" if kind.days and age is not None else "since boot"
-    newest = "" if age is None else f", the newest {ago(age)}"
-    return f": {one['count']} lines {period}{newest}"
+def _when(kind: Kind, one: Logged) -> str:
+    if one.count_ == 1:
+        return " since boot" if one.ago is None else f" {ago(one.ago)}"
+    period = "in the last day" if kind.days and one.ago is not None else "since boot"
+    newest = "" if one.ago is None else f", the newest {ago(one.ago)}"
+    return f": {one.count_} lines {period}{newest}"

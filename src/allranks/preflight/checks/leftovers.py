@@ -1,30 +1,32 @@
 """No process of an earlier run is left on a node.
 
-Processes of allranks carry a run mark in their environment, and a live run has an agent (see
+Processes of allranks carry a run tag in their environment, and a live run has an agent (see
 `allranks.agent.sweep`). Ranks of other launchers are orphans where init has become their parent: when
 torchrun is killed, its workers stay.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
-from allranks.text import join_names
+from allranks.protocol.codec import DecodeError, decode, read_json
+from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, part, place, remote, some, target
-from ..host import Host, Record, Request
+from ..compare import Nodes, by_item, collected, remote, some, warn
+from ..facts import Request
+from ..host import Host, uptime
 
 ID = "leftovers"
 GROUP = "leftovers"
 LEVEL = "quick"
 SECONDS = 10.0
-MARK = "ALLRANKS_MARK"
+TAG = "ALLRANKS_MARK"
 RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 YOUNG = 60.0  # seconds in which a run may not have written its journal yet
 TICKS = 100  # USER_HZ, fixed at 100 for all that reads /proc (time(7))
 MOST = 50
+LONGEST_LINE = 65536
 # Where one of these is process 1 (a container), its children are its own, not orphans.
 OWN_INITS = (
     "python",
@@ -42,32 +44,56 @@ OWN_INITS = (
     "prte",
 )
 BASES = ("/tmp", "/var/tmp", "/dev/shm")
+Process = Tuple[int, str]  # process id and program
 
 
-def collect(host: Host) -> Record:
-    """{"runs": {run: [[pid, program], …]}, "orphans": [[pid, program], …]} of this user."""
-    uid = part(host.facts, "identity").get("uid")
-    current = str(host.request.get("uid") or "")
+class Orphans(NamedTuple):
+    """Processes of this user that outlived their run: of allranks by run, and of other launchers."""
+
+    runs: Dict[str, List[Process]] = {}
+    orphans: List[Process] = []
+
+
+class Journal(NamedTuple):
+    """The first entry of an agent's journal: (host name, boot ID, PID namespace), (process, start) of agent and
+    supervisor."""
+
+    machine: Optional[Tuple[str, str, str]] = None
+    keepers: List[Tuple[int, int]] = []
+
+
+class Stat(NamedTuple):
+    """What /proc/PID/stat says; `start` in ticks since boot."""
+
+    state: str
+    parent: int
+    start: int
+
+
+def collect(host: Host) -> Orphans:
+    """Both kinds."""
+    uid = host.facts.identity.uid
     journals = _journals(host, uid)
     can_tell = _orphans_can_be_told(host)
-    runs: Dict[str, List[Any]] = {}
-    orphans: List[Any] = []
+    up = uptime(host)
+    runs: Dict[str, List[Process]] = {}
+    orphans: List[Process] = []
     for pid in (int(name) for name in host.names("/proc") if name.isdecimal()):
         environment = _environment(host, pid)
-        mark = environment.get(MARK)
-        rank = all(name in environment for name in RANK)
-        if not mark and not rank:
+        tag = environment.get(TAG)
+        if not tag and not all(name in environment for name in RANK):
             continue
-        state, parent, age = _stat(host, pid)
-        if state in "ZX" or not _is_of(host, pid, uid):
+        stat = _stat(host, pid)
+        if stat is None or stat.state in "ZX" or not _is_of(host, pid, uid):
             continue
-        if mark:
-            run = mark.partition("/")[0]
-            if run != current and not _lives(host, journals.get(mark), age):
-                runs.setdefault(run, []).append([pid, _program(host, pid)])
-        elif can_tell and (parent == 1 or host.text(f"/proc/{parent}/comm", 64) == "systemd"):
-            orphans.append([pid, _program(host, pid)])
-    return {"runs": {run: processes[:MOST] for run, processes in list(runs.items())[:MOST]}, "orphans": orphans[:MOST]}
+        if tag:
+            run = tag.partition("/")[0]
+            age = None if up is None else up - stat.start / TICKS
+            if run != host.request.asked.uid and not _lives(host, journals.get(tag), age):
+                runs.setdefault(run, []).append((pid, _program(host, pid)))
+        elif can_tell and (stat.parent == 1 or host.text(f"/proc/{stat.parent}/comm", 64) == "systemd"):
+            orphans.append((pid, _program(host, pid)))
+    return Orphans({run: processes[:MOST] for run, processes in list(runs.items())[:MOST]}, orphans[:MOST])
 
 
 def _environment(host: Host, pid: int) -> Dict[str, str]:
@@ -75,22 +101,18 @@ def _environment(host: Host, pid: int) -> Dict[str, str]:
     variables = {}
     for entry in (host.text(f"/proc/{pid}/environ", 1 << 20) or "").split("\0"):
         name, _, value = entry.partition("=")
-        if name == MARK or name in RANK:
+        if name == TAG or name in RANK:
             variables[name] = value
     return variables
 
 
-def _stat(host: Host, pid: int) -> Tuple[str, int, Optional[float]]:
-    """State, parent, age in seconds (None: not known). proc_pid_stat(5), after the name in brackets."""
+def _stat(host: Host, pid: int) -> Optional[Stat]:
+    """proc_pid_stat(5), after the name in brackets."""
     words = (host.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    if len(words) < 20:
-        return "X", 0, None
-    up = (host.text("/proc/uptime") or "").split()
-    age = float(up[0]) - int(words[19]) / TICKS if up else None
-    return words[0], int(words[1]), age if age is not None and age >= 0 else None
+    return Stat(words[0], int(words[1]), int(words[19])) if len(words) > 19 else None
 
 
-def _is_of(host: Host, pid: int, uid: object) -> bool:
+def _is_of(host: Host, pid: int, uid: Optional[int]) -> bool:
     """root may read the environment of all."""
     for line in (host.text(f"/proc/{pid}/status") or "").splitlines():
         if line.startswith("Uid:"):
@@ -120,79 +142,61 @@ def _orphans_can_be_told(host: Host) -> bool:
 # -- which runs live -------------------------------------------------------------------------------
 
 
-def _journals(host: Host, uid: object) -> Dict[str, Record]:
-    """{mark: the first entry of its agent's journal}, in every directory where runs may be."""
-    disk = part(host.facts, "disk").get("node_dirs") or ()
-    bases = [str(host.request.get("node_dir") or ""), *(str(d.get("path") or "") for d in disk), *BASES]
-    journals: Dict[str, Record] = {}
-    for base in dict.fromkeys(path for path in bases if path):
+def _journals(host: Host, uid: Optional[int]) -> Dict[str, Journal]:
+    """{tag: the first entry of its agent's journal}, in every directory where runs may be."""
+    bases = [host.request.asked.node_dir, *(room.path for room in host.facts.disk.node_dirs), *BASES]
+    journals: Dict[str, Journal] = {}
+    for base in dict.fromkeys(filter(None, bases)):
         top = f"{base}/allranks-{uid}"
         for run in host.names(top):
             for node in host.names(f"{top}/{run}"):
                 line = (host.text(f"{top}/{run}/{node}/journal.jsonl") or "").partition("\n")[0]
-                entry = _entry(line)
-                if entry:
-                    journals[f"{run}/{node}"] = entry
+                try:
+                    journals[f"{run}/{node}"] = decode(Journal, read_json(line.encode(), LONGEST_LINE))
+                except DecodeError:
+                    continue
     return journals
 
 
-def _entry(line: str) -> Record:
-    try:
-        entry = json.loads(line or "null")
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, Mapping) else {}
-
-
-def _lives(host: Host, journal: Optional[Record], age: Optional[float]) -> bool:
+def _lives(host: Host, journal: Optional[Journal], age: Optional[float]) -> bool:
     """Its agent or supervisor runs, or may: on another machine that sees this disk, or about to write its journal."""
     if journal is None:
-        return age is not None and age < YOUNG
+        return age is not None and 0 <= age < YOUNG
     boot = host.text("/proc/sys/kernel/random/boot_id") or ""
     name = host.text("/proc/sys/kernel/hostname") or ""
     space = host.link("/proc/self/ns/pid") or ""
-    there = list(journal.get("machine") or [name, boot, space])
-    if there[0] != name or (there[1] == boot and there[2] != space):
+    machine = journal.machine or (name, boot, space)
+    if machine[0] != name or (machine[1] == boot and machine[2] != space):
         return True
-    return any(_is_alive(host, int(pid), int(start)) for pid, start in journal.get("keepers") or ())
-
-
-def _is_alive(host: Host, pid: int, start: int) -> bool:
-    words = (host.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    return len(words) > 19 and int(words[19]) == start and words[0] not in "ZX"
+    for pid, start in journal.keepers:
+        stat = _stat(host, pid)
+        if stat is not None and stat.start == start and stat.state not in "ZX":
+            return True
+    return False
 
 
 # -- the judgement ---------------------------------------------------------------------------------
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """orphan-process, a warning: they may hold GPUs, memory and ports."""
-    findings = []
-    collected = {n: part(f, ID) for n, f in facts_by_node.items()}
-    runs = dict.fromkeys(run for v in collected.values() for run in v.get("runs") or ())
-    for run in runs:
-        by_node = {n: v["runs"][run] for n, v in collected.items() if run in (v.get("runs") or ())}
-        nodes = list(by_node)
+    nodes = collected(facts_by_node, ID, Orphans)
+    for run, by_node in by_item({node: one.runs for node, one in nodes.items()}).items():
+        names = list(by_node)
         count = sum(map(len, by_node.values()))
         what = "a process" if count == 1 else f"{count} processes"
-        message = f"{what} of the earlier run {run} still {'runs' if count == 1 else 'run'} on {join_names(nodes)}: "
-        message += _some(by_node[nodes[0]])
-        remedy = f"allranks clean --leftovers {target(request)}"
-        findings.append(Finding("orphan-process", "warn", message, remedy, place(nodes), _evidence(by_node)))
-    for node, v in collected.items():
-        orphans = v.get("orphans") or []
-        if orphans:
-            one = len(orphans) == 1
-            message = f"{'a rank' if one else f'{len(orphans)} ranks'} of another launcher that is gone"
-            message += f" {'runs' if one else 'run'} on {node}: {_some(orphans)}"
-            remedy = remote(node, "kill", *(str(pid) for pid, _ in orphans))
-            findings.append(Finding("orphan-process", "warn", message, remedy, place([node])))
-    return findings
+        message = f"{what} of the earlier run {run} still {plural(count, 'runs', 'run')} on {join_names(names)}: "
+        message += _some(by_node[names[0]])
+        evidence = [f"{node}: {_some(processes)}" for node, processes in list(by_node.items())[:8]]
+        yield warn("orphan-process", names, message, f"`allranks clean --leftovers {request.target}`", evidence)
+    for node, one in nodes.items():
+        count = len(one.orphans)
+        if count:
+            what = "a rank" if count == 1 else count_of(count, "rank")
+            message = f"{what} of another launcher that has ended {plural(count, 'runs', 'run')} on {node}"
+            pids = [str(pid) for pid, _ in one.orphans]
+            yield warn("orphan-process", node, f"{message}: {_some(one.orphans)}", remote(node, "kill", *pids))
 
 
-def _some(processes: List[Any]) -> str:
+def _some(processes: Sequence[Process]) -> str:
     return some([f"{program} (pid {pid})" for pid, program in processes], 3)
-
-
-def _evidence(by_node: Mapping[str, List[Any]]) -> Tuple[str, ...]:
-    return tuple(f"{node}: {_some(processes)}" for node, processes in list(by_node.items())[:8])

@@ -12,38 +12,20 @@ the run, as many again and one more a rank where the store is (rank 0), 6 thread
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import count_of, join_names
 
-from ..compare import Facts, Nodes, by_value, differences, gpu_count, part, place, remote, size
+from ..compare import Nodes, collected, differences, fail, remote, size, warn
+from ..facts import Facts, Request
 from ..figures import Ranks
-from ..host import Host, Request
+from ..host import Host, key_values, number_in
 
 ID = "limits"
 GROUP = "host"
 LEVEL = "quick"
-SOFT = {"Max stack size": "stack", "Max core file size": "core"}
-HARD = {"Max open files": "nofile", "Max locked memory": "memlock", "Max processes": "nproc"}
-SYSCTLS = {
-    "somaxconn": "net/core/somaxconn",
-    "pid_max": "kernel/pid_max",
-    "threads_max": "kernel/threads-max",
-    "max_map_count": "vm/max_map_count",
-    "conntrack": "net/netfilter/nf_conntrack_max",
-    "conntrack_used": "net/netfilter/nf_conntrack_count",
-}
-USED = {
-    "nproc": "nproc_used",
-    "pids": "pids_used",
-    "pid_max": "tasks",
-    "threads_max": "tasks",
-    "files": "files_used",
-    "conntrack": "conntrack_used",
-}
 UNLIMITED = 1 << 60  # cgroup v1 writes "none" as the largest number of pages
-BY_SIZE = ("nproc", "pids", "threads_max", "files", "conntrack")  # the defaults follow from the memory: differ a little
 PROCESSES = 4096  # of all users, that are looked at
 
 FILES = 10
@@ -115,123 +97,167 @@ def connections_needed(load: Load) -> int:
 
 
 class Limit(NamedTuple):
-    """One of them: its name in a sentence, how to show and how to raise it, the least and what is safe for a load.
+    """A limit: its name in a sentence, how to raise it, the least and what is safe for a load.
 
-    `finding`: the id of what is said, the check's own where no cause of failure is named so.
+    `label`: the id of its findings, the check's own where no cause of failure is named so. `setting`: of sysctl.
+    `ulimit`: its line in /proc/self/limits; `column` 0 is the soft limit, 1 the hard one. `used`: the key of what is
+    in use. `is_compared`: nodes should have the same; others differ a little, as they follow from the memory.
     """
 
     name: str
-    show: Callable[[Any], str]
-    remedy: str
-    least: Callable[[Load], int]
     safe: Callable[[Load], int]
-    finding: str = ID
+    least: Callable[[Load], int] = lambda load: 0  # no figure that a run surely needs is known
+    remedy: str = ""
+    setting: str = ""
+    ulimit: str = ""
+    column: int = 1
+    show: Callable[[int], str] = str
+    used: str = ""
+    label: str = ID
+    is_compared: bool = False
+
+    @property
+    def subject(self) -> str:
+        """The name as a sentence begins with it."""
+        return f"the {self.name}" if " " in self.name else self.name
+
+    def raised(self, node: str) -> str:
+        """How to raise it on a node."""
+        if self.setting:
+            return remote(node, "sudo sysctl -w", self.setting)
+        return f"{self.remedy} on {node}, and log in again" if self.ulimit else self.remedy
 
 
-def _none(load: Load) -> int:
-    """No figure that a run surely needs is known."""
-    return 0
-
-
+CONF = "in /etc/security/limits.conf"
 LIMITS: Dict[str, Limit] = {
     "nofile": Limit(
         "limit of open files (ulimit -Hn)",
-        str,
-        "raise 'nofile' in /etc/security/limits.conf to 65536",
-        files_needed,
         lambda load: max(SAFE_FILES, SAFE_FILES_A_RANK * load.world),
-        "too-many-open-files",
+        files_needed,
+        f"raise 'nofile' {CONF} to 65536",
+        ulimit="Max open files",
+        label="too-many-open-files",
     ),
     "files": Limit(
         "fs.file-max",
-        str,
-        "sudo sysctl -w fs.file-max=2097152",
-        lambda load: load.local * _files_of_a_rank(load),
         lambda load: load.local * SAFE_FILES,
+        lambda load: load.local * _files_of_a_rank(load),
+        setting="fs.file-max=2097152",
+        used="files_used",
     ),
     "stack": Limit(
-        "stack limit (ulimit -s)", size, "set 'stack' in /etc/security/limits.conf to 8192", _none, lambda load: 8 << 20
+        "stack limit (ulimit -s)",
+        lambda load: 8 << 20,
+        remedy=f"set 'stack' {CONF} to 8192",
+        ulimit="Max stack size",
+        column=0,
+        show=size,
+        is_compared=True,
     ),
     "nproc": Limit(
-        "limit of processes (ulimit -Hu)", str, "raise 'nproc' in /etc/security/limits.conf", tasks_needed, safe_tasks
+        "limit of processes (ulimit -Hu)",
+        safe_tasks,
+        tasks_needed,
+        f"raise 'nproc' {CONF}",
+        ulimit="Max processes",
+        used="nproc_used",
     ),
     "core": Limit(
-        "limit of core files (ulimit -c)", size, "set 'core' in /etc/security/limits.conf as elsewhere", _none, _none
+        "limit of core files (ulimit -c)",
+        lambda load: 0,
+        remedy=f"set 'core' {CONF} as elsewhere",
+        ulimit="Max core file size",
+        column=0,
+        show=size,
+        is_compared=True,
     ),
-    "somaxconn": Limit(
-        "net.core.somaxconn", str, "sudo sysctl -w net.core.somaxconn=4096", _none, lambda load: max(128, load.world)
-    ),  # all ranks reach the master's store at once
-    "pid_max": Limit("kernel.pid_max", str, "sudo sysctl -w kernel.pid_max=4194304", tasks_needed, safe_tasks),
+    "somaxconn": Limit(  # all ranks reach the master's store at once
+        "net.core.somaxconn",
+        lambda load: max(128, load.world),
+        setting="net.core.somaxconn=4096",
+        is_compared=True,
+    ),
+    "pid_max": Limit(
+        "kernel.pid_max", safe_tasks, tasks_needed, setting="kernel.pid_max=4194304", used="tasks", is_compared=True
+    ),
     "threads_max": Limit(
-        "kernel.threads-max", str, "sudo sysctl -w kernel.threads-max=1000000", tasks_needed, safe_tasks
+        "kernel.threads-max", safe_tasks, tasks_needed, setting="kernel.threads-max=1000000", used="tasks"
     ),
-    "max_map_count": Limit(
-        "vm.max_map_count", str, "sudo sysctl -w vm.max_map_count=262144", _none, lambda load: 65530
-    ),
+    "max_map_count": Limit("vm.max_map_count", lambda load: 65530, setting="vm.max_map_count=262144", is_compared=True),
     "pids": Limit(
         "cgroup limit of tasks (pids.max)",
-        str,
-        "raise it: docker --pids-limit, kubelet podPidsLimit, systemd TasksMax",
-        tasks_needed,
         safe_tasks,
+        tasks_needed,
+        "raise it: docker --pids-limit, kubelet podPidsLimit, systemd TasksMax",
+        used="pids_used",
     ),
     "memory": Limit(
         "cgroup limit of memory (memory.max)",
-        size,
-        "raise it: docker --memory, the pod's limits.memory, Slurm --mem",
-        _none,
         lambda load: max(SAFE_MEMORY, SAFE_MEMORY_A_GPU_RANK * load.local if load.gpus else 0),
+        remedy="raise it: docker --memory, the pod's limits.memory, Slurm --mem",
+        show=size,
+        is_compared=True,
     ),
     "memlock": Limit(
         "limit of memory locked for InfiniBand or RoCE (ulimit -Hl)",
-        size,
-        "set 'memlock' in /etc/security/limits.conf to unlimited",
-        _none,
         lambda load: SAFE_MEMLOCK,
-        "memlock-limit",
+        remedy=f"set 'memlock' {CONF} to unlimited",
+        ulimit="Max locked memory",
+        show=size,
+        label="memlock-limit",
     ),
     "ports": Limit(
-        "the number of ports in net.ipv4.ip_local_port_range",
-        str,
-        "sudo sysctl -w net.ipv4.ip_local_port_range=32768 60999",
-        ports_needed,
+        "number of ports in net.ipv4.ip_local_port_range",
         lambda load: SAFE_PORTS + SAFE_PORTS_A_RANK * load.local,
+        ports_needed,
+        setting="net.ipv4.ip_local_port_range=32768 60999",
     ),
     "conntrack": Limit(
         "net.netfilter.nf_conntrack_max",
-        str,
-        "sudo sysctl -w net.netfilter.nf_conntrack_max=1048576",
-        connections_needed,
         lambda load: 256 + SAFE_GROUPS * connections_needed(load),
+        connections_needed,
+        setting="net.netfilter.nf_conntrack_max=1048576",
+        used="conntrack_used",
     ),
 }
-OF_THE_LOGIN = ("stack", "core", "nofile", "memlock", "nproc")
+SYSCTLS = {
+    "somaxconn": "net/core/somaxconn",
+    "pid_max": "kernel/pid_max",
+    "threads_max": "kernel/threads-max",
+    "max_map_count": "vm/max_map_count",
+    "conntrack": "net/netfilter/nf_conntrack_max",
+    "conntrack_used": "net/netfilter/nf_conntrack_count",
+}
+
+
+# -- what a node has -------------------------------------------------------------------------------
 
 
 def collect(host: Host) -> Optional[Dict[str, int]]:
     """Limits and what is used of them; -1 is unlimited."""
     limits: Dict[str, int] = {}
-    for line in (host.text("/proc/self/limits") or "").splitlines():
-        for columns, at in ((SOFT, 0), (HARD, 1)):
-            for head, key in columns.items():
-                words = line[len(head) :].split()
-                if line.startswith(head) and len(words) > 1:
-                    limits[key] = -1 if words[at] == "unlimited" else int(words[at])
+    lines = (host.text("/proc/self/limits") or "").splitlines()
+    for key, limit in LIMITS.items():
+        for line in lines:
+            words = line[len(limit.ulimit) :].split()
+            if limit.ulimit and line.startswith(limit.ulimit) and len(words) > 1:
+                limits[key] = -1 if words[limit.column] == "unlimited" else int(words[limit.column])
     for key, path in SYSCTLS.items():
-        text = host.text(f"/proc/sys/{path}", 64) or ""
-        if text.isdecimal():
-            limits[key] = int(text)
+        number = number_in(host, f"/proc/sys/{path}")
+        if number is not None:
+            limits[key] = number
     limits.update(_shares_of_the_kernel(host))
     if limits.get("nproc", -1) >= 0:
-        limits["nproc_used"] = _tasks_of(host, int(host.facts.get("identity", {}).get("uid", -1)))
+        limits["nproc_used"] = _tasks_of(host, host.facts.identity.uid)
     for line in (host.text("/proc/self/cgroup") or "").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if line.startswith("0::"):
-            _cgroup(host, limits, "", path, (("pids", "pids.max"), ("memory", "memory.max")))
+            _cgroup(host, limits, "pids", path, "pids.max")
+            _cgroup(host, limits, "memory", path, "memory.max")
         if "pids" in controllers.split(","):
-            _cgroup(host, limits, "/pids", path, (("pids", "pids.max"),))
+            _cgroup(host, limits, "pids", f"/pids{path}", "pids.max", "/pids")
         if "memory" in controllers.split(","):
-            _cgroup(host, limits, "/memory", path, (("memory", "memory.limit_in_bytes"),))
+            _cgroup(host, limits, "memory", f"/memory{path}", "memory.limit_in_bytes", "/memory")
     return limits or None
 
 
@@ -240,7 +266,8 @@ def _shares_of_the_kernel(host: Host) -> Dict[str, int]:
     shares: Dict[str, int] = {}
     files = (host.text("/proc/sys/fs/file-nr", 64) or "").split()
     if len(files) == 3:
-        shares["files_used"], shares["files"] = int(files[0]), min(int(files[2]), UNLIMITED)
+        shares["files_used"] = int(files[0])
+        shares["files"] = min(int(files[2]), UNLIMITED)
     tasks = (host.text("/proc/loadavg", 128) or "").split()
     if len(tasks) > 3:
         shares["tasks"] = int(tasks[3].partition("/")[2] or 0)
@@ -250,50 +277,69 @@ def _shares_of_the_kernel(host: Host) -> Dict[str, int]:
     return shares
 
 
-def _tasks_of(host: Host, uid: int) -> int:
+def _tasks_of(host: Host, uid: Optional[int]) -> int:
     """Processes and threads of a user, which count against ulimit -u."""
     tasks = 0
     for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]:
-        fields = dict(line.partition(":")[::2] for line in (host.text(path, 4096) or "").splitlines())
+        fields = key_values(host.text(path, 4096) or "", ":")
         if fields.get("Uid", "").split()[:1] == [str(uid)]:
             tasks += int(fields.get("Threads", "1"))
     return tasks
 
 
-def _cgroup(host: Host, limits: Dict[str, int], mount: str, path: str, files: Tuple[Tuple[str, str], ...]) -> None:
+def _cgroup(host: Host, limits: Dict[str, int], key: str, path: str, file: str, mount: str = "") -> None:
     """The smallest on the way up. In a container the path may be the host's, while the mount is our own."""
-    parts = [p for p in path.split("/") if p and p != ".."]
-    places = ["/".join(parts[:i]) for i in range(len(parts), -1, -1)]
-    for key, name in files:
-        paths = [f"/sys/fs/cgroup{mount}/{p}/{name}".replace("//", "/") for p in places[:16]]
-        values = {path: host.text(path, 64) or "" for path in paths}
-        numbers = {path: int(v) for path, v in values.items() if v.isdecimal() and int(v) < UNLIMITED}
-        if numbers:
-            least = min(numbers, key=lambda path: numbers[path])
-            limits[key] = min(numbers[least], limits[key]) if limits.get(key, -1) >= 0 else numbers[least]
-            used = host.text(least.replace("pids.max", "pids.current"), 64) or ""
-            if key == "pids" and used.isdecimal():
-                limits["pids_used"] = int(used)
-        elif any(values.values()):
-            limits.setdefault(key, -1)
+    parts = [p for p in path[len(mount) :].split("/") if p and p != ".."]
+    paths = ["/".join(["/sys/fs/cgroup" + mount, *parts[:i], file]) for i in range(len(parts), -1, -1)][:16]
+    values = {path: host.text(path, 64) or "" for path in paths}
+    numbers = {path: int(value) for path, value in values.items() if value.isdecimal() and int(value) < UNLIMITED}
+    if numbers:
+        smallest = min(numbers, key=lambda path: numbers[path])
+        before = limits.get(key, -1)
+        limits[key] = numbers[smallest] if before < 0 else min(numbers[smallest], before)
+        used = number_in(host, smallest.replace("pids.max", "pids.current"))
+        if key == "pids" and used is not None:
+            limits["pids_used"] = used
+    elif any(values.values()):
+        limits.setdefault(key, -1)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+# -- what the run needs ----------------------------------------------------------------------------
+
+
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Failures and warnings where a limit is too small for this run; warnings where none is, and they differ."""
-    collected = {n: part(f, ID) for n, f in facts_by_node.items()}
+    nodes = collected(facts_by_node, ID, Dict[str, int])
     loads = _loads(request, facts_by_node)
-    findings: List[Finding] = []
     for key, limit in LIMITS.items():
-        values = {n: int(v[key]) for n, v in collected.items() if isinstance(v.get(key), int)}
-        values = {n: v for n, v in values.items() if _binds(key, facts_by_node[n], loads[n])}
-        used = {n: int(collected[n].get(USED.get(key, ""), 0)) for n in values}
-        short = {n: v for n, v in values.items() if 0 <= v < used[n] + limit.least(loads[n])}
-        tight = {n: v for n, v in values.items() if n not in short and 0 <= v < used[n] + limit.safe(loads[n])}
-        findings += _findings(key, "fail", short, used, loads)
-        findings += _findings(key, "warn", tight, used, loads)
-        if not short and not tight and key not in BY_SIZE and key not in ("nofile", "memlock", "ports"):
-            findings += _different(key, limit, values)
-    return findings
+        values = {n: one[key] for n, one in nodes.items() if key in one and _binds(key, facts_by_node[n], loads[n])}
+        short: Dict[Tuple[int, int, int], List[str]] = {}
+        tight: Dict[Tuple[int, int, int], List[str]] = {}
+        for node, value in values.items():
+            used = nodes[node].get(limit.used, 0)
+            least = limit.least(loads[node])
+            safe = limit.safe(loads[node])
+            if 0 <= value < used + least:
+                short.setdefault((value, least, used), []).append(node)
+            elif 0 <= value < used + safe:
+                tight.setdefault((value, safe, used), []).append(node)
+        for (value, least, used), names in short.items():
+            load = loads[names[0]]
+            need = f"{limit.show(least)} more" if used else limit.show(least)
+            message = f"{_has(limit, names, value, used)}, and this run needs {need} there"
+            message += f" ({count_of(load.local, 'rank')} of {load.world})"
+            yield fail(limit.label, names, message, limit.raised(names[0]))
+        for (value, safe, used), names in tight.items():
+            enough = f"{limit.show(safe)} free" if used else limit.show(safe)
+            message = f"{_has(limit, names, value, used)}, and {enough} or more is safe"
+            yield warn(limit.label, names, message, limit.raised(names[0]))
+        if limit.is_compared and not short and not tight:
+            yield from _different(key, limit, values)
+
+
+def _has(limit: Limit, nodes: List[str], value: int, used: int) -> str:
+    in_use = f" ({limit.show(used)} in use)" if used else ""
+    return f"{limit.subject} on {join_names(nodes)} is {limit.show(value)}{in_use}"
 
 
 def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, Load]:
@@ -301,69 +347,30 @@ def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, Load]:
     ranks = Ranks(request, facts_by_node)
     loads = {}
     for node, facts in facts_by_node.items():
-        gpus = gpu_count(facts)
-        if request.get("virtual"):
-            loads[node] = Load(ranks.world, ranks.world, gpus, True)
+        if request.asked.virtual:
+            loads[node] = Load(ranks.world, ranks.world, facts.gpu_count, True)
         else:
-            loads[node] = Load(ranks.by_node.get(node, 1), ranks.world, gpus, node == ranks.first)
+            loads[node] = Load(ranks.by_node.get(node, 1), ranks.world, facts.gpu_count, node == ranks.first)
     return loads
 
 
 def _binds(key: str, facts: Facts, load: Load) -> bool:
     """Whether the limit holds for what runs there: getrlimit(2) has what root may do."""
-    root = part(facts, "identity").get("uid") == 0
-    if key == "nproc":
-        return not root
+    if key not in ("nproc", "memlock"):
+        return True
     if key == "memlock":
-        environ = part(facts, "nccl").get("environ") or {}
-        rdma = part(facts, "nccl").get("rdma") and environ.get("NCCL_IB_DISABLE") != "1"
-        return bool(rdma) and load.remote > 0 and not root
-    return True
+        uses_rdma = facts.nccl.rdma and facts.nccl.environ_.get("NCCL_IB_DISABLE") != "1"
+        return bool(uses_rdma) and load.remote > 0 and facts.identity.uid != 0
+    return facts.identity.uid != 0
 
 
-def _findings(
-    key: str, status: Status, values: Mapping[str, int], used: Mapping[str, int], loads: Mapping[str, Load]
-) -> List[Finding]:
-    """One for the nodes that have and need the same."""
-    limit = LIMITS[key]
-    wanted = limit.least if status == "fail" else limit.safe
-    findings = []
-    for (value, need), nodes in by_value({n: (v, wanted(loads[n])) for n, v in values.items()}).items():
-        load = loads[nodes[0]]
-        name = f"the {limit.name}" if " " in limit.name and not limit.name.startswith("the ") else limit.name
-        in_use = f" ({limit.show(used[nodes[0]])} in use)" if used[nodes[0]] else ""
-        figure = limit.show(need)
-        if used[nodes[0]]:
-            figure += " more" if status == "fail" else " free"
-        message = f"{name} on {join_names(nodes)} is {limit.show(value)}{in_use}; "
-        if status == "fail":
-            message += f"this run needs {figure} there ({count_of(load.local, 'rank')} of {load.world})"
-        else:
-            message += f"{figure} or more is safe"
-        findings.append(Finding(limit.finding, status, message, _remedy(key, nodes[0]), place(nodes)))
-    return findings
-
-
-def _different(key: str, limit: Limit, values: Mapping[str, int]) -> List[Finding]:
-    def show(value: Any) -> str:
-        return "unlimited" if value < 0 else limit.show(value)
-
+def _different(key: str, limit: Limit, values: Mapping[str, int]) -> Iterator[Finding]:
     if key == "memory":  # a share of the machine's: some bytes more or less
-        values = {n: v if v < 0 else v >> 30 << 30 for n, v in values.items()}
-    findings = []
-    for d in differences(limit.name, values, show):
-        remedy = _remedy(key, d.nodes[0])
-        if key in SYSCTLS:
+        values = {node: value if value < 0 else value >> 30 << 30 for node, value in values.items()}
+    for odd in differences(limit.name, values, lambda value: "unlimited" if value < 0 else limit.show(value)):
+        remedy = limit.raised(odd.nodes[0])
+        if limit.setting:
             most = max(values.values())
-            low = next(n for n, v in values.items() if v != most)
-            remedy = remote(low, "sudo", "sysctl", "-w", f"{limit.name}={most}")
-        findings.append(Finding(ID, "warn", d.message, remedy, place(d.nodes)))
-    return findings
-
-
-def _remedy(key: str, node: str) -> str:
-    limit = LIMITS[key]
-    if limit.remedy.startswith("sudo "):
-        program, sysctl, write, setting = limit.remedy.split(maxsplit=3)
-        return remote(node, program, sysctl, write, setting)
-    return f"{limit.remedy}{f' on {node}, and log in again' if key in OF_THE_LOGIN else ''}"
+            low = next(node for node, value in values.items() if value != most)
+            remedy = remote(low, f"sudo sysctl -w {limit.name}={most}")
+        yield warn(ID, odd.nodes, odd.message, remedy)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence
+from typing import Dict, Iterator, List, Sequence
 
 from allranks.findings import Finding
 from allranks.settings.secrets import redact_text
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, part, part_error, place
-from ..host import Request
+from ..compare import Nodes, by_value, fail, warn
+from ..facts import Request
 
 ID = "look"
 GROUP = "host"
@@ -17,15 +17,19 @@ LEVEL = "quick"
 NEEDS = "clock"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """remote-path-missing, as where a module or an environment that the prelude names is absent."""
-    errors = {n: error for n, f in facts_by_node.items() for error in [part_error(f, "look")] if error}
-    findings = [failed_look(nodes, error) for error, nodes in by_value(errors).items()]
+    errors = {node: facts.error("look") for node, facts in facts_by_node.items() if facts.error("look")}
+    for error, nodes in by_value(errors).items():
+        yield failed_look(nodes, error)
     remarks: Dict[str, List[str]] = {}
     for node, facts in facts_by_node.items():
-        for remark in part(facts, "prelude").get("remarks") or ():
-            remarks.setdefault(str(remark), []).append(node)
-    return findings + [_went_on(nodes, remark) for remark, nodes in remarks.items()]
+        for remark in facts.prelude.remarks:
+            remarks.setdefault(remark, []).append(node)
+    for remark, nodes in remarks.items():
+        sentence = redact_text(remark).partition("\n")[0]
+        message = f"{join_names(nodes)}: {sentence} (by a condition at its end, so it counts as done)"
+        yield warn(ID, nodes, message, "let the file end with `true`")
 
 
 def failed_look(nodes: Sequence[str], error: str) -> Finding:
@@ -33,12 +37,5 @@ def failed_look(nodes: Sequence[str], error: str) -> Finding:
     sentence, _, output = redact_text(error).partition("\n")
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = f": {lines[-1][:300]}" if lines else ""
-    remedy = "try the --prelude by hand in bash on the node; `|| true` behind a command lets it fail"
-    message = f"{join_names(nodes)}: {sentence}{last}"
-    return Finding("remote-path-missing", "fail", message, remedy, place(nodes), tuple(lines[-3:]))
-
-
-def _went_on(nodes: Sequence[str], remark: str) -> Finding:
-    sentence = redact_text(remark).partition("\n")[0]
-    message = f"{join_names(nodes)}: {sentence}, by a condition at its end: it counts as done"
-    return Finding(ID, "warn", message, "let the file end with `true`", place(nodes))
+    remedy = "try the --prelude by hand in bash on the node (`|| true` behind a command lets it fail)"
+    return fail("remote-path-missing", nodes, f"{join_names(nodes)}: {sentence}{last}", remedy, lines[-3:])

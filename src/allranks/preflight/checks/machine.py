@@ -6,12 +6,13 @@ should have (check_hw_cpuinfo, check_hw_physmem); here the other nodes are the n
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Iterator, NamedTuple, Optional
 
 from allranks.findings import Finding
 
-from ..compare import Nodes, differences, differing, part, parts, place, remote, size, warn
-from ..host import Host, Record, Request
+from ..compare import Nodes, collected, differences, differing, remote, size, warn, warn_each
+from ..facts import Request
+from ..host import Host, key_values
 
 ID = "machine"
 GROUP = "host"
@@ -23,88 +24,78 @@ MODEL_KEYS = ("model name", "cpu model", "cpu")  # x86; MIPS, LoongArch; POWER
 ARM_KEYS = ("CPU implementer", "CPU part")
 
 
-def collect(host: Host) -> Optional[Record]:
-    """{"model": text, "swap": bytes in use}."""
-    evidence: Dict[str, Any] = {}
-    model = _model(host.text("/proc/cpuinfo", 16384) or "")
-    if model:
-        evidence["model"] = model
-    memory = {}
-    for line in (host.text("/proc/meminfo") or "").splitlines():
-        key, _, rest = line.partition(":")
-        memory[key] = int((rest.split() or ["0"])[0]) * 1024
-    if "SwapTotal" in memory and "SwapFree" in memory:
-        evidence["swap"] = memory["SwapTotal"] - memory["SwapFree"]
-    return evidence or None
+class Machine(NamedTuple):
+    """The processor's model, and bytes that are swapped out."""
+
+    model: str = ""
+    swap: int = 0
+
+
+def collect(host: Host) -> Optional[Machine]:
+    """None where /proc shows neither."""
+    memory = key_values(host.text("/proc/meminfo") or "", ":")
+    sizes = [int((memory.get(key) or "0").split()[0]) * 1024 for key in ("SwapTotal", "SwapFree")]
+    machine = Machine(_model(host.text("/proc/cpuinfo", 16384) or "")[:100], sizes[0] - sizes[1])
+    return machine if any(machine) or memory else None
 
 
 def _model(text: str) -> str:
     """Of the first processor; Arm kernels give numbers for the maker and the part."""
-    values: Dict[str, str] = {}
-    for line in text.splitlines():
-        key, sign, value = line.partition(":")
-        if sign:
-            values.setdefault(key.strip(), value.strip())
+    values = key_values(text, ":")
     for key in MODEL_KEYS:
         if values.get(key):
-            return " ".join(values[key].split())[:100]
-    return " ".join(f"{key} {values[key]}" for key in ARM_KEYS if key in values)[:100]
+            return " ".join(values[key].split())
+    return " ".join(f"{key} {values[key]}" for key in ARM_KEYS if key in values)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings under the check's own name."""
-    counts = {n: f["cpu"] for n, f in facts_by_node.items() if isinstance(f.get("cpu"), int)}
-    models = {n: one["model"] for n, one in parts(facts_by_node, ID).items() if one.get("model")}
-    findings = []
-    for d in differences("CPUs", counts, lambda v: str(v), "may use", "may use"):
-        message = d.message.replace(" CPUs ", " ", 1).replace("; ", " CPUs; ", 1) if d.norm is not None else d.message
-        remedy = f"look: {remote(d.nodes[0], 'nproc')}; {remote(d.nodes[0], 'lscpu')} (offline CPUs, a cpuset, SMT)"
-        findings.append(Finding(ID, "warn", message, remedy, place(d.nodes)))
+    machines = collected(facts_by_node, ID, Machine)
+    for odd in differences("CPUs", _cpus(facts_by_node), one="may use", many="may use"):
+        message = odd.message.replace(" CPUs ", " ", 1).replace(" (", " CPUs (", 1) if odd.norm else odd.message
+        node = odd.nodes[0]
+        remedy = f"look: {remote(node, 'nproc')} and {remote(node, 'lscpu')} (offline CPUs, a cpuset, SMT)"
+        yield warn(ID, odd.nodes, message, remedy)
     advice = "use equal machines, or expect the slowest to set the pace"
-    findings += warn(ID, differences("processor", models), lambda d: f"{advice}; {remote(d.nodes[0], 'lscpu')}")
-    return findings + _memory(facts_by_node) + _swap(facts_by_node)
+    models = {node: machine.model for node, machine in machines.items() if machine.model}
+    odd_models = differences("processor", models)
+    yield from warn_each(ID, odd_models, lambda d: f"{advice}. Look: {remote(d.nodes[0], 'lscpu')}")
+    yield from _memory(facts_by_node)
+    for node, machine in machines.items():
+        total = facts_by_node[node].mem.total
+        if machine.swap >= MUCH_SWAP and machine.swap >= MUCH_OF_MEMORY * total:
+            message = f"{node} has {size(machine.swap)} swapped out: memory ran short"
+            remedy = f"end what takes the memory ({remote(node, 'top -b -n1 -o %MEM')}), "
+            yield warn(ID, node, message, remedy + f"then ssh {node} 'sudo swapoff -a && sudo swapon -a'")
 
 
-def _memory(facts_by_node: Nodes) -> List[Finding]:
+def _cpus(facts_by_node: Nodes) -> "dict[str, int]":
+    counts = {node: facts.get("cpu") for node, facts in facts_by_node.items()}
+    return {node: count for node, count in counts.items() if isinstance(count, int)}
+
+
+def _memory(facts_by_node: Nodes) -> Iterator[Finding]:
     """Within a tolerance of the median, which most must be near."""
-    totals = {n: int(part(f, "mem").get("total") or 0) for n, f in facts_by_node.items()}
-    totals = {n: v for n, v in totals.items() if v > 0}
+    totals = {node: facts.mem.total for node, facts in facts_by_node.items() if facts.mem.total > 0}
     if len(totals) < 2:
-        return []
+        return
     norm = sorted(totals.values())[len(totals) // 2]
-    odd = {n: v for n, v in totals.items() if abs(v - norm) > TOLERANCE * norm}
-    fine = [n for n in totals if n not in odd]
-    if not odd:
-        return []
-    if len(fine) < 2 or 2 * len(fine) <= len(totals):
-        shown = differing({n: _gigabytes(v) for n, v in totals.items()})
-        message = f"nodes differ in memory: {shown}"
-        return [Finding(ID, "warn", message, _look_at_memory(next(iter(odd))), place(list(totals)))]
-    rest = f"the other {len(fine)} have" if len(odd) == 1 else f"{len(fine)} of {len(totals)} nodes have"
-    findings = []
-    for node, value in odd.items():
-        message = f"{node} has {_gigabytes(value)} of memory; {rest} {_gigabytes(norm)}"
-        findings.append(Finding(ID, "warn", message, _look_at_memory(node), place([node])))
-    return findings
+    odd = {node: total for node, total in totals.items() if abs(total - norm) > TOLERANCE * norm}
+    fine = len(totals) - len(odd)
+    if odd and (fine < 2 or 2 * fine <= len(totals)):
+        shown = differing({node: _gigabytes(total) for node, total in totals.items()})
+        yield warn(ID, list(totals), f"nodes differ in memory: {shown}", _look_at_memory(next(iter(odd))))
+        return
+    rest = f"the other {fine} have" if len(odd) == 1 else f"{fine} of {len(totals)} nodes have"
+    for node, total in odd.items():
+        message = f"{node} has {_gigabytes(total)} of memory ({rest} {_gigabytes(norm)})"
+        yield warn(ID, node, message, _look_at_memory(node))
 
 
 def _look_at_memory(node: str) -> str:
-    modules = remote(node, "sudo", "dmidecode", "-t", "17")
-    return f"a lost memory module or a smaller machine: {remote(node, 'free', '-h')}; {modules}"
+    modules = remote(node, "sudo dmidecode -t 17")
+    return f"look for a lost memory module or a smaller machine: {remote(node, 'free -h')} and {modules}"
 
 
 def _gigabytes(value: int) -> str:
     return f"{value / (1 << 30):.0f} GB" if value >= 10 << 30 else size(value)
-
-
-def _swap(facts_by_node: Nodes) -> List[Finding]:
-    findings = []
-    for node, facts in facts_by_node.items():
-        used = int(part(facts, ID).get("swap") or 0)
-        total = int(part(facts, "mem").get("total") or 0)
-        if used >= MUCH_SWAP and used >= MUCH_OF_MEMORY * total:
-            message = f"{node} has {size(used)} swapped out: memory ran short"
-            remedy = f"end what takes the memory ({remote(node, 'top', '-b', '-n1', '-o', '%MEM')}), "
-            remedy += f"then ssh {node} 'sudo swapoff -a && sudo swapon -a'"
-            findings.append(Finding(ID, "warn", message, remedy, place([node])))
-    return findings

@@ -6,12 +6,13 @@ throttled or misconfigured processor shows here. Nodes of one machine share it: 
 
 from __future__ import annotations
 
-from typing import List
+from typing import Dict, Iterator
 
 from allranks.findings import Finding
 
-from ..compare import Facts, Nodes, best_of_machines, median, parts, place, remote
-from ..host import Host, Record, Request, ask
+from ..compare import Nodes, collected, remote, slow_machines, warn
+from ..facts import Facts, Request
+from ..host import Host, ask
 
 ID = "memory_bandwidth"
 GROUP = "host"
@@ -35,29 +36,24 @@ sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps({"gb_s": round(n / best
 """
 
 
-def collect(host: Host) -> Record:
+def collect(host: Host) -> object:
     """{"gb_s": …}: bytes copied in a second (each is read and written)."""
-    answer = ask(host, PROGRAM, 20.0, anywhere=True)
-    return {"gb_s": float(answer["gb_s"])}
+    return ask(host, PROGRAM, 20.0, anywhere=True)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning for a node that is well below the median and not busy with other work."""
-    measured = {n: float(v["gb_s"]) for n, v in parts(facts_by_node, ID).items() if "gb_s" in v}
-    speeds = best_of_machines(facts_by_node, measured)
-    usual = median(speeds.values())
-    findings = []
-    for node, speed in speeds.items():
-        if speed < ODD * usual and not _is_busy(facts_by_node[node]):
-            message = f"{node} copies memory at {speed:.1f} GB/s; the median of {len(speeds)} nodes is {usual:.1f} GB/s"
-            look = remote(node, "sudo", "dmidecode", "-t", "memory")
-            remedy = f"look for missing memory modules and throttling: {look}"
-            findings.append(Finding(ID, "warn", message, remedy, place([node])))
-    return findings
+    measured = collected(facts_by_node, ID, Dict[str, float])
+    speeds = {node: one["gb_s"] for node, one in measured.items() if "gb_s" in one}
+    for node, speed, usual in slow_machines(facts_by_node, speeds, ODD):
+        if not _is_busy(facts_by_node[node]):
+            message = f"{node} copies memory at {speed:.1f} GB/s (the median of the nodes is {usual:.1f} GB/s)"
+            show = remote(node, "sudo dmidecode -t memory")
+            yield warn(ID, node, message, f"look for missing memory modules and throttling: {show}")
 
 
 def _is_busy(facts: Facts) -> bool:
     """Other work on half of the processors may well take half of the bandwidth."""
     load = facts.get("load")
     cpus = facts.get("cpu")
-    return isinstance(load, (list, tuple)) and isinstance(cpus, int) and float(load[0]) > cpus / 2
+    return isinstance(load, list) and isinstance(cpus, int) and float(load[0]) > cpus / 2

@@ -7,67 +7,61 @@ fragmentation shows the size that passes (ip(7), IP_PMTUDISC_PROBE).
 
 from __future__ import annotations
 
-from typing import List
+from typing import Iterator
 
 from allranks.findings import Finding
 
 from ..compare import Nodes, remote
-from ..host import Record, Request
-from ..pairs import Blame, Tried, blame, is_lossy, tried
+from ..facts import Request
+from ..pairs import Blame, Result, Tried, blame, is_lossy, tried
 
 ID = "mtu"
 GROUP = "network"
 LEVEL = "full"
 NEEDS = "pairs"
 BETWEEN_MACHINES = True
+LABEL = "mtu-or-packet-loss"
+LARGEST = 65535
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """mtu-or-packet-loss: a failure where large messages hang, a warning where TCP can adapt."""
     pairs = tried(facts_by_node)
-    hangs = blame(pairs, lambda pair, r: r.get("bulk") is False and not is_lossy(pairs, pair))
+    hangs = blame(pairs, lambda pair, result: result.bulk is False and not is_lossy(pairs, pair))
     hung = {pair for item in hangs for pair in item.pairs}
-    smaller = blame(pairs, lambda pair, r: pair not in hung and _is_smaller(r) and not is_lossy(pairs, pair))
-    findings = [_hangs(item, pairs, facts_by_node) for item in hangs]
-    return findings + [_smaller(item, pairs, facts_by_node) for item in smaller]
+    for item in hangs:
+        yield _hangs(item, pairs, facts_by_node)
+    for item in blame(pairs, lambda pair, r: pair not in hung and _is_smaller(r) and not is_lossy(pairs, pair)):
+        result = pairs[item.pairs[0]]
+        message = f"packets of {result.mtu_arrived} bytes pass {item.words()}, but those of {result.mtu_local} "
+        message += "(the interface's MTU) do not"
+        remedy = f"{_lower(item, pairs, facts_by_node, result.mtu_arrived)} (TCP can adapt, RDMA can't)"
+        yield Finding(LABEL, "warn", message, remedy, item.where())
 
 
-def _is_smaller(result: Record) -> bool:
+def _is_smaller(result: Result) -> bool:
     """Both ends speak UDP, nothing was lost, and yet the full size did not arrive."""
-    arrived = int(result.get("mtu_arrived") or 0)
-    local = int(result.get("mtu_local") or 0)
-    return bool(arrived) and result.get("arrived") == result.get("sent") and arrived < min(local, 65535)
+    return 0 < result.mtu_arrived < min(result.mtu_local, LARGEST) and result.arrived == result.sent
 
 
-def _hangs(item: Blame, pairs: Tried, facts: Nodes) -> Finding:
-    pair = item.pairs[0]
-    result = pairs[pair]
-    passes = int(result.get("mtu_arrived") or 0)
-    local = int(result.get("mtu_local") or 0)
-    size = f"packets over {passes} of {local} bytes vanish" if passes and passes < local else "large messages vanish"
-    message = f"{item.words()}: connections open, but {size} (an MTU black hole)"
-    compare = f"compare the MTUs: ssh {pair[0]} ip link; ssh {pair[1]} ip link"
-    remedy = _lower(item, pairs, facts, passes) if passes and passes < local else compare
-    evidence = (f"{pair[0]} -> {pair[1]}: 256 KB not received within {result.get('bulk_s')} s",)
-    return Finding("mtu-or-packet-loss", "fail", message[0].upper() + message[1:], remedy, item.where(), evidence)
+def _hangs(item: Blame, pairs: Tried, facts_by_node: Nodes) -> Finding:
+    a, b = item.pairs[0]
+    result = pairs[item.pairs[0]]
+    if 0 < result.mtu_arrived < result.mtu_local:
+        what = f"packets over {result.mtu_arrived} of {result.mtu_local} bytes vanish"
+        remedy = _lower(item, pairs, facts_by_node, result.mtu_arrived)
+    else:
+        what = "large messages vanish"
+        remedy = f"compare the MTUs: {remote(a, 'ip link')} and {remote(b, 'ip link')}"
+    message = f"connections open {item.words()}, but {what} (an MTU black hole)"
+    evidence = (f"{a} -> {b}: 256 KB not received within {result.bulk_s} s",)
+    return Finding(LABEL, "fail", message, remedy, item.where(), evidence)
 
 
-def _smaller(item: Blame, pairs: Tried, facts: Nodes) -> Finding:
-    pair = item.pairs[0]
-    passes = int(pairs[pair]["mtu_arrived"])
-    local = int(pairs[pair]["mtu_local"])
-    message = f"{item.words()}: packets of {passes} bytes pass, those of {local} (the interface's MTU) do not"
-    remedy = f"TCP can adapt, RDMA can't; {_lower(item, pairs, facts, passes)}"
-    return Finding("mtu-or-packet-loss", "warn", message[0].upper() + message[1:], remedy, item.where())
-
-
-def _lower(item: Blame, pairs: Tried, facts: Nodes, size: int) -> str:
+def _lower(item: Blame, pairs: Tried, facts_by_node: Nodes, size: int) -> str:
     """On the node at fault, or the first of a link; with the interface it uses where that is known."""
-    local_address = next((r.get("local_address") for (a, _), r in pairs.items() if a == item.node), None)
-    interfaces = [
-        str(i["name"])
-        for i in facts[item.node].get("interfaces") or ()
-        if any(a["address"] == local_address for a in i.get("addresses") or ())
-    ]
-    line = remote(item.node, "sudo", "ip", "link", "set", "dev", (interfaces or ["IFACE"])[0], "mtu", str(size))
+    local = next((result.local_address for (a, _), result in pairs.items() if a == item.node), "")
+    interfaces = facts_by_node[item.node].interfaces
+    name = next((one.name for one in interfaces if local in [a.address for a in one.addresses]), "IFACE")
+    line = remote(item.node, f"sudo ip link set dev {name} mtu {size}")
     return f"let ICMP 'fragmentation needed' through, or use one MTU everywhere: {line}"

@@ -6,13 +6,14 @@ machines show no speed; interfaces that containers and tunnels bring along are l
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Dict, Iterator, Mapping, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Difference, Nodes, differences, parts, place, remote, warn
-from ..host import Host, Record, Request
+from ..compare import Difference, Nodes, by_item, collected, differences, remote, warn, warn_each
+from ..facts import Request
+from ..host import Host, number_in
 
 ID = "nic"
 GROUP = "network"
@@ -23,74 +24,78 @@ VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ci
 # fmt: on
 
 
-def collect(host: Host) -> Optional[Dict[str, Record]]:
-    """{"eth0": {"mtu": 9000, "speed": Mb/s, "duplex": "full", "state": "up", "device": true}}."""
+class Interface(NamedTuple):
+    """Bytes, whether a device is behind it, Mb/s (0: not known), `full`, `up`."""
+
+    mtu: int
+    device: bool = False
+    speed: int = 0
+    duplex: str = ""
+    state: str = ""
+
+
+Interfaces = Mapping[str, Interface]
+
+
+def collect(host: Host) -> Optional[Dict[str, Interface]]:
+    """By name."""
     interfaces = {}
     for path in host.glob("/sys/class/net/*")[:256]:
         name = path.rpartition("/")[2]
-        mtu = host.text(f"{path}/mtu", 32) or ""
-        if name.startswith(VIRTUAL) or not mtu.isdecimal():
-            continue
-        one: Dict[str, Any] = {"mtu": int(mtu), "device": host.exists(f"{path}/device")}
-        speed = host.text(f"{path}/speed", 32) or ""  # EINVAL while down; -1: not known
-        if speed.isdecimal() and 0 < int(speed) < 10_000_000:
-            one["speed"] = int(speed)
-        for key, file in (("duplex", "duplex"), ("state", "operstate")):
-            one[key] = host.text(f"{path}/{file}", 32) or ""
-        interfaces[name] = one
+        mtu = number_in(host, f"{path}/mtu")
+        if mtu is not None and not name.startswith(VIRTUAL):
+            speed = number_in(host, f"{path}/speed") or 0  # EINVAL while down; -1: not known
+            device = host.exists(f"{path}/device")
+            texts = [host.text(f"{path}/{file}", 32) or "" for file in ("duplex", "operstate")]
+            interfaces[name] = Interface(mtu, device, speed if speed < 10_000_000 else 0, *texts)
     return dict(list(interfaces.items())[:64]) or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings."""
-    collected = parts(facts_by_node, ID)
-    findings = []
-    for name in dict.fromkeys(name for v in collected.values() for name in v):
-        by_node = {n: v[name] for n, v in collected.items() if name in v}
-        up = {n: v for n, v in by_node.items() if v.get("state") in ("up", "unknown")}
-        findings += _speed(name, up) + _mtu(name, up) + _half(name, up) + _down(name, by_node)
-    return findings
+    for name, by_node in by_item(collected(facts_by_node, ID, Dict[str, Interface])).items():
+        up = {node: one for node, one in by_node.items() if one.state in ("up", "unknown")}
+        yield from _speed(name, up)
+        yield from _mtu(name, up)
+        yield from _half(name, up)
+        yield from _down(name, by_node)
 
 
-def _speed(name: str, up: Nodes) -> List[Finding]:
-    speeds = {n: v["speed"] for n, v in up.items() if v.get("speed") and v.get("device")}
+def _speed(name: str, up: Interfaces) -> Iterator[Finding]:
+    speeds = {node: one.speed for node, one in up.items() if one.speed and one.device}
     odd = differences(f"speed of {name}", speeds, _rate, "runs at", "run at", subject=name)
-    look = "see cable, transceiver and switch port"
-    return warn(ID, odd, lambda d: f"{look}: {remote(d.nodes[0], 'ethtool', name)}", interface=name)
+    advice = "see cable, transceiver and switch port"
+    return warn_each(ID, odd, lambda d: f"{advice}: {remote(d.nodes[0], 'ethtool', name)}", name)
 
 
-def _rate(megabits: Any) -> str:
+def _rate(megabits: int) -> str:
     return f"{megabits / 1000:g} Gb/s" if megabits >= 1000 else f"{megabits} Mb/s"
 
 
-def _mtu(name: str, up: Nodes) -> List[Finding]:
-    mtus = {n: v["mtu"] for n, v in up.items()}
+def _mtu(name: str, up: Interfaces) -> Iterator[Finding]:
+    mtus = {node: one.mtu for node, one in up.items()}
 
     def remedy(odd: Difference) -> str:
         wanted = odd.norm or min(mtus.values())
-        node = next(n for n in odd.nodes if mtus[n] != wanted)
-        line = remote(node, "sudo", "ip", "link", "set", "dev", name, "mtu", str(wanted))
-        return f"use one MTU everywhere: {line}"
+        node = next(node for node in odd.nodes if mtus[node] != wanted)
+        return f"use one MTU everywhere: {remote(node, f'sudo ip link set dev {name} mtu {wanted}')}"
 
     what = f"MTU of {name}"
-    odd = differences(what, mtus, one="is", subject=f"the {what}")
-    return warn("mtu-or-packet-loss", odd, remedy, interface=name)
+    return warn_each("mtu-or-packet-loss", differences(what, mtus, one="is", subject=f"the {what}"), remedy, name)
 
 
-def _half(name: str, up: Nodes) -> List[Finding]:
-    nodes = [n for n, v in up.items() if v.get("duplex") == "half" and v.get("device")]
-    if not nodes:
-        return []
-    message = f"{name} on {join_names(nodes)} runs at half duplex: one end negotiates and the other is fixed"
-    remedy = f"let both ends negotiate: {remote(nodes[0], 'sudo', 'ethtool', '-s', name, 'autoneg', 'on')}"
-    return [Finding(ID, "warn", message, remedy, place(nodes, interface=name))]
+def _half(name: str, up: Interfaces) -> Iterator[Finding]:
+    nodes = [node for node, one in up.items() if one.duplex == "half" and one.device]
+    if nodes:
+        message = f"{name} on {join_names(nodes)} runs at half duplex: one end negotiates and the other is fixed"
+        remedy = f"let both ends negotiate: {remote(nodes[0], f'sudo ethtool -s {name} autoneg on')}"
+        yield warn(ID, nodes, message, remedy, interface=name)
 
 
-def _down(name: str, by_node: Nodes) -> List[Finding]:
+def _down(name: str, by_node: Interfaces) -> Iterator[Finding]:
     """A device that is down here and up on most nodes."""
-    states = {n: v["state"] for n, v in by_node.items() if v.get("device") and v.get("state") in ("up", "down")}
+    states = {node: one.state for node, one in by_node.items() if one.device and one.state in ("up", "down")}
     odd = differences(f"state of {name}", states, one="is", many="have it", subject=name)
     down = [d for d in odd if d.norm == "up"]
-    look = "see its cable and configuration"
-    remedy = lambda d: f"{look}: {remote(d.nodes[0], 'ip', 'link', 'show', name)}"  # noqa: E731
-    return warn("node-network-down", down, remedy, interface=name)
+    advice = "see its cable and configuration"
+    return warn_each("node-network-down", down, lambda d: f"{advice}: {remote(d.nodes[0], 'ip link show', name)}", name)

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-from allranks.findings import Finding, Where
+from typing import Iterator
 
-from ..compare import Nodes, part, remote, size
-from ..host import Record, Request
+from allranks.findings import Finding
+
+from ..compare import Nodes, fail, remote, size, warn
+from ..facts import Request
+from ..storage import NODE_DIR_INODES, has_room
 
 ID = "nodedir"
 GROUP = "storage"
 LEVEL = "quick"
-SMALL = 64 << 20
-FEW_INODES = 100
 
 
-def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """permission-denied where no place can be written, disk-full where the first that can has no room."""
-    findings = []
     for node, facts in facts_by_node.items():
-        disk = part(facts, "disk")
-        if disk:
-            findings += _judge_node(node, disk)
-    return findings
-
-
-def _judge_node(node: str, disk: Record) -> list[Finding]:
-    place = disk.get("node_dir")
-    tried = ", ".join(str(p.get("path")) for p in disk.get("node_dirs") or ())
-    if not place:
-        message = f"{node} has no writable place for the node directory (tried {tried})"
-        return [Finding("permission-denied", "fail", message, "name one with --node-dir", Where(node=node))]
-    path = str(place.get("path"))
-    free = int(place.get("bytes") or 0)
-    inodes = place.get("inodes")
-    full_inodes = inodes is not None and int(inodes) < FEW_INODES
-    if free >= SMALL and not full_inodes:
-        return []
-    what = f"{inodes} inodes" if full_inodes else size(free)
-    status = "full" if free == 0 or inodes == 0 else "nearly full"
-    message = f"{path} on {node} is {status} ({what} left): output could be dropped"
-    look = remote(node, "du", "-xh", "-d1", path)
-    remedy = f"free some ({look} shows where it went), or another place with --node-dir"
-    return [Finding("disk-full", "warn", message, remedy, Where(node=node))]
+        room = facts.disk.node_dir
+        if room is None and facts.has_read("disk"):
+            tried = ", ".join(one.path for one in facts.disk.node_dirs)
+            message = f"{node} has no writable place for the node directory (tried {tried})"
+            yield fail("permission-denied", node, message, "name one with --node-dir")
+        elif room is not None and not has_room(room):
+            left = size(room.bytes)
+            if room.inodes is not None and room.inodes < NODE_DIR_INODES:
+                left = f"{room.inodes} inodes"
+            status = "full" if room.bytes == 0 or room.inodes == 0 else "nearly full"
+            message = f"{room.path} on {node} is {status} ({left} left): output could be dropped"
+            show = remote(node, "du -xh -d1", room.path)
+            remedy = f"free some ({show} shows where it went), or another place with --node-dir"
+            yield warn("disk-full", node, message, remedy)

@@ -7,13 +7,13 @@ else asks for the own name (RPC, a script's own socket.gethostbyname) does.
 from __future__ import annotations
 
 import ipaddress
-from typing import Sequence
+from typing import Iterator, Sequence
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Facts, Nodes, place
-from ..host import Request
+from ..compare import Nodes, warn
+from ..facts import Facts, Request
 
 ID = "own_name"
 GROUP = "network"
@@ -21,42 +21,31 @@ LEVEL = "quick"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """name-resolution and hostname-resolves-to-loopback, as warnings."""
     if len(facts_by_node) < 2:
-        return []
-    names = {n: f.get("own_name") or {} for n, f in facts_by_node.items()}
-    unknown = [n for n, o in names.items() if o and not o.get("addresses")]
-    loops = [n for n, o in names.items() if _all_loopback(o.get("addresses") or ())]
-    findings = []
-    if unknown:
-        message = f"{join_names(unknown)} can't resolve {plural(len(unknown), 'its', 'their')} own name"
-        evidence = tuple(f"{n}: {facts_by_node[n].get('hostname')}: {names[n].get('error')}" for n in unknown)
-        findings.append(_finding("name-resolution", message, unknown, facts_by_node, evidence))
+        return
+    names = {node: facts.own_name for node, facts in facts_by_node.items() if facts.get("own_name")}
+    unresolved = [node for node, name in names.items() if not name.addresses]
+    if unresolved:
+        message = f"{join_names(unresolved)} can't resolve {plural(len(unresolved), 'its', 'their')} own name"
+        evidence = [f"{node}: {facts_by_node[node].hostname or None}: {names[node].error}" for node in unresolved]
+        remedy = _remedy(unresolved[0], facts_by_node[unresolved[0]])
+        yield warn("name-resolution", unresolved, message, remedy, evidence)
+    loops = [node for node, name in names.items() if name.addresses and _all_loopback(name.addresses)]
     if loops:
-        address = names[loops[0]]["addresses"][0]
-        message = f"the own name of {join_names(loops)} resolves to {address}, which nobody else can reach"
-        findings.append(_finding("hostname-resolves-to-loopback", message, loops, facts_by_node, ()))
-    return findings
+        address = names[loops[0]].addresses[0]
+        message = f"the own name of {join_names(loops)} resolves to {address}, which no other node can reach"
+        yield warn("hostname-resolves-to-loopback", loops, message, _remedy(loops[0], facts_by_node[loops[0]]))
 
 
 def _all_loopback(addresses: Sequence[str]) -> bool:
-    return bool(addresses) and all(ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in addresses)
+    return all(ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in addresses)
 
 
-def _finding(cause: str, message: str, nodes: list[str], facts: Nodes, evidence: tuple[str, ...]) -> Finding:
+def _remedy(node: str, facts: Facts) -> str:
     """The /etc/hosts line of the first node; allranks itself needs none."""
-    first = nodes[0]
-    name = facts[first].get("hostname") or first
-    line = f"{_address(facts[first])} {name}"
-    remedy = f"allranks sets what the ranks need; for the rest put '{line}' into /etc/hosts of {first}"
-    return Finding(cause, "warn", message, remedy, place(nodes), evidence)
-
-
-def _address(facts: Facts) -> str:
-    items = facts.get("interfaces")
-    for item in items if isinstance(items, list) else ():
-        for address in item.get("addresses") or ():
-            if address.get("scope") == "global" and not item.get("loopback"):
-                return str(address["address"])
-    return "ADDRESS"
+    every = [address for one in facts.interfaces if not one.loopback for address in one.addresses]
+    usable = [address.address for address in every if address.scope == "global"]
+    line = f"{next(iter(usable), 'ADDRESS')} {facts.hostname or node}"
+    return f"put '{line}' into /etc/hosts of {node} for other programs (allranks sets what the ranks need)"

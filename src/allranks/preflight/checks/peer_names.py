@@ -6,62 +6,57 @@ socket.gethostbyname. A node's own name is the business of `own_name` (127.0.1.1
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Dict, Iterator, Tuple
 
 from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import join_names, join_words, plural
 
-from ..compare import Nodes, place
-from ..host import Record, Request
+from ..compare import Nodes, by_item, by_value, others, warn
+from ..facts import Facts, Request
 
 ID = "peer_names"
 GROUP = "network"
 LEVEL = "full"
 NEEDS = "peer_names"
 BETWEEN_MACHINES = True
+LABEL = "name-resolution"
+Answers = Tuple[str, ...]  # addresses; empty where the name does not resolve
 
 
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """name-resolution, as warnings, for names that some nodes resolve otherwise than most."""
-    views: Dict[str, Dict[str, Any]] = {}
-    for node, facts in facts_by_node.items():
-        for name, answer in (facts.get(ID) or {}).items():
-            if name not in (facts.get("hostname"), node):
-                views.setdefault(name, {})[node] = answer
-    findings = []
-    for name, by_node in views.items():
-        findings += _judge_name(name, by_node)
-    return findings
+    for name, by_node in by_item({node: _views(node, facts) for node, facts in facts_by_node.items()}).items():
+        groups = by_value(by_node)
+        resolved = {addresses: nodes for addresses, nodes in groups.items() if addresses}
+        if not resolved or len(groups) < 2:
+            continue  # no node resolves it (an alias of ssh's), or all agree
+        most = next(iter(resolved))
+        if 2 * len(resolved[most]) <= len(by_node) and len(resolved) > 1:
+            answers = join_words([f"{', '.join(a)} ({join_names(nodes)})" for a, nodes in resolved.items()])
+            message = f"the name {name} leads to different addresses: {answers}"
+            remedy = _remedy(f"ADDRESS {name}", "every node")
+            yield warn(LABEL, [node for nodes in resolved.values() for node in nodes], message, remedy)
+            continue
+        rest = others(resolved[most], f"resolve it to {', '.join(most)}", f"resolves it to {', '.join(most)}")
+        for addresses, nodes in groups.items():
+            if addresses != most:
+                answer = f"{plural(len(nodes), 'resolves', 'resolve')} {name} to {', '.join(addresses)}"
+                if not addresses:
+                    answer = f"can't resolve {name}"
+                remedy = _remedy(f"{most[0]} {name}", join_names(nodes))
+                yield warn(LABEL, nodes, f"{join_names(nodes)} {answer}{rest}", remedy)
 
 
-def _judge_name(name: str, by_node: Record) -> List[Finding]:
-    groups: Dict[Tuple[str, ...], List[str]] = {}
-    for node, answer in by_node.items():
-        groups.setdefault(tuple(answer) if isinstance(answer, list) else (), []).append(node)
-    resolved = {addresses: nodes for addresses, nodes in groups.items() if addresses}
-    if not resolved or len(groups) < 2:
-        return []  # nobody knows it (an alias of ssh's), or all agree
-    most = max(resolved, key=lambda a: len(resolved[a]))
-    if 2 * len(resolved[most]) <= len(by_node) and len(resolved) > 1:
-        answers = "; ".join(f"{', '.join(a)} on {join_names(n)}" for a, n in resolved.items())
-        message = f"the name {name} leads to different addresses: {answers}"
-        where = place([node for nodes in resolved.values() for node in nodes])
-        return [Finding("name-resolution", "warn", message, _remedy(name, [], "ADDRESS"), where)]
-    findings = []
-    for addresses, nodes in groups.items():
-        if addresses != most:
-            says = f"{plural(len(nodes), 'resolves', 'resolve')} {name} to {', '.join(addresses)}"
-            says = says if addresses else f"can't resolve {name}"
-            other = (
-                f"the other {len(resolved[most])} resolve"
-                if len(resolved[most]) > 1
-                else f"{resolved[most][0]} resolves"
-            )
-            message = f"{join_names(nodes)} {says}; {other} it to {', '.join(most)}"
-            findings.append(Finding("name-resolution", "warn", message, _remedy(name, nodes, most[0]), place(nodes)))
-    return findings
+def _views(node: str, facts: Facts) -> Dict[str, Answers]:
+    """What the names of the other nodes lead to from a node."""
+    answers = facts.get(ID)
+    views = answers if isinstance(answers, dict) else {}
+    return {
+        name: tuple(answer) if isinstance(answer, list) else ()
+        for name, answer in views.items()
+        if name not in (facts.hostname, node)
+    }
 
 
-def _remedy(name: str, nodes: List[str], address: str) -> str:
-    where = f" of {join_names(nodes)}" if nodes else " of every node"
-    return f"put '{address} {name}' into /etc/hosts{where}, or mend the name server"
+def _remedy(line: str, where: str) -> str:
+    return f"put '{line}' into /etc/hosts of {where}, or mend the name server"

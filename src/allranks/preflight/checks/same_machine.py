@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Dict, Iterator, Tuple
 
 from allranks.findings import Finding, Where
 from allranks.text import count_of
 
-from ..compare import Nodes, gpu_count, part
-from ..host import Request
+from ..compare import Nodes
+from ..facts import Request
 
 ID = "same_machine"
 GROUP = "host"
@@ -16,30 +16,21 @@ LEVEL = "quick"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """duplicate-gpu where the machine has GPUs; a warning where ranks only share its cores."""
-    first: dict[tuple[Any, ...], str] = {}
-    findings = []
+    first: Dict[Tuple[str, int, int], str] = {}
     for node, facts in facts_by_node.items():
-        identity = part(facts, "identity")
-        key = tuple(identity.get(k) for k in ("boot_id", "netns", "pidns"))
-        if None in key:
+        machine = facts.identity[:3]
+        if not all(machine):
             continue
-        if key not in first:
-            first[key] = node
+        earlier = first.setdefault(machine, node)
+        if earlier == node:
             continue
-        gpus = gpu_count(facts)
-        message = f"{first[key]} and {node} are the same machine"
-        if gpus:
-            message += f": two nodes would use its {count_of(gpus, 'GPU')}"
+        message = f"{earlier} and {node} are the same machine"
         remedy = f"remove {node} from the list, or use --local 2 to try two nodes on one machine"
-        findings.append(
-            Finding(
-                "duplicate-gpu" if gpus else ID,
-                "fail" if gpus else "warn",
-                message,
-                remedy,
-                Where(node=node, peer=first[key]),
-            )
-        )
-    return findings
+        where = Where(node=node, peer=earlier)
+        if facts.gpu_count:
+            message += f": two nodes would use its {count_of(facts.gpu_count, 'GPU')}"
+            yield Finding("duplicate-gpu", "fail", message, remedy, where)
+        else:
+            yield Finding(ID, "warn", message, remedy, where)

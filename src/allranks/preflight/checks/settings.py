@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Difference, Nodes, differences, part, place, remote, some
-from ..host import Host, Record, Request
+from ..compare import Difference, Nodes, collected, differences, look, some, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "settings"
 GROUP = "software"
@@ -32,80 +33,65 @@ _OF_A_NODE = re.compile(
     r"|\A(NCCL_DEBUG|NCCL_DEBUG_SUBSYS|NCCL_HOSTID|NCCL_IGNORE_CPU_AFFINITY|NCCL_COMM_ID|OMP_DISPLAY_\w+"
     r"|TORCH_LOGS|TORCH_CPP_LOG_LEVEL|TORCH_SHOW_CPP_STACKTRACES|TORCH_CUDA_ARCH_LIST)\Z"
 )
+ENVIRONMENT = "environment"
+Setting = Tuple[str, str]  # the value and where it is set
 
 
-def collect(host: Host) -> Optional[Dict[str, List[str]]]:
-    """{name: [value, where it is set]}; None where nothing is set."""
-    settings: Dict[str, List[str]] = {}
+def collect(host: Host) -> Optional[Dict[str, Setting]]:
+    """By name; None where nothing is set."""
+    settings: Dict[str, Setting] = {}
     for name in sorted(host.env):
         if name.startswith(PREFIXES) or name in VISIBLE:
-            settings[name] = [host.env[name][:LONGEST], "environment"]
-    for path, text in (part(host.facts, "nccl").get("conf") or {}).items():
-        for name, value in _assignments(str(text)):
-            settings.setdefault(name, [value[:LONGEST], str(path)])
+            settings[name] = (host.env[name][:LONGEST], ENVIRONMENT)
+    for path, text in host.facts.nccl.conf.items():
+        for line in text.splitlines():  # # begins a comment only at a line's start, the first of two lines counts
+            name, sign, value = line.partition("=")
+            if sign and name.startswith(PREFIXES):
+                settings.setdefault(name, (value[:LONGEST], path))
     shown = [name for name in sorted(settings) if not _SECRET.search(name)]
     return {name: settings[name] for name in shown[:MOST]} or None
 
 
-def _assignments(text: str) -> List[Tuple[str, str]]:
-    """Lines NAME=value; # begins a comment only at a line's start, the first of two lines counts."""
-    assignments = []
-    for line in text.splitlines():
-        name, sign, value = line.partition("=")
-        if sign and name.startswith(PREFIXES):
-            assignments.append((name, value))
-    return assignments
-
-
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings: one for each set of odd nodes, and one for unequal numbers of visible GPUs."""
-    failed = [n for n, f in facts_by_node.items() if "error" in (f.get(ID) or {}) or ID not in f]
-    settings_of: Dict[str, Any] = {n: f[ID] or {} for n, f in facts_by_node.items() if n not in failed}
+    nodes: Dict[str, Dict[str, Setting]] = {node: {} for node, facts in facts_by_node.items() if ID in facts}
+    nodes.update(collected(facts_by_node, ID, Dict[str, Setting]))
     parted: Dict[Tuple[str, ...], List[Tuple[str, Difference]]] = {}
-    for name in sorted({name for findings in settings_of.values() for name in findings}):
+    for name in sorted({name for settings in nodes.values() for name in settings}):
         if name not in VISIBLE and not _OF_A_NODE.search(name):
-            for odd in differences(name, {n: _value(findings, name) for n, findings in settings_of.items()}):
+            values = {node: settings[name][0] if name in settings else None for node, settings in nodes.items()}
+            for odd in differences(name, values):
                 parted.setdefault(tuple(odd.nodes), []).append((name, odd))
-    findings = [_finding(settings_of, list(nodes), odds) for nodes, odds in parted.items()]
-    return findings + [f for name in VISIBLE for f in _visible(settings_of, name)]
+    for names, odds in parted.items():
+        yield _finding(nodes, names, odds)
+    for name in VISIBLE:
+        yield from _visible(name, {node: settings[name][0] for node, settings in nodes.items() if name in settings})
 
 
-def _value(settings: Record, name: str) -> Optional[str]:
-    return str(settings[name][0]) if name in settings else None
-
-
-def _finding(settings_of: Nodes, nodes: List[str], odds: List[Tuple[str, Difference]]) -> Finding:
-    message = odds[0][1].message
+def _finding(
+    nodes: Mapping[str, Dict[str, Setting]], names: Sequence[str], odds: List[Tuple[str, Difference]]
+) -> Finding:
+    first, odd = odds[0]
+    message = odd.message
     if len(odds) > 1:
         shown = some([name for name, _ in odds], SHOWN)
-        message = f"{join_names(nodes)} {plural(len(nodes), 'differs', 'differ')} in {len(odds)} settings: {shown}"
-    name = odds[0][0]
-    evidence = [d.message for _, d in odds[:8]]
-    evidence += [f"{n}: {name} from {settings_of[n][name][1]}" for n in nodes[:4] if name in settings_of[n]]
-    return Finding(ID, "warn", message, _remedy(settings_of, nodes, odds), place(nodes), tuple(evidence))
+        message = f"{join_names(names)} {plural(len(names), 'differs', 'differ')} in {len(odds)} settings: {shown}"
+    places = {node: nodes[node][first][1] for node in names if first in nodes[node]}
+    evidence = [one.message for _, one in odds[:8]]
+    evidence += [f"{node}: {first} from {place}" for node, place in list(places.items())[:4]]
+    usual = [shlex.quote(f"{name}={one.norm}") for name, one in odds if one.norm is not None]
+    remedy = f"set {plural(len(usual), 'it', 'them')} for all: {' '.join(f'--env {word}' for word in usual[:8])}"
+    if not usual:
+        node, place = next(iter(places.items()), (names[0], ENVIRONMENT))
+        show = ("grep", first, place) if place != ENVIRONMENT else ("grep", "-s", first, ".bashrc", ".profile")
+        remedy = look(f"unset it, or set one value for all with --env {first}=…", node, *show)
+    return warn(ID, names, message, remedy, evidence)
 
 
-def _remedy(settings_of: Nodes, nodes: List[str], odds: List[Tuple[str, Difference]]) -> str:
-    usual = [shlex.quote(f"{name}={odd.norm}") for name, odd in odds if odd.norm is not None]
-    if usual:
-        return f"set {plural(len(usual), 'it', 'them')} for all: {' '.join(f'--env {word}' for word in usual[:8])}"
-    name = odds[0][0]
-    node = next((n for n in nodes if name in settings_of[n]), nodes[0])
-    where = str(settings_of[node][name][1]) if name in settings_of[node] else "environment"
-    look = ("grep", name, where) if where.startswith("/") else ("grep", "-s", name, ".bashrc", ".profile")
-    return f"unset it, or set one value for all with --env {name}=…; look: {remote(node, *look)}"
-
-
-def _visible(settings_of: Nodes, name: str) -> List[Finding]:
+def _visible(name: str, devices: Mapping[str, str]) -> Iterator[Finding]:
     """Which GPUs is a node's own affair; how many is compared among the nodes that set it."""
-    counts = {
-        n: len([w for w in findings[name][0].split(",") if w.strip()])
-        for n, findings in settings_of.items()
-        if name in findings
-    }
-    findings = []
+    counts = {node: len([word for word in value.split(",") if word.strip()]) for node, value in devices.items()}
     for odd in differences("GPU count", counts):
         remedy = f"set {name} to as many GPUs on each node, or --nproc to the smallest number"
-        evidence = tuple(f"{n}: {name}={settings_of[n][name][0]}" for n in odd.nodes[:8])
-        findings.append(Finding(ID, "warn", f"{name}: {odd.message}", remedy, place(odd.nodes), evidence))
-    return findings
+        evidence = [f"{node}: {name}={devices[node]}" for node in odd.nodes[:8]]
+        yield warn(ID, odd.nodes, f"{name}: {odd.message}", remedy, evidence)

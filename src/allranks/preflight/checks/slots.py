@@ -2,98 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Iterator, List, Mapping
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Facts, Nodes, by_value, differing, part, place
-from ..host import Request
+from ..compare import Nodes, by_value, differing, finding, warn
+from ..facts import Facts, Request
 
 ID = "slots"
 GROUP = "gpu"
 LEVEL = "quick"
+LABEL = "invalid-device-ordinal"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """invalid-device-ordinal where ranks would find no device; a warning where it may be a CPU program."""
-    gpus = {n: part(f, "gpus") for n, f in facts_by_node.items()}
-    counts = {n: int(g.get("count") or 0) for n, g in gpus.items()}
-    if not any(counts.values()) or all(_is_cpu_only(f) for f in facts_by_node.values()):
-        return []
-    mig = [n for n, g in gpus.items() if g.get("mig")]
+    counts = {node: facts.gpu_count for node, facts in facts_by_node.items()}
+    if not any(counts.values()) or all(_is_cpu_only(facts) for facts in facts_by_node.values()):
+        return
+    mig = [node for node, facts in facts_by_node.items() if facts.gpus.mig]
     if mig:
-        return [_mig(request, mig)]
-    wanted = {n: _wanted(request, n, len(counts)) for n in counts}
-    findings = _too_few(request, counts, wanted)
-    if not findings and request.get("nproc") is None and not request.get("virtual"):
-        findings = _unequal(request, counts)
-    return findings
+        yield _mig(request, mig)
+        return
+    wanted = {node: _wanted(request, node, len(counts)) for node in counts}
+    few = [node for node in counts if counts[node] < wanted[node]]
+    if few:
+        yield _too_few(request, counts, wanted[few[0]], few)
+    elif request.asked.nproc is None and not request.asked.virtual:
+        yield from _unequal(request, counts)
 
 
 def _is_cpu_only(facts: Facts) -> bool:
     """A torch without CUDA and HIP (torch/version.py) uses no GPU."""
-    interpreter = part(facts, "interpreter")
-    return bool(interpreter.get("torch")) and not interpreter.get("cuda") and not interpreter.get("hip")
+    interpreter = facts.interpreter
+    return bool(interpreter.torch) and not interpreter.cuda and not interpreter.hip
 
 
 def _wanted(request: Request, node: str, nodes: int) -> int:
     """GPUs the ranks of a node ask for; 0 where the number of ranks follows the GPUs. Virtual nodes
     share one machine's."""
-    slots = (request.get("slots") or {}).get(node)
-    count_of = request.get("nproc") or slots or 0
-    return int(count_of) * (nodes if request.get("virtual") else 1)
+    ranks = request.asked.nproc or request.asked.slots.get(node) or 0
+    return ranks * nodes if request.asked.virtual else ranks
 
 
-def _mig(request: Request, mig: list[str]) -> Finding:
+def _mig(request: Request, mig: List[str]) -> Finding:
     """NCCL takes one MIG instance of a GPU only, and CUDA shows a process one."""
-    auto = request.get("nproc") is None and not any((request.get("slots") or {}).values())
     message = f"{join_names(mig)} {plural(len(mig), 'has its GPUs', 'have their GPUs')} split by MIG"
-    message += ": the number of ranks can't be taken from them" if auto else ": a rank sees one slice at most"
     remedy = "switch MIG off (sudo nvidia-smi -mig 0), or say --nproc and set CUDA_VISIBLE_DEVICES a rank"
-    return Finding("invalid-device-ordinal", "fail" if auto else "warn", message, remedy, place(mig))
+    if request.asked.nproc is None and not any(request.asked.slots.values()):
+        return finding("fail", LABEL, mig, f"{message}: the number of ranks can't be taken from them", remedy)
+    return warn(LABEL, mig, f"{message}: a rank sees one slice at most", remedy)
 
 
-def _too_few(request: Request, counts: Mapping[str, int], wanted: Mapping[str, int]) -> list[Finding]:
+def _too_few(request: Request, counts: Mapping[str, int], wanted: int, few: List[str]) -> Finding:
     """A failure where other nodes have enough; else the program may not use them at all."""
-    few = [n for n in counts if counts[n] < wanted[n]]
-    if not few:
-        return []
-    if request.get("virtual"):
-        message = f"{wanted[few[0]]} ranks share {count_of(counts[few[0]], 'GPU')} of this machine"
-        return [
-            Finding(
-                "invalid-device-ordinal",
-                "warn",
-                message,
-                "fine for a CPU program; else a smaller --nproc",
-                place(few, gpu=counts[few[0]]),
-            )
-        ]
-    enough = [n for n in counts if n not in few]
-    shown = ", ".join(f"{n} has {count_of(counts[n], 'GPU')}" for n in few[:4])
-    message = f"{shown} for {count_of(wanted[few[0]], 'rank')}"
+    least = min(counts[node] for node in few)
+    if request.asked.virtual:
+        message = f"{wanted} ranks share {count_of(counts[few[0]], 'GPU')} of this machine"
+        remedy = "set a smaller --nproc, unless the program uses CPUs only"
+        return warn(LABEL, few, message, remedy, gpu=counts[few[0]])
+    enough = len(counts) - len(few)
+    shown = ", ".join(f"{node} has {count_of(counts[node], 'GPU')}" for node in few[:4])
+    message = f"{shown} for {count_of(wanted, 'rank')}"
     if enough:
-        message += f"; the other {len(enough)} {plural(len(enough), 'has', 'have')} enough"
-    least = min(counts[n] for n in few)
-    remedy = f"look: ssh {few[0]} nvidia-smi -L; or " + (
-        f"use --nproc {least}" if least else f"leave {few[0]} out of the list"
-    )
-    remedy += "; a program for CPUs: --env CUDA_VISIBLE_DEVICES="
-    status: Status = "fail" if enough else "warn"
-    return [Finding("invalid-device-ordinal", status, message, remedy, place(few, gpu=counts[few[0]]))]
+        message += f" (the other {enough} {plural(enough, 'has', 'have')} enough)"
+    advice = f"use --nproc {least}" if least else f"leave {few[0]} out of the list"
+    remedy = f"{advice}, or for a program on CPUs --env CUDA_VISIBLE_DEVICES=. Look: ssh {few[0]} nvidia-smi -L"
+    return finding("fail" if enough else "warn", LABEL, few, message, remedy, gpu=counts[few[0]])
 
 
-def _unequal(request: Request, counts: Mapping[str, int]) -> list[Finding]:
+def _unequal(request: Request, counts: Mapping[str, int]) -> Iterator[Finding]:
     """--nproc auto with different numbers of GPUs: allowed, and yet often a GPU that is gone."""
-    counts = {n: c for n, c in counts.items() if not (request.get("slots") or {}).get(n)}
-    groups = by_value(counts)
+    free = {node: count for node, count in counts.items() if not request.asked.slots.get(node)}
+    groups = list(by_value(free).values())
     if len(groups) < 2:
-        return []
-    odd = list(groups.values())[-1]
-    message = f"nodes have different numbers of GPUs: {differing(counts)}"
-    zero = [n for n, c in counts.items() if c == 0]
-    if zero:
-        message += f"; {join_names(zero)} would run one rank without a GPU"
-    remedy = f"look: ssh {odd[0]} nvidia-smi -L; a number for all: --nproc {max(1, min(counts.values()))}"
-    return [Finding(ID, "warn", message, remedy, place(odd))]
+        return
+    odd = groups[-1]
+    message = f"nodes have different numbers of GPUs: {differing(free)}"
+    without = [node for node, count in free.items() if count == 0]
+    if without:
+        message += f", and {join_names(without)} would run one rank without a GPU"
+    least = max(1, min(free.values()))
+    yield warn(ID, odd, message, f"set one number for all with --nproc {least}. Look: ssh {odd[0]} nvidia-smi -L")

@@ -7,13 +7,14 @@ in D for good. Sources: proc_pid_stat(5), Documentation/filesystems/proc.rst (wc
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, place, remote
-from ..host import CouldNotLook, Host, Record, Request
+from ..compare import Nodes, collected, group, remote, warn
+from ..facts import Request
+from ..host import CouldNotLook, Host
 
 ID = "stuck"
 GROUP = "host"
@@ -51,76 +52,70 @@ WAITS = (
 )
 
 
-def collect(host: Host) -> List[Record]:
-    """[{"pid", "name", "waits"}, …] of the processes that are stuck."""
+class Stuck(NamedTuple):
+    """A process and the kernel function that it sleeps in (only root may see that of others)."""
+
+    pid: int
+    name: str
+    waits: str = ""
+
+    @property
+    def where(self) -> str:
+        """What it waits for, by the function."""
+        plain = self.waits.lstrip("_")
+        for words, what in WAITS:
+            if plain.startswith(words) or any(f"_{w}" in self.waits for w in words if len(w) > 3):
+                return f", waiting for {what}"
+        return f" in {self.waits}" if self.waits else ""
+
+
+def collect(host: Host) -> List[Stuck]:
+    """The processes that are stuck."""
     first = _asleep(host)
     if first is None:
         raise CouldNotLook("/proc shows no process")
     if not first or not host.run(["sleep", "1"], 5.0).ok:
         return []
     again = _asleep(host) or {}
-    stuck: List[Record] = []
+    stuck = []
     for pid, before in first.items():
-        if again.get(pid) != before:
-            continue
         waits = host.text(f"/proc/{pid}/wchan", 128) or ""
-        waits = "" if waits == "0" else waits
-        if not any(word in waits for word in HARMLESS) and not _is_frozen(host, pid):
-            stuck.append({"pid": pid, "name": before[0], "waits": waits})
+        if again.get(pid) == before and not any(word in waits for word in HARMLESS) and not _is_frozen(host, pid):
+            stuck.append(Stuck(pid, before[0], "" if waits == "0" else waits))
     return stuck[:MOST]
 
 
 def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, str, str]]]:
     """Name, start and context switches of each user process in state D; None without any process."""
     asleep: Dict[int, Tuple[str, str, str]] = {}
-    pids = [name for name in host.names("/proc") if name.isdecimal()]
+    pids = [int(name) for name in host.names("/proc") if name.isdecimal()]
     for pid in pids:
         head, _, rest = (host.text(f"/proc/{pid}/stat", 4096) or "").rpartition(")")
         words = rest.split()
         if len(words) > 19 and words[0] == "D" and not int(words[6]) & KERNEL_THREAD:
-            asleep[int(pid)] = (head.partition("(")[2][:40], words[19], _switches(host, pid))
+            status = (host.text(f"/proc/{pid}/status") or "").splitlines()
+            switches = " ".join(line.split()[-1] for line in status if "ctxt_switches" in line)
+            asleep[pid] = (head.partition("(")[2][:40], words[19], switches)
     return asleep if pids else None
 
 
 def _is_frozen(host: Host, pid: int) -> bool:
     """Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst."""
     for line in (host.text(f"/proc/{pid}/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        controllers, _, path = line.partition(":")[2].partition(":")
         if controllers == "freezer":
             return host.text(f"/sys/fs/cgroup/freezer{path}/freezer.state", 32) in ("FROZEN", "FREEZING")
     return False
 
 
-def _switches(host: Host, pid: str) -> str:
-    status = (host.text(f"/proc/{pid}/status") or "").splitlines()
-    return " ".join(line.split()[-1] for line in status if "ctxt_switches" in line)
-
-
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning for each node and what its processes wait for."""
-    findings = []
-    for node, facts in facts_by_node.items():
-        processes = facts.get(ID) or []
-        groups = by_value({str(p["pid"]): _waits_for(str(p.get("waits") or "")) for p in processes})
-        for what, pids in groups.items():
-            hanging = [p for p in processes if str(p["pid"]) in pids]
-            some = join_names([f"{p['name']} (pid {p['pid']})" for p in hanging])
-            message = (
-                f"{count_of(len(hanging), 'process') if len(hanging) == 1 else f'{len(hanging)} processes'} on {node}"
-            )
-            message += f" {plural(len(hanging), 'hangs', 'hang')} in the kernel{what}: {some}"
-            remedy = f"{remote(node, 'sudo', 'cat', '/proc/' + pids[0] + '/stack')} shows where; "
-            remedy += "kill does not end it: bring back what it waits for, or reboot the node"
-            evidence = tuple(f"{p['name']} {p['pid']} D {p.get('waits') or '?'}" for p in hanging[:8])
-            findings.append(Finding(ID, "warn", message, remedy, place([node]), evidence))
-    return findings
-
-
-def _waits_for(function: str) -> str:
-    """By the kernel function it sleeps in (only root may see that of others)."""
-    plain = function.lstrip("_")
-    for words, what in WAITS:
-        if plain.startswith(words) or any(f"_{w}" in function for w in words if len(w) > 3):
-            return f", waiting for {what}"
-    return f" in {function}" if function else ""
+    for node, processes in collected(facts_by_node, ID, List[Stuck]).items():
+        for where, hanging in group(processes, lambda process: process.where).items():
+            shown = join_names([f"{process.name} (pid {process.pid})" for process in hanging])
+            message = f"{count_of(len(hanging), 'process', 'processes')} on {node}"
+            message += f" {plural(len(hanging), 'hangs', 'hang')} in the kernel{where}: {shown}"
+            remedy = f"bring back what it waits for, or reboot {node} (kill does not end it). Look: "
+            remedy += remote(node, f"sudo cat /proc/{hanging[0].pid}/stack")
+            evidence = [f"{process.name} {process.pid} D {process.waits or '?'}" for process in hanging[:8]]
+            yield warn(ID, node, message, remedy, evidence)

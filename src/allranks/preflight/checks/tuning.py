@@ -7,13 +7,14 @@ amd-pstate-epp in active mode only), Documentation/timers/timekeeping.rst, and A
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Dict, Iterator, Mapping, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Differs, Nodes, by_value, nodes_of, parts, place, remote
-from ..host import Host, Request
+from ..compare import Differs, Nodes, by_value, collected, nodes_of, remote, warn
+from ..facts import Request
+from ..host import Host
 
 ID = "tuning"
 GROUP = "host"
@@ -36,21 +37,22 @@ FAST_CLOCKS = (
     "stable_counter",
 )
 OWN_GOVERNOR = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
-GOVERNOR = Differs("governor", "CPU governor", "ssh {node} 'sudo cpupower frequency-set -g {norm}'", (), "performance")
+GOVERNOR = Differs("governor", "CPU governor", "ssh {node} 'sudo cpupower frequency-set -g {norm}'", "", "performance")
 CLOCKSOURCE = Differs("clock", "clock source", "see why: ssh {node} 'sudo dmesg | grep -i clocksource'")
 DIFFER = (
     GOVERNOR,
     CLOCKSOURCE,
-    Differs("numa", "kernel.numa_balancing", "ssh {node} 'sudo sysctl -w kernel.numa_balancing={norm}'", (), "0"),
+    Differs("numa", "kernel.numa_balancing", "ssh {node} 'sudo sysctl -w kernel.numa_balancing={norm}'", "", "0"),
     Differs("iommu", "IOMMU mode", "boot all with one kernel command line: ssh {node} 'cat /proc/cmdline'"),
-    Differs("pages", "transparent huge pages", f"ssh {{node}} 'echo {{norm}} | sudo tee {PAGES}'", (), "madvise"),
+    Differs("pages", "transparent huge pages", f"ssh {{node}} 'echo {{norm}} | sudo tee {PAGES}'", "", "madvise"),
 )
 
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
-    """What the node shows of each."""
+    """What the node shows of each; of several governors all."""
+    governors = {host.text(path, 64) or "" for path in host.glob(f"{CPUS}/cpu*/cpufreq/scaling_governor")[:1024]}
     values = {
-        "governor": _governors(host),
+        "governor": " and ".join(sorted(governors - {""}))[:100],
         "driver": host.text(f"{CPUS}/cpu0/cpufreq/scaling_driver", 64) or "",
         "clock": host.text(CLOCK, 64) or "",
         "numa": host.text("/proc/sys/kernel/numa_balancing", 16) or "",
@@ -60,47 +62,36 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     if line:
         words = (w for w in line.split() if w.partition("=")[0] in ("iommu", "intel_iommu", "amd_iommu"))
         values["iommu"] = " ".join(sorted(words))[:100] or "default"
-    return {k: v for k, v in values.items() if v} or None
+    return {name: value for name, value in values.items() if value} or None
 
 
-def _governors(host: Host) -> str:
-    """Of all CPUs; more than one value is told as such."""
-    values = {host.text(path, 64) or "" for path in host.glob(f"{CPUS}/cpu*/cpufreq/scaling_governor")[:1024]}
-    return " and ".join(sorted(v for v in values if v))[:100]
-
-
-def judge(request: Request, facts_by_node: Nodes) -> List[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings: slow where all agree, and what differs."""
-    collected = parts(facts_by_node, ID)
-    findings = _slow_clock(collected) + _powersave(collected)
-    reported = {node for finding in findings for node in nodes_of(finding.where)}
+    nodes = collected(facts_by_node, ID, Dict[str, str])
+    slow = [*_slow_clock(nodes), *_powersave(nodes)]
+    yield from slow
+    reported = {node for finding in slow for node in nodes_of(finding.where)}
     for compared in DIFFER:
         for finding in compared.judge(ID, facts_by_node):
             if compared not in (GOVERNOR, CLOCKSOURCE) or not reported.issuperset(nodes_of(finding.where)):
-                findings.append(finding)
-    return findings
+                yield finding
 
 
-def _slow_clock(collected: Nodes) -> List[Finding]:
-    slow = {n: v["clock"] for n, v in collected.items() if v.get("clock") and v["clock"] not in FAST_CLOCKS}
-    findings = []
-    for clock, nodes in by_value(slow).items():
-        message = (
-            f"{join_names(nodes)} {plural(len(nodes), 'reads', 'read')} the time from {clock}, a slow clock source:"
-        )
+def _slow_clock(nodes: Mapping[str, Dict[str, str]]) -> Iterator[Finding]:
+    clocks = {node: one["clock"] for node, one in nodes.items() if one.get("clock", FAST_CLOCKS[0]) not in FAST_CLOCKS}
+    for clock, names in by_value(clocks).items():
+        read = plural(len(names), "reads", "read")
+        message = f"{join_names(names)} {read} the time from {clock}, a slow clock source:"
         message += " every timestamp costs a system call"
-        look = f"ssh {nodes[0]} 'sudo dmesg | grep -i -e tsc -e clocksource'"
-        remedy = f"see why the TSC was given up: {look}"
-        findings.append(Finding(ID, "warn", message, remedy, place(nodes)))
-    return findings
+        show = f"ssh {names[0]} 'sudo dmesg | grep -i -e tsc -e clocksource'"
+        yield warn(ID, names, message, f"see why the TSC was given up: {show}")
 
 
-def _powersave(collected: Nodes) -> List[Finding]:
+def _powersave(nodes: Mapping[str, Dict[str, str]]) -> Iterator[Finding]:
     """Under other drivers it holds the lowest frequency."""
-    slow = [n for n, v in collected.items() if v.get("governor") == "powersave" and v.get("driver") not in OWN_GOVERNOR]
-    if not slow:
-        return []
-    driver = collected[slow[0]].get("driver") or "its driver"
-    message = f"the CPUs of {join_names(slow)} stay at their lowest frequency (governor powersave with {driver})"
-    remedy = remote(slow[0], "sudo", "cpupower", "frequency-set", "-g", "performance")
-    return [Finding(ID, "warn", message, remedy, place(slow))]
+    saving = [node for node, one in nodes.items() if one.get("governor") == "powersave"]
+    slow = [node for node in saving if nodes[node].get("driver") not in OWN_GOVERNOR]
+    if slow:
+        driver = nodes[slow[0]].get("driver", "its driver")
+        message = f"the CPUs of {join_names(slow)} stay at their lowest frequency (governor powersave with {driver})"
+        yield warn(ID, slow, message, remote(slow[0], "sudo cpupower frequency-set -g performance"))

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import shlex
+from typing import Iterator, List
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, lack, parts, place, remote
-from ..host import Request
+from ..compare import Nodes, and_so_for, fail, lack, remote
+from ..facts import Request
 
 ID = "workdir"
 GROUP = "code"
 LEVEL = "quick"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> list[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """remote-path-missing where it is absent, permission-denied where it can't be entered."""
-    workdirs = parts(facts_by_node, "workdir")
-    absent = [n for n, w in workdirs.items() if not w.get("exists")]
-    closed = [n for n, w in workdirs.items() if w.get("exists") and not w.get("cwd_ok")]
-    fine = [n for n in workdirs if n not in absent and n not in closed]
-    findings = []
+    workdirs = {node: facts.workdir for node, facts in facts_by_node.items() if facts.has_read("workdir")}
+    absent = [node for node, workdir in workdirs.items() if not workdir.exists]
+    closed = [node for node, workdir in workdirs.items() if workdir.exists and not workdir.cwd_ok]
     if absent:
-        path = str(workdirs[absent[0]].get("path"))
+        path = workdirs[absent[0]].path
+        fine = [node for node, workdir in workdirs.items() if workdir.exists and workdir.cwd_ok]
         message = lack(absent, fine, f"directory {path}")
-        findings.append(Finding("remote-path-missing", "fail", message, copy_remedy(path, absent, fine), place(absent)))
+        yield fail("remote-path-missing", absent, message, copy_remedy(path, absent, bool(fine)))
     if closed:
-        path = str(workdirs[closed[0]].get("path"))
+        path = workdirs[closed[0]].path
         message = f"{path} can't be entered by your user on {join_names(closed)}"
-        remedy = remote(closed[0], "ls", "-ld", path)
-        findings.append(Finding("permission-denied", "fail", message, remedy, place(closed)))
-    return findings
+        yield fail("permission-denied", closed, message, remote(closed[0], "ls -ld", path))
 
 
-def copy_remedy(path: str, absent: list[str], fine: list[str]) -> str:
+def copy_remedy(path: str, absent: List[str], is_elsewhere: bool) -> str:
     """One rsync line for the first node that lacks it; where all do, the path is the thing to correct."""
-    if not fine:
+    if not is_elsewhere:
         return "name a directory that the nodes have with --workdir, or copy it to them"
     quoted = shlex.quote(path.rstrip("/") + "/")
-    more = "" if len(absent) == 1 else f" (and so for {join_names(absent[1:])})"
-    return f"{remote(absent[0], 'mkdir', '-p', path)} && rsync -a {quoted} {absent[0]}:{quoted}{more}"
+    copy = f"rsync -a {quoted} {absent[0]}:{quoted}{and_so_for(absent[1:])}"
+    return f"{remote(absent[0], 'mkdir -p', path)} && {copy}"

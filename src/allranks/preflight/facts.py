@@ -1,0 +1,274 @@
+"""Typed views of what is known of a node and of what was asked of the nodes: both are JSON objects.
+
+Each view is decoded once. A part that is absent, that could not be collected ({"error": …}) or that has another form
+reads as its defaults, so a check that looks at it has nothing to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Generic, List, NamedTuple, Optional, Type, TypeVar
+
+from allranks.protocol.codec import decode_each, decode_parts
+
+Kind = TypeVar("Kind")
+
+
+class Workdir(NamedTuple):
+    """The ranks' working directory; `cwd_ok`: it may be entered."""
+
+    path: str = ""
+    exists: bool = False
+    cwd_ok: bool = False
+
+
+class Script(NamedTuple):
+    """What the command runs; `kind` is python-script, python-module, python-other or program."""
+
+    kind: str = ""
+    path: str = ""
+    name: str = ""
+    exists: Optional[bool] = None
+    readable: Optional[bool] = None
+
+
+class Interpreter(NamedTuple):
+    """The training interpreter and its torch; `lacks`: needed modules that it does not have."""
+
+    kind: str = ""
+    path: str = ""
+    how: str = ""
+    version: str = ""
+    torch: str = ""
+    cuda: str = ""
+    hip: str = ""
+    lacks: List[str] = []
+    error: str = ""
+    missing: bool = False
+    skipped: str = ""
+
+
+class Gpus(NamedTuple):
+    """GPUs that the ranks may use, by the node's device files; `vendor` is nvidia or amd."""
+
+    count_: int = 0
+    vendor: str = ""
+    mig: bool = False
+
+
+class Identity(NamedTuple):
+    """Two nodes with the same boot_id, netns and pidns are the same machine."""
+
+    boot_id: str = ""
+    netns: int = 0
+    pidns: int = 0
+    uid: Optional[int] = None
+    user: str = ""
+
+
+class Nccl(NamedTuple):
+    """NCCL's and Gloo's variables, NCCL's files by path in the order that it reads them, RDMA devices."""
+
+    environ_: Dict[str, str] = {}
+    conf: Dict[str, str] = {}
+    rdma: List[str] = []
+
+
+class Room(NamedTuple):
+    """Free bytes and inodes (None: not counted) of the file system at a path."""
+
+    path: str = ""
+    bytes: int = 0
+    inodes: Optional[int] = None
+
+
+class Disk(NamedTuple):
+    """The node directory that was chosen, and the places that were tried for it."""
+
+    node_dir: Optional[Room] = None
+    node_dirs: List[Room] = []
+
+
+class Shm(NamedTuple):
+    """The size of /dev/shm."""
+
+    bytes: int = -1
+
+
+class Memory(NamedTuple):
+    """The machine's memory in bytes."""
+
+    total: int = 0
+
+
+class Clock(NamedTuple):
+    """Seconds that the node's clock is ahead of the controller's, and the round trip of the measurement."""
+
+    offset: float = 0.0
+    delay: float = 0.0
+
+
+class Logind(NamedTuple):
+    """What systemd-logind does to this user's processes when a session ends."""
+
+    KillUserProcesses: bool = False
+    in_session: bool = True
+
+
+class OwnName(NamedTuple):
+    """What the node's own host name resolves to there."""
+
+    addresses: List[str] = []
+    error: str = ""
+
+
+class Prelude(NamedTuple):
+    """Commands of the prelude that failed without ending it."""
+
+    remarks: List[str] = []
+
+
+class Address(NamedTuple):
+    """An address of an interface; `scope` is global, link or host."""
+
+    address: str
+    prefix: int = 0
+    family: int = 0
+    scope: str = ""
+
+
+class Interface(NamedTuple):
+    """A network interface with its addresses."""
+
+    name: str
+    loopback: bool = False
+    addresses: List[Address] = []
+
+
+class DataPath(NamedTuple):
+    """A --data-path on a node."""
+
+    path: str
+    exists: bool = False
+    readable: bool = False
+
+
+class Failure(NamedTuple):
+    """Why a part could not be collected."""
+
+    error: str = ""
+
+
+class View(Generic[Kind]):
+    """A part of a JSON object, as a record of which every field has a default."""
+
+    def __init__(self, kind: Type[Kind], with_errors: bool = False) -> None:
+        self.kind = kind
+        self.with_errors = with_errors
+        self.name = ""
+
+    def __set_name__(self, owner: Type[Dict[str, object]], name: str) -> None:
+        self.name = name
+
+    def __get__(self, document: Dict[str, object], owner: Type[Dict[str, object]]) -> Kind:
+        value = document.get(self.name)
+        failed = isinstance(value, dict) and "error" in value
+        part = decode_parts(self.kind, None if failed and not self.with_errors else value)
+        document.__dict__[self.name] = part  # looked up before this: it is decoded once
+        return part
+
+
+class Facts(Dict[str, Any]):
+    """What a node knows of itself (see `allranks.agent.facts`), and what the checks collected there, by their IDs."""
+
+    workdir = View(Workdir)
+    script = View(Script)
+    interpreter = View(Interpreter, with_errors=True)
+    gpus = View(Gpus)
+    identity = View(Identity)
+    nccl = View(Nccl)
+    disk = View(Disk)
+    shm = View(Shm)
+    mem = View(Memory)
+    clock = View(Clock)
+    logind = View(Logind)
+    own_name = View(OwnName, with_errors=True)
+    prelude = View(Prelude)
+
+    @property
+    def hostname(self) -> str:
+        """The node's own host name; empty where it is not known."""
+        return str(self.get("hostname") or "")
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs that the ranks may use."""
+        return self.gpus.count_
+
+    @property
+    def interfaces(self) -> List[Interface]:
+        """The interfaces that have addresses."""
+        return decode_each(Interface, self.get("interfaces"))
+
+    @property
+    def data(self) -> List[DataPath]:
+        """Every --data-path."""
+        return decode_each(DataPath, self.get("data"))
+
+    def has_read(self, part: str) -> bool:
+        """Tell whether a part was collected."""
+        value = self.get(part)
+        return value is not None and self.error(part) == ""
+
+    def error(self, part: str) -> str:
+        """Why a part could not be collected; empty where it could."""
+        return decode_parts(Failure, self.get(part)).error
+
+
+class Launching(NamedTuple):
+    """What the command says of its launcher, see `allranks.plan.launchers.settings`."""
+
+    name: str = ""
+    options: Dict[str, Optional[str]] = {}
+    accelerate: Optional[str] = None
+    deepspeed: List[str] = []
+    holds: bool = False
+
+
+class Asked(NamedTuple):
+    """The fields of a request that checks read; `wrap` and the paths are empty where they are not set."""
+
+    command: List[str] = []
+    python: str = ""
+    wrap: str = ""
+    launcher: str = ""
+    launching: Launching = Launching()
+    nproc: Optional[int] = None
+    slots: Dict[str, Optional[int]] = {}
+    virtual: bool = False
+    local: List[str] = []
+    workdir: str = ""
+    output_dir: str = ""
+    runs_dir: str = ""
+    node_dir: str = ""
+    data_paths: List[str] = []
+    master_port: Optional[int] = None
+    expect_gpus: Optional[int] = None
+    uid: str = ""
+    target: str = ""
+
+
+class Request(Dict[str, Any]):
+    """What was asked of the nodes, as a JSON object: see `judge.judge`."""
+
+    @property
+    def asked(self) -> Asked:
+        """Its typed fields."""
+        asked = self.__dict__.get("_asked")
+        if asked is None:
+            asked = self.__dict__["_asked"] = decode_parts(Asked, self)
+        return asked
+
+    @property
+    def target(self) -> str:
+        """How the user named the nodes, to be put into a command."""
+        return self.asked.target or "--hosts HOSTS"

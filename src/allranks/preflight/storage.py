@@ -1,0 +1,35 @@
+"""Shared by the checks of storage: mounts, and the room that the node directory needs."""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Tuple
+
+from .facts import Room
+
+NODE_DIR_BYTES = 64 << 20
+NODE_DIR_INODES = 100
+
+
+class Mount(NamedTuple):
+    """A line of fstab or /proc/self/mounts."""
+
+    source: str
+    point: str
+    kind: str
+    options: Tuple[str, ...]
+
+
+def read_mounts(text: str) -> List[Mount]:
+    """The lines that mount something."""
+    mounts = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 3 and not words[0].startswith("#") and words[1].startswith("/"):
+            point = words[1].replace("\\040", " ").rstrip("/") or "/"
+            mounts.append(Mount(words[0], point, words[2], tuple(words[3].split(","))))
+    return mounts
+
+
+def has_room(room: Room) -> bool:
+    """The node directory has some; else the check nodedir speaks, and not disk_space."""
+    return room.bytes >= NODE_DIR_BYTES and (room.inodes is None or room.inodes >= NODE_DIR_INODES)
