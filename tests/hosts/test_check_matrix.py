@@ -233,7 +233,7 @@ def test_the_interface_that_is_set_is_down(check: Checker) -> None:
     host.run(["ip", "link", "set", "eth1", "down"])
     node_variable(host, "GLOO_SOCKET_IFNAME", "eth1")
     assert ("gate", "h2", "fail") in check.found()
-    assert "GLOO_SOCKET_IFNAME=eth1, but eth1 is down" in check.message("gate")
+    assert "GLOO_SOCKET_IFNAME is eth1, but eth1 is down" in check.message("gate")
 
 
 @pytest.mark.slow
