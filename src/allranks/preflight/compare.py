@@ -47,24 +47,6 @@ def collected(facts_by_node: Nodes, check: str, kind: Type[Kind]) -> Dict[str, K
     return values
 
 
-def part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = facts.get(name)
-    return value if isinstance(value, Mapping) and "error" not in value else {}
-
-
-def parts(facts_by_node: Mapping[str, Mapping[str, Any]], name: str) -> Dict[str, Mapping[str, Any]]:
-    values = {node: part(facts, name) for node, facts in facts_by_node.items()}
-    return {node: value for node, value in values.items() if value}
-
-
-def part_error(facts: Facts, name: str) -> str:
-    return facts.error(name)
-
-
-def gpu_count(facts: Facts) -> int:
-    return facts.gpu_count
-
-
 # -- findings --------------------------------------------------------------------------------------
 
 
