@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from allranks.findings import Where
 from allranks.text import cut
 
+from ..exceptions import is_of_library
 from ..signatures import EXCEPTION, Role, Row, row_of
+from ..words import place_of_frame
 from .lines import Line
 
 LONGEST = 240  # characters of a line in a message
@@ -40,20 +42,19 @@ class Sighting:
         """Node, peer, rank, interface, port and GPU, as far as the line tells."""
         groups = self.groups
         gpu = re.search(r"\bGPU ?(\d{1,2})\b(?!:)", self.line.text)
+        rank = self.line.rank
+        if "late" in groups:
+            rank = _number(groups["late"].strip())  # the one that the text names; of several none
+        elif "rank" in groups:
+            rank = self.number("rank")
         return Where(
             node=first(groups.get("node"), groups.get("node2"), groups.get("node3"), self.line.node) or None,
             peer=first(groups.get("peer"), groups.get("peer2")) or None,
-            rank=self._rank(),
+            rank=rank,
             interface=groups.get("interface"),
             port=self.number("port", "port2", "port3"),
             gpu=int(gpu[1]) if gpu else self.line.gpu,
         )
-
-    def _rank(self) -> int | None:
-        """The one that the text names; of several none."""
-        if "late" in self.groups:
-            return _number(self.groups["late"].strip())
-        return self.number("rank") if "rank" in self.groups else self.line.rank
 
     @property
     def complains(self) -> bool:
@@ -86,13 +87,8 @@ class Evidence:
     @cached_property
     def ranks(self) -> frozenset[int]:
         """Every rank that says anything or is named by a report."""
-        named = {
-            int(value)
-            for s in self.sightings
-            for name, value in s.groups.items()
-            if name in ("rank", "rank2") and value.isdecimal()
-        }
-        return frozenset(named | {line.rank for line in self.lines if line.rank is not None})
+        named = {s.number("rank", "rank2") for s in self.sightings} | {line.rank for line in self.lines}
+        return frozenset(rank for rank in named if rank is not None)
 
     @cached_property
     def names_ranks(self) -> bool:
@@ -102,47 +98,38 @@ class Evidence:
 
 def _sightings(lines: Iterable[Line]) -> Iterable[Sighting]:
     """The frames of each rank's newest traceback go with the exception that ends it."""
-    frames: dict[tuple[str, int | None], list[str]] = {}
+    frames: dict[tuple[str, int | None], list[re.Match[str]]] = {}
     for order, line in enumerate(lines, 1):
         stream = (line.file, line.rank)
         text = line.text
         if text.lstrip().startswith("Traceback (most recent call last)"):
             frames[stream] = []
             continue
-        frame = _frame(text)
+        frame = _FRAME.search(text)
         if frame:
             frames.setdefault(stream, []).append(frame)
             continue
         raised = EXCEPTION.match(text.strip())
-        fitting = row_of(text)
-        if fitting is None and raised is None:
+        row, match = row_of(text) or (UNNAMED, raised)
+        if match is None:
             continue
-        row, match = fitting if fitting is not None else (UNNAMED, None)
-        groups = {name: value for name, value in match.groupdict().items() if value} if match else {}
-        trace = frames.get(stream, []) if raised else []
-        modules = tuple(f.split('"')[0] for f in trace[-12:])
-        yield Sighting(row, line, groups, raised["type"] if raised else "", _own_frame(trace), modules, order)
+        sighting = Sighting(row, line, {k: v for k, v in match.groupdict().items() if v}, order=order)
+        if raised:
+            trace = frames.get(stream, [])
+            modules = tuple(frame["file"] for frame in trace[-12:])
+            sighting = replace(sighting, kind=raised["type"], frame=_innermost(trace), modules=modules)
+        yield sighting
 
 
-def _frame(text: str) -> str:
-    """`train.py", line 41, in step` of a traceback's line."""
-    at = text.find('File "')
-    return text[at + 6 :].strip() if at >= 0 and '", line ' in text[at:] else ""
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d*)(?:.*?, in (?P<function>.*))?')
 
 
-_LIBRARY = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen")
-
-
-def _own_frame(frames: list[str]) -> str:
+def _innermost(trace: Sequence[re.Match[str]]) -> str:
     """The innermost frame of the user's own code, else the innermost."""
-    of_user = [f for f in frames if not any(part in f for part in _LIBRARY)]
-    chosen = (of_user or frames)[-1:]
-    if not chosen:
-        return ""
-    file, _, rest = chosen[0].partition('", line ')
-    number, _, function = rest.partition(", in ")
-    within = f" in {function.strip()}" if function and "<module>" not in function else ""
-    return f"{file.rsplit('/', 1)[-1]}:{number.strip().rstrip(',')}{within}"
+    of_user = [frame for frame in trace if not is_of_library(frame["file"])]
+    for frame in (of_user or trace)[-1:]:
+        return place_of_frame(frame["file"], frame["line"], (frame["function"] or "").strip())
+    return ""
 
 
 # -- how they are written --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ kubectl --timestamps. Ranks that write into one line are taken apart where a new
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -42,15 +43,14 @@ class Line:
 
 def read_line(raw: str, file: str = "", number: int = 0, at: Line | None = None) -> list[Line]:
     """The line of every rank that wrote into it; `at` is what the file's name already says."""
-    raw = _ANSI.sub("", raw[:LONGEST]) if "\x1b" in raw else raw[:LONGEST]
-    base = replace(at, file=file, number=number) if at is not None else Line("", file, number)
+    raw = _ANSI.sub("", raw[:LONGEST])
+    base = replace(at or Line(""), file=file, number=number)
     lines = []
     for part in raw.split("\r"):
-        if not part.strip():
-            continue
-        pieces = [p for p in _APART.split(part) if p.strip()] if "[rank" in part else [part]
         outer = base
-        for piece in pieces:
+        for piece in _APART.split(part):
+            if not piece.strip():
+                continue
             line = _read(_CONTROL.sub("", piece), outer)
             outer = replace(outer, node=line.node, t=line.t)
             if line.text:
@@ -60,50 +60,51 @@ def read_line(raw: str, file: str = "", number: int = 0, at: Line | None = None)
 
 def _read(text: str, line: Line) -> Line:
     for _ in range(8):
-        for matching, take in _PREFIXES:
-            match = matching(text)
-            if match is None:
-                continue
-            line = take(match, line)
-            text = text[match.end() :]
+        matches = (matching(text) for matching in _PREFIXES)
+        match = next((match for match in matches if match is not None), None)
+        if match is None:
             break
-        else:
-            break
-    spoken = _OWN_RANK.search(text) if line.rank is None else None
-    rank = _spoken_rank(spoken) if spoken else line.rank
+        line = _with_prefix(line, {name: value for name, value in match.groupdict().items() if value})
+        text = text[match.end() :]
+    rank = line.rank
+    named = _NAMED_RANK.search(text)
+    if rank is None and named is not None:
+        rank = int("".join(group for group in named.groups() if group is not None))
     return replace(line, text=text.rstrip(), rank=rank)
 
 
-_OWN_RANK = re.compile(r"^\[Rank (\d+)\]|\[PG [^\[\]]{0,200}\bRank (\d+)\]|^\[rank (\d+)\]")
+_NAMED_RANK = re.compile(r"^\[Rank (\d+)\]|\[PG [^\[\]]{0,200}\bRank (\d+)\]|^\[rank (\d+)\]")
 """The rank that a message names as its own."""
 
 
-def _spoken_rank(match: re.Match[str]) -> int:
-    return int(next(g for g in match.groups() if g is not None))
+def _with_prefix(line: Line, groups: Mapping[str, str]) -> Line:
+    """The line with what a prefix says of it."""
+    numbers = {name: int(groups[name]) for name in _NUMBERS if groups.get(name, "").isdecimal()}
+    t = line.t
+    if t is None and "hour" in groups:
+        t = _seconds_of_year(groups)
+    return replace(line, node=groups.get("node", line.node), t=t, **numbers)
 
 
-def _time(match: re.Match[str], line: Line) -> Line:
-    return replace(line, t=_iso(match)) if line.t is None else line
+_NUMBERS = ("rank", "local_rank", "pid", "gpu")
 
 
-def _iso(match: re.Match[str]) -> float | None:
-    parts = match.groupdict()
-    month = parts.get("month") or "1"
+def _seconds_of_year(groups: Mapping[str, str]) -> float | None:
+    month = groups.get("month", "1")
     try:
-        number = int(month) if month.isdecimal() else _MONTHS.index(month[:3]) + 1
         moment = datetime(
             YEAR,
-            number,
-            int(parts.get("day") or 1),
-            int(parts["hour"]),
-            int(parts["minute"]),
-            int(parts["second"]),
+            int(month) if month.isdecimal() else _MONTHS.index(month) + 1,
+            int(groups.get("day", "1")),
+            int(groups["hour"]),
+            int(groups["minute"]),
+            int(groups["second"]),
             tzinfo=timezone.utc,
         )
-    except (ValueError, KeyError):
+    except ValueError:
         return None
-    start = datetime(YEAR, 1, 1, tzinfo=timezone.utc)
-    return (moment - start).total_seconds() + float("0." + (parts.get("fraction") or "0"))
+    fraction = float("0." + groups.get("fraction", "0"))
+    return (moment - datetime(YEAR, 1, 1, tzinfo=timezone.utc)).total_seconds() + fraction
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -114,72 +115,35 @@ _MONTH = r"(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|err|warn|info|notice|crit|alert|emerg)"
 
 
-def _rank(match: re.Match[str], line: Line) -> Line:
-    return replace(line, rank=int(match["rank"]))
-
-
-def _local(match: re.Match[str], line: Line) -> Line:
-    return replace(line, local_rank=int(match["rank"]))
-
-
-def _node(match: re.Match[str], line: Line) -> Line:
-    return replace(line, node=match["node"])
-
-
-def _nccl(match: re.Match[str], line: Line) -> Line:
-    gpu = int(match["gpu"]) if (match["gpu"] or "").isdecimal() else None
-    return replace(line, node=match["node"], pid=int(match["pid"]), gpu=gpu)
-
-
-def _ray(match: re.Match[str], line: Line) -> Line:
-    return replace(line, pid=int(match["pid"]), node=match["node"] or line.node)
-
-
-def _glog(match: re.Match[str], line: Line) -> Line:
-    line = _time(match, line)
-    return replace(line, pid=int(match["pid"])) if match["pid"] else line
-
-
-def _syslog(match: re.Match[str], line: Line) -> Line:
-    return replace(_time(match, line), node=match["node"])
-
-
-def _nothing(_match: re.Match[str], line: Line) -> Line:
-    return line
-
-
 _PREFIXES = tuple(
-    (re.compile(pattern).match, take)
-    for pattern, take in (
-        (r"\[rank(?P<rank>\d+)\]: ?", _rank),
-        (r"\[[a-z_]+(?P<rank>\d+)\]: ?", _local),
-        (r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?", _node),
-        (r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?", _rank),
-        (r"\((?:\w+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ?", _ray),
-        (r" *(?P<rank>\d{1,4}): (?!\d)", _rank),
-        (r"(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>[^\]]{0,40})\] (?=NCCL|\S+:\d+ |\[?\w)", _nccl),
-        (r"\[(?P<level>[EWIF])(?P<month>\d\d?)(?P<day>\d\d) " + _CLOCK + r"(?P<pid>)(?: [\w.]+:\d+)?\] ?", _glog),
-        (r"[EWIF](?P<month>\d\d)(?P<day>\d\d) " + _CLOCK + r" +(?P<pid>\d+) \S+:\d+\] ?", _glog),
-        (r"\[[EWIF] \S+?:\d+\] ?", _nothing),
-        (r"\[?" + _DATE + "[ T]" + _CLOCK + _ZONE + r"\]?:? ?(?:- )?", _time),
-        (
-            r"\[?(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?"
-            + _MONTH
-            + r" +(?P<day>\d\d?) (?:\d{4} )?"
-            + _CLOCK
-            + r"(?: \d{4})?\] ?",
-            _time,
-        ),
-        (_MONTH + r" +(?P<day>\d\d?) " + _CLOCK + r" (?P<node>[\w.-]+) (?=[\w/.()-]+(?:\[\d+\])?: )", _syslog),
-        (r"kernel: ", _nothing),
-        (r"(?:kern|user|daemon|syslog) *:(?:" + _LEVEL + r") *: ", _nothing),
-        (r"(?:<\d+>)?\[ *\d+\.\d{4,}\] ", _nothing),
-        (r"(?P<node>[A-Za-z][\w.-]*\d)  +\| ", _node),
-        (r" *(?P<node>(?!node\d*:\d)(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S)", _node),
-        (r"(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): (?=\S)", _node),
-        (r"\[?" + _LEVEL + r"\]?(?::[\w.]+)?[:\]]? +(?=\[|\S+Error)", _nothing),
-        (r"(?:ERROR|WARNING|INFO|CRITICAL):[\w.]+:", _nothing),
-        (r"\[" + _LEVEL + r"\] ", _nothing),
+    re.compile(pattern).match
+    for pattern in (
+        r"\[rank(?P<rank>\d+)\]: ?",
+        r"\[[a-z_]+(?P<local_rank>\d+)\]: ?",
+        r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?",
+        r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?",
+        r"\((?:\w+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ?",
+        r" *(?P<rank>\d{1,4}): (?!\d)",
+        r"(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>[^\]]{0,40})\] (?=NCCL|\S+:\d+ |\[?\w)",
+        r"\[(?P<level>[EWIF])(?P<month>\d\d?)(?P<day>\d\d) " + _CLOCK + r"(?P<pid>)(?: [\w.]+:\d+)?\] ?",
+        r"[EWIF](?P<month>\d\d)(?P<day>\d\d) " + _CLOCK + r" +(?P<pid>\d+) \S+:\d+\] ?",
+        r"\[[EWIF] \S+?:\d+\] ?",
+        r"\[?" + _DATE + "[ T]" + _CLOCK + _ZONE + r"\]?:? ?(?:- )?",
+        r"\[?(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?"
+        + _MONTH
+        + r" +(?P<day>\d\d?) (?:\d{4} )?"
+        + _CLOCK
+        + r"(?: \d{4})?\] ?",
+        _MONTH + r" +(?P<day>\d\d?) " + _CLOCK + r" (?P<node>[\w.-]+) (?=[\w/.()-]+(?:\[\d+\])?: )",
+        r"kernel: ",
+        r"(?:kern|user|daemon|syslog) *:(?:" + _LEVEL + r") *: ",
+        r"(?:<\d+>)?\[ *\d+\.\d{4,}\] ",
+        r"(?P<node>[A-Za-z][\w.-]*\d)  +\| ",
+        r" *(?P<node>(?!node\d*:\d)(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S)",
+        r"(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): (?=\S)",
+        r"\[?" + _LEVEL + r"\]?(?::[\w.]+)?[:\]]? +(?=\[|\S+Error)",
+        r"(?:ERROR|WARNING|INFO|CRITICAL):[\w.]+:",
+        r"\[" + _LEVEL + r"\] ",
     )
 )
 
