@@ -58,7 +58,7 @@ def test_complaints_in_their_order() -> None:
 
 def test_lines_of_this_jobs_processes_once() -> None:
     lines = evidence([TEXT, TEXT], {3487981: [3]})
-    assert len(lines) == 1 and lines[0].startswith("NCCL RAS: MISMATCH: Communicator ranks have different AllReduce")
+    assert len(lines) == 1 and lines[0].startswith("NCCL RAS MISMATCH: Communicator ranks have different AllReduce")
     assert "Rank 3 has launched up to operation 48300" in lines[0]
     assert len(evidence([TEXT], {3487981: [3], 3487984: [21]})) == 3
 

@@ -16,7 +16,7 @@ SOURCE_LIMITS = {
     "cli": 79,
     "cluster": 36,
     "data": 16,
-    "diagnose": 33,
+    "diagnose": 27,
     "fabric": 31,
     "gang": 0,
     "overlap": 2,

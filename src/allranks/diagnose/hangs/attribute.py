@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from allranks.text import count_of, join_words, plural
 
@@ -73,42 +74,73 @@ def _by_stacks(
     names: Names,
     recorded: Account | None,
 ) -> Hang:
-    different = recorded is not None and recorded.case is Case.DIFFERENT
+    case = recorded.case if recorded is not None else None
     for kind in (Kind.STOPPED, Kind.GONE, Kind.BLOCKED, Kind.ELSEWHERE, Kind.BUSY):
-        culprits = sorted(r for r, d in doings.items() if d.kind is kind)
-        if culprits and not (different and kind in (Kind.ELSEWHERE, Kind.BUSY)):
-            missing = recorded.culprits if recorded is not None and recorded.case is Case.MISSING else ()
-            return _outside(kind, [r for r in culprits if r in missing] or culprits, doings, waiting, names)
-    if recorded is not None and recorded.case is Case.DIFFERENT:
+        culprits = sorted(rank for rank, d in doings.items() if d.kind is kind)
+        if not culprits or (case is Case.DIFFERENT and kind in (Kind.ELSEWHERE, Kind.BUSY)):
+            continue
+        if recorded is not None and case is Case.MISSING:
+            culprits = [rank for rank in culprits if rank in recorded.culprits] or culprits
+        return _outside(kind, culprits, doings, waiting, names)
+    if recorded is not None and case is Case.DIFFERENT:
         return _recorded(recorded, waiting, names, 0.9)
     if ended:
         return _ended(sorted(ended), waiting, names)
-    blind = any(d.kind is Kind.UNKNOWN for d in doings.values())
-    if recorded is not None and (recorded.case is Case.ORDER or (recorded.case is Case.MISSING and not blind)):
+    blind = [rank for rank, d in doings.items() if d.kind is Kind.UNKNOWN]
+    if recorded is not None and (case is Case.ORDER or (case is Case.MISSING and not blind)):
         return _recorded(recorded, waiting, names, 0.8)
-    return _apart(doings, waiting, names)
+    return _apart(doings, waiting, blind, names)
+
+
+_MISMATCHES = {
+    Case.DIFFERENT: "ranks call different collectives",
+    Case.ORDER: "ranks wait for each other in different groups",
+    Case.MISSING: "ranks have called a different number of collectives",
+}
+CONDITION = "Look for a condition on rank or data there"
 
 
 def _recorded(recorded: Account, waiting: Mapping[int, Doing], names: Names, confidence: float) -> Hang:
     """The recorders tell the ranks apart that the stacks show to wait alike."""
-    who = {
-        Case.DIFFERENT: "ranks call different collectives",
-        Case.ORDER: "ranks wait for each other in different groups",
-    }.get(recorded.case, "ranks have called a different number of collectives")
-    culprits = (
-        f" ({_named(recorded.culprits, names)} unlike most)" if recorded.culprits and len(recorded.culprits) < 4 else ""
-    )
-    remedy = "all ranks of a group must call the same collectives with the same shapes in the same order: look for a "
-    remedy += "condition on rank or data there"
-    victims = tuple(r for r in waiting if r not in recorded.culprits)
+    message = f"{_MISMATCHES[recorded.case]}: {recorded.message}"
+    if recorded.culprits and len(recorded.culprits) < 4:
+        message += f" ({_named(recorded.culprits, names)} unlike most)"
     return Hang(
         MISMATCH,
-        f"{who}: {recorded.message}{culprits}",
-        remedy,
+        message,
+        f"all ranks of a group must call the same collectives with the same shapes in the same order. {CONDITION}",
         confidence if recorded.culprits else 0.7,
         recorded.culprits,
-        victims,
+        tuple(rank for rank in waiting if rank not in recorded.culprits),
     )
+
+
+class Outside(NamedTuple):
+    """What is wrong with a rank that is in no collective, how sure that is, and what to do."""
+
+    does: str
+    confidence: float
+    remedy: str
+
+
+_OUTSIDE = {
+    Kind.STOPPED: Outside(
+        "stopped", 0.97, "send it SIGCONT on {node}, or find what stopped it (a debugger, Ctrl-Z, a cgroup freezer)"
+    ),
+    Kind.GONE: Outside(
+        "a zombie", 0.9, "its process has ended and was not reaped, so read `allranks logs --rank {rank}`"
+    ),
+    Kind.BLOCKED: Outside("", 0.85, "check the disk or the network file system on {node} with `dmesg; mount; nfsstat`"),
+    Kind.ELSEWHERE: Outside(
+        "", 0.85, "find out what rank {rank} waits for there (its whole stack is in evidence/stacks)"
+    ),
+    Kind.BUSY: Outside(
+        "busy",
+        0.7,
+        "it still works, so give it time or move the work off the training path. "
+        "Evaluate and save on all ranks alike, or without a collective meanwhile",
+    ),
+}
 
 
 def _outside(
@@ -116,21 +148,18 @@ def _outside(
 ) -> Hang:
     """Some are not in a collective."""
     first = doings[culprits[0]]
-    does = {Kind.STOPPED: "stopped", Kind.GONE: "gone (a zombie)", Kind.BUSY: "busy"}.get(kind)
-    why = f"({first.why})" if first.why and kind is not Kind.STOPPED else ""
-    words = [does, f"at {first.at}" if first.at else "", why]
-    if not does and not first.at:
+    does, confidence, remedy = _OUTSIDE[kind]
+    words = [does, f"at {first.at}" if first.at else "", f"({first.why})"]
+    if kind is Kind.STOPPED or not first.why:
+        words = words[:2]
+    elif not does and not first.at:
         words = [first.why]
-    doing = "".join(f" {word}" for word in words if word)
     verb = plural(len(culprits), "is", "are")
-    message = f"{_named(culprits, names)} {verb}{doing}"
-    message += f"; {_who(waiting, names)} {_wait(waiting)}"
-    remedy = _REMEDIES[kind].format(node=names.get(culprits[0], "the node"), rank=culprits[0])
-    confidence = {Kind.STOPPED: 0.97, Kind.GONE: 0.9, Kind.BUSY: 0.7}.get(kind, 0.85)
+    message = " ".join((_named(culprits, names), verb, *(word for word in words if word)))
     return Hang(
         STRAGGLER,
-        message,
-        remedy,
+        f"{message}; {_wait(waiting, names)}",
+        remedy.format(node=names.get(culprits[0], "the node"), rank=culprits[0]),
         confidence,
         tuple(culprits),
         tuple(waiting),
@@ -139,50 +168,41 @@ def _outside(
     )
 
 
-_REMEDIES = {
-    Kind.STOPPED: "send it SIGCONT on {node}, or find what stopped it (a debugger, Ctrl-Z, a cgroup freezer)",
-    Kind.GONE: "its process has ended and was not reaped: allranks logs --rank {rank}",
-    Kind.BLOCKED: "look at the disk or the network file system on {node}: dmesg, mount, nfsstat",
-    Kind.ELSEWHERE: "look at what rank {rank} waits for there; its whole stack is in evidence/stacks",
-    Kind.BUSY: "it still works: give it time, or move the work off the training path (evaluate and save on all ranks "
-    "alike, or without a collective meanwhile)",
-}
-
-
 def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang:
     """Some have ended with 0 while the others are in a collective."""
-    message = f"{_named(ended, names)} ended with code 0 while {_who(waiting, names)} {_wait(waiting)}"
-    remedy = (
-        "every rank must do the same number of steps: drop_last or padding in the sampler, "
-        "or join() for uneven inputs; and no rank may leave early"
-    )
+    message = f"{_named(ended, names)} ended with code 0 while {_wait(waiting, names)}"
+    remedy = "every rank must do the same number of steps, and none may leave early: use drop_last or padding in the "
+    remedy += "sampler, or join() for uneven inputs"
     return Hang(UNEVEN, message, remedy, 0.85, tuple(ended), tuple(waiting))
 
 
-def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names) -> Hang:
+def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], blind: list[int], names: Names) -> Hang:
     """All that could be sampled wait: at one place, or at several."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     for rank, item in sorted(waiting.items()):
         groups.setdefault(item.place(), []).append(rank)
-    blind = [r for r, d in doings.items() if d.kind is Kind.UNKNOWN]
+    if len(groups) == 1 and blind:
+        message = f"{_named(blind, names)} could not be sampled, and {_wait(waiting, names)}"
+        return Hang("unknown", message, PAIRS, 0.4, tuple(blind), tuple(waiting))
     if len(groups) == 1:
-        if blind:
-            message = f"{_named(blind, names)} could not be sampled; {_who(waiting, names)} {_wait(waiting)}"
-            return Hang("unknown", message, PAIRS, 0.4, tuple(blind), tuple(waiting))
         message = f"all ranks wait in {_place(next(iter(waiting.values())))}: none is behind"
         return Hang("unknown", message, f"the network between them is suspect: {PAIRS}", 0.4, (), tuple(waiting))
     ordered = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
     culprits = ordered[0] if len(ordered[0]) < len(ordered[-1]) else []
     parts = [f"{_named(ranks, names)} in {_place(waiting[ranks[0]])}" for ranks in ordered]
-    message = f"ranks wait in different collectives: {join_words(parts)}"
-    victims = tuple(r for r in waiting if r not in culprits)
-    remedy = "all ranks must call the same collectives in the same order: look for a condition on rank or data there"
-    evidence = _evidence([group[0] for group in ordered], doings)
-    return Hang(MISMATCH, message, remedy, 0.8 if culprits else 0.6, tuple(culprits), victims, evidence)
+    return Hang(
+        MISMATCH,
+        f"ranks wait in different collectives: {join_words(parts)}",
+        f"all ranks must call the same collectives in the same order. {CONDITION}",
+        0.8 if culprits else 0.6,
+        tuple(culprits),
+        tuple(rank for rank in waiting if rank not in culprits),
+        _evidence([group[0] for group in ordered], doings),
+    )
 
 
 def _place(item: Doing) -> str:
-    return f"{item.call}{f' ({item.at})' if item.at else ''}"
+    return f"{item.call} ({item.at})" if item.at else item.call
 
 
 def _named(ranks: Iterable[int], names: Names) -> str:
@@ -193,15 +213,12 @@ def _named(ranks: Iterable[int], names: Names) -> str:
     return join_words([f"{plural(len(g), 'rank')} {numbers(g)} on {node}" for node, g in groups.items()])
 
 
-def _who(waiting: Mapping[int, Doing], names: Names) -> str:
-    return _named(waiting, names) if len(waiting) <= 2 else f"ranks {numbers(waiting)}"
-
-
-def _wait(waiting: Mapping[int, Doing]) -> str:
+def _wait(waiting: Mapping[int, Doing], names: Names) -> str:
+    """ranks 0-6 wait in all_reduce (train.py:41 in step)."""
+    who = _named(waiting, names) if len(waiting) <= 2 else f"ranks {numbers(waiting)}"
     places = list(dict.fromkeys(_place(d) for d in waiting.values()))
-    verb = plural(len(waiting), "waits", "wait")
-    more = f" and {count_of(len(places) - 2, 'more place')}" if len(places) > 2 else ""
-    return f"{verb} in {join_words(places[:2])}{more}"
+    words = f"{who} {plural(len(waiting), 'waits', 'wait')} in {join_words(places[:2])}"
+    return f"{words} and {count_of(len(places) - 2, 'more place')}" if len(places) > 2 else words
 
 
 def _evidence(ranks: Iterable[int], doings: Mapping[int, Doing]) -> tuple[str, ...]:

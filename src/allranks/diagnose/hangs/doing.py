@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from allranks.protocol.codec import decode_parts
 
 from .stacks import Frame, Stack, main_stack, native_call
 
@@ -103,8 +104,8 @@ class StackSample:
     cpu: float = 0.0
     wchan: str = ""
     file: str = ""
-    counted: Mapping[str, Any] = field(default_factory=dict)
-    recorder: Mapping[str, Any] = field(default_factory=dict)
+    counted: Mapping[str, object] = field(default_factory=dict)
+    recorder: Mapping[str, object] = field(default_factory=dict)
     ready: float = 0.0
     io: int = 0
     silent: bool = False
@@ -128,88 +129,58 @@ class Doing:
         return (self.call, self.at.file if self.at else "", self.at.line if self.at else 0)
 
 
-def read_sample(rank: int, answer: Mapping[str, Any]) -> StackSample:
-    """From what a node tells of a rank; absent parts are unknown."""
-    text, error, state, wchan, file = (str(answer.get(k) or "") for k in ("text", "error", "state", "wchan", "file"))
-    cpu = float(answer.get("cpu") or 0.0)
-    counted = answer.get("counted") or {}
-    recorder = answer.get("recorder") or {}
-    ready = float(answer.get("ready") or 0.0)
-    moved = int(answer.get("io") or 0)
-    syscall, library, ended = (str(answer.get(k) or "") for k in ("syscall", "library", "moved"))
-    return StackSample(
-        rank,
-        text,
-        error,
-        state,
-        cpu,
-        wchan,
-        file,
-        counted,
-        recorder,
-        ready,
-        moved,
-        bool(answer.get("silent")),
-        syscall,
-        library,
-        ended,
-    )
+def read_sample(rank: int, answer: Mapping[str, object]) -> StackSample:
+    """From what a node reports of a rank; what is absent or of another type is unknown."""
+    return decode_parts(StackSample, {**answer, "rank": rank})
 
 
 def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
     """From two samples some seconds apart."""
     stack = main_stack(after.text)
-    of_program = next((f for f in stack if not any(part in f.file for part in LIBRARY)), stack[0] if stack else None)
+    of_program = [frame for frame in stack if not any(part in frame.file for part in LIBRARY)]
+    at = next(iter((*of_program, *stack)), None)
     if after.state in ("T", "t"):
-        return Doing(Kind.STOPPED, at=of_program, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
+        return Doing(Kind.STOPPED, at=at, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
     if after.state in ("Z", "X"):
         return Doing(Kind.GONE, stack=stack)
     call = _collective(stack)
     if call:
-        kind = Kind.STARTING if call in STARTING else Kind.WAITING
-        return Doing(kind, call, of_program, stack=stack)
+        return Doing(Kind.STARTING if call in STARTING else Kind.WAITING, call, at, stack=stack)
     why = _why(after)
     if before.io and after.io - before.io >= MOVES:
-        return Doing(Kind.BUSY, at=of_program, why="it reads or writes", stack=stack)
+        return Doing(Kind.BUSY, at=at, why="it reads or writes", stack=stack)
     if after.state == "D":
-        return Doing(Kind.BLOCKED, at=of_program, why=why or "in an uninterruptible wait of the kernel", stack=stack)
+        return Doing(Kind.BLOCKED, at=at, why=why or "in an uninterruptible wait of the kernel", stack=stack)
     native = _native(after) if after.silent else ""
     if seconds > 0 and (after.cpu - before.cpu + after.ready - before.ready) / seconds >= BUSY:
-        return Doing(Kind.BUSY, at=of_program, why=native or "it uses its CPU", stack=stack)
-    if native:
-        return Doing(Kind.ELSEWHERE, at=of_program, why=native, stack=stack)
-    if not stack:
+        return Doing(Kind.BUSY, at=at, why=native or "it uses its CPU", stack=stack)
+    if not native and not stack:
         return Doing(Kind.UNKNOWN, why=after.error or why, stack=stack)
-    return Doing(Kind.ELSEWHERE, at=of_program, why=why, stack=stack)
+    return Doing(Kind.ELSEWHERE, at=at, why=native or why, stack=stack)
 
 
 def _collective(stack: Stack) -> str:
     """The outermost call of torch.distributed, by its public name; a backward pass waits for gradients."""
-    named = ""
-    for frame in stack:
-        if "torch/distributed/" in frame.file and frame.function in COLLECTIVES | STARTING:
-            named = frame.function
+    calls = COLLECTIVES | STARTING
+    named = [f.function for f in stack if "torch/distributed/" in f.file and f.function in calls]
     if named:
-        return named
-    inner = [f for f in stack[:6] if any(part in f.file for part in GRADIENTS)]
-    return "backward (gradients)" if inner and _waits_in_backward(stack) else ""
+        return named[-1]
+    inner = stack[:6]
+    in_gradients = any(part in f.file for f in inner for part in GRADIENTS)
+    return "backward (gradients)" if in_gradients and any(f.function in BACKWARD for f in inner) else ""
 
 
-def _waits_in_backward(stack: Stack) -> bool:
-    return any(f.function in BACKWARD for f in stack[:6])
-
-
-def _native(look: StackSample) -> str:
+def _native(sample: StackSample) -> str:
     """Of a rank whose interpreter's lock is held: by which code below Python."""
-    called = native_call(look.text)
-    parts = [part for part in (look.library, called or look.syscall) if part]
-    if look.library and look.library in called:
+    called = native_call(sample.text)
+    parts = [sample.library, called or sample.syscall]
+    if sample.library and sample.library in called:
         parts = [called]
-    code = ", in ".join(parts) or _why(look)
+    code = ", in ".join(part for part in parts if part) or _why(sample)
     return f"not answering, in native code: {code}" if code else "not answering, in native code"
 
 
-def _why(look: StackSample) -> str:
-    if look.file:
-        return f"reading {look.file}"
-    return next((words for name, words in WAITS if look.wchan.startswith(name)), "")
+def _why(sample: StackSample) -> str:
+    if sample.file:
+        return f"reading {sample.file}"
+    return next((words for name, words in WAITS if sample.wchan.startswith(name)), "")

@@ -49,5 +49,5 @@ def evidence(texts: Sequence[str], ranks: Mapping[int, Sequence[int]]) -> tuple[
     lines: dict[str, None] = {}
     for remark in (remark for text in texts for remark in read_ras(text)):
         if any(pid in ranks for pid, _ in remark.processes):
-            lines[f"NCCL RAS: {remark.what}: {'; '.join(remark.lines[:4])}"] = None
+            lines[f"NCCL RAS {remark.what}: {'; '.join(remark.lines[:4])}"] = None
     return tuple(lines)[:LIMIT]

@@ -8,10 +8,13 @@ torch/distributed/flight_recorder, compares alike).
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
+from allranks.protocol.codec import decode
+from allranks.protocol.jsontext import DecodeError
 from allranks.text import join_words, plural
 
 from ..words import numbers
@@ -148,44 +151,63 @@ class Stall:
 # -- reading -------------------------------------------------------------------------------------------
 
 
-def read_recording(rank: int, answer: Mapping[str, Any]) -> Recording:
-    """From the answer of a rank's helper (agent/runner_recorder.py), which is a thread of the training program."""
+class DumpedGroup(NamedTuple):
+    """A process group in the answer of a rank's helper (agent/runner_recorder.py)."""
+
+    name: str
+    ranks: tuple[int, ...] = ()
+    desc: str = ""
+
+
+class DumpedEntry(NamedTuple):
+    """A collective in torch's dump (FlightRecorder.hpp), as far as it is compared."""
+
+    collective_seq_id: int = 0
+    profiling_name: str = ""
+    process_group: tuple[str, ...] = ()
+    is_p2p: bool = False
+    state: str | None = None
+    retired: bool | None = None
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+
+    def read(self) -> Entry:
+        """NCCL retires what has timed out too; Gloo's state never says completed, there retired is done."""
+        is_nccl = self.profiling_name.startswith("nccl")
+        done = self.state == "completed" or (bool(self.retired) and not is_nccl)
+        elements = sum(math.prod(shape) for shape in self.input_sizes)
+        return Entry(self.collective_seq_id, self.profiling_name, elements, "".join(self.input_dtypes[:1]), done)
+
+
+class DumpedRecorder(NamedTuple):
+    """One recorder: NCCL's or Gloo's."""
+
+    entries: tuple[DumpedEntry, ...] = ()
+
+
+class Dump(NamedTuple):
+    """The answer of a rank's helper, which is a thread of the training program."""
+
+    error: str | None = None
+    groups: tuple[DumpedGroup, ...] = ()
+    recorders: Mapping[str, DumpedRecorder] = {}
+
+
+def read_recording(rank: int, answer: Mapping[str, object]) -> Recording:
+    """From the answer of a rank's helper."""
     try:
-        return _read_recording(rank, answer)
-    except (AttributeError, TypeError, ValueError, OverflowError):
+        dump = decode(Dump, answer)
+    except DecodeError:
         return Recording(rank, error="its flight recorder gave a document that cannot be read")
-
-
-def _read_recording(rank: int, answer: Mapping[str, Any]) -> Recording:
-    if answer.get("error") or not answer.get("recorders"):
-        return Recording(rank, error=str(answer.get("error") or "its torch has no flight recorder"))
-    groups = {
-        str(g.get("name")): Group(str(g.get("name")), tuple(g.get("ranks") or ()), str(g.get("desc") or ""))
-        for g in answer.get("groups") or ()
-    }
+    if dump.error or not dump.recorders:
+        return Recording(rank, error=dump.error or "its torch has no flight recorder")
+    groups = {g.name: Group(g.name, g.ranks, g.desc) for g in dump.groups}
     entries: dict[Group, list[Entry]] = {group: [] for group in groups.values()}
-    for recorder in answer["recorders"].values():
-        for item in recorder.get("entries") or ():
-            name = str((item.get("process_group") or [""])[0])
-            if name in groups and not item.get("is_p2p"):
-                entries[groups[name]].append(_entry(item))
+    for item in (item for recorder in dump.recorders.values() for item in recorder.entries):
+        group = groups.get("".join(item.process_group[:1]))
+        if group is not None and not item.is_p2p:
+            entries[group].append(item.read())
     return Recording(rank, {g: tuple(sorted(of_group, key=lambda e: e.seq)) for g, of_group in entries.items()})
-
-
-def _entry(item: Mapping[str, Any]) -> Entry:
-    """NCCL retires what has timed out too; Gloo's state never says completed, there retired is done."""
-    what = str(item.get("profiling_name") or "")
-    sizes = item.get("input_sizes") or ()
-    done = item.get("state") == "completed" or (bool(item.get("retired")) and not what.startswith("nccl"))
-    dtypes = item.get("input_dtypes") or ("",)
-    return Entry(int(item.get("collective_seq_id") or 0), what, sum(_product(s) for s in sizes), str(dtypes[0]), done)
-
-
-def _product(shape: Iterable[int]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product
 
 
 # -- judging -------------------------------------------------------------------------------------------
@@ -242,7 +264,7 @@ def _line(stall: Stall) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {numbers(ranks)}"
+    return f"{plural(len(ranks), 'rank')} {numbers(ranks)}"
 
 
 def _size(size: int) -> str:

@@ -83,7 +83,15 @@ def _with_prefix(line: Line, groups: Mapping[str, str]) -> Line:
     t = line.t
     if t is None and "hour" in groups:
         t = _seconds_of_year(groups)
-    return replace(line, node=groups.get("node", line.node), t=t, **numbers)
+    return replace(
+        line,
+        node=groups.get("node", line.node),
+        t=t,
+        rank=numbers.get("rank", line.rank),
+        local_rank=numbers.get("local_rank", line.local_rank),
+        pid=numbers.get("pid", line.pid),
+        gpu=numbers.get("gpu", line.gpu),
+    )
 
 
 _NUMBERS = ("rank", "local_rank", "pid", "gpu")
