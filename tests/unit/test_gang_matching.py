@@ -9,16 +9,16 @@ from itertools import count
 
 import pytest
 
-from allranks.gang.matching import Matching, Seen
+from allranks.gang.matching import Match, Matching
 
 BOUND = 60.0
 
 
 def drive(
-    pattern: str, work: Callable[[Matching], None], until: Callable[[list[Seen], list[str]], bool]
-) -> tuple[list[Seen], list[str], int]:
+    pattern: str, work: Callable[[Matching], None], until: Callable[[list[Match], list[str]], bool]
+) -> tuple[list[Match], list[str], int]:
     """Feeds a pattern in a loop until a condition holds: what was seen, why it is off, turns of the loop."""
-    seen: list[Seen] = []
+    seen: list[Match] = []
     off: list[str] = []
 
     async def main() -> int:
@@ -46,8 +46,8 @@ def test_steps_come_from_lines_cut_anywhere() -> None:
 
     seen, off, _ = drive(r"step (\d+)", work, lambda seen, _: len(seen) == 4)
     assert off == []
-    assert seen[:2] == [Seen(3, 0.5, 1.0, 1, 7), Seen(3, 0.5, 1.0, 1, 8)]
-    assert seen[2:] == [Seen(3, 0.5, 1.0, 0, None), Seen(0, 1.5, 2.0, 0, None)]
+    assert seen[:2] == [Match(3, 0.5, 1.0, 1, 7), Match(3, 0.5, 1.0, 1, 8)]
+    assert seen[2:] == [Match(3, 0.5, 1.0, 0, None), Match(0, 1.5, 2.0, 0, None)]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_pattern_without_an_end_is_off_and_the_loop_goes_on(pattern: str, line
 def test_a_number_of_5000_digits_is_no_step() -> None:
     line = b"step " + b"9" * 5000 + b"\n"
     seen, off, _ = drive(r"step (\d+)", lambda m: m.feed(0, line, 0.5, 1.0), lambda seen, _: bool(seen))
-    assert (seen, off) == ([Seen(0, 0.5, 1.0, 1, None)], [])
+    assert (seen, off) == ([Match(0, 0.5, 1.0, 1, None)], [])
 
 
 def test_more_than_a_matcher_takes_is_not_kept() -> None:

@@ -1,4 +1,4 @@
-"""The audit of a running program's data: rows as they arrive, judged as soon as all ranks have told (reads files)."""
+"""The audit of a running program's data: rows as they arrive, judged once all ranks have reported (reads files)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 from allranks.data.arrivals import Arrivals
 from allranks.data.auditing import read_rows
@@ -21,12 +21,12 @@ from allranks.runs.directory import RunDirectory
 
 from .states import Audited
 
-TOLD = ("ok", "warn", "fail")  # what is said while the program runs; what could not be seen is said at the end
+REPORTED = ("ok", "warn", "fail")  # while the program runs; what could not be seen is reported at the end
 
 
 @dataclass(frozen=True)
-class Whole:
-    """All that the audit of an attempt says; `fresh` has not been told before."""
+class AuditResult:
+    """All that the audit of an attempt says; `fresh` has not been reported before."""
 
     findings: tuple[Finding, ...]
     fresh: tuple[Finding, ...]
@@ -40,7 +40,7 @@ class Auditor:
         self._run = run
         self._attempt = 0
         self._arrivals = Arrivals(batches)
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._judging: asyncio.Task[None] | None = None
 
     def take(self, stream: Stream, data: bytes, now: float) -> None:
@@ -53,10 +53,12 @@ class Auditor:
 
     def _begin(self, attempt: int) -> None:
         if attempt != self._attempt:
-            self._attempt, self._arrivals, self._told = attempt, Arrivals(self._batches), set()
+            self._attempt = attempt
+            self._arrivals = Arrivals(self._batches)
+            self._reported = set()
 
     def look(self, layout: Layout, feed: Callable[[Audited], None]) -> None:
-        """Where all ranks have told enough of a loader: judges it in a thread, and feeds what is new."""
+        """Judge a loader of which all ranks have reported enough, in a thread, and feed what is new."""
         if self._judging is not None and not self._judging.done():
             return
         datasets = frozenset(key.dataset for key in self._arrivals.due(len(layout), time.monotonic()))
@@ -65,9 +67,9 @@ class Auditor:
 
     async def _judge(self, datasets: frozenset[str], layout: Layout, feed: Callable[[Audited], None]) -> None:
         attempt = self._attempt
-        found = await asyncio.to_thread(self._read, datasets, layout)
-        if found and attempt == self._attempt:
-            feed(Audited("", time.time(), attempt, found))
+        findings = await asyncio.to_thread(self._read, datasets, layout)
+        if findings and attempt == self._attempt:
+            feed(Audited("", time.time(), attempt, findings))
 
     def _read(self, datasets: frozenset[str], layout: Layout) -> tuple[Finding, ...]:
         """What is new about loaders of these datasets."""
@@ -80,44 +82,44 @@ class Auditor:
                     (case.audited.name, f)
                     for case in cases_of(ranks, loaders, layout)
                     for f in judge_case(case, set(ranks))
-                    if f.status in TOLD
+                    if f.status in REPORTED
                 ]
             )
         except Exception as error:  # the program must not end because we cannot read
             return self._fresh([("", _failed(error))])
 
-    def conclude(self, layout: Layout, attempt: int) -> Whole:
+    def conclude(self, layout: Layout, attempt: int) -> AuditResult:
         """After the end of an attempt: everything, written to evidence/audit/ too."""
         self._begin(attempt)
         try:
             rows = self._rows(layout)
             ranks, loaders = gather(rows)
-            found = tuple(judge(rows, layout))
+            findings = tuple(judge(rows, layout))
             coverage = [row for case in cases_of(ranks, loaders, layout) for row in case.coverage()]
         except Exception as error:
-            found = (_failed(error),)
+            findings = (_failed(error),)
             coverage = []
-        self._write(found, coverage)
-        known = {id for _, id in self._told}
-        return Whole(found, tuple(f for f in found if f.id not in known))
+        self._write(findings, coverage)
+        reported = {id for _, id in self._reported}
+        return AuditResult(findings, tuple(f for f in findings if f.id not in reported))
 
     def _rows(self, layout: Layout) -> list[Row]:
         return [row for rank in sorted(layout) for row in read_rows(self._path(rank), rank)]
 
-    def _path(self, rank: int) -> Any:
+    def _path(self, rank: int) -> Path:
         return self._run.log_path(0, "", AUDIT, rank, self._attempt)
 
-    def _fresh(self, found: list[tuple[str, Finding]]) -> tuple[Finding, ...]:
-        new = [(name, one) for name, one in found if (name, one.id) not in self._told]
-        self._told.update((name, one.id) for name, one in new)
+    def _fresh(self, findings: list[tuple[str, Finding]]) -> tuple[Finding, ...]:
+        new = [(name, one) for name, one in findings if (name, one.id) not in self._reported]
+        self._reported.update((name, one.id) for name, one in new)
         return tuple(one for _, one in new)
 
-    def _write(self, found: tuple[Finding, ...], coverage: list[Coverage]) -> None:
+    def _write(self, findings: tuple[Finding, ...], coverage: list[Coverage]) -> None:
         folder = self._path(0).parent
         if not folder.is_dir():
             return
-        findings = [one.to_json() for one in found]
-        RunDirectory(folder).write_document("audit.json", {"findings": findings, "coverage": encode(coverage)})
+        documents = [one.to_json() for one in findings]
+        RunDirectory(folder).write_document("audit.json", {"findings": documents, "coverage": encode(coverage)})
 
 
 def _failed(error: Exception) -> Finding:

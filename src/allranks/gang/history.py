@@ -80,6 +80,7 @@ def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tr
 def _step(verdict: Verdict | None, steps: Mapping[int, int | None]) -> int | None:
     """Of the rank at fault, else the furthest."""
     rank = verdict.finding.where.rank if verdict is not None else None
-    own = steps.get(rank) if rank is not None else None
-    known = [step for step in steps.values() if step is not None]
-    return own if own is not None else max(known, default=None)
+    step = steps.get(rank) if rank is not None else None
+    if step is not None:
+        return step
+    return max((step for step in steps.values() if step is not None), default=None)

@@ -41,14 +41,13 @@ class Meeting:
     """Waits for the other nodes. `say` shows a line here; the same goes to every node that has come."""
 
     def __init__(
-        self, spec: RunSpec, mine: Agreed, secret: bytes, names: Sequence[str], say: Callable[[str], None]
+        self, spec: RunSpec, agreed: Agreed, secret: bytes, names: Sequence[str], say: Callable[[str], None]
     ) -> None:
         self._spec = spec
-        self._mine = mine
         self._names = names
         self._say = say
         self._count = spec.target.nodes or 1
-        self._admission = Admission(mine, socket.gethostname())
+        self._admission = Admission(agreed, socket.gethostname())
         self._listener = Listener(self._count, secret, self._admission, say)
         self._secret = secret
         self._started = time.monotonic()
@@ -62,7 +61,7 @@ class Meeting:
             hosts = ["127.0.0.1", "::1"] if socket.has_ipv6 else ["127.0.0.1"]
         self._listener.stopped = self._stopped_early
         port = self._listener.start(hosts, self._spec.target.join_port)
-        self._say(f"node 0 of {self._count} ({self._mine_name()}) listens on port {port}")
+        self._say(f"node 0 of {self._count} ({self._host_name()}) listens on port {port}")
 
     def gather(self, interrupted: Callable[[], str | None]) -> Cluster | NoStart:
         """The cluster once all are here; else why not. `interrupted` gives the name of a signal that node 0 got."""
@@ -78,7 +77,7 @@ class Meeting:
             return NoStart(UsageError.exit_code, self._admission.failure)
         if signals or self._stop:
             is_ctrl_c = "SIGINT" in signals or (not signals and self._stop == "ctrl-c")
-            who = f"node 0 ({self._mine_name()})" if signals else "a node"
+            who = f"node 0 ({self._host_name()})" if signals else "a node"
             if is_ctrl_c:
                 by = "Ctrl-C"
             elif signals:
@@ -132,7 +131,7 @@ class Meeting:
     def _stopped_early(self, reason: str) -> None:
         self._stop = self._stop or reason
 
-    def _mine_name(self) -> str:
+    def _host_name(self) -> str:
         return socket.gethostname()
 
     def _called(self, rank: int) -> str:
@@ -140,7 +139,7 @@ class Meeting:
         return f"{rank} ({self._names[rank]})" if rank < len(self._names) else str(rank)
 
     def _known(self) -> dict[int, str]:
-        here = {0: self._mine_name()}
+        here = {0: self._host_name()}
         for rank, seat in self._listener.seats.items():
             if seat.line is not None:
                 here[rank] = seat.hello.hostname or seat.address
@@ -170,8 +169,8 @@ class Meeting:
             f"node {self._listed(missing)} never joined within {waited}. {len(here)} of {self._count} were here: "
             f"{', '.join(here[r] for r in sorted(here))}",
             f"look at what {'it' if one else 'they'} printed, and compare --master-addr and --port. Where port "
-            f"{self._spec.target.join_port} of {self._mine_name()} may be filtered, try there "
-            f"`nc -vz {self._spec.rendezvous.master_addr or self._mine_name()} {self._spec.target.join_port}`",
+            f"{self._spec.target.join_port} of {self._host_name()} may be filtered, try there "
+            f"`nc -vz {self._spec.rendezvous.master_addr or self._host_name()} {self._spec.target.join_port}`",
             Where(node=names[0], nodes=tuple(names) if not one else ()),
         )
 

@@ -26,7 +26,7 @@ DRAIN = 2.0  # seconds at the end of an attempt for what still waits
 READ = 64 << 10
 
 
-class Seen(NamedTuple):
+class Match(NamedTuple):
     """What a piece of a rank's log held: lines that matched, and the last number that the pattern found.
 
     `at` (monotonic seconds) and `t` (unix seconds) are when the piece came."""
@@ -39,19 +39,20 @@ class Seen(NamedTuple):
 
 
 class Matching:
-    """Feeds one pattern; `on_seen` and `on_off` are called from the loop."""
+    """Feeds one pattern; `on_match` and `on_off` are called from the loop."""
 
     def __init__(
-        self, option: str, pattern: str, on_seen: Callable[[Seen], None], on_off: Callable[[str], None]
+        self, option: str, pattern: str, on_match: Callable[[Match], None], on_off: Callable[[str], None]
     ) -> None:
         self._option = option
         self._pattern = pattern
-        self._on_seen = on_seen
+        self._on_match = on_match
         self._on_off = on_off
         self._process: subprocess.Popen[bytes] | None = None
         self._out = bytearray()
         self._in = b""
-        self._asked = self._answered = 0
+        self._asked = 0
+        self._answered = 0
         self._writing = False
         self.is_off = False
 
@@ -146,8 +147,8 @@ class Matching:
         for answer in answers:
             rank, at, t, lines, number = answer.split()
             self._answered += 1
-            found = None if number == b"-" else int(number)
-            self._on_seen(Seen(int(rank), float(at), float(t), int(lines), found))
+            last = None if number == b"-" else int(number)
+            self._on_match(Match(int(rank), float(at), float(t), int(lines), last))
 
     def _ended(self) -> None:
         assert self._process is not None

@@ -144,8 +144,10 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     if number > means.retries:
         return Decision("finish", f"{_count(means.retries)} used up. Else it would be tried again: {row.why}")
     pause = _pause(history, replace)
-    said = [row.why, *_said(replace, last.verdict.attempt + 1), *([f"in {pause:g} s"] if pause else [])]
-    return Decision("retry", "; ".join(said), replace, pause)
+    reasons = [row.why, *_replacements(replace, last.verdict.attempt + 1)]
+    if pause:
+        reasons.append(f"in {pause:g} s")
+    return Decision("retry", "; ".join(reasons), replace, pause)
 
 
 def _pause(history: Sequence[Tried], replace: Mapping[str, str]) -> float:
@@ -212,18 +214,18 @@ def _replace(last: Tried, row: Row, means: Means) -> dict[str, str]:
     may = last.blamed if row.replace or not last.ran else ()
     wanted = [*last.unusable_nodes, *(n for n in may if n not in last.unusable_nodes)]
     free = dict(means.spares)
-    found = dict[str, str]()
+    places = dict[str, str]()
     for node in wanted:
         fitting = [name for name, room in free.items() if room is None or room >= means.ranks.get(node, 0)]
         if fitting:
-            found[node] = fitting[0]
+            places[node] = fitting[0]
             del free[fitting[0]]
         elif node in last.unusable_nodes:
-            found[node] = node
-    return found
+            places[node] = node
+    return places
 
 
-def _said(replace: Mapping[str, str], attempt: int) -> list[str]:
+def _replacements(replace: Mapping[str, str], attempt: int) -> list[str]:
     taken = [f"{old} was replaced by {new} in attempt {attempt}" for old, new in replace.items() if new != old]
     same = [old for old, new in replace.items() if new == old]
     return taken + ([f"no spare is there for {join_words(same)}, which is reached again"] if same else [])

@@ -12,7 +12,7 @@ from allranks.agent.foreign import number, whole
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_object
 
-from .matching import Matching, Seen
+from .matching import Match, Matching
 
 WINDOW = 20  # steps the rate is taken over
 LINE_LIMIT = 64 << 10
@@ -83,7 +83,8 @@ class Progress:
         on_refused: Callable[[str, str], None],
     ) -> None:
         self._on_refused = on_refused
-        self._steps = self._recurring = None
+        self._steps: Matching | None = None
+        self._recurring: Matching | None = None
         if pattern:
             self._steps = Matching("--step-pattern", pattern, self._stepped, partial(on_off, "step_pattern"))
         if recurring:
@@ -121,15 +122,15 @@ class Progress:
     def _reader(self, rank: int) -> StepReader:
         return self._readers.setdefault(rank, StepReader())
 
-    def _stepped(self, seen: Seen) -> None:
-        if seen.number is not None and seen.rank in self._last_output:
-            self._reader(seen.rank).note(seen.number, seen.t)
-            self._note_first(seen.at)
+    def _stepped(self, match: Match) -> None:
+        if match.number is not None and match.rank in self._last_output:
+            self._reader(match.rank).note(match.number, match.t)
+            self._note_first(match.at)
             self._changed = True
 
-    def _recurred(self, seen: Seen) -> None:
-        if seen.lines:
-            self.last_activity = max(self.last_activity, seen.at)
+    def _recurred(self, match: Match) -> None:
+        if match.lines:
+            self.last_activity = max(self.last_activity, match.at)
 
     def _note_first(self, at: float) -> None:
         if self.first_step_at is None:
@@ -149,11 +150,11 @@ class Progress:
 
     def by_rank(self) -> dict[int, dict[str, Any]]:
         """step, rate and last_output for status.json."""
-        found: dict[int, dict[str, Any]] = {}
+        live: dict[int, dict[str, Any]] = {}
         for rank, t in self._last_output.items():
             reader = self._reader(rank)
-            found[rank] = {"step": reader.step, "rate": reader.rate, "last_output": round(t, 3)}
-        return found
+            live[rank] = {"step": reader.step, "rate": reader.rate, "last_output": round(t, 3)}
+        return live
 
     def changed(self) -> bool:
         """True once after anything went by."""
