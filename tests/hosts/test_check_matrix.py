@@ -402,7 +402,7 @@ def test_a_leftover_of_an_earlier_run(check: Checker) -> None:
     finally:
         for pid in launch.alive():
             os.kill(pid, signal.SIGKILL)
-    assert "clean --leftovers --hosts" in check.message("leftovers")
+    assert "clean --orphans --hosts" in check.message("leftovers")
 
 
 @pytest.mark.slow

@@ -249,7 +249,7 @@ def test_leftovers_are_listed_by_run_and_ended_by_pid(own2: Bed, tmp_path: Path)
     dead = orphan(begun(own2, tmp_path / "dead"))
     live = begun(own2, tmp_path / "live")
     before = live.alive()
-    target = ("--leftovers", "--hosts", str(own2.hostfile_names))
+    target = ("--orphans", "--hosts", str(own2.hostfile_names))
     document = words(live, "clean", *target)
     assert document["ended"] is False
     for name, answer in document["nodes"].items():
@@ -271,9 +271,9 @@ def test_leftovers_are_listed_by_run_and_ended_by_pid(own2: Bed, tmp_path: Path)
     assert "nothing is left" in live.call("clean", *target).stdout
 
 
-def test_run_end_leftovers(own2: Bed, tmp_path: Path) -> None:
+def test_run_end_orphans(own2: Bed, tmp_path: Path) -> None:
     dead = orphan(begun(own2, tmp_path / "dead"))
-    launch = begun(own2, tmp_path / "next", "--end-leftovers")
+    launch = begun(own2, tmp_path / "next", "--end-orphans")
     assert dead.alive() == []
     assert f"ended {RANKS} processes of earlier runs" in launch.stderr
     assert finish(launch)["exit"] == 0
@@ -296,7 +296,7 @@ def test_foreign_holders_of_the_master_port(bed2: Bed, tmp_path: Path) -> None:
     other = bed2.host("h1").popen([PYTHON, "-c", LISTEN, "29512"])
     for process in (holder, other):
         assert process.stdout is not None and process.stdout.readline() == "up\n"
-    target = ("--leftovers", "--foreign", "--hosts", str(bed2.hostfile_names), "--master-port", "29511")
+    target = ("--orphans", "--foreign", "--hosts", str(bed2.hostfile_names), "--master-port", "29511")
     document = words(launch, "clean", *target)
     (found,) = document["nodes"]["h1"]["foreign"]
     assert found["why"] == "holds port 29511" and "29511" in found["command"]
@@ -312,7 +312,7 @@ def test_foreign_holders_of_the_master_port(bed2: Bed, tmp_path: Path) -> None:
 def test_a_disk_that_several_hosts_share_is_no_reason_to_remove_a_live_run(bed2: Bed, tmp_path: Path) -> None:
     """Both hosts see one /tmp: the directory of h2's agent looks dead on h1, where that pid means nothing."""
     launch = begun(bed2, tmp_path)
-    document = words(launch, "clean", "--leftovers", "--hosts", str(bed2.hostfile_names))
+    document = words(launch, "clean", "--orphans", "--hosts", str(bed2.hostfile_names))
     for answer in document["nodes"].values():
         assert not [d for d in answer["directories"] if uid_of(launch) in d]
         assert {p["live"] for p in answer["processes"] if p["uid"] == uid_of(launch)} == {True}

@@ -65,7 +65,7 @@ def test_a_port_held_by_what_is_left_of_a_run(tmp_path: Path) -> None:
         wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", 60, "exec")
         verdict = second(tmp_path / "second", port)
         assert "held by what is left of your run evening-20260101-101010: pid " in verdict["message"]
-        assert "allranks clean --leftovers" in verdict["remedy"]
+        assert "allranks clean --orphans" in verdict["remedy"]
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

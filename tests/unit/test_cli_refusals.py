@@ -153,12 +153,20 @@ def test_checks_and_causes_may_be_allowed(shell: Shell, label: str) -> None:
 )  # fmt: skip
 def test_clean_of_nodes_says_so(shell: Shell, option: str, value: str) -> None:
     """It offered to delete the run directories here."""
-    refused(shell("clean", "--dry-run", option, value), option, "--leftovers")
+    refused(shell("clean", "--dry-run", option, value), option, "--orphans")
 
 
 @pytest.mark.parametrize("option", ["--keep", "--runs-dir"])
 def test_clean_of_runs_says_so(shell: Shell, option: str) -> None:
-    refused(shell("clean", "--leftovers", "--local", "1", "--dry-run", option, "3"), option, "--leftovers")
+    refused(shell("clean", "--orphans", "--local", "1", "--dry-run", option, "3"), option, "--orphans")
+
+
+def test_former_names_are_read_and_not_shown(shell: Shell) -> None:
+    new = shell("run", "--local", "1", "--dry-run", "--end-orphans", "--", "train.py")
+    old = shell("run", "--local", "1", "--dry-run", "--end-leftovers", "--", "train.py")
+    assert (new.code, old.code, old.out) == (0, 0, new.out)
+    assert "leftovers" not in shell("run", "--help").out + shell("clean", "--help").out
+    refused(shell("clean", "--leftovers", "--local", "1", "--keep", "3"), "--keep", "--orphans")
 
 
 # -- a pasted command with a hole --------------------------------------------------------------------------

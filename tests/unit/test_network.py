@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from allranks.cli.leftovers import left_alone
+from allranks.cli.orphans import left_alone
 from allranks.plan.facts import AddressProbe, NodeFacts, read_facts, read_probes
 from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
 from allranks.settings import RunSpec
@@ -337,7 +337,7 @@ def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
     clean = "allranks clean --foreign --master-port 29511 --hosts 'my hosts.txt'"
     assert port_taken("h1", HOLDER, target_words(spec)).remedy.endswith(clean)
     dead = {**HOLDER, "owner": {"pid": 4242, "run": "a-1-abcdef", "run_lives": False}}
-    assert port_taken("h1", dead, target_words(spec)).remedy.endswith("clean --leftovers --hosts 'my hosts.txt'`")
+    assert port_taken("h1", dead, target_words(spec)).remedy.endswith("clean --orphans --hosts 'my hosts.txt'`")
     other = {"pid": 4242, "why": "holds port 29511", "command": "python train.py"}
     (line,) = left_alone({"h1": {"foreign": [other]}, "h2": {"foreign": []}}, spec)
     assert line.startswith("left alone, as no run of allranks started it: h1 pid 4242 holds port 29511")

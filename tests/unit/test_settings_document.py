@@ -92,7 +92,7 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
         "check",
         "debug",
         "fold",
-        "end_leftovers",
+        "end_orphans",
         "detach",
         "k8s",
         "sky",

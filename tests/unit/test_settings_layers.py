@@ -143,6 +143,7 @@ def test_an_overridden_variable_may_be_nonsense_but_a_file_may_not() -> None:
 def test_file_keys_take_both_spellings_but_not_twice() -> None:
     assert run({}, {}, {"init-timeout": 5}).spec.limits.init_timeout == 5
     assert run({}, {}, {"init_timeout": 5}).spec.limits.init_timeout == 5
+    assert run({}, {}, {"end-leftovers": True}).spec.preflight.end_orphans
     with pytest.raises(ConfigError, match="init_timeout is set twice"):
         run({}, {}, {"init-timeout": 5, "init_timeout": 5})
 

@@ -29,23 +29,20 @@ NODE_SETTINGS = settings_of("clean")
 OF_NODES = tuple(row for row in NODE_SETTINGS if row.name != "runs_dir")
 
 
-def command(
-    given: Given, keep: int | None, leftovers: bool, foreign: bool, yes: bool, dry_run: bool, json_: bool
-) -> int:
+def command(given: Given, keep: int | None, orphans: bool, foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
     """Remove old runs here, or what runs left on nodes."""
     runs_dir = given["runs_dir"]
-    if leftovers or foreign:
-        from .leftovers import clean_leftovers  # imported late: old run directories need no engine
+    if orphans or foreign:
+        from .orphans import clean_orphans  # imported late: old run directories need no engine
 
         if keep is not None or runs_dir is not None:
             option = "--runs-dir" if keep is None else "--keep"
-            raise UsageError(f"{option} is for run directories here; leave it out, or leave out --leftovers")
-        return clean_leftovers({**given, "runs_dir": None}, foreign, yes, dry_run, json_)
+            raise UsageError(f"{option} is for run directories here; leave it out, or leave out --orphans")
+        return clean_orphans({**given, "runs_dir": None}, foreign, yes, dry_run, json_)
     for row in OF_NODES:
         if given[row.name]:
             raise UsageError(
-                f"{row.option} is for nodes; add --leftovers or --foreign\n"
-                f"hint: allranks clean --leftovers {row.option} …"
+                f"{row.option} is for nodes; add --orphans or --foreign\nhint: allranks clean --orphans {row.option} …"
             )
     return _clean_runs(
         str(runs_dir) if runs_dir is not None else None, 5 if keep is None else keep, yes, dry_run, json_
@@ -55,12 +52,14 @@ def command(
 COMMAND = Declared(
     "clean",
     "Remove old run directories, or end and remove what earlier runs left on the nodes.",
-    ("clean --keep 5", "clean --leftovers --hosts hosts.txt"),
+    ("clean --keep 5", "clean --orphans --hosts hosts.txt"),
     command,
     settings=NODE_SETTINGS,
     options=(
         SettingRow("keep", whole(0, 1_000_000), "all but the newest N runs and N checks go; default: 5"),
-        SettingRow("leftovers", FLAG, "processes and directories of dead runs on the nodes"),
+        SettingRow(
+            "orphans", FLAG, "processes and directories of dead runs on the nodes", former_options="--leftovers"
+        ),
         SettingRow("foreign", FLAG, "your other processes on GPUs or the master port"),
         SettingRow("yes", FLAG, "do not ask", options="--yes -y"),
         DRY_RUN,

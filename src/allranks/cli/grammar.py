@@ -29,6 +29,7 @@ class Line:
 def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool) -> Line:
     """Divide a command line. Judges nothing: see `refuse_empty_values`."""
     by_name = {name: row for row in rows for name in row.names}
+    renamed = {name: row.option for row in by_name.values() for name in row.former_options.split()}
     line = Line()
     at = 0
     while at < len(words):
@@ -50,6 +51,7 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
         name, equals, value = word.partition("=")
         if name not in by_name and name.replace("_", "-") in by_name:
             name = name.replace("_", "-")
+        name = renamed.get(name, name)
         line.words.append(name + equals + value)
         row = by_name.get(name)
         if equals:

@@ -80,8 +80,8 @@ def submit(launch: Launch, spec: RunSpec, json_: bool, dry_run: bool) -> int:
 def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     """Runs it here, or leaves a daemon with it; gives the exit code."""
     spec = resolved.spec
-    if spec.preflight.end_leftovers:
-        from .leftovers import end_dead_runs
+    if spec.preflight.end_orphans:
+        from .orphans import end_dead_runs
 
         end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
     reach = allocated(spec, cluster)

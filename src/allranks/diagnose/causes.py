@@ -137,7 +137,7 @@ _TABLE = (
            S),
     _cause("orphan-process", "a process of an earlier run is in the way",
            "Run `ps -eo pid,lstart,cmd | grep python` on {node}",
-           "End the processes of earlier runs with `allranks clean --leftovers TARGET`",
+           "End the processes of earlier runs with `allranks clean --orphans TARGET`",
            N, Ends.NODE),
     _cause("rank-killed", "a signal from outside ended a rank, and the sender is not known",
            "Run on {node}: `journalctl -k --since -1h; sacct -j JOB -o State,MaxRSS; kubectl describe pod POD`",

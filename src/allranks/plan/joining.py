@@ -36,7 +36,7 @@ OUTSIDE = (
     "runs_dir",
     "connect_timeout",
     "fold",
-    "end_leftovers",
+    "end_orphans",
     "detach",
     "test",
     "level",

@@ -166,7 +166,7 @@ def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
         remedy += f", or end that run first: allranks stop {run}"
     elif run:
         held = f" by what is left of your run {run}{held.replace(' by ', ': ', 1)}"
-        remedy += f", or end it with `allranks clean --leftovers {target}`"
+        remedy += f", or end it with `allranks clean --orphans {target}`"
     elif owner.get("pid"):
         clean = f"allranks clean --foreign --master-port {port} {target}"
         remedy += f", or end that process, if it is yours: {clean}"

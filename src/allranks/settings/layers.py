@@ -37,8 +37,8 @@ TABLES = ("env", "forward")
 _ALIASES = {
     option.lstrip("-"): row.name
     for row in SETTINGS.values()
-    for option in row.names
-    if option.startswith("--") and not row.parser.is_flag
+    for option in (*row.names, *row.former_options.split())
+    if option.startswith("--") and (option in row.former_options.split() or not row.parser.is_flag)
 }
 
 

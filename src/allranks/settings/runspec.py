@@ -65,7 +65,7 @@ class Preflight:
     only: tuple[str, ...] = ()  # of `check`: these checks; of `test`: these tests
     data_paths: tuple[str, ...] = ()  # every node must have them, with the same content
     expect_gpus: int | None = None  # GPUs of a node; None: nproc, if set
-    end_leftovers: bool = False  # processes of dead runs are ended first
+    end_orphans: bool = False  # processes of dead runs are ended first
 
 
 @dataclass(frozen=True)

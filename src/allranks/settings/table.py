@@ -77,11 +77,12 @@ class SettingRow:
 
     `name` is a field of a group of RunSpec, or the keyword by which a command gets its own option. `commands` are those
     that take it, separated by spaces. `options` are its names on the command line where they do not follow from `name`,
-    the first one shown in messages. `example` is its value in the template of allranks.toml, in TOML, where the default
-    would say little. `default` and `panel` of a setting come from its field and its group. `variables` are read from
-    the environment. `engines` need it: without one of them the option is refused. `complete` says what a shell offers:
-    runs, ranks, hosts or checks. `in_file` is false for what has no key in allranks.toml. A flag that is on by default
-    has an option that begins with --no- and switches it off.
+    the first one shown in messages; `former_options` are older names, which are read and not shown. `example` is its
+    value in the template of allranks.toml, in TOML, where the default would say little. `default` and `panel` of a
+    setting come from its field and its group. `variables` are read from the environment. `engines` need it: without one
+    of them the option is refused. `complete` says what a shell offers: runs, ranks, hosts or checks. `in_file` is false
+    for what has no key in allranks.toml. A flag that is on by default has an option that begins with --no- and switches
+    it off.
     """
 
     name: str
@@ -89,6 +90,7 @@ class SettingRow:
     help: str
     commands: str = ""
     options: str = ""
+    former_options: str = ""
     metavar: str = ""
     example: str = ""
     variables: tuple[str, ...] = ()
@@ -206,7 +208,7 @@ _ROWS = (
                example='["/data/train"]'),
     SettingRow("expect_gpus", whole(0, 1024), "GPUs that a node must have; default: nproc",
                "run check join", example="8"),
-    SettingRow("end_leftovers", FLAG, "end processes of dead runs first", "run"),
+    SettingRow("end_orphans", FLAG, "end processes of dead runs first", "run", former_options="--end-leftovers"),
     # -- tests
     SettingRow("test", choice("quick"), "quick: some seconds of collective tests before the program", "run",
                example='"quick"'),

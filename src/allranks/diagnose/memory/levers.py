@@ -32,7 +32,7 @@ def _outside(memory: GpuMemory) -> tuple[list[str], list[str]]:
     if total and memory.others >= SHARE * total:
         first.append(
             f"other processes hold {size(memory.others)} of {size(total)} on {gpu}: nvidia-smi shows whose; end what "
-            "earlier runs left (allranks clean --leftovers), and see that no two ranks share a GPU"
+            "earlier runs left (allranks clean --orphans), and see that no two ranks share a GPU"
         )
     if total and wanted > total:
         first.append(

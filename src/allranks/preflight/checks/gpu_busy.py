@@ -139,7 +139,7 @@ def _by_others(request: Request, node: str, use: Use) -> Finding:
     held = list(group(use.processes, lambda process: (process.pid, process.name, process.user)).values())
     message = f"GPUs of {node} are in use: {join_words([_process_text(one) for one in held], limit=4)}"
     pids = ",".join(str(one[0].pid) for one in held[:8])
-    advice = f"wait for them or leave {node} out. If they are yours, `allranks clean --leftovers {request.target}`"
+    advice = f"wait for them or leave {node} out. If they are yours, `allranks clean --orphans {request.target}`"
     remedy = look(f"{advice} ends them", node, "ps -o user,pid,etime,args -p", pids)
     status: Status = "warn"
     label = ID

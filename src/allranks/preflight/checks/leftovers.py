@@ -188,7 +188,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         message = f"{what} of the earlier run {run} still {plural(count, 'runs', 'run')} on {join_names(names)}: "
         message += _some(by_node[names[0]])
         evidence = [f"{node}: {_some(processes)}" for node, processes in list(by_node.items())[:8]]
-        yield warn("orphan-process", names, message, f"`allranks clean --leftovers {request.target}`", evidence)
+        yield warn("orphan-process", names, message, f"`allranks clean --orphans {request.target}`", evidence)
     for node, one in nodes.items():
         count = len(one.orphans)
         if count:

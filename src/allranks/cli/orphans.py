@@ -1,4 +1,4 @@
-"""clean --leftovers: what earlier runs left on the nodes, listed, and ended on request."""
+"""clean --orphans: list what earlier runs left on the nodes, and end it on request."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .target import find_cluster, resolve_options
 Answers = dict[str, dict[str, Any]]
 
 
-def clean_leftovers(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
-    """Lists leftovers of the target's nodes, asks, ends by pid and start time. Exit code 4 if some stay."""
+def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
+    """List the orphans on the target's nodes, ask, end them by pid and start time. Return 4 where some stay."""
     resolved = resolve_options(options, None)
     spec = resolved.spec
     cluster = find_cluster(resolved)
@@ -91,7 +91,7 @@ def _end(
 
 
 def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
-    """run --end-leftovers: ends processes of runs whose agent is dead, before anything starts.
+    """run --end-orphans: ends processes of runs whose agent is dead, before anything starts.
 
     What no run of allranks has started is left alone, and named.
     """
@@ -109,7 +109,7 @@ def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
 
 
 def left_alone(answers: Answers, spec: RunSpec) -> list[str]:
-    """Name the processes that are in the way and that --end-leftovers does not end, and the command that does."""
+    """Name the processes that are in the way and that --end-orphans does not end, and the command that does."""
     command = f"allranks clean --foreign --master-port {spec.rendezvous.master_port} {target_words(spec)}"
     return [
         f"left alone, as no run of allranks started it: {name} pid {process['pid']} {process['why']} "
