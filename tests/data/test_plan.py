@@ -63,7 +63,7 @@ def test_prediction() -> None:
     assert eight.speedup < 7.99
     assert two.global_batch == 64
     lines = plan_lines(asked(model_bytes=1, bandwidth=1.0), [one, two, eight])
-    assert "efficiency = T/(T+t)" in lines[-1]
+    assert "Efficiency = T/(T+t)" in lines[-1]
 
 
 @pytest.mark.parametrize(

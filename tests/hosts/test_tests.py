@@ -55,7 +55,7 @@ def blamed(document: dict[str, Any]) -> list[list[str]]:
 def test_four_hosts_with_two_ranks_each_pass(launch: Launch) -> None:
     document = ask(launch, "--nproc", "2", "--size", SIZE)
     assert document["ok"] and document["exit"] == 0 and blamed(document) == []
-    assert document["meaning"].endswith("look at the training code")
+    assert document["meaning"].endswith("Look at the training code")
     tests = {row["test"]: row["status"] for row in document["collectives"]}
     assert set(tests.values()) <= {"pass", "skip"} and list(tests.values()).count("pass") >= 12, tests
     assert all(row["ranks"] == 8 for row in document["collectives"])
@@ -186,7 +186,7 @@ def test_stages_stop_at_the_pair_that_fails(launch: Launch) -> None:
     assert [s["name"] for s in document["stages"]] == ["each node alone", "pairs of nodes"]
     assert all(g["ok"] for g in document["stages"][0]["groups"])
     assert [g["nodes"] for g in document["stages"][1]["groups"] if not g["ok"]] == [["h1", "h3"]]
-    assert "every node passes alone; h1–h3 fails" in document["meaning"]
+    assert "every node passes alone, but h1–h3 fails" in document["meaning"]
     assert "not your training code" in document["meaning"]
 
 

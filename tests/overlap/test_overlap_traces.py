@@ -41,7 +41,7 @@ def test_partly_overlapped_with_idle_time() -> None:
     assert found.collectives[0].exposed == pytest.approx(300e-6)
     said = verdict(found)
     assert said.startswith("Communication is partly hidden: of 400 µs in a step of 1 ms, computation covers 25 %")
-    assert said.endswith("for 40 % of the time the GPU is idle: look first at the input, and at what the CPU does.")
+    assert said.endswith("For 40 % of the time the GPU is idle: look first at the input, and at what the CPU does.")
 
 
 def test_two_streams_count_once() -> None:

@@ -15,13 +15,9 @@ SOURCE_LIMITS = {
     "engines": 47,
     "cli": 79,
     "cluster": 36,
-    "data": 16,
     "diagnose": 27,
-    "fabric": 31,
     "gang": 0,
-    "overlap": 2,
     "plan": 0,
-    "runs": 12,
     "settings": 47,
 }
 PAGE_LIMITS = {

@@ -267,4 +267,4 @@ def test_a_test_that_passed_says_what_that_means() -> None:
     stream = io.StringIO()
     view = TestView(stream=stream)
     view.closing({"exit": 0, "directory": "runs/t", "timing": {"total": 3.0}, "meaning": SYNC_PASSED}, None)
-    assert "the cluster carries collectives; look at the training code\npassed after 3.0 s" in stream.getvalue()
+    assert "the cluster carries collectives. Look at the training code\npassed after 3.0 s" in stream.getvalue()

@@ -21,7 +21,7 @@ from allranks.settings import RunSpec
 from .run import opening
 
 SYNC_PASSED = (
-    "every collective that was tested gives right results on all ranks: the cluster carries collectives; look at the "
+    "every collective that was tested gives right results on all ranks: the cluster carries collectives. Look at the "
     "training code"
 )
 

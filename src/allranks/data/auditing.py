@@ -152,7 +152,7 @@ def _play_apart(python: str, play: Play, tell: Callable[[Progress], object]) -> 
     try:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     except OSError as error:
-        raise UsageError(f"{python}: {error.strerror}; set --python to the training interpreter") from None
+        raise UsageError(f"{python}: {error.strerror}. Set --python to the training interpreter.") from None
     with process:
         for line in process.stdout or ():
             try:
@@ -162,5 +162,5 @@ def _play_apart(python: str, play: Play, tell: Callable[[Progress], object]) -> 
             failure = progress.failure or failure
             tell(progress)
     if process.returncode and failure is None:
-        raise NodeError(f"{python} ended with {process.returncode}; does it have torch? set --python")
+        raise NodeError(f"{python} ended with {process.returncode}. Is torch in it? Set --python.")
     return failure

@@ -90,13 +90,13 @@ def _fine(case: Case) -> Finding:
     else:
         text = f"disjoint: of {read} in {case.span} none was read by two of {number} ranks"
         if data is not None and case.identity.same is not False and (case.facts.sampler_len or 0) * number >= data:
-            text += f"; complete: together their samplers give all {data:,}"
+            text += f" and complete, as together their samplers give all {data:,}"
             text += "" if case.identity.same else ", if all ranks hold one dataset"
     evidence = [case.identity.why]
     shards = case.shards.values()
     one_epoch = not any(order.epoch > 0 for shard in shards for order in shard.orders)
     if one_epoch and any(shuffled(shard) and shard.facts.has_set_epoch for shard in shards):
-        evidence.append("one epoch was seen: whether set_epoch is called before the next cannot be told")
+        evidence.append("one epoch was read, so it is not known whether set_epoch is called before the next")
     return case.finding("data-audit", "ok", text, evidence=tuple(evidence))
 
 

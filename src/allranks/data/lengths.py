@@ -36,9 +36,9 @@ def uneven(case: Case) -> Finding | None:
     if 0 in by_length:
         without = by_length[0]
         text = f"{format_ranks(without)} {plural(len(without), 'gets', 'get')} no data at all: {_have(by_length)}"
-        remedy = "split samples, not batches or files, over the ranks; or use fewer ranks"
+        remedy = "split samples, not batches or files, over the ranks, or use fewer ranks"
         return case.finding("uneven-data", "fail", text, remedy, without[0])
-    text = f"unequal numbers of batches: {_have(by_length)}; the run would hang at the end of the epoch"
+    text = f"unequal numbers of batches: {_have(by_length)}. The run would hang at the end of the epoch"
     if not drops:
         return case.finding("uneven-data", "fail", text, EVEN)
     return case.finding("uneven-data", "fail", f"{text} ({drops})", SAME_DROP_LAST)
@@ -95,7 +95,7 @@ def coverage(case: Case) -> Finding | None:
     if not missing:
         return None
     due = len(case.due)
-    figures = f"{missing:,} of {due:,} samples are read by nobody"
+    figures = f"{missing:,} of {due:,} samples are read by no rank"
     dropped = any(shard.facts.drop_last for shard in case.shards.values())
     if missing < case.world * (case.batch if dropped else 1):
         # A DistributedSampler with drop_last has fewer samples than its share, rounded up.
@@ -121,7 +121,7 @@ def _by_totals(case: Case, due: int) -> Finding:
         text = f"sharded twice: {reads:,} of {due:,} samples are read"
         return case.finding("data-sharded-twice", "fail", text, KEEP_ONE, evidence=unsure)
     if reads < due - world * case.batch:
-        text = f"{due - reads:,} of {due:,} samples are read by nobody"
+        text = f"{due - reads:,} of {due:,} samples are read by no rank"
         return case.finding("data-incomplete", "fail", text, COVER, evidence=unsure)
     text = f"{unsure[0]}: {reads:,} read, {due:,} by one rank alone"
     remedy = "make augmentation repeatable for the audit: seed it by the sample"

@@ -16,8 +16,8 @@ SHARD = (
     "the global rank (RANK of WORLD_SIZE)"
 )
 BY_RANK = (
-    "shard by the global rank: num_replicas=dist.get_world_size(), rank=dist.get_rank() (RANK, not LOCAL_RANK); "
-    "right as it is only if these ranks are one model-parallel group"
+    "shard by the global rank: num_replicas=dist.get_world_size(), rank=dist.get_rank() (RANK, not LOCAL_RANK). "
+    "It is right as it is only if these ranks are one model-parallel group."
 )
 ALIKE = 0.9  # of the smaller of two ranks' samples: from here on they read the same
 MANY = 0.02  # of all reads: from here on contents that two ranks share are no coincidence of the data
@@ -157,8 +157,8 @@ def _twice(case: Case) -> Finding | None:
     if facts.sampler_len is None or facts.dataset_len is None:
         return None
     text = (
-        f"sharded twice: each rank holds a dataset of its own with {samples(facts.dataset_len)}, and its sampler takes "
-        f"{facts.sampler_len:,} of them, one in {facts.replicas}: the rest is read by nobody"
+        f"sharded twice: each rank has a dataset of its own with {samples(facts.dataset_len)}, and its sampler takes "
+        f"{facts.sampler_len:,} of them, one in {facts.replicas}. No rank reads the rest"
     )
     return case.finding("data-sharded-twice", "fail", text, "keep one of the two: the split dataset or the sampler")
 
@@ -175,7 +175,7 @@ def _unshrunk(case: Case) -> Finding | None:
         text = f"each of {case.world} ranks draws {data:,} samples of all {data:,}: they overlap by chance"
         return case.finding("data-overlap", "warn", text, SHARD)
     if case.identity.same is None:
-        text = f"each rank reads all {data:,} samples of its dataset; whether these are one dataset could not be seen"
+        text = f"each rank reads all {data:,} samples of its dataset, and it is not known whether these are one dataset"
         return case.finding("data-not-sharded", "unknown", text, "allranks data audit --loader module:function")
     text = (
         f"the loader's length does not shrink with the world size: each of {case.world} ranks would read all "

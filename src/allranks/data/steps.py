@@ -10,9 +10,8 @@ from allranks.errors import UsageError
 from allranks.text import plural
 
 FORMULA = (
-    "t = 2 (R-1)/R x model bytes / bandwidth, for R ranks on more than one node (bandwidth: bus bandwidth of "
-    "all_reduce), 0 within one node; T = step time x accumulation; efficiency = T/(T+t) where nothing overlaps, "
-    "T/max(T,t) where all does"
+    "t = 2 (R-1)/R x model bytes / bus bandwidth of all_reduce, for R ranks on several nodes (0 within one).\n"
+    "T = step time x accumulation. Efficiency = T/(T+t) where nothing overlaps, T/max(T,t) where all does."
 )
 
 

@@ -27,7 +27,7 @@ def plan_lines(training: Training, rows: Sequence[Steps]) -> list[str]:
     lines = align_columns([head, *(_plan_cells(row) for row in rows)], left=[len(head) - 1])
     rounded = "up (--pad)" if training.rounding == "pad" else "down (--drop-last)"
     kind = "ideal: communication costs nothing" if training.bandwidth is None else "predicted without overlap"
-    title = f"{training.samples:,} samples, batch {training.batch} a rank, rounded {rounded}; speed-up {kind}"
+    title = f"{training.samples:,} samples, batch {training.batch} a rank, rounded {rounded}, speed-up {kind}"
     return [title, "", *lines, *(["", FORMULA] if training.bandwidth is not None else [])]
 
 

@@ -109,8 +109,8 @@ def _idle(overlap: Overlap) -> str:
         return ""
     share = format_percent(mean.idle / mean.seconds)
     if any(rank.device == "gpu" for rank in overlap.ranks):
-        return f"; for {share} of the time the GPU is idle: look first at the input, and at what the CPU does"
-    return f"; for {share} of the time no operator runs: Python itself, or a wait for input"
+        return f". For {share} of the time the GPU is idle: look first at the input, and at what the CPU does"
+    return f". For {share} of the time no operator runs: Python itself, or a wait for input"
 
 
 # -- cells of tables ---------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_who_had_not_arrived() -> None:
     after = {rank: replace(place, beat=place.beat + (rank < 2)) for rank, place in before.items()}
     assert silent_ranks(before, after) == [2, 3]
     assert describe_hang("no end", before, 3, [3]) == (
-        "no end: ranks 2-3 had not arrived; rank 1 in round 0; rank 0 in round 2; "
+        "no end: ranks 2-3 had not arrived; rank 1 in round 0; rank 0 in round 2, "
         "no sign of life from rank 3 (ended or stopped)"
     )
 
@@ -101,6 +101,6 @@ def test_the_slowest_link_is_compared() -> None:
     links = [NominalLink("lo", 0.0), NominalLink("eth0", 1.25e9), NominalLink("eth0", 12.5e9)]
     best = replace(bandwidth_row("all_reduce", 64 << 20, 2, [1.0]), busbw=0.625e9)
     assert "50% of the nominal 1.25 GB/s of eth0" in compare_with_link(best, links, [0, 1, 2])
-    assert "no link between nodes" in compare_with_link(best, links, [0, 0, 0])
+    assert "without a link between nodes" in compare_with_link(best, links, [0, 0, 0])
     unknown = [links[1], NominalLink("eth0 says -1", 0.0)]
-    assert "no nominal rate" in compare_with_link(best, unknown, [0, 1])
+    assert "without a nominal rate" in compare_with_link(best, unknown, [0, 1])

@@ -82,13 +82,13 @@ def test_a_node(count: int, way: Way | str, what: str) -> None:
 def test_a_link(count: int, way: Way | str, what: str) -> None:
     item = only(steady(measured(count, both([("h1", "h3")], way))))
     assert (item.id, item.where.node, item.where.peer) == (f"link-{what}", "h1", "h3")
-    assert "both nodes pass with all others" in item.message
+    assert "Both nodes pass with all others" in item.message
     assert "ssh h1 '" in item.remedy and "ssh h3 '" in item.remedy
 
 
 def test_the_figures_and_the_cluster_s_median_are_in_the_message() -> None:
     assert only(steady(measured(8, both([("h1", "h3")], SLOW)))).message == (
-        "the link h1–h3 is slow: 48 Mbit/s (the cluster's median is 1 Gbit/s); both nodes pass with all others"
+        "the link h1–h3 is slow: 48 Mbit/s (the cluster's median is 1 Gbit/s). Both nodes pass with all others"
     )
     late = only(steady(measured(8, both([("h2", h) for h in names(8) if h != "h2"], LATE)))).message
     assert late.startswith("h2 is slow with 7 of 7 peers: round trip 50 ms (the cluster's median is 100 µs)")
@@ -112,7 +112,7 @@ def test_losses_show_in_the_tail() -> None:
 def test_with_two_nodes_only_the_link_can_be_named() -> None:
     item = only(steady(measured(2, {("h1", "h2"): SLOW})))
     assert (item.id, item.where.node, item.where.peer) == ("link-slow", "h1", "h2")
-    assert "no telling which end" in item.message and "from h1" in item.message
+    assert "do not show which end" in item.message and "from h1" in item.message
     dead = only(steady(measured(2, {("h1", "h2"): "timed out"})))
     assert dead.id == "link-dead"
     assert judge(measured(2, both([("h1", "h2")], SLOW))).ok, "nothing to compare with, and no floor was asked for"
@@ -144,7 +144,7 @@ def test_a_slow_node_does_not_hide_a_slower_link_of_it(
     message = next(item.message for item in found.findings if item.id == "link-slow")
     ends = " and ".join(node for node in nodes if node in link)
     assert message.startswith(f"the link {link[0]}–{link[1]} is slow: 20 Mbit/s")
-    assert message.endswith(f"; {ends} {'are' if ' and ' in ends else 'is'} slow elsewhere too, but less so")
+    assert message.endswith(f". {ends} {'are' if ' and ' in ends else 'is'} slow elsewhere too, but less so")
 
 
 @pytest.mark.parametrize("way", [THIRD, LATE])

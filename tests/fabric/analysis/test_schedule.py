@@ -110,7 +110,7 @@ def test_what_it_means() -> None:
     assert meaning(4, 0, ("h3",)).startswith("h3 fails alone: the trouble is inside that node")
     assert meaning(4, 0, ("h1",), ("h3",)).startswith("h1, h3 fail alone")
     assert meaning(4, 1, ("h1", "h3")) == (
-        "every node passes alone; h1–h3 fails: the link or the firewall between them, not your training code"
+        "every node passes alone, but h1–h3 fails: the link or the firewall between them, not your training code"
     )
     assert "h1–h3, h2–h4 fail: the links" in meaning(4, 1, ("h1", "h3"), ("h2", "h4"))
     assert "all nodes together fail" in meaning(4, 2, tuple(names(4)))

@@ -104,7 +104,7 @@ def test_wrong_data_of_one_rank_fails_every_test_and_none_gets_out_of_step(gang:
     assert run.row("gather")["failures"][0]["rank"] == 0 and len(run.row("gather")["failures"]) == 1
     (end,) = run.rows("end")
     assert end["first_failure"]["test"] == "all_reduce" and not end["ok"] and end["exit"] == 3
-    assert run.out().splitlines()[-1] == f"FIRST FAILURE: all_reduce: {end['first_failure']['reason']}"
+    assert run.out().splitlines()[-1] == f"FIRST FAILURE in all_reduce: {end['first_failure']['reason']}"
     assert f"not a test of this cluster: {DOUBLE}" in run.out()
 
 
@@ -211,7 +211,7 @@ def test_rank_0_that_is_killed_is_named_by_another(gone: dict[str, Gang]) -> Non
     run = gone["first"]
     assert run.codes(1, 2) == {1: 5, 2: 5}, run.everything()
     row = next(row for row in run.rows(rank=1) if row.get("hang"))  # the test that it was in when rank 0 went
-    assert row["hang"]["missing"] == [0] and "rank 0, which holds it, has gone" in run.out(1)
+    assert row["hang"]["missing"] == [0] and "rank 0, which holds it, has ended" in run.out(1)
     assert run.rows("end", 1)[0]["exit"] == 5
 
 
@@ -255,7 +255,7 @@ def test_nccl_without_gpus_is_a_failure_that_says_so(gang: Start) -> None:
 def test_usage(gang: Start) -> None:
     run = gang(1, 1, "--only", "barrier,none_such")
     assert run.codes() == {0: 2}
-    assert "no test none_such; there are barrier, all_reduce" in run.err()
+    assert "test none_such not found, expected one of barrier, all_reduce" in run.err()
 
 
 # -- bandwidth -------------------------------------------------------------------------------------

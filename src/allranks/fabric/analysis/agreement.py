@@ -127,7 +127,7 @@ def describe_hang(reason: str, places: Mapping[int, Place], test: int, silent: S
         groups.setdefault(_describe_place(places[rank], test), []).append(rank)
     text = f"{reason}: " + "; ".join(f"{format_ranks(ranks)} {where}" for where, ranks in groups.items())
     if silent:
-        text += f"; no sign of life from {format_ranks(silent)} (ended or stopped)"
+        text += f", no sign of life from {format_ranks(silent)} (ended or stopped)"
     return text
 
 

@@ -69,9 +69,9 @@ def compare_with_link(best: BandwidthRow, links: Sequence[NominalLink], nodes: S
     """
     text = f"best busbw of {best.collective}: {format_rate(best.busbw)} at {format_size_option(best.size)}"
     if len(set(nodes)) < 2:
-        return f"{text}; all ranks are on one node: no link between nodes is in it"
+        return f"{text}. All ranks are on one node, so it is without a link between nodes"
     others = [link for link, node in zip(links, nodes) if node != nodes[0]]
     slowest = min(others, key=lambda link: link.rate)
     if not slowest.rate:
-        return f"{text}; no nominal rate to compare it with: {slowest.what}"
+        return f"{text}, without a nominal rate to compare it with ({slowest.what})"
     return f"{text}, {best.busbw / slowest.rate:.0%} of the nominal {format_rate(slowest.rate)} of {slowest.what}"

@@ -71,7 +71,7 @@ def packed(pairs: Iterable[Pair]) -> list[Round]:
 
 # -- staged --------------------------------------------------------------------------------------------
 
-ALL_PASSED = "every stage passes, up to all nodes together: the cluster carries collectives; look at the training code"
+ALL_PASSED = "every stage passes, up to all nodes together: the cluster carries collectives. Look at the training code"
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,14 @@ class Stage:
                 "not in the network between nodes"
             )
         if self.size == 2:
-            return f"every node passes alone; {_pairs_meaning(failed, self.groups(), names)}"
+            return f"every node passes alone, but {_pairs_meaning(failed, self.groups(), names)}"
         if self.has_all_nodes:
             names = "all nodes together"
             verb = "fail"
         return (
-            f"every smaller group passes; {names} {verb}: what appears only with more nodes (a pair that was not in an "
-            "earlier group, a shared uplink or switch, limits on open files and connections), not your training code"
+            f"every smaller group passes, {names} {verb}. It is something that appears only with more nodes, not your "
+            "training code.\nIt may be a pair that was not in an earlier group, a shared uplink or switch, or a limit "
+            "on open files and connections."
         )
 
 

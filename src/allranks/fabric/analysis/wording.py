@@ -20,7 +20,7 @@ REASONS_SHOWN = 2
 LINES_SHOWN = 8  # links in the evidence, the worst first
 NAMED = 16  # nodes in a host list that is to be pasted
 # What shows a bad cable, a wrong rate, a shaper or losses on a host, with tools that most have.
-INSPECT = "ip -s -s link; tc -s qdisc show; nstat -az TcpRetransSegs"
+INSPECT = "; ".join(("ip -s -s link", "tc -s qdisc show", "nstat -az TcpRetransSegs"))
 KINDS = {"node-rail": "rail", "all": "network"}  # of culprits, as ids of findings say them
 
 
@@ -83,7 +83,7 @@ def finding(facts: Facts) -> Finding:
 def unconfirmed(facts: Facts) -> Finding:
     """Make the finding about a suspect that was not measured again."""
     plain = finding(facts)
-    message = f"{plain.message}; it was not measured again, so this may be chance"
+    message = f"{plain.message}. It was not measured again, so this may be chance"
     return replace(plain, status="unknown", message=message, remedy="run the test once more")
 
 
@@ -134,12 +134,12 @@ def _note(facts: Facts, what: str) -> str:
     if besides:
         verb = "are" if len(besides) > 1 or besides[0] == ALL_LINKS else "is"
         less = "not dead" if what == "dead" else "less so"
-        return f"; {join_words(natural(besides))} {verb} slow elsewhere too, but {less}"
+        return f". {join_words(natural(besides))} {verb} slow elsewhere too, but {less}"
     if facts.culprit.kind != "link":
         return ""
     if len(facts.nodes) == 2:
-        return "; with two nodes there is no telling which end is at fault: test with a third"
-    return "; both nodes pass with all others" if facts.alone else ""
+        return ". Two nodes do not show which end is at fault: test with a third"
+    return ". Both nodes pass with all others" if facts.alone else ""
 
 
 def _figure(facts: Facts, metric: Metric) -> str:
@@ -179,7 +179,7 @@ def _remedy(facts: Facts) -> str:
     inspect = f"{INSPECT}; ethtool {name}" if name else INSPECT
     if kind == "rail":
         command = _ssh(facts.states[0].cell[0], inspect)
-        return f"look at the switch of this rail; at a node: {command}; or leave it out with NCCL_IB_HCA=^NAME"
+        return f"check the switch of this rail, or leave it out with NCCL_IB_HCA=^NAME\non a node: {command}"
     node = facts.culprit.nodes[0]
     command = _ssh(node, inspect)
     if kind == "all":
@@ -187,15 +187,15 @@ def _remedy(facts: Facts) -> str:
     if kind == "link":
         peer = facts.culprit.nodes[1]
         address = facts.addresses.get(peer, peer)
-        route = _ssh(node, f"ip route get {address}; ping -c 20 -i 0.2 {address}; {inspect}")
+        route = _ssh(node, "; ".join((f"ip route get {address}", f"ping -c 20 -i 0.2 {address}", inspect)))
         other = _ssh(peer, inspect)
-        return f"look at the path and at both firewalls: {route}; {other}; then cable and switch port"
+        return f"check the path and both firewalls, then cable and switch port:\n{route}\n{other}"
     if kind == "node-rail":
-        return f"look: {command}; then cable and switch port of that interface; until then leave {node} out"
+        return f"leave {node} out, and check it, then cable and switch port of that interface: {command}"
     others = natural(name for name in facts.nodes if name != node)
     if len(others) < NAMED:
-        return f"look: {command}; to go on without it: --hosts {','.join(others)}"
-    return f"look: {command}; leave {node} out of the hosts"
+        return f"go on without it with --hosts {','.join(others)}, and check it: {command}"
+    return f"leave {node} out of the hosts, and check it: {command}"
 
 
 def natural(names: Iterable[str]) -> list[str]:

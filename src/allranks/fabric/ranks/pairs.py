@@ -175,7 +175,7 @@ def run(job: Job, options: Options) -> int:
         return Coordinator(board, leader, options, nodes, floors).run()
     except (StoreSilentError, RuntimeError, OSError) as error:  # RuntimeError: the store's own
         text = first_line(str(error), LONGEST) or type(error).__name__
-        print(f"pairs: rank {job.rank} on {nodes[job.node]} can't go on: {text}", file=sys.stderr, flush=True)
+        print(f"pairs: rank {job.rank} on {nodes[job.node]} cannot go on ({text})", file=sys.stderr, flush=True)
         return LOST
 
 
@@ -451,7 +451,7 @@ class Coordinator:
             self._say(judgement.findings[0].message)
         elif self.options.dead:
             dead = ", ".join("–".join(pair) for pair in self.options.dead)
-            self._say(f"all links that were measured passed; known to be dead: {dead}")
+            self._say(f"all links that were measured passed. Dead before: {dead}")
         else:
             self._say("ALL LINKS PASSED!")
 

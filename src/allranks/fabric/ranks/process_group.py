@@ -98,7 +98,7 @@ class ProcessGroup:
             else:
                 ranks = self._neighbours(rank)
             reason = refusal(lab.size, ranks, limits[rank].free, where)
-            self.refusal = f"{reason}; {format_size_option(used)} used instead"
+            self.refusal = f"{reason}, {format_size_option(used)} used instead"
         lab.size = used
 
     def _neighbours(self, rank: int) -> int:
@@ -140,7 +140,7 @@ def choose_backend(wanted: str, gpus: list[bool]) -> str:
     if wanted == "gloo" or (wanted == "auto" and not any(gpus)):
         return "gloo"
     if without:
-        others = "although others do; --backend gloo tests without GPUs" if any(gpus) else "but --backend is nccl"
+        others = "although others do. --backend gloo tests without GPUs" if any(gpus) else "but --backend is nccl"
         see = plural(len(without), "sees", "see")
         raise Unusable(f"{format_ranks(without)} {see} no GPU that NCCL can use, {others}")
     return "nccl"

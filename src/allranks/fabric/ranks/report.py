@@ -100,7 +100,7 @@ class Report:
         if first is None:
             lines.append("ALL TESTS PASSED!")
         else:
-            lines.append(f"FIRST FAILURE: {first.test}: {first.reason}")
+            lines.append(f"FIRST FAILURE in {first.test}: {first.reason}")
             failure = FirstFailure(first.test, first.reason)
         print("\n".join(["", *lines]), flush=True)
         append_row(self.options.out, EndRow(self.options.suite, code == 0, code, tuple(lines), failure))

@@ -62,7 +62,7 @@ def _chosen(options: Options, names: Sequence[str], quick: Sequence[str], noun: 
     """Choose the tests that are asked for, in their own order."""
     unknown = [name for name in options.only if name not in names]
     if unknown:
-        raise ValueError(f"--only: no {noun} {', '.join(unknown)}; there are {', '.join(names)}")
+        raise ValueError(f"--only: {noun} {', '.join(unknown)} not found, expected one of {', '.join(names)}")
     if options.only:
         return [name for name in names if name in options.only]
     return [name for name in names if name in quick or not options.quick]

@@ -102,7 +102,7 @@ class Watchdog(threading.Thread):
         """Report that the store has gone, and end the process with 5; also for the main thread."""
         self.reporting.acquire()  # never released: the process ends
         job = self.job
-        holder = "its holder has gone" if job.agents_store else "rank 0, which holds it, has gone"
+        holder = "its holder has ended" if job.agents_store else "rank 0, which holds it, has ended"
         first_line = (str(problem) or type(problem).__name__).splitlines()[0]
         text = f"the store at {job.host}:{job.port} does not answer: {holder} ({first_line})"
         missing = () if job.agents_store else (0,)
@@ -162,12 +162,12 @@ class Watchdog(threading.Thread):
     def _end_on_signal(self) -> None:
         if not self.watching:
             leave(TERMINATED)
-        self._expire("ended by SIGTERM, which launchers send when a rank has gone", TERMINATED)
+        self._expire("ended by SIGTERM, which launchers send when a rank has ended", TERMINATED)
 
     def _expire(self, reason: str, code: int) -> None:
         """Write the stack to stderr and to the store, report, and end the process."""
         reason += self.part
-        print(f"allranks: {self.name_of_test}: {reason}; stacks of rank {self.job.rank}:", file=sys.stderr, flush=True)
+        print(f"allranks: {self.name_of_test} {reason}, stacks of rank {self.job.rank}", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         last = threading.Timer(LAST, self.store_lost, [TimeoutError(f"no answer within {LAST:g} s")])
         last.daemon = True
