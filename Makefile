@@ -51,11 +51,9 @@ $(VENV)/.collected: $(VENV)/.test $(shell find src tests -name '*.py')
 test: $(VENV)/.collected system
 	$(PYTEST) -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder
 
-# No hosts, no torch, no Python but this one: under a minute.
-FAST := tests/unit tests/checks tests/diagnose tests/rules tests/golden tests/overlap tests/data tests/fabric/analysis
-
+# No hosts, no torch, no program but this one: under a minute.
 test-fast: $(VENV)/.collected
-	$(PYTEST) -m 'not (slow or hosts or torch)' -n 2 --dist loadfile $(FAST)
+	$(PYTEST) -m 'not (slow or hosts or torch or processes or fuzz)' -n 2 --dist loadfile
 
 test-slow: $(VENV)/.collected system browser
 	$(PYTEST) -m slow

@@ -29,17 +29,19 @@ LONG = ("fabric", "slurm", "hosts", "examples", "data", "agent", "sky")
 FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/unit/test_train_lm.py")
 
 
-# Tests in these directories start hosts.
-ON_HOSTS = ("hosts", "slurm")
+# The marks of all tests in a directory, beside those that stand in the files.
+MARKS = {"hosts": "hosts", "slurm": "hosts", "kubernetes": "hosts", "browser": "processes"}
+MARKS |= dict.fromkeys(("agent", "examples", "local", "sky"), "processes")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start hosts, and put the items into the order in which xdist hands out files."""
+    """Mark the tests that start hosts or processes, and put files into the order in which xdist hands them out."""
     place = {name: at for at, name in enumerate(LONG)}
     directory_of = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
     for item in items:
-        if directory_of[item.path] in ON_HOSTS:
-            item.add_marker(pytest.mark.hosts)
+        mark = MARKS.get(directory_of[item.path])
+        if mark:
+            item.add_marker(mark)
     items.sort(key=lambda item: place.get(directory_of[item.path], len(LONG)))
 
 

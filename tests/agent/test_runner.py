@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -216,9 +217,23 @@ def name_of(path: str) -> str:
     return "py" + re.sub(r".*/versions/([0-9]+\.[0-9]+).*", r"\1", path) if "/versions/" in path else "own"
 
 
-@pytest.mark.parametrize("python", PYTHONS, ids=name_of)
-@pytest.mark.parametrize(("flags", "program"), CASES, ids=[" ".join(case) for case in CASES])
-def test_outcome_is_that_of_plain_python(place: Path, python: str, flags: str, program: str) -> None:
+def outcomes() -> Iterator[Any]:
+    """Each case with each Python; outside of the slow tests with one of them, a script and the same as a module with
+    another.
+    """
+    unmarked = [python for python in PYTHONS if isinstance(python, str)]
+    every = "ALLRANKS_TEST_PYTHONS" in os.environ
+    for flags, program in CASES:
+        subject = program.removeprefix("-m ").replace(".py", "")
+        chosen_one = unmarked[(sum(subject.encode()) + program.startswith("-m")) % len(unmarked)]
+        for python in PYTHONS:
+            path = python if isinstance(python, str) else python.values[0]
+            marks = [] if every or python == chosen_one else [pytest.mark.slow]
+            yield pytest.param(flags, program, path, marks=marks, id=f"{flags} {program}-{name_of(path)}")
+
+
+@pytest.mark.parametrize(("flags", "program", "python"), outcomes())
+def test_outcome_is_that_of_plain_python(place: Path, flags: str, program: str, python: str) -> None:
     before, after = [python, *shlex.split(flags)], shlex.split(program)
     if program.startswith("-m") and name_of(python) == "py3.8":
         before.append("-u")  # 3.8 buffers stderr too, and under -m alone it flushes it after stdout

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests import forked
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 LOADERS = "tests/data/loaders.py"
 

@@ -21,6 +21,7 @@ def launch(bed2: Bed, tmp_path: Path) -> Launch:
     return Launch(bed2, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_wrong_loader_is_named_and_a_right_one_is_not(launch: Launch) -> None:
     launch.start(program("v_loaders.py", "right", "wrong"), "--audit-data", "3", nproc=2)
     result = launch.result()

@@ -282,7 +282,11 @@ def environment_with(place: Path, name: str, torch: str | None) -> Path:
     return place / name
 
 
-@pytest.mark.parametrize(("torch", "status"), [(None, "fail"), ("2.6.0", "warn")], ids=["absent", "another"])
+@pytest.mark.parametrize(
+    ("torch", "status"),
+    [(None, "fail"), pytest.param("2.6.0", "warn", marks=pytest.mark.slow)],
+    ids=["absent", "another"],
+)
 def test_torch_on_one_node(check: Checker, torch: str | None, status: str) -> None:
     usual = environment_with(check.place, "venv", "2.13.0")
     odd = environment_with(check.place, "odd", torch)

@@ -157,7 +157,11 @@ def test_a_node_directory_without_room(bed2: Bed, place: Path) -> None:
     assert bed2.host("h2").run("ls /tmp").stdout == ""
 
 
-@pytest.mark.parametrize(("lines", "block"), [(1_200_000, 1000), (400_000, 1)], ids=["large writes", "small writes"])
+@pytest.mark.parametrize(
+    ("lines", "block"),
+    [pytest.param(1_200_000, 1000, marks=pytest.mark.slow), (400_000, 1)],
+    ids=["large writes", "small writes"],
+)
 def test_a_node_disk_that_fills_up_while_ranks_print(bed2: Bed, place: Path, lines: int, block: int) -> None:
     """Disk, then memory, then nothing: the rank ends with 0, and every byte that is not there is counted."""
     bed2.host("h2").small_tmpfs("/tmp", "1m")

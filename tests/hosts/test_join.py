@@ -204,6 +204,7 @@ def test_sigterm_on_several_nodes_gives_every_rank_time_to_save(joined: Joined) 
     joined.nothing_left()
 
 
+@pytest.mark.slow
 def test_signals_for_the_ranks_reach_each_once(joined: Joined) -> None:
     """SIGUSR1 to the task of every node, as `srun allranks join` gets it, then SIGUSR2 to one node alone."""
     joined.all(program("v_signals.py"))
@@ -223,8 +224,11 @@ def test_signals_for_the_ranks_reach_each_once(joined: Joined) -> None:
     joined.nothing_left()
 
 
-@pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 143, "SIGHUP"),
-                                                      (signal.SIGINT, 130, "Ctrl-C")])  # fmt: skip
+@pytest.mark.parametrize(("number", "code", "name"), [
+    pytest.param(signal.SIGTERM, 143, "SIGTERM", marks=pytest.mark.slow),
+    pytest.param(signal.SIGHUP, 143, "SIGHUP", marks=pytest.mark.slow),
+    (signal.SIGINT, 130, "Ctrl-C"),
+])  # fmt: skip
 def test_a_signal_to_node_0_while_it_waits_ends_the_others_with_the_reason(
     joined: Joined, number: int, code: int, name: str
 ) -> None:

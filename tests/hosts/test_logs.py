@@ -27,6 +27,7 @@ def test_full_speed_and_a_rank_killed_in_the_middle(bed2: Bed, tmp_path: Path) -
     assert launch.alive() == []
 
 
+@pytest.mark.slow
 def test_full_speed_to_the_end(bed2: Bed, tmp_path: Path) -> None:
     launch = begun(bed2, tmp_path, pause="0")
     until_logs_grow(launch)

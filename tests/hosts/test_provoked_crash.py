@@ -36,6 +36,7 @@ def crash(launch: Launch, *words: str) -> Launch:
 # -- exceptions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_exception_on_one_rank(bed2: Bed, launch: Launch) -> None:
     crash(launch, "raise", "1")
     says = "rank 1 on h2 raised ValueError: bad batch 3 (p_crash.py:"

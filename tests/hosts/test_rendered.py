@@ -118,6 +118,7 @@ def test_one_pods_exception_ends_all_with_the_verdict_in_every_pod(
     pods.nothing_left()
 
 
+@pytest.mark.slow
 def test_the_pod_that_never_comes_is_named(rendered: Callable[..., Pods], tmp_path: Path) -> None:
     pods = rendered(program("v_steps.py"), lines='init-timeout = "6s"').start(0, 1)
     assert pods.codes() == [4, 4]
@@ -127,6 +128,7 @@ def test_the_pod_that_never_comes_is_named(rendered: Callable[..., Pods], tmp_pa
     pods.nothing_left()
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_told_to_go_lets_all_ranks_save(rendered: Callable[..., Pods], tmp_path: Path) -> None:
     """Eviction and `kubectl delete`: SIGTERM to a container's first process."""
     (tmp_path / "work").mkdir()

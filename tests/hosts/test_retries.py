@@ -207,6 +207,7 @@ def test_a_host_that_answers_at_the_second_try(bed2: Bed, launch: Launch) -> Non
     assert launch.all_gone()
 
 
+@pytest.mark.slow
 def test_a_name_that_resolves_at_the_second_try(bed2: Bed, launch: Launch) -> None:
     config = bed2.ssh_config()
     before = config.read_text()
@@ -221,6 +222,7 @@ def test_a_name_that_resolves_at_the_second_try(bed2: Bed, launch: Launch) -> No
     assert result["attempts"][0]["cause"] == "name-resolution"
 
 
+@pytest.mark.slow
 def test_a_fixed_port_that_is_free_at_the_second_try(bed2: Bed, launch: Launch) -> None:
     listen = "import socket; s = socket.create_server(('', 29534)); print('up', flush=True); input()"
     holder = bed2.host("h1").popen([PYTHON, "-c", listen])

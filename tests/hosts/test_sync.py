@@ -135,6 +135,7 @@ def test_nothing_is_fetched_from_a_node_that_has_an_older_tree(bed2: Bed, launch
         assert host.run(["ls", str(launch.work)]).stdout == "train.py\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_leaves_nothing_either(bed2: Bed, launch: Launch) -> None:
     result = launch.start(["train.py", "fail"], "--sync").result()
     assert result["exit"] == 1 and result["verdict"]["where"]["rank"] == 1, result["verdict"]

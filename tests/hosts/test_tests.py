@@ -190,6 +190,7 @@ def test_stages_stop_at_the_pair_that_fails(launch: Launch) -> None:
     assert "not your training code" in document["meaning"]
 
 
+@pytest.mark.slow
 def test_a_quick_test_before_the_program(launch: Launch) -> None:
     result = launch.start(program("tell.py"), "--test", "quick", "--nodes", "2", nproc=1).result()
     assert (result["exit"], result["verdict"]) == (0, None)

@@ -31,6 +31,8 @@ from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 
+pytestmark = pytest.mark.processes
+
 LONG = 45.0  # seconds of every time limit: no test here waits for one
 BOUND = 120.0  # seconds; on a loaded machine a start takes 15
 

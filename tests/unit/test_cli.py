@@ -11,6 +11,8 @@ from tests import forked
 
 from allranks.cli.main import VERBS
 
+pytestmark = pytest.mark.processes
+
 
 def call(*words, cwd, env=None):
     return forked.call(words, cwd=cwd, env={**os.environ, "NO_COLOR": "1", **(env or {})})

@@ -158,6 +158,7 @@ def test_render_reads_nothing_behind_the_command(shell: Shell, what: str, comman
 JOINED = "import json, sys; open('said.json', 'w').write(json.dumps(sys.argv[1:]))"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("words", [["--", "say.py", "--port", "1"], ["say.py", "--port", "1", "--json"]])  # fmt: skip
 def test_join_reads_nothing_behind_the_command(shell: Shell, words: list[str]) -> None:
     """One node is enough to see; it has no dry run."""

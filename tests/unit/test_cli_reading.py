@@ -232,6 +232,7 @@ while time.time() - start < 6:
 """
 
 
+@pytest.mark.processes
 def test_a_terminal_that_nobody_reads_does_not_end_the_run(tmp_path):
     """Ctrl-S, a pager, an ssh connection that is stuck: longer than the lease."""
     (tmp_path / "t.py").write_text(TALKER)

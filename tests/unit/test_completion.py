@@ -11,6 +11,8 @@ from tests import forked
 
 from allranks.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:

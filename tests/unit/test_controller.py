@@ -14,6 +14,8 @@ from allranks.gang.controller import Controller
 from allranks.report.live import JsonView
 from allranks.settings import RunSpec
 
+pytestmark = pytest.mark.processes
+
 
 def left(work: Path) -> list[str]:
     found = []

@@ -21,6 +21,8 @@ from allranks.gang import session as sessions
 from allranks.report.live import JsonView
 from allranks.settings import RunSpec
 
+pytestmark = pytest.mark.processes
+
 BOUND = 60
 DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json")
 VERBS = (

@@ -19,6 +19,8 @@ import pytest
 from tests import forked
 from tests.unit.shell import Shell
 
+pytestmark = pytest.mark.processes
+
 # Writes what it was given beside itself, once a process.
 TELL = """
 import json, os, sys

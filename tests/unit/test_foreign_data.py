@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests import forked
 
+pytestmark = pytest.mark.processes
+
 BOUND = 120.0
 NASTY = r"""
 import json, os, socket, sys, time

@@ -16,6 +16,8 @@ from allranks.cluster.slurm import read_allocation
 from allranks.errors import AllranksError
 from allranks.runs.logdiagnosis import find_logs, read_logs
 
+pytestmark = pytest.mark.processes
+
 BOUND = 60.0
 PACKAGE = Path(__file__).resolve().parents[2] / "src/allranks"
 LOG = "step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0\n" + "step 2\n" * 50_000

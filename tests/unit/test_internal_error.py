@@ -10,6 +10,8 @@ import pytest
 from tests.hosts.waiting import wait_until
 from tests.unit.test_foreign_data import call, result_of, run_of
 
+pytestmark = pytest.mark.processes
+
 # An event of the gang raises where a rank runs: as often as `times` says.
 EVENT = """
 import allranks.gang.machine as m

@@ -12,6 +12,8 @@ import pytest
 
 from allranks.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 # Runs `allranks` and sends itself SIGINT at the N-th call of a Python function: no clock decides where it hits.
 AT_CALL = """
 import os, signal, sys

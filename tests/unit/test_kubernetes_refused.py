@@ -27,6 +27,8 @@ from allranks.engines.remote import read_place
 from allranks.report.live import View
 from allranks.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 VALIDATION = 'error: error validating "STDIN": error validating data: failed to download openapi: '
 SKIP = "; if you choose to ignore these errors, turn validation off with --validate=false"
 CLOSED = f'{VALIDATION}Get "https://127.0.0.1:1/openapi/v2?timeout=1m0s": dial tcp 127.0.0.1:1: connect: connection refused{SKIP}'  # noqa: E501

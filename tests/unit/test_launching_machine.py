@@ -12,7 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from allranks.cli.main import LINUX_ONLY, VERBS
+
+pytestmark = pytest.mark.processes
 
 LIKE_MACOS = """
 import builtins, ctypes, os, select, signal, socket, sys

@@ -16,6 +16,8 @@ from allranks.engines import bundle, plugins
 from allranks.errors import ConfigError
 from allranks.preflight.registry import built_in
 
+pytestmark = pytest.mark.processes
+
 SOURCE = '''"""The site's licence file is there."""
 
 from __future__ import annotations

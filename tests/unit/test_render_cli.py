@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests import forked
 
+pytestmark = pytest.mark.processes
+
 
 def render(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return forked.call(["render", *words], cwd=cwd, env={**os.environ, "NO_COLOR": "1"})

@@ -24,6 +24,8 @@ from allranks.report.live import JsonView
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.settings import RunSpec
 
+pytestmark = pytest.mark.processes
+
 BOUND = 60.0
 
 

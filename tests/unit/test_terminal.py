@@ -18,6 +18,8 @@ from allranks.cli import streams
 from allranks.report.screen import Screen
 from allranks.report.terminal import clean_lines, redraw_lines, unfiltered
 
+pytestmark = pytest.mark.processes
+
 PACKAGE = Path(__file__).resolve().parents[2] / "src/allranks"
 NASTY = "\x1b]0;owned\x07\x1b[2J\x1b[3A\x9b5n\x1bc\u202eevil\x08\x08\r\x0b"
 STEERS = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")

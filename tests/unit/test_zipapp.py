@@ -11,6 +11,8 @@ import pytest
 from allranks.cli.main import VERBS
 from allranks.engines import zipapp
 
+pytestmark = pytest.mark.processes
+
 CONFIG_MAP = 1 << 20  # bytes a ConfigMap may hold (kubernetes/pkg/apis/core/validation: MaxSecretSize)
 
 
