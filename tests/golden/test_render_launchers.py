@@ -15,7 +15,7 @@ import pytest
 from allranks.cluster.build import make_cluster
 from allranks.cluster.hostfile import parse_host_argument
 from allranks.errors import UsageError
-from allranks.plan.environment import Launch, Place
+from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.facts import read_facts
 from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.plan import make_plan
@@ -89,7 +89,7 @@ def started(name: str, nodes: int) -> dict[str, str]:
         place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
         facts = {"interpreter": {"path": "/opt/env/bin/python", "torch": "2.13.0"}, "gpus": {"count": 0}}
         processes = LAUNCHERS[launcher](
-            Launch(spec, plan.world_size, node, place, Attempt(0, "10.0.0.1", 26001), read_facts(facts))
+            NodeLaunch(spec, plan.world_size, node, place, Attempt(0, "10.0.0.1", 26001), read_facts(facts))
         )
         shown = [{"rank": p.rank, "argv": p.argv, "env": p.env, "files": p.files} for p in processes]
         found[f"{node.node.name}.json"] = json.dumps(shown, indent=1) + "\n"

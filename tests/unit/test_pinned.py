@@ -9,7 +9,7 @@ from tests.campaign import examples
 
 from allranks.cluster import Cluster, Node
 from allranks.gang.places import Setting, setup_message
-from allranks.plan.environment import Launch, Place
+from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.facts import read_facts
 from allranks.plan.pinned import MOST_REACHES, NodeArguments, NotPinned, Pin
 from allranks.plan.plan import make_plan, orders
@@ -57,7 +57,7 @@ def start_of(spec: RunSpec, tested: SuiteNodes | None = None, **place: object) -
     )  # fmt: skip
     where = dataclasses.replace(where, **place)
     attempt = Attempt(0, "10.0.0.1", 29500, tests=tested)
-    return orders(Launch(spec, plan.world_size, plan.nodes[1], where, attempt, read_facts(FACTS)))
+    return orders(NodeLaunch(spec, plan.world_size, plan.nodes[1], where, attempt, read_facts(FACTS)))
 
 
 def with_terms(**changed: object) -> dict:

@@ -16,7 +16,7 @@ from allranks.engines.transport import Transport
 from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for, setup_message
 from allranks.gang.session import RunNames, make_setting
-from allranks.plan.environment import Launch
+from allranks.plan.environment import NodeLaunch
 from allranks.plan.facts import read_facts
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, Plan, SuiteNodes
@@ -74,7 +74,7 @@ def _nodes(
         facts = known_facts(spec, setting) if is_known else {}
         state = NodeState(node.name, node.index, node_dir="<node dir>")
         place = place_for(spec, setting, state, _chosen_later(spec, setting, is_known))
-        message = orders(Launch(spec, plan.world_size, planned, place, attempt, read_facts(facts)))
+        message = orders(NodeLaunch(spec, plan.world_size, planned, place, attempt, read_facts(facts)))
         if is_known:
             message["ranks"] = [_as_started(rank) for rank in message["ranks"]]
         nodes.append({"name": node.name, "reached_by": reach(node), "nproc": planned.nproc, **message})

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from allranks.findings import Finding
-from allranks.plan.environment import Launch
+from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt, SuiteNodes
 
@@ -53,7 +53,7 @@ class Running:
             is_own = roster.spec.places.output_dir is None and not place.outputs_here
             if is_own and place.output_dir.startswith(TEMPORARY):
                 temporary[node.name] = place.output_dir
-            launch = Launch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
+            launch = NodeLaunch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
             actions.append(Send(node.name, orders(launch)))
         if roster.spec.launch.launcher == "command" and not self.groups.tool and not roster.testing:
             for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from allranks.cluster import Node
 from allranks.settings import RunSpec
 
-from .environment import Launch, Place
+from .environment import NodeLaunch, Place
 from .facts import NodeFacts, read_facts, read_probes
 from .launchers.collectives import of_a_stage
 from .network import MAX_OFFERS
@@ -303,7 +303,7 @@ class Pin:
             interfaces=_interfaces(terms.get("interfaces") or {}),
             torch=self._facts.torch,
         )
-        return orders(Launch(spec, world_size, node, place, attempt, self._facts))
+        return orders(NodeLaunch(spec, world_size, node, place, attempt, self._facts))
 
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
         """This node's own settings for a program, or for tests, if it was started for that."""

@@ -13,7 +13,7 @@ from typing import Any
 from allranks.cluster import Cluster, Node
 from allranks.settings import RunSpec
 
-from .environment import Launch, Process, rank_environment, weak_names
+from .environment import NodeLaunch, Process, rank_environment, weak_names
 from .facts import NodeFacts
 from .launchers import LAUNCHERS, collectives
 from .ranks import NodePlan, Plan
@@ -50,7 +50,7 @@ def room_on(node: Node, facts: NodeFacts, shared_by: int = 1) -> int | None:
     return facts.gpu_count // shared_by or None
 
 
-def orders(launch: Launch) -> dict[str, Any]:
+def orders(launch: NodeLaunch) -> dict[str, Any]:
     """The `start` message for one node's agent."""
     spec = launch.spec
     place = launch.place
@@ -91,14 +91,14 @@ def _programs_beside(spec: RunSpec, argv: tuple[str, ...]) -> str | None:
     )
 
 
-def _error_files(launch: Launch, process: Process, environment: Mapping[str, str]) -> list[str]:
+def _error_files(launch: NodeLaunch, process: Process, environment: Mapping[str, str]) -> list[str]:
     """Of the rank that a process is, or of those that it starts."""
     if process.per_rank:
         return [environment["TORCHELASTIC_ERROR_FILE"]]
     return [launch.place.error(rank, launch.attempt.number) for rank in launch.node.ranks]
 
 
-def terms(launch: Launch) -> dict[str, Any]:
+def terms(launch: NodeLaunch) -> dict[str, Any]:
     """What a node needs to make its own `start` message from its own spec: see `plan.pinned`."""
     node = launch.node
     attempt = launch.attempt
@@ -121,7 +121,7 @@ def terms(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _followed(launch: Launch) -> list[dict[str, Any]]:
+def _followed(launch: NodeLaunch) -> list[dict[str, Any]]:
     """Files that others write and that travel to the run directory."""
     place = launch.place
     attempt = launch.attempt

@@ -78,8 +78,8 @@ _INSTEAD = {
 
 def read_version(text: str) -> tuple[int, int]:
     """Of `srun --version`: "slurm 22.05.8", "slurm-wlm 23.11.4"; (0, 0) where it is not understood."""
-    found = re.search(r"(?<!\d)(\d{1,6})\.(\d{1,6})", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"(?<!\d)(\d{1,6})\.(\d{1,6})", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from allranks.settings.tools import Tool
 
-from ..environment import Launch, Process
+from ..environment import NodeLaunch, Process
 from ..facts import NodeFacts
 from ..ranks import Attempt, NodePlan
 from .agent import agent, has_gpu, interpreter, through
@@ -37,7 +37,7 @@ MODES = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu")
 SINGLE = ("", "NO", "MULTI_CPU")  # distributed_type of a configuration that starts one process a machine
 
 
-def accelerate(launch: Launch) -> list[Process]:
+def accelerate(launch: NodeLaunch) -> list[Process]:
     """One agent a node; it starts the node's ranks."""
     words = read_training(launch.spec)
     tool = launched_by(launch.spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..environment import Launch, Place, Process
+from ..environment import NodeLaunch, Place, Process
 from ..facts import NodeFacts
 from .words import Words
 
@@ -12,14 +12,17 @@ ANY = "{rank}"  # agent/runner_launched.py puts the number there
 
 
 def agent(
-    launch: Launch, argv: tuple[str, ...], env: Mapping[str, str] | None = None, files: Mapping[str, str] | None = None
+    launch: NodeLaunch,
+    argv: tuple[str, ...],
+    env: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Process:
     """The one process of a node."""
     environment = {**_node_environment(launch), **_environment_for_ranks(launch), **(env or {})}
     return Process(launch.node.first_rank, 0, argv, environment, per_rank=False, files=files or {})
 
 
-def _node_environment(launch: Launch) -> dict[str, str]:
+def _node_environment(launch: NodeLaunch) -> dict[str, str]:
     """The names that people's own scripts read once a node."""
     return {
         "MASTER_ADDR": launch.attempt.master_addr,
@@ -31,7 +34,7 @@ def _node_environment(launch: Launch) -> dict[str, str]:
     }
 
 
-def _environment_for_ranks(launch: Launch) -> dict[str, str]:
+def _environment_for_ranks(launch: NodeLaunch) -> dict[str, str]:
     """What agent/runner_launched.py reads: how many ranks there shall be, and the files of each.
 
     No quotes: colossalai passes variables through a shell.

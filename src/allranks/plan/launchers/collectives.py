@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allranks.settings import RunSpec
 
-from ..environment import Launch, Process
+from ..environment import NodeLaunch, Process
 from ..ranks import SuiteNodes
 
 ARCHIVE = "fabric.zip"  # agent/boot.py writes it there
@@ -48,7 +48,7 @@ def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
     return tuple(words)
 
 
-def collectives(launch: Launch) -> list[Process]:
+def collectives(launch: NodeLaunch) -> list[Process]:
     """One process a rank, under the interpreter that the program would have."""
     tests = launch.attempt.tests
     argv = (

@@ -33,21 +33,23 @@ def launcher_settings(spec: RunSpec) -> dict[str, Any]:
 
 def needed_modules(spec: RunSpec) -> list[str]:
     """Modules of the first level that the training interpreter must have before a line of the program runs."""
-    found = [MODULES[spec.launch.launcher]] if spec.launch.launcher in MODULES else []
+    modules = [MODULES[spec.launch.launcher]] if spec.launch.launcher in MODULES else []
     if spec.tests.test:
-        found.append("torch")
+        modules.append("torch")
     words = read_training(spec) if spec.launch.command else None
     if words is not None and words.kind == "python-module":
-        found.append(words.program[1].partition(".")[0])
-    return list(dict.fromkeys(found))
+        modules.append(words.program[1].partition(".")[0])
+    return list(dict.fromkeys(modules))
 
 
 def _json_files(words: Sequence[str]) -> list[str]:
     """Values such as ds.json of options such as --deepspeed, --deepspeed_config, --ds_config."""
-    found = []
+    paths = []
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name.startswith("-") and any(part in name for part in _DEEPSPEED):
-            value = value if equals else "".join(words[index + 1 : index + 2])
-            found += [value] if value.endswith(".json") else []
-    return list(dict.fromkeys(found))
+            if not equals:
+                value = "".join(words[index + 1 : index + 2])
+            if value.endswith(".json"):
+                paths.append(value)
+    return list(dict.fromkeys(paths))

@@ -12,7 +12,7 @@ from ..launchers.accelerate import OURS
 from ..launchers.words import kept_options, launched_by, read_training
 from ..ranks import NodePlan
 from .request import Rendered, Request, script_name
-from .shell import TOLD, Here, python_words, script
+from .shell import TITLE, Here, python_words, script
 
 BASE = """compute_environment: LOCAL_MACHINE
 debug: false
@@ -79,4 +79,4 @@ def _script(request: Request, node: NodePlan, config: str) -> str:
         Here(config),
         *(("--no_python",) if words.kind == "program" else ()),
     ]
-    return script(request, TOLD.format(node.node.name), argv, words.program)
+    return script(request, TITLE.format(node.node.name), argv, words.program)

@@ -16,7 +16,7 @@ from ..launchers.settings import launcher_settings
 from ..launchers.words import kept_options, read_training
 from ..ranks import NodePlan
 from .request import Rendered, Request, script_name
-from .shell import TOLD, Here, python_words, script
+from .shell import TITLE, Here, python_words, script
 
 HOSTFILE = "hostfile"
 OWN = "ds_config.json"
@@ -77,16 +77,16 @@ def _script(request: Request, node: NodePlan, named: dict[str, str]) -> str:
         *ours,
         *(("--no_python",) if words.kind == "program" else ()),
     ]
-    return script(request, TOLD.format(node.node.name), argv, _beside(words.program, named), () if named else (_NOTE,))
+    return script(request, TITLE.format(node.node.name), argv, _beside(words.program, named), () if named else (_NOTE,))
 
 
 def _beside(program: Sequence[str], named: dict[str, str]) -> list[str]:
     """The program's words, with the configuration that lies beside the script."""
-    found: list[str] = []
+    words: list[str] = []
     for word in program:
         option, equals, value = word.partition("=")
         if equals and value in named:  # --deepspeed_config=ds.json: two words mean the same
-            found += [option, Here(named[value])]
+            words += [option, Here(named[value])]
         else:
-            found.append(Here(named[word]) if word in named else word)
-    return found
+            words.append(Here(named[word]) if word in named else word)
+    return words

@@ -199,6 +199,6 @@ def _map(document: Mapping[str, object], key: str, where: str) -> Mapping[str, o
     return value
 
 
-def _meant(word: str, known: frozenset[str]) -> str:
-    near = difflib.get_close_matches(word, sorted(known), 1)
+def _meant(word: str, fields: frozenset[str]) -> str:
+    near = difflib.get_close_matches(word, sorted(fields), 1)
     return f". Is {near[0]} meant?" if near else ""

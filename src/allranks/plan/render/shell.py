@@ -21,7 +21,7 @@ then
 fi' ERR
 %s
 trap - ERR"""
-TOLD = "{}: start this here, and the other nodes' scripts there, in any order"
+TITLE = "{}: start this here, and the other nodes' scripts there, in any order"
 
 
 class Here(str):

@@ -6,7 +6,7 @@ from ..launchers.torchrun import OURS, arguments
 from ..launchers.words import kept_options, read_training
 from ..ranks import NodePlan
 from .request import Rendered, Request, script_name
-from .shell import TOLD, python_words, script
+from .shell import TITLE, python_words, script
 
 
 def torchrun(request: Request) -> Rendered:
@@ -24,4 +24,4 @@ def _script(request: Request, node: NodePlan) -> str:
         *(f"--{name}={value}" for name, value in arguments(node, request.attempt).items()),
         *(("--no-python",) if words.kind == "program" else ()),
     ]
-    return script(request, TOLD.format(node.node.name), argv, words.program)
+    return script(request, TITLE.format(node.node.name), argv, words.program)
