@@ -239,7 +239,7 @@ def test_the_end_of_a_file_begins_before_what_is_given_out() -> None:
 
 def test_the_beginning_of_a_file_ends_with_a_whole_line() -> None:
     stream = Redactor().stream("f")
-    assert stream.feed(b"one\nHF_TOK") + stream.finish(whole=False) == b"one\n"
+    assert stream.feed(b"one\nHF_TOK") + stream.finish(is_end=False) == b"one\n"
 
 
 def test_the_users_patterns_and_known_values() -> None:

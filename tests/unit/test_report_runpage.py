@@ -12,8 +12,7 @@ from tests.unit.run_directories import T, make
 
 from allranks.cli.report import judged
 from allranks.report.record import Excerpt, Piece, Record
-from allranks.report.redact import Redactor
-from allranks.report.redacted import redacted
+from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import BUDGET, run_page
 from allranks.runs.directory import RunDirectory
 from allranks.runs.excerpts import CONTEXT, Log, Sizes, excerpt

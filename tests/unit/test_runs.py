@@ -144,7 +144,7 @@ def test_what_another_node_sends_of_a_shared_file_comes_after_what_is_there(run)
     writer = LogWriter(run)
     writer.write(1, "h2", metrics, 0, b"first\n")
     assert writer.fresh_sizes(1) == {"3/1/0": 6}
-    writer.continue_on(4, "h5", anew=False)
+    writer.continue_on(4, "h5", is_new_agent=False)
     assert writer.sizes(4, "h5") == {}, "h5 has sent nothing yet"
     writer.write(4, "h5", metrics, 0, b"second\n")
     writer.write(4, "h5", metrics, 3, b"ond\nthird\n")
@@ -162,7 +162,7 @@ def test_a_second_agent_of_a_node_goes_on_in_its_log(run):
     writer = LogWriter(run)
     writer.write(0, "h1", node_log, 0, b"old agent\n")
     writer.write(0, "h1", metrics, 0, b"one\n")
-    writer.continue_on(0, "h1", anew=True)
+    writer.continue_on(0, "h1", is_new_agent=True)
     assert writer.sizes(0, "h1") == {"1/0/0": 0}
     writer.write(0, "h1", node_log, 0, b"new agent\n")
     writer.write(0, "h1", metrics, 0, b"two\n")

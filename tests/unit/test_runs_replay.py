@@ -86,7 +86,7 @@ def test_what_is_no_document_is_kept_as_last_words(run: RunDirectory) -> None:
     replay = Replay(run, Shown())
     for line in ("Traceback (most recent call last):", "", "[1, 2]", '{"no": "kind"}', "ImportError: no torch", "{"):
         replay.line(line)
-    assert replay.said == ["Traceback (most recent call last):", "[1, 2]", "ImportError: no torch", "{"]
+    assert replay.last_words == ["Traceback (most recent call last):", "[1, 2]", "ImportError: no torch", "{"]
     assert replay.result is None and run.read_events()[0] == []
 
 

@@ -22,8 +22,7 @@ from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
 from allranks.preflight.judge import table
 from allranks.report.record import Document, Record
-from allranks.report.redact import Redactor
-from allranks.report.redacted import redacted
+from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import run_page
 from allranks.report.secretforms import Span
 from allranks.runs.child import OutOfTime, WorkFailed, in_child

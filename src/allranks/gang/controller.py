@@ -258,7 +258,7 @@ class Controller:
             return
         self.progress.begin_attempt()
         for old, new in decision.replace.items():
-            self.logs.continue_on(self.members[new].node.index, new, anew=new == old)
+            self.logs.continue_on(self.members[new].node.index, new, is_new_agent=new == old)
             if new != old:
                 self._let_go(self.members[old])
         now = time.monotonic()

@@ -87,7 +87,7 @@ def findings_of(values: object, except_for: str = "") -> list[PageFinding]:
 
 def check_page(
     name: str,
-    seen: Mapping[str, Any],
+    saved: Mapping[str, Any],
     findings: Sequence[Finding],
     rows: Rows,
     titles: Mapping[str, str],
@@ -98,9 +98,9 @@ def check_page(
         "check.html",
         name=name,
         summary=counts(findings, rows),
-        covered=seen.get("covered") or "",
+        covered=saved.get("covered") or "",
         findings=findings_of([finding.to_json() for finding in findings]),
-        nodes=list(seen["nodes"]),
+        nodes=list(saved["nodes"]),
         rows=rows,
         titles=titles,
         words=WORDS,

@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allranks.errors import UsageError
 from allranks.settings.secrets import REDACTED, is_secret_name
 
 from . import secretforms as forms
+from .record import Excerpt, Piece, Record, Tested
 
 WINDOW = 64 << 10  # bytes of a line that are looked at
 KNOWN_LENGTH = 8  # characters from which on a known value is looked for
@@ -60,14 +61,16 @@ class Hidden:
 
 
 class Redactor:
-    """`patterns` are the user's regular expressions; `known` are values that are secret wherever they stand.
+    """`patterns` are the user's regular expressions; `known_values` are secret wherever they stand.
 
     `search` gives the matches of one of `patterns` in a line: who has them bounds their time."""
 
-    def __init__(self, patterns: Sequence[str] = (), known: Iterable[str] = (), search: Search | None = None) -> None:
-        self._own = [_compiled(pattern) for pattern in patterns]
+    def __init__(
+        self, patterns: Sequence[str] = (), known_values: Iterable[str] = (), search: Search | None = None
+    ) -> None:
+        self._patterns = [_compiled(pattern) for pattern in patterns]
         self._search = search or _spans
-        parts = {p.strip() for value in known for p in value.splitlines()}
+        parts = {p.strip() for value in known_values for p in value.splitlines()}
         longest = sorted((p for p in parts if len(p) >= KNOWN_LENGTH), key=lambda p: (-len(p), p))
         self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
         self._hidden: dict[tuple[str, str], Hidden] = {}
@@ -94,15 +97,15 @@ class Redactor:
             hidden.places.append(place)
 
     @property
-    def has_own(self) -> bool:
+    def has_more(self) -> bool:
         """Whether it looks for more than what has the form of a secret."""
-        return bool(self._own) or self._known is not None
+        return bool(self._patterns) or self._known is not None
 
     def line(self, text: str, note: Note, words: tuple[str, ...] = forms.TRIGGERS) -> str:
         """One line, by itself; `words` are the triggers that it may have."""
         if self._known is not None:
             text = _without(text, _spans(self._known, text), KNOWN, note)
-        for pattern in self._own:
+        for pattern in self._patterns:
             text = _without(text, self._search(pattern, text), USERS, note)
         return hide_forms(text, note) if words and forms.may_hold(text, words) else text
 
@@ -181,7 +184,7 @@ class Lines:
 
     def pass_by(self, count: int) -> bool:
         """Whether that many lines, which hold no trigger, may be given out as they are; they then count as read."""
-        if self._key or self._pair or self._block is not None or self._redactor.has_own:
+        if self._key or self._pair or self._block is not None or self._redactor.has_more:
             return False
         if isinstance(self._place, int):
             self._place += count
@@ -281,11 +284,11 @@ class Stream:
             at += len(raw) + 1
         return b"".join(redacted)
 
-    def finish(self, whole: bool = True) -> bytes:
-        """The last line; it is left out where the file goes on (`whole` is false), as a secret may go on, too."""
+    def finish(self, is_end: bool = True) -> bytes:
+        """The last line; it is left out where the file goes on (not `is_end`), as a secret may go on, too."""
         rest = bytes(self._rest)
         self._rest.clear()
-        return self._line(rest, self._at, b"") if rest and whole else b""
+        return self._line(rest, self._at, b"") if rest and is_end else b""
 
     def _forget(self, count: int) -> None:
         del self._rest[:count]
@@ -413,3 +416,65 @@ def _in_quotes(value: str) -> str:
     """`<redacted>`, within the quotes that the value has."""
     quote = value[0] if value[0] in "\"'" and value.count(value[0]) > 1 else ""
     return f"{quote}{REDACTED}{quote}"
+
+
+# -- a whole record ----------------------------------------------------------------------------------------
+
+
+def redacted(record: Record, redactor: Redactor) -> Record:
+    """All that a page shows; the redactor has the list of what was hidden."""
+    value = redactor.value
+    names = redactor.text
+    return replace(
+        record,
+        name=names(record.name, "names"),
+        directory=names(record.directory, "names"),
+        run=value(record.run, "run.json"),
+        result=value(record.result, "result.json"),
+        status=value(record.status, "status.json"),
+        verdict=value(record.verdict, "verdict"),
+        events=tuple(value(e, "events.jsonl", i + 1) for i, e in enumerate(record.events)),
+        preflight=value(record.preflight, "evidence/preflight.json"),
+        checks=_keys(record.checks, redactor),
+        tests=tuple(_tested(t, redactor) for t in record.tests),
+        rows=value(record.rows, "outputs"),
+        texts={names(f, "names"): _text(f, text, redactor) for f, text in record.texts.items()},
+        excerpts=tuple(_excerpt(e, redactor) for e in record.excerpts),
+    )
+
+
+def _text(file: str, text: str, redactor: Redactor) -> str:
+    """JSON by its parts, as texts in it are escaped; anything else line by line."""
+    if file.endswith(".jsonl"):
+        lines = [
+            redactor.json_line(line, file, i + 1) or redactor.text(line, file, i + 1)
+            for i, line in enumerate(text.split("\n"))
+        ]
+        return "\n".join(lines)
+    document = redactor.document(text, file) if file.endswith(".json") else None
+    return redactor.text(text, file, 1) if document is None else document
+
+
+def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[str, dict[str, str]]:
+    """Node names may have to be hidden; statuses are ours."""
+    return {check: {redactor.text(n, "names"): s for n, s in row.items()} for check, row in checks.items()}
+
+
+def _tested(tested: Tested, redactor: Redactor) -> Tested:
+    file = f"{tested.name}/result.json"
+    links: tuple[Any, ...] = tuple(redactor.value(link, file) for link in tested.links)
+    return Tested(redactor.text(tested.name, "names"), redactor.value(tested.result, file), links)
+
+
+def _excerpt(excerpt: Excerpt, redactor: Redactor) -> Excerpt:
+    pieces = tuple(_piece(p, excerpt.file, redactor, i > 0 and p.context == 0) for i, p in enumerate(excerpt.pieces))
+    file = redactor.text(excerpt.file, "names")
+    node = redactor.text(excerpt.node, "names")
+    return replace(excerpt, file=file, node=node, pieces=pieces)
+
+
+def _piece(piece: Piece, file: str, redactor: Redactor, alone: bool) -> Piece:
+    """`alone`: from the middle of a log, where a private key may go on."""
+    lines = Lines(redactor, file, piece.first)
+    shown = [lines.line(isolated(plain(line)) if alone else line) for line in piece.lines]
+    return Piece(piece.first + piece.context, tuple(shown[piece.context :]))

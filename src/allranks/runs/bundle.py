@@ -18,8 +18,7 @@ from typing import IO, Any
 
 from allranks.errors import UsageError
 from allranks.report.record import Excerpt, Record
-from allranks.report.redact import WINDOW, Lines, Redactor
-from allranks.report.redacted import redacted
+from allranks.report.redact import WINDOW, Lines, Redactor, redacted
 from allranks.report.runpage import run_page
 from allranks.report.summary import summary
 
@@ -112,13 +111,13 @@ def _json_lines(redactor: Redactor, file: IO[bytes], entry: IO[bytes], name: str
     done = number = 0
     while raw := file.readline(16 * WINDOW):
         number += 1
-        whole = raw.endswith(b"\n") or len(raw) < 16 * WINDOW
+        complete = raw.endswith(b"\n") or len(raw) < 16 * WINDOW
         text = raw.decode("utf-8", "replace").rstrip("\n")
-        found = redactor.json_line(text, name, number) if whole else "[a line that is too long]"
-        entry.write((texts.line(text) if found is None else found).encode("utf-8", "replace") + b"\n")
-        while not whole:
+        redacted = redactor.json_line(text, name, number) if complete else "[a line that is too long]"
+        entry.write((texts.line(text) if redacted is None else redacted).encode("utf-8", "replace") + b"\n")
+        while not complete:
             rest = file.readline(WINDOW)
-            whole = rest.endswith(b"\n") or not rest
+            complete = rest.endswith(b"\n") or not rest
         done += len(raw)
         if done > budget:
             return bool(file.read(1))
@@ -140,7 +139,7 @@ def _text(
     stream = redactor.stream(name)
     for data in _chunks(file, head):
         entry.write(stream.feed(data))
-    entry.write(stream.finish(whole=False))
+    entry.write(stream.finish(is_end=False))
     entry.write(f"\n[… about {size - budget:,} bytes are left out]\n".encode())
     for line in telling:
         entry.write(line.encode("utf-8", "replace") + b"\n")

@@ -32,8 +32,8 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
     """`judge` gives findings and table of saved preflight evidence."""
     scanned: dict[Path, list[Part]] = {}
 
-    def read(files: Any, told: Progress | None) -> Evidence:
-        scanned_files = scan(files, told)
+    def read(files: Any, on_progress: Progress | None) -> Evidence:
+        scanned_files = scan(files, on_progress)
         scanned.update(scanned_files)
         return evidence(scanned_files)
 
@@ -92,9 +92,9 @@ def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
                 data = file.read(TEXT + 1)
         except OSError:
             continue
-        whole = len(data) <= TEXT
-        text = (data if whole else data[: data.rfind(b"\n", 0, TEXT) + 1]).decode("utf-8", "replace")
-        yield path.relative_to(run.path).as_posix(), text if whole else f"{text}… cut here"
+        complete = len(data) <= TEXT
+        text = (data if complete else data[: data.rfind(b"\n", 0, TEXT) + 1]).decode("utf-8", "replace")
+        yield path.relative_to(run.path).as_posix(), text if complete else f"{text}… cut here"
 
 
 # -- tests and checks beside the run ---------------------------------------------------------------

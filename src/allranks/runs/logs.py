@@ -101,17 +101,19 @@ class LogWriter:
         self._indexed[key] = now
         note(self._run.log_path(node_index, node_name, *stream), now, offset)
 
-    def continue_on(self, node_index: int, node_name: str, anew: bool) -> None:
-        """Ranks of another node, or of another agent (`anew`), go on here: what it sends of a file that is there
-        already comes after what is in it."""
+    def continue_on(self, node_index: int, node_name: str, is_new_agent: bool) -> None:
+        """Go on with ranks of another node, or of another agent (`is_new_agent`).
+
+        What it sends of a file that is there already comes after what is in it.
+        """
         self._newcomers.add(node_index)
-        kinds = (*SHARED, NODE_LOG) if anew else SHARED
+        kinds = (*SHARED, NODE_LOG) if is_new_agent else SHARED
         for key in [k for k in self._ends if k[0] == node_index and k[1].kind in kinds]:
             del self._ends[key]
             self._bases.pop(key, None)
             if key in self._open:
                 os.close(self._open.pop(key).fd)
-        if anew:
+        if is_new_agent:
             stream = Stream(NODE_LOG, 0, 0)
             path = self._run.log_path(node_index, node_name, *stream)
             self._begin_at(node_index, stream, path.stat().st_size if path.exists() else 0)

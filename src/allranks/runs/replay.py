@@ -37,7 +37,7 @@ class Replay:
         self.run = run
         self.view = view
         self.result: Document | None = None
-        self.said: list[str] = []  # lines that are none of ours: an interpreter's complaint, a traceback
+        self.last_words: list[str] = []  # lines that are none of ours: an interpreter's complaint, a traceback
         self._clock, self._logs = clock, LogWriter(run)
         # What a follower before this one has found.
         nodes = (run.read_document("run.json") or {}).get("nodes") or []
@@ -50,7 +50,7 @@ class Replay:
         now = self._clock()
         if document is None:
             if text.strip():
-                self.said = [*self.said, text.rstrip()[:300]][-20:]
+                self.last_words = [*self.last_words, text.rstrip()[:300]][-20:]
         elif isinstance(document.get("event"), dict):
             self._event(document["event"])
         elif isinstance(document.get("output"), dict):

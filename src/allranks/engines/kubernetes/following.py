@@ -236,7 +236,7 @@ class PodsFollower:
                 "somebody removed them, or the machine that had them went away",
                 check="kubernetes",
             )
-        words = tuple(self.replay.said[-5:]) or self.kubectl.last_words(pod.name)
+        words = tuple(self.replay.last_words[-5:]) or self.kubectl.last_words(pod.name)
         code = f"exit code {pod.exit_code}" if pod.exit_code is not None else pod.phase.lower()
         return Finding(
             "unknown",
