@@ -62,7 +62,7 @@ def judge_logs(logs: Evidence) -> Verdict:
     runners_up = _runners_up(candidates, chosen)
     if chosen.confidence < ENOUGH and chosen.cause != UNKNOWN.id:
         runners_up = (chosen.finding(), *runners_up)[:RUNNERS_UP]
-        message = f"nothing here is sure enough; at most: {chosen.message}"
+        message = f"nothing here is sure enough, at most: {chosen.message}"
         chosen = replace(chosen, cause=UNKNOWN.id, remedy="", message=message, where=Where())
     return Verdict(
         chosen.finding(),
@@ -204,7 +204,7 @@ def _unexplained(incident: Incident) -> Verdict:
 def _nothing(logs: Evidence) -> Verdict:
     """No row and no rule has anything: the last lines, and what to collect."""
     last = [line for line in logs.tail if line.text.strip()][-3:]
-    ends_with = f"; the last line is: {short(last[-1].text, 160)}" if last else ": they are empty"
+    ends_with = f", and the last line is: {short(last[-1].text, 160)}" if last else ": they are empty"
     message = f"nothing in these logs says why{ends_with}"
     evidence = tuple(quoted(line) for line in last)
     return Verdict(Finding("unknown", "unknown", message, UNKNOWN.remedy(), Where(), evidence), UNKNOWN.id, 0.1)

@@ -39,13 +39,11 @@ class End:
         return self.code - 128 if self.code - 128 in SIGNALS else None
 
 
-def ends(evidence: Evidence) -> list[End]:
-    """Give every process whose end is reported."""
-    return list(_ends(evidence))
+def ends(evidence: Evidence) -> Iterator[End]:
+    """Give every process whose end is reported.
 
-
-def _ends(evidence: Evidence) -> Iterator[End]:
-    """The report of torch's agent has a block for each process: its host and rank come before its code."""
+    The report of torch's agent has a block for each process: its host and rank come before its code.
+    """
     rank: int | None = None
     node = ""
     root = False

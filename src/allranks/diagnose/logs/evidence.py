@@ -28,7 +28,7 @@ class Sighting:
     row: Row
     line: Line
     groups: Mapping[str, str] = field(default_factory=dict)
-    kind: str = ""  # an exception's type
+    kind: str = ""  # an exception's type, without its module
     frame: str = ""  # file:line in function
     modules: tuple[str, ...] = ()  # files of its traceback
     order: int = 0
@@ -117,7 +117,9 @@ def _sightings(lines: Iterable[Line]) -> Iterable[Sighting]:
         if raised:
             trace = frames.get(stream, [])
             modules = tuple(frame["file"] for frame in trace[-12:])
-            sighting = replace(sighting, kind=raised["type"], frame=_innermost(trace), modules=modules)
+            sighting = replace(
+                sighting, kind=raised["type"].rpartition(".")[2], frame=_innermost(trace), modules=modules
+            )
         yield sighting
 
 

@@ -22,8 +22,8 @@ from .log_lines import Reading, read_candidate
 NEAR = 12  # lines that belong to the message of a mismatch
 ENOUGH = 2  # ranks that wait alike before an absent one is suspected
 COLLECT = (
-    "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 and compare the dumps of all ranks; "
-    "py-spy dump on every rank; read each rank's log from its beginning"
+    "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 and compare the dumps of all ranks. "
+    "Run `py-spy dump` on every rank, and read each rank's log from its beginning"
 )
 
 
@@ -72,9 +72,7 @@ def waits(evidence: Evidence) -> dict[int, Wait]:
     """Give the first time-out of each rank."""
     by_rank: dict[int, Wait] = {}
     for sighting in evidence.of_rows("watchdog"):
-        rank = sighting.number("rank")
-        if rank is None:
-            rank = sighting.line.rank
+        rank = sighting.place.rank
         if rank is not None and rank not in by_rank:
             size = (sighting.number("numel"), sighting.number("out"))
             by_rank[rank] = Wait(rank, sighting.number("seq"), sighting.groups.get("op", ""), size, sighting)
@@ -87,38 +85,40 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
     reports = evidence.of_rows("watchdog") or evidence.of_rows("dump-signal", "watchdog-stuck")
     if not reports:
         return []
+    lines = [w.sighting.line for w in waiting.values()] or [reports[0].line]
     candidate = read_candidate(evidence, reports[:1])
     candidate = replace(
         candidate,
         rule="collective-timeout",
         strength=Strength.SYMPTOM,
         where=replace(candidate.where, rank=None),
-        evidence=tuple(quoted(w.sighting.line) for w in list(waiting.values())[:3]) or (quoted(reports[0].line),),
+        evidence=tuple(quoted(line) for line in lines[:3]),
         culprits=frozenset(),
     )
     reading = _compared(list(waiting.values())) or _absent(evidence, waiting)
-    if reading is not None:
-        late = reading.late
-        where = replace(candidate.where, rank=min(late) if len(late) == 1 else None)
+    if reading is None:
+        what = "a rank waited in a collective"
+        if waiting:
+            same = "for the same collective" if len(waiting) > 1 else "in a collective"
+            what = f"{plural(len(waiting), 'rank')} {numbers(waiting)} waited {same}"
+        silent = f"{what} until it timed out, and what the others did is not in this log"
+        suspected = f"{what} until it timed out: another rank may have been late"
         return [
-            replace(
-                candidate,
-                cause=reading.cause,
-                confidence=reading.confidence,
-                message=reading.words,
-                where=where,
-                culprits=late,
-            )
+            replace(candidate, cause="unknown", confidence=0.4, remedy=COLLECT, message=silent),
+            replace(candidate, cause="straggler", confidence=0.3, message=suspected),
         ]
-    what = "a rank waited in a collective"
-    if waiting:
-        same = "for the same collective" if len(waiting) > 1 else "in a collective"
-        what = f"{plural(len(waiting), 'rank')} {numbers(waiting)} waited {same}"
-    silent = f"{what} until it timed out; what the others did is not in this log"
-    suspected = f"{what} until it timed out: another rank may have been late"
+    where = candidate.where
+    if len(reading.late) == 1:
+        where = replace(where, rank=min(reading.late))
     return [
-        replace(candidate, cause="unknown", confidence=0.4, remedy=COLLECT, message=silent),
-        replace(candidate, cause="straggler", confidence=0.3, message=suspected),
+        replace(
+            candidate,
+            cause=reading.cause,
+            confidence=reading.confidence,
+            message=reading.words,
+            where=where,
+            culprits=reading.late,
+        )
     ]
 
 
@@ -146,7 +146,7 @@ def _compared(waiting: Sequence[Wait]) -> Reading | None:
 
 def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
     """Ranks that exist and did not wait, while several others did."""
-    ended = ends(evidence)
+    ended = list(ends(evidence))
     exist = evidence.ranks | {e.rank for e in ended if e.rank is not None}
     aborted = frozenset(e.rank for e in ended if e.rank is not None and e.signal == 6)
     late = frozenset(exist - set(waiting) - aborted)
@@ -187,7 +187,7 @@ def uneven_end(evidence: Evidence) -> list[Candidate]:
 
 
 RULES = {
-    "collective-mismatch": ("torch: ProcessGroupWrapper.cpp (CollectiveFingerPrint)", mismatch),
-    "collective-timeout": ("torch: ProcessGroupNCCL.cpp (checkTimeout, pg_status, heartbeatMonitor)", timeouts),
-    "uneven-end": ("torch: elastic/multiprocessing/api.py (PContext.close), errors/__init__.py", uneven_end),
+    "collective-mismatch": ("torch ProcessGroupWrapper.cpp (CollectiveFingerPrint)", mismatch),
+    "collective-timeout": ("torch ProcessGroupNCCL.cpp (checkTimeout, pg_status, heartbeatMonitor)", timeouts),
+    "uneven-end": ("torch elastic/multiprocessing/api.py (PContext.close), errors/__init__.py", uneven_end),
 }

@@ -83,5 +83,9 @@ def _to_master(error: str) -> Reading:
     return Reading("master-unreachable", 0.62, "")
 
 
-SOURCE = "connect(2); torch: socket.cpp; NCCL: misc/socket.cc; gloo: transport/tcp/pair.cc"
-RULES = {"connect-refused": (SOURCE, not_connected)}
+RULES = {
+    "connect-refused": (
+        "connect(2), torch socket.cpp, NCCL misc/socket.cc, gloo transport/tcp/pair.cc",
+        not_connected,
+    ),
+}

@@ -6,7 +6,7 @@ crash that follows a rank's own complaint about a peer or a time-out is the end 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..candidate import Candidate, Strength
 from ..causes import CAUSES
@@ -21,12 +21,24 @@ CRASHES = {11: 0.7, 4: 0.6, 8: 0.6, BUS: 0.55}
 VICTIMS = (15, 2, 1)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a process's end says."""
+
+    cause: str
+    strength: Strength
+    confidence: float
+    what: str
+
+
 def exit_codes(evidence: Evidence) -> list[Candidate]:
     """A candidate for each way in which processes ended; the report's first one speaks."""
     candidates: dict[str, Candidate] = {}
     for end in sorted(ends(evidence), key=lambda e: (not e.root, e.rank is None)):
-        candidate = _judged(evidence, end)
-        if candidate is None or candidate.cause in candidates:
+        if end.signal in VICTIMS or end.code == 0:
+            continue
+        candidate = _candidate(evidence, end)
+        if candidate.cause in candidates:
             continue
         candidates[candidate.cause] = candidate
         other = replace(candidate, strength=Strength.SYMPTOM, remedy="")
@@ -38,48 +50,38 @@ def exit_codes(evidence: Evidence) -> list[Candidate]:
     return list(candidates.values())
 
 
-def _judged(evidence: Evidence, end: End) -> Candidate | None:
-    """None for victims."""
+def _read(evidence: Evidence, end: End) -> Reading:
     signal = end.signal
-    if signal in VICTIMS or end.code == 0:
-        return None
-    name = f"exit code {end.code}" if signal is None else signal_name(signal)
-    cause = "unknown"
-    strength = Strength.WEAK
-    confidence = 0.45
+    if signal in CRASHES and after_abort(evidence, end.sighting):
+        what = f"crashed with {signal_name(signal)} while it aborted"
+        return Reading("segfault-native", Strength.SYMPTOM, 0.3, what)
     if signal in CRASHES:
-        cause = "segfault-native"
-        what = f"crashed with {name}"
-        confidence = CRASHES[signal]
-        if after_abort(evidence, end.sighting):
-            what += " while it aborted"
-            strength = Strength.SYMPTOM
-            confidence = 0.3
-    elif signal == KILL:
+        return Reading("segfault-native", Strength.WEAK, CRASHES[signal], f"crashed with {signal_name(signal)}")
+    if signal == KILL:
         what = "was ended by SIGKILL, and nothing here says by whom (memory, a scheduler, a person)"
-    elif end.code in (126, 127):
+        return Reading("unknown", Strength.WEAK, 0.45, what)
+    name = signal_name(signal) if signal is not None else f"exit code {end.code}"
+    if end.code in (126, 127):
         cause = "remote-path-missing" if end.code == 127 else "permission-denied"
-        what = f"could not start its program ({name})"
-        confidence = 0.6
-    elif end.code == 2:
-        cause = "bad-launch-arguments"
+        return Reading(cause, Strength.WEAK, 0.6, f"could not start its program ({name})")
+    if end.code == 2:
         what = f"ended with {name}, a parser's code for arguments it refuses"
-        strength = Strength.SYMPTOM
-        confidence = 0.4
-    else:
-        what = f"ended with {name}, and its last words are not here"
-        strength = Strength.SYMPTOM
-        confidence = 0.25
+        return Reading("bad-launch-arguments", Strength.SYMPTOM, 0.4, what)
+    return Reading("unknown", Strength.SYMPTOM, 0.25, f"ended with {name}, and its last words are not here")
+
+
+def _candidate(evidence: Evidence, end: End) -> Candidate:
+    reading = _read(evidence, end)
     candidate = read_candidate(evidence, [end.sighting])
     where = replace(candidate.where, rank=end.rank, node=end.node or candidate.where.node)
     return replace(
         candidate,
         rule="exit-code",
-        cause=cause,
-        strength=strength,
-        confidence=confidence,
-        message=f"{_name(end)} {what}",
-        remedy=CAUSES["rank-killed"].remedy(where) if signal == KILL else "",
+        cause=reading.cause,
+        strength=reading.strength,
+        confidence=reading.confidence,
+        message=f"{_name(end)} {reading.what}",
+        remedy=CAUSES["rank-killed"].remedy(where) if end.signal == KILL else "",
         where=where,
         evidence=(quoted(end.sighting.line),),
         culprits=frozenset() if end.rank is None else frozenset({end.rank}),
@@ -87,10 +89,10 @@ def _judged(evidence: Evidence, end: End) -> Candidate | None:
 
 
 def _name(end: End) -> str:
-    local = end.sighting.groups.get("local")
-    name = f"local rank {local}" if local else "a process"
-    if end.rank is not None:
-        name = f"rank {end.rank}"
+    name = f"rank {end.rank}"
+    if end.rank is None:
+        local = end.sighting.groups.get("local")
+        name = f"local rank {local}" if local else "a process"
     return f"{name} on {end.node}" if end.node else name
 
 
@@ -100,25 +102,26 @@ def locate(evidence: Evidence, chosen: Candidate) -> Candidate:
     placed = where.rank is not None or chosen.culprits or chosen.strength is Strength.SYMPTOM
     if placed or (chosen.rule != "exception" and chosen.rule not in BY_ID):
         return chosen
-    memory = chosen.cause in ("host-out-of-memory", "k8s-out-of-memory")
-    failed = [e for e in ends(evidence) if (e.signal == KILL if memory else e.signal is None and e.code != 0)]
-    ranks = {e.rank for e in failed} - {None}
-    nodes = {e.node for e in failed} - {""}
+    failed = [e for e in ends(evidence) if e.signal is None and e.code != 0]
+    if chosen.cause in ("host-out-of-memory", "k8s-out-of-memory"):
+        failed = [e for e in ends(evidence) if e.signal == KILL]
+    nodes = {e.node for e in failed if e.node}
     if where.node is None and len(nodes) == 1 and not where.nodes:
         where = replace(where, node=nodes.pop())
+    ranks = {e.rank for e in failed if e.rank is not None}
     if len(ranks) != 1 or evidence.names_ranks:
         return replace(chosen, where=where)
-    rank = ranks.pop()
-    where = replace(where, rank=rank)
+    where = replace(where, rank=next(iter(ranks)))
     name = name_place(where)
-    raised = chosen.message.replace("the program raised", f"{name} raised", 1)
-    message = raised if raised.startswith(name) else f"{name}: {raised}"
-    return replace(chosen, where=where, message=message, culprits=frozenset({rank} if rank is not None else ()))
+    message = chosen.message.replace("the program raised", f"{name} raised", 1)
+    if not message.startswith(name):
+        message = f"{name}: {message}"
+    return replace(chosen, where=where, message=message, culprits=frozenset(ranks))
 
 
 RULES = {
     "exit-code": (
-        "torch: elastic/multiprocessing/errors/__init__.py; Slurm: srun; signal(7), sh(1): 128 + signal",
+        "torch elastic/multiprocessing/errors/__init__.py, Slurm srun, signal(7), sh(1): 128 + signal",
         exit_codes,
     ),
 }

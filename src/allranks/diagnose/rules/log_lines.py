@@ -7,7 +7,7 @@ the same, no rank is to blame.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from allranks.findings import Where
@@ -19,6 +19,7 @@ from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers
 from ..memory.setting import Setting
 from ..signatures import Role
+from ..words import without_numbers
 
 STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
 ALSO = 0.6  # of its confidence, for the second cause that a text can have
@@ -41,45 +42,56 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     head = next(s for s in sightings if s.row.confidence >= surest - 0.05)
     where = _place(head, sightings)
     ranks = frozenset(s.line.rank for s in sightings if s.line.rank is not None)
-    if "late" in head.groups:  # they are named by another
+    is_named = "late" in head.groups  # by another
+    if is_named:
         ranks = frozenset(int(n) for n in re.findall(r"\d+", head.groups["late"]))
-    everybody = "late" not in head.groups and len(ranks) > 1 and ranks >= evidence.ranks
-    name = f"every rank in the logs ({len(ranks)})"
-    if not everybody:
-        name = name_place(where) or name_place(head.place)
-    else:
+    is_everybody = not is_named and len(ranks) > 1 and ranks >= evidence.ranks
+    name = name_place(where) or name_place(head.place)
+    if is_everybody:
+        name = every_rank(ranks)
         where = replace(where, rank=None)
-    text = f"{name}: {short(head.line.text)}" if name else short(head.line.text)
-    means = f" ({head.row.means})" if head.row.means else ""
+    text = short(head.line.text)
+    message = f"{name}: {text}" if name else text
+    if head.row.means:
+        message += f" ({head.row.means})"
+    remedy = head.row.fix
     memory = read_gpu(head.line.text) if head.row.cause == "cuda-out-of-memory" else None
+    if memory is not None:
+        remedy = gpu_levers(memory, Setting())
     return Candidate(
         head.row.id,
         head.row.cause,
         STRENGTH.get(head.row.role, Strength.SYMPTOM),
-        text + means,
+        message,
         head.row.confidence,
-        remedy=gpu_levers(memory, Setting()) if memory is not None else head.row.fix,
+        remedy=remedy,
         where=where,
         evidence=tuple(dict.fromkeys(quoted(s.line) for s in (head, *_others(sightings, head))))[:3],
-        culprits=frozenset() if everybody or head.complains else ranks,
+        culprits=frozenset() if is_everybody or head.complains else ranks,
         line=head.order,
     )
+
+
+def every_rank(ranks: Collection[int | None]) -> str:
+    """The subject where all ranks of the logs say the same."""
+    return f"every rank in the logs ({len(ranks)})"
 
 
 def _place(head: Sighting, sightings: Sequence[Sighting]) -> Where:
     """The head's, completed by what all others agree on; who only complains of another is not the place."""
     where = head.place
+    if head.complains:
+        named = first(head.groups.get("node"), head.groups.get("node2")) or None
+        where = replace(where, rank=None, gpu=None, node=named)
     places = [s.place for s in sightings]
-    for key in ("node", "peer", "interface", "port", "gpu"):
+    keys = ("peer", "interface", "port") if head.complains else ("node", "peer", "interface", "port", "gpu")
+    for key in keys:
         values = {getattr(place, key) for place in places} - {None}
         if getattr(where, key) is None and len(values) == 1:
             where = replace(where, **{key: values.pop()})
     nodes = tuple(dict.fromkeys(place.node for place in places if place.node))
-    if len(nodes) > 1 and where.rank is None:
+    if len(nodes) > 1 and where.rank is None and not head.complains:
         where = replace(where, node=None, nodes=nodes)
-    if head.complains:
-        named = first(head.groups.get("node"), head.groups.get("node2")) or None
-        where = replace(where, rank=None, gpu=None, node=named, nodes=())
     return where
 
 
@@ -155,31 +167,26 @@ def exceptions(evidence: Evidence) -> list[Candidate]:
     """The program's own, one candidate each: all ranks that raise alike are one."""
     groups: dict[str, list[Sighting]] = {}
     for sighting in evidence.weighed_by("exception"):
-        name = _type(sighting)
-        if name not in NOT_OWN and not _TRANSPORT.search(sighting.line.text):
-            alike = re.sub(r"0x[0-9a-f]+|\d+", "#", sighting.line.text)[:200]
-            groups.setdefault(f"{name} {alike}", []).append(sighting)
+        text = sighting.line.text
+        if sighting.kind not in NOT_OWN and not _TRANSPORT.search(text):
+            groups.setdefault(f"{sighting.kind} {without_numbers(text)[:200]}", []).append(sighting)
     return [_raised(evidence, sightings) for sightings in groups.values()]
-
-
-def _type(sighting: Sighting) -> str:
-    return sighting.kind.rsplit(".", 1)[-1]
 
 
 def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     head = next((s for s in sightings if s.frame), sightings[0])
     candidate = read_candidate(evidence, sightings)
-    at = f" at {short(head.frame, 200)}" if head.frame else ""
     ranks = {s.line.rank for s in sightings}
     name = name_place(candidate.where) or "the program"
     if candidate.where.rank is None and len(ranks) > 1:
-        name = f"every rank in the logs ({len(ranks)})"
+        name = every_rank(ranks)
+    at = f" at {short(head.frame, 200)}" if head.frame else ""
     candidate = replace(candidate, message=f"{name} raised {short(head.line.text)}{at}")
-    if _type(head) in _CONFIGURATION:
-        for part, cause in OTHERS_CONFIG:
-            if any(part in module for module in head.modules[-4:]):
-                return replace(candidate, cause=cause, strength=Strength.ROOT, confidence=0.75)
-    return candidate
+    if head.kind not in _CONFIGURATION:
+        return candidate
+    causes = (cause for part, cause in OTHERS_CONFIG for module in head.modules[-4:] if part in module)
+    config = next(causes, None)
+    return replace(candidate, cause=config, strength=Strength.ROOT, confidence=0.75) if config else candidate
 
 
 # -- rows that need a second look ------------------------------------------------------------------------
@@ -230,7 +237,7 @@ def peer_gone(evidence: Evidence) -> list[Candidate]:
             cause="peer-died",
             strength=Strength.SYMPTOM,
             confidence=0.52 if of_torch else 0.31,
-            message=candidate.message + " (a peer went away; why, its own log must say)",
+            message=candidate.message + " (a peer went away, and its own log must say why)",
         )
     ]
 
@@ -248,9 +255,9 @@ def slurm_end(evidence: Evidence) -> list[Candidate]:
         return []
     of_job = [s for s in ends if s.groups.get("what") == "JOB" or "state" in s.groups or "by" in s.groups]
     failed = [s for s in evidence.of_rows("srun-task", "watchdog", "agent-exit") if s.order < ends[0].order]
-    confidence = 0.8 if of_job else 0.6
-    if failed:
-        confidence = 0.35
+    confidence = 0.35
+    if not failed:
+        confidence = 0.8 if of_job else 0.6
     return [replace(read_candidate(evidence, of_job or ends), strength=Strength.SYMPTOM, confidence=confidence)]
 
 
@@ -307,14 +314,11 @@ def ib_completion(evidence: Evidence) -> list[Candidate]:
 
 RULES = {
     "signature-table": ("each row names its own", by_table),
-    "exception": (
-        "CPython: traceback; torch: torch/csrc/Exceptions.cpp ",
-        exceptions,
-    ),
-    "registration": ("NCCL: transport/net_ib/reg.cc; nvidia-peermem; ibv_reg_dmabuf_mr(3)", registration),
-    "ddp-model": ("torch: reducer.cpp verify_params_across_processes: it gathers counts by a collective", ddp_model),
-    "ib-completion": ("verbs.h: enum ibv_wc_status; NCCL: transport/net_ib.cc", ib_completion),
-    "clients-joined": ("torch: TCPStore.cpp waitForWorkers; distributed_c10d.py", clients_joined),
-    "peer-gone": ("NCCL: nccl.h (ncclRemoteError); gloo: transport/tcp/pair.cc; torch: TCPStore.cpp", peer_gone),
-    "slurm-end": ("Slurm: slurmstepd/req.c (job and step cancellation), srun --kill-on-bad-exit", slurm_end),
+    "exception": ("CPython traceback, torch torch/csrc/Exceptions.cpp", exceptions),
+    "registration": ("NCCL transport/net_ib/reg.cc, nvidia-peermem, ibv_reg_dmabuf_mr(3)", registration),
+    "ddp-model": ("torch reducer.cpp verify_params_across_processes: it gathers counts by a collective", ddp_model),
+    "ib-completion": ("verbs.h enum ibv_wc_status, NCCL transport/net_ib.cc", ib_completion),
+    "clients-joined": ("torch TCPStore.cpp waitForWorkers, distributed_c10d.py", clients_joined),
+    "peer-gone": ("NCCL nccl.h (ncclRemoteError), gloo transport/tcp/pair.cc, torch TCPStore.cpp", peer_gone),
+    "slurm-end": ("Slurm slurmstepd/req.c (job and step cancellation), srun --kill-on-bad-exit", slurm_end),
 }

@@ -68,4 +68,4 @@ def read_xid(sighting: Sighting) -> Reading:
     return Reading("gpu-hardware-error", FALLBACK, f"Xid {code}{what}")
 
 
-RULES = {"kernel-xid": ("NVIDIA: Xid catalogue; the table of allranks/xid.py", xids)}
+RULES = {"kernel-xid": ("NVIDIA Xid catalogue, the table of allranks/xid.py", xids)}
