@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from allranks.protocol.codec import decode
-from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.codec import DecodeError, decode
 from allranks.text import join_words, plural
 
 from ..words import numbers
