@@ -51,7 +51,7 @@ def test_an_interface_of_the_users_that_leads_nowhere(bed2: Bed, tmp_path: Path)
         host.add_interface("aa0", f"10.99.0.{host.index}/24")
     launch = Launch(bed2, tmp_path)
     launch.start(program("exchange.py"), "--env", "GLOO_SOCKET_IFNAME=aa0")
-    says = "h2: GLOO_SOCKET_IFNAME=aa0, but the proof failed over aa0; rank 1 on h2 could not connect to h1"
+    says = "h2: GLOO_SOCKET_IFNAME is aa0, but the rendezvous check failed over aa0"
     verdict = explained(bed2, launch, "wrong-interface", ("h2", None), says, code=4)
     assert (verdict["where"]["interface"], verdict["where"]["peer"]) == ("aa0", "h1")
     assert "unset GLOO_SOCKET_IFNAME" in verdict["remedy"]

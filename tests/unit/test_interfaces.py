@@ -218,7 +218,7 @@ def test_bootstrap_interface_that_was_not_tried_is_a_warning() -> None:
     choice = choose_interfaces("h1", node(LO, IB0, ETH0), Proof("eth0", ("eth0",)))
     assert choice.env == {"GLOO_SOCKET_IFNAME": "eth0"}
     assert [f.id for f in choice.findings] == ["wrong-interface"]
-    assert choice.findings[0].message == "h1: NCCL will take ib0, which was not covered by the proof"
+    assert choice.findings[0].message == "h1: NCCL will take ib0, which was not part of the rendezvous check"
 
 
 def test_filter_that_matches_nothing_is_a_warning() -> None:

@@ -1,4 +1,4 @@
-"""Findings of the gate and of the start, in the words a reader gets (pure)."""
+"""Findings of the rendezvous check and of the start, in the words a reader gets (pure)."""
 
 from __future__ import annotations
 

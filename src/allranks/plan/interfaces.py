@@ -225,7 +225,7 @@ def _choose_nccl(node: str, facts: NodeFacts, proof: Proof, pin: bool) -> Interf
         finding = _warn(node, taken, bad, good, speaker)
         return InterfaceChoice(None, text or None, {}, _left(text, speaker), (finding,))
     value = "=" + ",".join(good)
-    why = f"NCCL by itself would take {text}, and {' and '.join(bad)} did not pass the proof"
+    why = f"NCCL by itself would take {text}, and {' and '.join(bad)} did not pass the rendezvous check"
     return InterfaceChoice(None, ",".join(good), {"NCCL_SOCKET_IFNAME": value}, (f"NCCL_SOCKET_IFNAME={value}: {why}",))
 
 
@@ -259,7 +259,7 @@ def _nothing(node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | N
 
 def _warn(node: str, taken: Sequence[str], bad: Sequence[str], good: Sequence[str], speaker: str | None) -> Finding:
     names = bad or taken[:1]
-    what = "did not pass the proof" if bad else "was not covered by the proof"
+    what = "did not pass the rendezvous check" if bad else "was not part of the rendezvous check"
     cause = f" because of {speaker}" if speaker is not None else ""
     message = f"{node}: NCCL will take {', '.join(names)}{cause}, which {what}"
     remedy = "if NCCL cannot connect at its start: " + (

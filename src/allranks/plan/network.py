@@ -1,6 +1,6 @@
 """The choice of MASTER_ADDR: the best of the master's addresses that all nodes have reached. Pure.
 
-`offered` says which addresses to try, `choose_address` reads the proof, `explain` says why it failed.
+`offered` says which addresses to try, `choose_address` reads the rendezvous check, `explain` says why it failed.
 The order of offers: --network, names of container bridges last, ib* first (as NCCL does), IPv4 before
 IPv6, private before public, the kernel's own order.
 """
@@ -92,7 +92,7 @@ def share_network(facts: Mapping[str, NodeFacts]) -> bool:
     return len(facts) == 1 or (len(places) == 1 and None not in places)
 
 
-# -- what the proof says ---------------------------------------------------------------------------
+# -- what the check showed -------------------------------------------------------------------------
 
 
 def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
@@ -140,7 +140,7 @@ def target_words(spec: RunSpec) -> str:
 
 
 def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
-    """The master could not open its port; `error` is what the gate's listener said (see node.gate.port_failure).
+    """The master could not open its port; `error` is what its listener said (see agent.gate.port_failure).
 
     `target` names the nodes in commands.
     """
@@ -227,7 +227,7 @@ def reached_by_all(probes: Probes) -> frozenset[str]:
 
 
 class _Ways:
-    """Interfaces of a node that the proof went through, and those over which it failed."""
+    """Interfaces of a node that the check went through, and those over which it failed."""
 
     def __init__(self) -> None:
         self.passed: list[str] = []
@@ -241,7 +241,7 @@ class _Ways:
 def proof_of(
     name: str, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes, common: frozenset[str]
 ) -> Proof:
-    """Which of a node's interfaces the proof went through, and over which it failed. What leads to an
+    """Which of a node's interfaces the check went through, and over which it failed. What leads to an
     address that only some nodes reached has failed for all: NCCL joins every node with every other."""
     node = facts.get(name, _NOTHING)
     masters = facts.get(master, _NOTHING)
