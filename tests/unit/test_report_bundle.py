@@ -18,8 +18,8 @@ from tests.unit.test_report_redact import noise, secrets
 
 from allranks.cli.report import judged, known_secrets
 from allranks.errors import UsageError
+from allranks.report.bundle import Bundle, write_bundle
 from allranks.report.redact import WINDOW, Redactor
-from allranks.runs.bundle import Bundle, write_bundle
 from allranks.runs.directory import RunDirectory
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}

@@ -11,12 +11,12 @@ import pytest
 from tests.unit.run_directories import T, make
 
 from allranks.cli.report import judged
+from allranks.report.excerpts import CONTEXT, Log, Sizes, excerpt
+from allranks.report.gather import gather
 from allranks.report.record import Excerpt, Piece, Record
 from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import BUDGET, run_page
 from allranks.runs.directory import RunDirectory
-from allranks.runs.excerpts import CONTEXT, Log, Sizes, excerpt
-from allranks.runs.gather import gather
 from allranks.runs.logdiagnosis import scan
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}

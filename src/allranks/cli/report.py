@@ -21,14 +21,14 @@ from allranks.exitcodes import DONE
 from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
 from allranks.preflight.judge import table
+from allranks.report.excerpts import Log, Sizes, excerpt, logs_of
+from allranks.report.gather import MOST_LOGS, gather
 from allranks.report.record import Document, Record
 from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import run_page
 from allranks.report.secretforms import Span
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
-from allranks.runs.excerpts import Log, Sizes, excerpt, logs_of
-from allranks.runs.gather import MOST_LOGS, gather
 from allranks.runs.logdiagnosis import Part
 from allranks.settings.parsers import FLAG, several, text
 from allranks.settings.parsers import path as path_of
@@ -98,7 +98,7 @@ def _page(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
 
 
 def _bundle(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
-    from allranks.runs.bundle import write_bundle
+    from allranks.report.bundle import write_bundle
 
     redactor, files = write_bundle(run, path, judged, lambda: fresh_redactor(patterns), progress)
     return Made({"bundle": str(path), "files": files}, [h.to_json() for h in redactor.hidden])

@@ -8,15 +8,15 @@ from typing import Any
 
 from allranks.diagnose.logs.evidence import Evidence
 from allranks.errors import ConfigError
-from allranks.report.record import Document, Record, Tested
+from allranks.runs import preflight
+from allranks.runs.directory import RunDirectory
+from allranks.runs.judged import judge_run
+from allranks.runs.logdiagnosis import Part, Progress, evidence, scan
+from allranks.runs.regular import open_regular
+from allranks.runs.tests import read_rows
 
-from . import preflight
-from .directory import RunDirectory
 from .excerpts import Log, Sizes, excerpt, logs_of
-from .judged import judge_run
-from .logdiagnosis import Part, Progress, evidence, scan
-from .regular import open_regular
-from .tests import read_rows
+from .record import Document, Record, Tested
 
 MOST_LOGS = 96
 MOST_TEXTS = 48

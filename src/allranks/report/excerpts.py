@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from allranks.report.record import Excerpt, Piece
+from allranks.runs.directory import RunDirectory
+from allranks.runs.logdiagnosis import Part
+from allranks.runs.reading import node_folders
+from allranks.runs.regular import open_regular
 
-from .directory import RunDirectory
-from .logdiagnosis import Part
-from .reading import node_folders
-from .regular import open_regular
+from .record import Excerpt, Piece
 
 CONTEXT = 64 << 10  # bytes before the end of a log that a redactor reads: a private key may have begun there
 BLOCK = 4 << 20

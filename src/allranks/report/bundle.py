@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from allranks.errors import UsageError
-from allranks.report.record import Excerpt, Record
-from allranks.report.redact import WINDOW, Lines, Redactor, redacted
-from allranks.report.runpage import run_page
-from allranks.report.summary import summary
+from allranks.runs.directory import RunDirectory
+from allranks.runs.logdiagnosis import Progress
+from allranks.runs.regular import open_regular
 
-from .directory import RunDirectory
 from .excerpts import CONTEXT, logs_of
 from .gather import Checks, evidence_files, gather, related
-from .logdiagnosis import Progress
-from .regular import open_regular
+from .record import Excerpt, Record
+from .redact import WINDOW, Lines, Redactor, redacted
+from .runpage import run_page
+from .summary import summary
 
 LOGS = 24 << 20  # bytes of all logs
 # of one
