@@ -35,7 +35,7 @@ def test_several_odd_nodes_of_one_value() -> None:
 
 def test_several_odd_values() -> None:
     assert said("torch", "1", "2", "2", "3", "2") == [
-        "h0 has torch 1 (3 of 5 have 2)", "h3 has torch 3 (3 of 5 have 2)"
+        "h0 has torch 1 (3 of 5 nodes have 2)", "h3 has torch 3 (3 of 5 nodes have 2)"
     ]  # fmt: skip
 
 

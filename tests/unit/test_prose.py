@@ -23,7 +23,6 @@ PAGE_LIMITS = {
     "README.md": 22,
     "architecture.md": 74,
     "benchmarks.md": 19,
-    "checks.md": 8,
     "data.md": 15,
     "guide.md": 45,
     "join.md": 12,

@@ -97,12 +97,11 @@ class Host:
 
     def python(self, code: str, seconds: float = 20.0) -> Ran:
         """Runs code in the training interpreter."""
-        found = self.facts.get("interpreter") or {}
-        path = found.get("path")
-        if not path or "error" in found:
-            return Ran(None, "", str(found.get("error") or "the training interpreter is not known"))
-        where = str(self.request.get("workdir") or "/")
-        return self.run([str(path), "-c", code], seconds, cwd=where if os.path.isdir(where) else None)
+        interpreter = self.facts.interpreter
+        if not interpreter.path or interpreter.error:
+            return Ran(None, "", interpreter.error or "the training interpreter is not known")
+        where = self.request.asked.workdir or "/"
+        return self.run([interpreter.path, "-c", code], seconds, cwd=where if os.path.isdir(where) else None)
 
     def space(self, path: str) -> Space:
         """Of the file system that holds a path."""

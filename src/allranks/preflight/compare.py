@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from functools import partial
 from typing import (
-    Any,
     Callable,
     Dict,
+    Generic,
     Hashable,
     Iterable,
     Iterator,
@@ -22,7 +23,7 @@ from typing import (
     Union,
 )
 
-from allranks.findings import Finding, Status, Where
+from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode
 from allranks.text import join_names, join_words, plural
 
@@ -55,8 +56,8 @@ def place(nodes: Sequence[str], gpu: Optional[int] = None, interface: Optional[s
     return Where(node=nodes[0], nodes=tuple(nodes) if len(nodes) > 1 else (), gpu=gpu, interface=interface)
 
 
-def finding(
-    status: Status,
+def fail_if(
+    fails: bool,
     label: str,
     nodes: Union[str, Sequence[str]],
     message: str,
@@ -65,14 +66,18 @@ def finding(
     gpu: Optional[int] = None,
     interface: Optional[str] = None,
 ) -> Finding:
-    """Make a finding about nodes; `label` is a cause of failure or the check's own ID."""
-    names = [nodes] if isinstance(nodes, str) else nodes
-    return Finding(label, status, message, remedy, place(names, gpu, interface), tuple(evidence))
+    """Make a finding about nodes, else a warning; `label` is a cause of failure or the check's own ID."""
+    where = place([nodes] if isinstance(nodes, str) else nodes, gpu, interface)
+    return Finding(label, "fail" if fails else "warn", message, remedy, where, tuple(evidence))
 
 
-fail = partial(finding, "fail")
-warn = partial(finding, "warn")
-unknown = partial(finding, "unknown")
+fail = partial(fail_if, True)
+warn = partial(fail_if, False)
+
+
+def unknown(check: str, nodes: Sequence[str], message: str, remedy: str = "") -> Finding:
+    """Make the finding that a check could not look at nodes."""
+    return Finding(check, "unknown", message, remedy, place(nodes))
 
 
 def nodes_of(where: Where) -> Tuple[str, ...]:
@@ -199,27 +204,37 @@ def slow_machines(
 LISTED = 8
 
 
-class Split(NamedTuple):
+@dataclass(frozen=True)
+class Split(Generic[Value]):
     """How nodes that differ divide: `norm` is what `fine` (more than half, at least two) have.
 
     Without such a majority `fine` is empty, `norm` None, and `odd` holds all nodes.
     """
 
-    norm: Any
+    norm: Optional[Value]
     fine: List[str]
-    odd: Dict[Any, List[str]]
+    odd: Dict[Value, List[str]]
+
+    @property
+    def rest(self) -> str:
+        """The nodes that are fine: `the other 3`, or `3 of 5 nodes` where the odd ones differ among themselves."""
+        fine = len(self.fine)
+        if len(self.odd) == 1:
+            return f"the other {fine}"
+        return f"{fine} of {fine + sum(map(len, self.odd.values()))} nodes"
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True)
+class Difference(Generic[Value]):
     """A sentence about `nodes`, the odd ones or, without a majority (`norm` None), all."""
 
     nodes: List[str]
     message: str
-    value: Any
-    norm: Any
+    value: Optional[Value]
+    norm: Optional[Value]
 
 
-def split(values: Mapping[str, Any]) -> Optional[Split]:
+def split(values: Mapping[str, Value]) -> Optional[Split[Value]]:
     """Which nodes are odd, by their (hashable) values; None where all have the same."""
     groups = by_value(values)
     if len(groups) < 2:
@@ -232,12 +247,12 @@ def split(values: Mapping[str, Any]) -> Optional[Split]:
 
 def differences(
     what: str,
-    values: Mapping[str, Any],
-    show: Callable[[Any], str] = str,
+    values: Mapping[str, Value],
+    show: Callable[[Value], str] = str,
     one: str = "has",
     many: str = "have",
     subject: str = "",
-) -> List[Difference]:
+) -> List[Difference[Value]]:
     """`h3 has torch 2.6.0 (the other 7 have 2.13.0)`: one for each odd value; one in all without a majority.
 
     The value None reads `no torch`. `one` and `many` are the verb: `h3 is at commit …`. With a `subject` the sentence
@@ -249,8 +264,6 @@ def differences(
     if not parted.fine:
         return [Difference(list(values), _no_majority(what, parted.odd, show), None, None)]
     norm = "none" if parted.norm is None else show(parted.norm)
-    fine = len(parted.fine)
-    rest = f"the other {fine} {many} {norm}" if len(parted.odd) == 1 else f"{fine} of {len(values)} {many} {norm}"
     sentences = []
     for value, nodes in parted.odd.items():
         names = join_names(nodes)
@@ -260,11 +273,11 @@ def differences(
             sentence = f"{names} {plural(len(nodes), one, many)} no {what}"
         else:
             sentence = f"{names} {plural(len(nodes), one, many)} {what} {show(value)}"
-        sentences.append(Difference(nodes, f"{sentence} ({rest})", value, parted.norm))
+        sentences.append(Difference(nodes, f"{sentence} ({parted.rest} {many} {norm})", value, parted.norm))
     return sentences
 
 
-def _no_majority(what: str, groups: Mapping[Any, Sequence[str]], show: Callable[[Any], str]) -> str:
+def _no_majority(what: str, groups: Mapping[Value, Sequence[str]], show: Callable[[Value], str]) -> str:
     shown = [f"{'none' if v is None else show(v)} ({join_names(nodes)})" for v, nodes in groups.items()]
     agree = any(len(nodes) > 1 for nodes in groups.values())
     head = f"no majority for {what}" if agree else f"no two nodes agree on {what}"
@@ -272,7 +285,10 @@ def _no_majority(what: str, groups: Mapping[Any, Sequence[str]], show: Callable[
 
 
 def warn_each(
-    label: str, odd: Iterable[Difference], remedy: Callable[[Difference], str], interface: Optional[str] = None
+    label: str,
+    odd: Iterable[Difference[Value]],
+    remedy: Callable[[Difference[Value]], str],
+    interface: Optional[str] = None,
 ) -> Iterator[Finding]:
     """A warning for each difference."""
     for one in odd:
@@ -296,12 +312,12 @@ class Differs(NamedTuple):
     def judge(self, check: str, facts_by_node: Nodes) -> Iterator[Finding]:
         """A warning for each odd value."""
         values = {}
-        for node, record in collected(facts_by_node, check, Dict[str, Any]).items():
+        for node, record in collected(facts_by_node, check, Dict[str, str]).items():
             if record.get(self.key):
                 values[node] = record[self.key]
         return warn_each(check, differences(self.label, values), self._remedy)
 
-    def _remedy(self, odd: Difference) -> str:
+    def _remedy(self, odd: Difference[str]) -> str:
         norm = odd.norm
         if norm is None or " and " in norm:
             norm = self.default

@@ -6,7 +6,8 @@ reads as its defaults, so a check that looks at it has nothing to say.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Generic, List, NamedTuple, Optional, Type, TypeVar
+from types import MappingProxyType
+from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Type, TypeVar, Union
 
 from allranks.protocol.codec import decode_each, decode_parts
 
@@ -177,7 +178,7 @@ class View(Generic[Kind]):
         return part
 
 
-class Facts(Dict[str, Any]):
+class Facts(Dict[str, object]):
     """What a node knows of itself (see `allranks.agent.facts`), and what the checks collected there, by their IDs."""
 
     workdir = View(Workdir)
@@ -234,6 +235,14 @@ class Launching(NamedTuple):
     holds: bool = False
 
 
+class Proof(NamedTuple):
+    """What the rendezvous check tried: the master, its port, and why that could not be opened."""
+
+    name: str = ""
+    port: int = 0
+    error: Union[Dict[str, object], str, None] = None
+
+
 class Asked(NamedTuple):
     """The fields of a request that checks read; `wrap` and the paths are empty where they are not set."""
 
@@ -242,6 +251,8 @@ class Asked(NamedTuple):
     wrap: str = ""
     launcher: str = ""
     launching: Launching = Launching()
+    gate: Optional[Proof] = None
+    spec: Dict[str, object] = {}
     nproc: Optional[int] = None
     slots: Dict[str, Optional[int]] = {}
     virtual: bool = False
@@ -257,16 +268,12 @@ class Asked(NamedTuple):
     target: str = ""
 
 
-class Request(Dict[str, Any]):
+class Request(Dict[str, object]):
     """What was asked of the nodes, as a JSON object: see `judge.judge`."""
 
-    @property
-    def asked(self) -> Asked:
-        """Its typed fields."""
-        asked = self.__dict__.get("_asked")
-        if asked is None:
-            asked = self.__dict__["_asked"] = decode_parts(Asked, self)
-        return asked
+    def __init__(self, values: Mapping[str, object] = MappingProxyType({})) -> None:
+        super().__init__(values)
+        self.asked = decode_parts(Asked, self)  # its typed fields
 
     @property
     def target(self) -> str:

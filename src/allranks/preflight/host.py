@@ -170,8 +170,12 @@ def last_line(text: str, otherwise: str) -> str:
 
 def number_in(host: Host, path: str) -> Optional[int]:
     """The number that a file of /proc or /sys holds; None where it holds none that is 0 or more."""
-    text = host.text(path, 64) or ""
-    return int(text) if text.isdecimal() else None
+    return decimal(host.text(path, 64))
+
+
+def decimal(text: Optional[str]) -> Optional[int]:
+    """A number that is 0 or more; None for anything else."""
+    return int(text) if text and text.isdecimal() else None
 
 
 def uptime(host: Host) -> Optional[float]:

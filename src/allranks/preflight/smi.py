@@ -15,7 +15,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 from allranks.text import first_line, join_names, name_with
 
 from .compare import remote
-from .host import CouldNotLook, Host, Ran
+from .host import CouldNotLook, Host, Ran, decimal
 
 SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for each call
 MOST = 64
@@ -236,8 +236,7 @@ def text_at(value: object, *keys: str) -> str:
 
 def integer(value: object) -> Optional[int]:
     """Of amd-smi's `3`, `"3"` or `{"value": 3, "unit": "MB"}`; None of "N/A"."""
-    text = str(at(value, "value") if isinstance(value, dict) else value)
-    return int(text) if text.isdecimal() else None
+    return decimal(str(at(value, "value") if isinstance(value, dict) else value))
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -276,7 +275,7 @@ def which_gpus(gpus: Sequence[HasPlace]) -> str:
 
 def gpu_of(row: Row, pci: str = "") -> Gpu:
     """Which GPU a row of nvidia-smi is about; `pci` stands for an address that it does not have."""
-    return Gpu(int(row["index"]) if row.get("index", "").isdecimal() else None, row.get("pci", pci))
+    return Gpu(decimal(row.get("index")), row.get("pci", pci))
 
 
 def reset(node: str, gpus: Sequence[HasPlace]) -> str:

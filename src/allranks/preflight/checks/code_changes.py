@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 from allranks.findings import Finding
 from allranks.text import first_line, join_names
 
-from ..compare import Nodes, collected, some, split, warn
+from ..compare import Nodes, by_value, collected, some, split, warn
 from ..facts import Request
 from ..host import CouldNotLook, Host, Ran
 
@@ -132,20 +132,20 @@ def _hash(text: str) -> str:
 def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A warning for each odd node. Where commits differ, `code_git` says it and files can't be compared."""
     nodes = collected(facts_by_node, ID, Changes)
-    parted = split({node: tuple(sorted(one.files.items())) for node, one in nodes.items()})
+    values = {node: tuple(sorted(one.files.items())) for node, one in nodes.items()}
+    parted = split(values)
     if parted is None or len({one.head for one in nodes.values()}) > 1:
         return
     remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks run {request.target}"
     remedy += " --launcher command -- git diff HEAD --stat"
-    groups = {value: names for value, names in [(parted.norm, parted.fine), *parted.odd.items()] if names}
+    groups = by_value(values)
     if not parted.fine:
         message = f"uncommitted changes differ between {join_names(list(nodes))}"
         yield _finding(list(nodes), message, list(parted.odd), groups, remedy)
         return
-    count = f"the other {len(parted.fine)}" if len(parted.odd) == 1 else "most nodes"
     for value, names in parted.odd.items():
-        message = f"uncommitted changes on {join_names(names)} differ from {count}"
-        yield _finding(names, message, [value, parted.norm], groups, remedy)
+        message = f"uncommitted changes on {join_names(names)} differ from {parted.rest}"
+        yield _finding(names, message, [value, values[parted.fine[0]]], groups, remedy)
 
 
 def _finding(

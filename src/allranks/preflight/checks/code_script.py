@@ -9,7 +9,7 @@ from typing import Iterator, NamedTuple, Optional
 from allranks.findings import Finding
 from allranks.text import count_of
 
-from ..compare import Nodes, collected, differences, finding, split
+from ..compare import Nodes, collected, differences, fail_if, split
 from ..facts import Request
 from ..host import Host
 
@@ -51,4 +51,4 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
             copy = f"scp -3 {shlex.quote(f'{parted.fine[0]}:{path}')} {shlex.quote(f'{odd.nodes[0]}:{path}')}"
             remedy = f"{copy}, or {SYNC}"
         message = f"{path.rpartition('/')[2]} differs between nodes: {odd.message}"
-        yield finding("warn" if request.asked.wrap else "fail", ID, odd.nodes, message, remedy, evidence[:8])
+        yield fail_if(not request.asked.wrap, ID, odd.nodes, message, remedy, evidence[:8])

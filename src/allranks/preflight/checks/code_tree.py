@@ -152,10 +152,9 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         yield warn(ID, list(trees), message, remedy, evidence)
         return
     fine = parted.fine[0]
-    rest = f"the other {len(parted.fine)}" if len(parted.odd) == 1 else f"{len(parted.fine)} other nodes"
     for odd in parted.odd.values():
         tree = trees[odd[0]]
-        message = f"{tree.top} on {join_names(odd)} differs from {rest}: {_odd([tree, trees[fine]])}"
+        message = f"{tree.top} on {join_names(odd)} differs from {parted.rest}: {_odd([tree, trees[fine]])}"
         copy = remote(fine, "rsync -a", f"{tree.top}/", f"{odd[0]}:{tree.top}/")
         yield warn(ID, odd, message, f"{copy}, or {remedy}", evidence)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_item, finding, lack, look, remote, unknown
+from ..compare import Nodes, by_item, fail_if, lack, look, remote, unknown
 from ..facts import Request
 
 ID = "data_paths"
@@ -22,7 +22,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         message = f"could not look at {', '.join(request.asked.data_paths)} on {join_names(silent)}"
         message += f": {facts_by_node[silent[0]].error('data')}"
         yield unknown(ID, silent, message, f"look: {remote(silent[0], 'mount')}")
-    status: Status = "warn" if request.asked.wrap else "fail"  # a container may have it mounted elsewhere
+    is_bare = not request.asked.wrap  # a container may have it mounted elsewhere
     paths = by_item({node: {one.path: one for one in facts.data} for node, facts in facts_by_node.items()})
     for path, by_node in paths.items():
         absent = [node for node, one in by_node.items() if not one.exists]
@@ -31,7 +31,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
             fine = [node for node in by_node if node not in absent and node not in closed]
             parent = path.rstrip("/").rpartition("/")[0] or "/"
             remedy = look("mount or copy it there", absent[0], "ls -ld", parent)
-            yield finding(status, "missing-file", absent, lack(absent, fine, path), remedy)
+            yield fail_if(is_bare, "missing-file", absent, lack(absent, fine, path), remedy)
         if closed:
             message = f"{path} can't be read by your user on {join_names(closed)}"
-            yield finding(status, "permission-denied", closed, message, remote(closed[0], "ls -ld", path))
+            yield fail_if(is_bare, "permission-denied", closed, message, remote(closed[0], "ls -ld", path))

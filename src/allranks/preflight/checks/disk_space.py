@@ -11,7 +11,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, collected, finding, remote, size
+from ..compare import Nodes, by_value, collected, fail_if, remote, size
 from ..facts import Request
 from ..host import Host
 from ..storage import Mount, has_room, read_mounts
@@ -108,4 +108,4 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
             option = "--inodes" if "inode" in figures else "-h"
             show = remote(nodes[0], f"du -x {option} -d1", paths.partition(" and ")[0])
             remedy = f"free some: {show} shows where it went"
-            yield finding("fail" if fails else "warn", "disk-full", nodes, message, remedy)
+            yield fail_if(fails, "disk-full", nodes, message, remedy)

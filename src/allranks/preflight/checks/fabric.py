@@ -14,7 +14,7 @@ from allranks.text import join_names
 from .. import rdma
 from ..compare import Nodes, by_value, collected, warn
 from ..facts import Facts, Request
-from ..host import Host
+from ..host import Host, decimal
 
 ID = "fabric"
 GROUP = "network"
@@ -27,10 +27,9 @@ def collect(host: Host) -> Optional[List[rdma.UsedPort]]:
     """Each port; None without any."""
     ports = []
     for port in rdma.ports(host):
-        number = int(port.number) if port.number.isdecimal() else 0
         layer = host.text(f"{port.path}/link_layer") or "?"
         rate = host.text(f"{port.path}/rate") or "?"
-        ports.append(rdma.UsedPort(port.hca, number, rdma.is_active(host, port), layer, rate))
+        ports.append(rdma.UsedPort(port.hca, decimal(port.number) or 0, rdma.is_active(host, port), layer, rate))
     return ports or None
 
 

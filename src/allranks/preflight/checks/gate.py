@@ -20,18 +20,17 @@ NEEDS = "probes"
 
 def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """What the rendezvous check of a run would say; nothing where it was not tried."""
-    proof = request.get("gate")
-    if not proof:
+    proof = request.asked.gate
+    if proof is None:
         return
     from allranks.plan.facts import read_facts, read_probes  # here: they do not ship to Python 3.8
     from allranks.plan.network import choose_address, port_taken
     from allranks.settings.document import from_document
 
-    error = proof.get("error")
-    if error:
-        yield port_taken(proof["name"], error if isinstance(error, dict) else {"text": str(error)}, request.target)
+    if proof.error:
+        error = {"text": proof.error} if isinstance(proof.error, str) else proof.error
+        yield port_taken(proof.name, error, request.target)
         return
     facts = {node: read_facts(one) for node, one in facts_by_node.items()}
     probes = {node: read_probes(one.get("probes")) for node, one in facts_by_node.items()}
-    spec = from_document(request["spec"])
-    yield from choose_address(spec, proof["name"], int(proof["port"]), facts, probes).findings
+    yield from choose_address(from_document(request.asked.spec), proof.name, proof.port, facts, probes).findings

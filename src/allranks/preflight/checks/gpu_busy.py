@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Iterator, List, NamedTuple, Optional
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import join_words, plural
 
 from .. import smi
-from ..compare import Nodes, collected, finding, group, look, warn
+from ..compare import Nodes, collected, fail_if, group, look, warn
 from ..facts import Request
 from ..host import Host
 
@@ -141,13 +141,11 @@ def _by_others(request: Request, node: str, use: Use) -> Finding:
     pids = ",".join(str(one[0].pid) for one in held[:8])
     advice = f"wait for them or leave {node} out. If they are yours, `allranks clean --orphans {request.target}`"
     remedy = look(f"{advice} ends them", node, "ps -o user,pid,etime,args -p", pids)
-    status: Status = "warn"
     label = ID
     if use.exclusive:
         message += " (compute mode Exclusive_Process: no other process can use them)"
-        status = "fail"
         label = "cuda-device-unavailable"
-    return finding(status, label, node, message, remedy, gpu=use.processes[0].gpu)
+    return fail_if(use.exclusive, label, node, message, remedy, gpu=use.processes[0].gpu)
 
 
 def _process_text(held: List[Process]) -> str:

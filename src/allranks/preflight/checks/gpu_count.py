@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, collected, differing, fail, finding, group, look, remote, split, warn
+from ..compare import Nodes, by_value, collected, differing, fail, fail_if, group, look, remote, split, warn
 from ..facts import Request
 from ..host import CouldNotLook, Host
 
@@ -137,11 +137,8 @@ def _against_others(counts: Mapping[str, Count], present: Mapping[str, int]) -> 
         message = f"nodes have different numbers of GPUs: {shown}"
         yield warn(ID, list(present), message, _compare(counts, list(present)[-1]))
         return
-    norm = f"the other {len(parted.fine)} have {parted.norm}"
-    if len(parted.odd) > 1:
-        norm = f"{len(parted.fine)} of {len(present)} nodes have {parted.norm}"
     odd = {node: count for node, count in present.items() if count != parted.norm}
-    yield from _against(odd, counts, norm, parted.norm, False)
+    yield from _against(odd, counts, f"{parted.rest} have {parted.norm}", present[parted.fine[0]], False)
 
 
 def _against(
@@ -157,8 +154,7 @@ def _against(
             remedy = f"load the driver with {remote(node, 'sudo modprobe nvidia')}. Look: {_log(node)}"
             yield fail("cuda-device-unavailable", nodes, message, remedy)
         else:
-            status: Status = "fail" if fails and count <= wanted else "warn"
-            yield finding(status, ID, nodes, message, _compare(counts, node))
+            yield fail_if(fails and count <= wanted, ID, nodes, message, _compare(counts, node))
 
 
 def _log(node: str) -> str:

@@ -78,7 +78,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     yield from warn_each(ID, differences("ECC", {n: one.mode for n, one in ecc.items() if one.mode}), _switch)
 
 
-def _switch(odd: Difference) -> str:
+def _switch(odd: Difference[str]) -> str:
     line = remote(odd.nodes[0], "sudo nvidia-smi -e", "0" if odd.norm == "Disabled" else "1")
     return f"switch it the same way on every node, then reset the GPUs: {line}"
 

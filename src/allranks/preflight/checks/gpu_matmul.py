@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import count_of, plural
 
 from .. import smi
-from ..compare import Nodes, collected, finding, group, median, remote, warn
+from ..compare import Nodes, collected, fail_if, group, median, remote, warn
 from ..facts import Request
 from ..host import Host, ask
 
@@ -105,7 +105,7 @@ def _failed(node: str, gpu: Speed) -> Finding:
     label = "cuda-out-of-memory" if "out of memory" in gpu.error else "cuda-device-unavailable"
     message = f"torch can't multiply matrices on GPU {gpu.gpu} of {node}: {gpu.error}"
     remedy = f"look who uses it and whether it is in error: {remote(node, 'nvidia-smi')}"
-    return finding("warn" if gpu.busy else "fail", label, node, message, remedy, [gpu.error], gpu.gpu)
+    return fail_if(not gpu.busy, label, node, message, remedy, [gpu.error], gpu.gpu)
 
 
 def _slow(node: str, slow: List[Speed], usual: float, alike: int) -> Finding:

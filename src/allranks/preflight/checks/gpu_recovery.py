@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import plural
 
 from .. import smi
-from ..compare import Nodes, collected, finding, group
+from ..compare import Nodes, collected, fail_if, group
 from ..facts import Request
 from ..host import Host
 
@@ -69,10 +69,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """A failure; a warning for a GPU that may go on but should not talk to its peers."""
     for node, recovery in collected(facts_by_node, ID, Recovery).items():
         for action, gpus in group(recovery.asking, lambda gpu: gpu.action).items():
-            status: Status = "warn" if action == DRAIN else "fail"
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"
             remedy = _remedy(node, action, gpus)
-            yield finding(status, "cuda-device-unavailable", node, message, remedy, [f"{FIELD}: {action}"], gpus[0].gpu)
+            yield fail_if(
+                action != DRAIN, "cuda-device-unavailable", node, message, remedy, [f"{FIELD}: {action}"], gpus[0].gpu
+            )
 
 
 def _remedy(node: str, action: str, gpus: List[Asking]) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import plural
 from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH
 
 from .. import smi
-from ..compare import Nodes, collected, finding, group, remote
+from ..compare import Nodes, collected, fail_if, group, remote
 from ..facts import Request
 from ..host import CouldNotLook, Host, ago, kernel_lines, kernel_text, uptime
 
@@ -125,9 +125,9 @@ def _finding(node: str, code: int, gpus: List[Event]) -> Finding:
         message += f", {count} times"
     ages = [gpu.ago for gpu in gpus if gpu.ago is not None]
     message += f", {plural(count, ' ', 'last ').lstrip()}{ago(min(ages))}" if ages else " since boot"
-    status: Status = "fail" if code == OFF_BUS and any(gpu.mine for gpu in gpus) else "warn"
+    is_off = code == OFF_BUS and any(gpu.mine for gpu in gpus)
     evidence = [gpu.line for gpu in gpus[:4]]
-    return finding(status, xid.cause, node, message, _remedy(node, xid.action, gpus), evidence, gpus[0].gpu)
+    return fail_if(is_off, xid.cause, node, message, _remedy(node, xid.action, gpus), evidence, gpus[0].gpu)
 
 
 def _remedy(node: str, action: str, gpus: List[Event]) -> str:

@@ -15,7 +15,7 @@ from allranks.text import join_names
 from .. import rdma
 from ..compare import Nodes, by_item, by_value, collected, others, remote, warn
 from ..facts import Request
-from ..host import Host
+from ..host import Host, decimal
 
 ID = "ib_gids"
 GROUP = "network"
@@ -47,9 +47,8 @@ def collect(host: Host) -> Optional[Gids]:
             ports[port.name] = _entries(host, port.path)
     if not ports:
         return None
-    index = host.env.get("NCCL_IB_GID_INDEX", "").strip()
     family = host.env.get("NCCL_IB_ADDR_FAMILY", "")[:16]
-    return Gids(int(index) if index.isdecimal() else None, ports, family)
+    return Gids(decimal(host.env.get("NCCL_IB_GID_INDEX", "").strip()), ports, family)
 
 
 def _entries(host: Host, path: str) -> Entries:

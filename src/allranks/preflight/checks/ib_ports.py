@@ -98,13 +98,13 @@ def _fewer(ports: Mapping[str, "list[Port]"]) -> Iterator[Finding]:
     counts = {node: sum(port.is_up for port in one) for node, one in ports.items()}
     for odd in differences("active RDMA ports", counts):
         nodes = [node for node in odd.nodes if all(port.is_up for port in ports[node])]
-        if not nodes or (odd.norm is not None and odd.value >= odd.norm):
+        if not nodes or (odd.norm is not None and counts[odd.nodes[0]] >= odd.norm):
             continue
         message = odd.message
         if odd.norm is not None:
             have = plural(len(nodes), "has", "have")
             fine = [node for node in counts if counts[node] == odd.norm]
-            message = f"{join_names(nodes)} {have} {count_of(odd.value, 'active RDMA port')}"
+            message = f"{join_names(nodes)} {have} {count_of(counts[odd.nodes[0]], 'active RDMA port')}"
             message += others(fine, f"have {odd.norm}", f"has {odd.norm}")
         remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat -l')} and {remote(nodes[0], 'lspci')}"
         yield warn(LABEL, nodes, message, remedy)

@@ -75,7 +75,7 @@ def _rate(megabits: int) -> str:
 def _mtu(name: str, up: Interfaces) -> Iterator[Finding]:
     mtus = {node: one.mtu for node, one in up.items()}
 
-    def remedy(odd: Difference) -> str:
+    def remedy(odd: Difference[int]) -> str:
         wanted = odd.norm or min(mtus.values())
         node = next(node for node in odd.nodes if mtus[node] != wanted)
         return f"use one MTU everywhere: {remote(node, f'sudo ip link set dev {name} mtu {wanted}')}"

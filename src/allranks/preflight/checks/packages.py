@@ -48,7 +48,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings, one for each set of odd nodes. A launcher that is needed and absent is the affair of `interpreter`."""
     installed: Dict[str, Dict[str, str]] = {node: {} for node, facts in facts_by_node.items() if facts.has_read(ID)}
     installed.update(collected(facts_by_node, ID, Dict[str, str]))
-    parted: Dict[Tuple[Tuple[str, ...], bool], List[Tuple[str, Difference]]] = {}
+    parted: Dict[Tuple[Tuple[str, ...], bool], List[Tuple[str, Difference[Optional[str]]]]] = {}
     for package in NAMES_SHOWN:
         for odd in differences(package, {node: one.get(package) for node, one in installed.items()}):
             if odd.value is not None or package not in facts_by_node[odd.nodes[0]].interpreter.lacks:
@@ -69,7 +69,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
 NAMES_SHOWN = tuple(dict.fromkeys(_CUDA.sub(r"\1", name) for name in NAMES))
 
 
-def _install(facts_by_node: Nodes, node: str, odds: Sequence[Tuple[str, Difference]]) -> str:
+def _install(facts_by_node: Nodes, node: str, odds: Sequence[Tuple[str, Difference[Optional[str]]]]) -> str:
     """One line with pip; a local version (+cu121) is not on the index."""
     norms = {name: str(odd.norm) for name, odd in odds if odd.norm is not None}
     words = [f"{name}=={norm.partition('+')[0]}" for name, norm in norms.items() if "(cu" not in norm]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import Iterator, List
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, and_so_for, fail, finding, lack, look, remote
+from ..compare import Nodes, and_so_for, fail, fail_if, lack, look, remote
 from ..facts import Request, Script
 
 ID = "script"
@@ -29,9 +29,9 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         what = script.path or script.name
         if script.kind == "program" and "/" not in script.name:
             what += " on PATH"
-        status: Status = "warn" if request.asked.wrap else "fail"  # inside a container the path may well exist
         remedy = _remedy(script, absent, bool(fine))
-        yield finding(status, "remote-path-missing", absent, lack(absent, fine, what), remedy)
+        is_bare = not request.asked.wrap  # inside a container the path may well exist
+        yield fail_if(is_bare, "remote-path-missing", absent, lack(absent, fine, what), remedy)
     closed = [node for node in fine if scripts[node].readable is False]
     if closed:
         path = scripts[closed[0]].path

@@ -56,7 +56,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     """Warnings: one for each set of odd nodes, and one for unequal numbers of visible GPUs."""
     nodes: Dict[str, Dict[str, Setting]] = {node: {} for node, facts in facts_by_node.items() if ID in facts}
     nodes.update(collected(facts_by_node, ID, Dict[str, Setting]))
-    parted: Dict[Tuple[str, ...], List[Tuple[str, Difference]]] = {}
+    parted: Dict[Tuple[str, ...], List[Tuple[str, Difference[Optional[str]]]]] = {}
     for name in sorted({name for settings in nodes.values() for name in settings}):
         if name not in VISIBLE and not _OF_A_NODE.search(name):
             values = {node: settings[name][0] if name in settings else None for node, settings in nodes.items()}
@@ -69,7 +69,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
 
 
 def _finding(
-    nodes: Mapping[str, Dict[str, Setting]], names: Sequence[str], odds: List[Tuple[str, Difference]]
+    nodes: Mapping[str, Dict[str, Setting]], names: Sequence[str], odds: List[Tuple[str, Difference[Optional[str]]]]
 ) -> Finding:
     first, odd = odds[0]
     message = odd.message

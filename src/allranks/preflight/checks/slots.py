@@ -7,7 +7,7 @@ from typing import Iterator, List, Mapping
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, differing, finding, warn
+from ..compare import Nodes, by_value, differing, fail, fail_if, warn
 from ..facts import Facts, Request
 
 ID = "slots"
@@ -51,7 +51,7 @@ def _mig(request: Request, mig: List[str]) -> Finding:
     message = f"{join_names(mig)} {plural(len(mig), 'has its GPUs', 'have their GPUs')} split by MIG"
     remedy = "switch MIG off (sudo nvidia-smi -mig 0), or say --nproc and set CUDA_VISIBLE_DEVICES a rank"
     if request.asked.nproc is None and not any(request.asked.slots.values()):
-        return finding("fail", LABEL, mig, f"{message}: the number of ranks can't be taken from them", remedy)
+        return fail(LABEL, mig, f"{message}: the number of ranks can't be taken from them", remedy)
     return warn(LABEL, mig, f"{message}: a rank sees one slice at most", remedy)
 
 
@@ -69,7 +69,7 @@ def _too_few(request: Request, counts: Mapping[str, int], wanted: int, few: List
         message += f" (the other {enough} {plural(enough, 'has', 'have')} enough)"
     advice = f"use --nproc {least}" if least else f"leave {few[0]} out of the list"
     remedy = f"{advice}, or for a program on CPUs --env CUDA_VISIBLE_DEVICES=. Look: ssh {few[0]} nvidia-smi -L"
-    return finding("fail" if enough else "warn", LABEL, few, message, remedy, gpu=counts[few[0]])
+    return fail_if(enough > 0, LABEL, few, message, remedy, gpu=counts[few[0]])
 
 
 def _unequal(request: Request, counts: Mapping[str, int]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_item, by_value, collected, finding, remote, warn
+from ..compare import Nodes, by_item, by_value, collected, fail_if, remote, warn
 from ..facts import Request
 from ..host import CouldNotLook, Host
 
@@ -102,7 +102,7 @@ def _refused(request: Request, what: str, path: str, by_node: Mapping[str, Writt
         if what != RUNS:
             remedy += ", or write elsewhere with --output-dir"
         evidence = [f"{node}: {by_node[node].why}" for node in nodes[:4]]
-        yield finding("fail" if what == OUTPUT else "warn", label, nodes, message, remedy, evidence)
+        yield fail_if(what == OUTPUT, label, nodes, message, remedy, evidence)
 
 
 def _reason(why: str) -> Tuple[str, str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Iterator, List, Mapping, NamedTuple, Optional
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import count_of, join_names
 
-from ..compare import Nodes, collected, differences, fail, finding, remote, warn
+from ..compare import Nodes, collected, differences, fail, fail_if, remote, warn
 from ..facts import Interpreter, Request
 from ..host import Host, versions
 
@@ -54,8 +54,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     for odd in differences("torch build", platforms):
         is_useless = odd.value == CPU and any(facts_by_node[node].gpu_count for node in odd.nodes)
         remedy = _install(odd.nodes[0], facts_by_node[odd.nodes[0]].interpreter, odd.norm or "")
-        status: Status = "fail" if is_useless else "warn"
-        yield finding(status, _LABEL, odd.nodes, odd.message, remedy, _versions(facts_by_node, odd.nodes))
+        yield fail_if(is_useless, _LABEL, odd.nodes, odd.message, remedy, _versions(facts_by_node, odd.nodes))
     yield from _blind(facts_by_node, platforms)
     for odd in differences("NCCL", {node: build.nccl for node, build in builds.items() if build.nccl}):
         message = f"{odd.message}, and NCCL connects equal versions only"

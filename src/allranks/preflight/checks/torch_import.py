@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Iterator, List, Mapping, NamedTuple, Optional
 
-from allranks.findings import Finding, Status
+from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural, with_reason
 
-from ..compare import Nodes, by_value, collected, fail, finding, look, others, remote, warn
+from ..compare import Nodes, by_value, collected, fail, fail_if, look, others, remote, warn
 from ..facts import Request, Script
 from ..host import CouldNotLook, Host, answer_of
 
@@ -124,8 +124,8 @@ def _backends(works: Mapping[str, Torch]) -> Iterator[Finding]:
         if without and fine:
             message = f"torch on {join_names(without)} has no {backend}{others(fine, 'have it', 'has it')}"
             remedy = "install the same torch on every node, or name another interpreter with --python"
-            status: Status = "fail" if len(fine) > len(without) else "warn"
-            yield finding(status, _LABEL, without, message, remedy, _where(works, without))
+            is_odd = len(fine) > len(without)
+            yield fail_if(is_odd, _LABEL, without, message, remedy, _where(works, without))
 
 
 def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Iterator[Finding]:
