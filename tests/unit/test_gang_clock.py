@@ -179,4 +179,4 @@ def test_a_sign_of_life_is_told_by_the_clock_of_the_limits() -> None:
 
     progress = asyncio.run(feed())
     assert (progress.last_activity, progress.first_step_at) == (50.0, 50.0)
-    assert progress.by_rank()[0]["last_output"] == 1e9
+    assert progress.by_rank()[0].last_output == 1e9

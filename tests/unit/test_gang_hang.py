@@ -263,5 +263,6 @@ def test_recorders_and_ras_are_evidence() -> None:
         drive.feed(Stacks(name, drive.now, {rank: found}, text))
     assert drive.quiet(0.2)[0] == "hang"
     assert drive.hang is not None
-    assert [line.partition(":")[0] for line in drive.hang.evidence] == ["flight recorder", "rank 1", "NCCL RAS"]
+    sources = [line.partition(":")[0] for line in drive.hang.evidence]
+    assert sources == ["flight recorder", "rank 1", "NCCL RAS MISMATCH"]
     assert "rank 1 has not called it" in drive.hang.evidence[0]

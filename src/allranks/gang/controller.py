@@ -20,6 +20,7 @@ from allranks.diagnose.incident import CHANNEL
 from allranks.engines.tasks import start_task
 from allranks.engines.transport import Transport
 from allranks.findings import Finding
+from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, PROTOCOL, Frame, Output, Stream
 from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory
@@ -644,8 +645,8 @@ class Controller:
             "master": {"address": roster.master_addr, "port": roster.master_port},
             "world_size": roster.plan.world_size if roster.plan is not None else len(roster.ranks()) or None,
             "nodes": [
-                *(n.to_json(live) for n in roster.nodes.values()),
-                *(n.to_json({}) for n in (*roster.spares.values(), *roster.retired.values())),
+                *(encode(n.status(live)) for n in roster.nodes.values()),
+                *(encode(n.status({})) for n in (*roster.spares.values(), *roster.retired.values())),
             ],
         }
 

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from allranks.plan.facts import AddressProbe, NodeFacts, read_facts
 
 from .lingering import Departure
 from .states import Exit, Note
+
+
+class RankProgress(NamedTuple):
+    """How far a rank is: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen."""
+
+    step: int | None = None
+    rate: float | None = None
+    last_output: float | None = None
+
+
+class RankStatus(NamedTuple):
+    """A rank in status.json."""
+
+    rank: int
+    local_rank: int
+    state: str
+    pid: int | None
+    step: int | None
+    rate: float | None
+    last_output: float | None
+
+
+class NodeStatus(NamedTuple):
+    """A node in status.json."""
+
+    name: str
+    index_: int
+    address: str | None
+    state: str
+    ranks: tuple[RankStatus, ...]
 
 
 @dataclass
@@ -73,24 +103,10 @@ class NodeState:
         kept = {"addresses": addresses, "memory": self.memory, "gpus": self.plan_facts.gpu_count}
         return Note("facts", {"node": self.name, **kept})
 
-    def to_json(self, live: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-        """The node's part of status.json; `live` adds step, rate and last output by rank."""
-        return {
-            "name": self.name,
-            "index": self.index,
-            "address": self.address,
-            "state": self.state,
-            "ranks": [
-                {
-                    "rank": r.rank,
-                    "local_rank": r.local_rank,
-                    "state": r.state,
-                    "pid": r.pid,
-                    "step": None,
-                    "rate": None,
-                    "last_output": None,
-                    **live.get(r.rank, {}),
-                }
-                for r in self.ranks.values()
-            ],
-        }
+    def status(self, progress: Mapping[int, RankProgress]) -> NodeStatus:
+        """The node's part of status.json; `progress` is that of the ranks that have shown any."""
+        ranks = []
+        for rank in self.ranks.values():
+            shown = progress.get(rank.rank, RankProgress())
+            ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, *shown))
+        return NodeStatus(self.name, self.index, self.address, self.state, tuple(ranks))

@@ -6,13 +6,13 @@ import re
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from allranks.agent.foreign import number, whole
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_object
 
 from .matching import Match, Matching
+from .members import RankProgress
 
 WINDOW = 20  # steps the rate is taken over
 LINE_LIMIT = 64 << 10
@@ -148,13 +148,13 @@ class Progress:
             if matching is not None:
                 matching.close()
 
-    def by_rank(self) -> dict[int, dict[str, Any]]:
-        """step, rate and last_output for status.json."""
-        live: dict[int, dict[str, Any]] = {}
+    def by_rank(self) -> dict[int, RankProgress]:
+        """How far the ranks are that have written anything."""
+        ranks: dict[int, RankProgress] = {}
         for rank, t in self._last_output.items():
             reader = self._reader(rank)
-            live[rank] = {"step": reader.step, "rate": reader.rate, "last_output": round(t, 3)}
-        return live
+            ranks[rank] = RankProgress(reader.step, reader.rate, round(t, 3))
+        return ranks
 
     def changed(self) -> bool:
         """True once after anything went by."""

@@ -211,7 +211,7 @@ class Session:
             return Decision(self._judge_test(roster, verdict))
         if verdict is not None and verdict.confidence < SURE:
             verdict = self._completed(verdict)
-        steps = {rank: live["step"] for rank, live in self.controller.progress.by_rank().items()}
+        steps = {rank: progress.step for rank, progress in self.controller.progress.by_rank().items()}
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), self._against_retry())
         self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
         if decision.kind == "retry" and self.verdict is not None:
