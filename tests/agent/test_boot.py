@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from allranks.agent.boot import needs_scope
-from allranks.engines.bundle import BOOT, payload
+from allranks.gang.bundle import BOOT, payload
 from allranks.protocol.frames import Decoder, pack_json
 
 FACTS = {"KillUserProcesses": True, "in_session": True, "Linger": True, "RemoveIPC": True}

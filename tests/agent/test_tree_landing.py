@@ -16,8 +16,8 @@ from tests.agent.tree_archives import Member, Node, listing, make_node_dir, orde
 from allranks.agent import nodedir
 from allranks.agent import tree as landing
 from allranks.agent.tree import has_results
-from allranks.engines.tree import Archive, pack_tree
 from allranks.gang.channel import Shipper
+from allranks.gang.tree import Archive, pack_tree
 from allranks.plan.tree import CHUNK, WINDOW
 from allranks.protocol.frames import Decoder
 from allranks.settings import RunSpec

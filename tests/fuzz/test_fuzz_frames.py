@@ -18,6 +18,7 @@ from tests.unit.test_gang_machine import Drive, facts_of, reached
 
 from allranks.agent.agent import Agent
 from allranks.cluster.build import virtual_cluster
+from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
 from allranks.gang.clocks import Clock
 from allranks.gang.controller import Controller
@@ -199,7 +200,7 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
     spec = RunSpec.of(command=("true",), local=1, nproc=2, runs_dir=str(tmp_path / "runs"))
-    session = sessions.create(spec, virtual_cluster(1), dict(os.environ), str(tmp_path), JsonView)
+    session = sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView)
     return session.controller
 
 

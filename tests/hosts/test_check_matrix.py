@@ -20,7 +20,7 @@ from tests.hosts.test_faults_clock import FAKETIME, python_ahead
 from tests.hosts.test_faults_network import squatter
 from tests.hosts.waiting import wait_until
 
-from allranks.engines.plugins import all_checks
+from allranks.gang.plugins import all_checks
 
 PORT = 23457
 SYN = "tcp dport 1024-65535 tcp flags & (syn|ack) == syn"

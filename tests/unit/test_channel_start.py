@@ -19,14 +19,15 @@ import pytest
 
 from allranks.cluster import Cluster, Node
 from allranks.cluster.build import virtual_cluster
-from allranks.engines.bundle import MARKER, payload
+from allranks.engines.ssh import SshTransport, ssh_reach, ssh_transport
 from allranks.engines.ssh_errors import not_started
-from allranks.engines.transport import Transport
 from allranks.errors import NodeError
 from allranks.gang import controller, sweeper
 from allranks.gang import session as sessions
+from allranks.gang.bundle import MARKER, payload
 from allranks.gang.channel import Channel
 from allranks.gang.checking import look
+from allranks.gang.transport import Reach
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
@@ -51,7 +52,7 @@ def run(tmp_path: Path, cluster: Cluster, **more: Any) -> dict[str, Any]:
     """A whole run in this process."""
     spec = spec_of(tmp_path, **more)
     started = time.monotonic()
-    result = sessions.create(spec, cluster, dict(os.environ), str(tmp_path), JsonView).run()
+    result = sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView).run()
     assert time.monotonic() - started < BOUND
     return result
 
@@ -113,7 +114,7 @@ def test_an_agent_that_boots_and_never_answers(tmp_path: Path, monkeypatch: pyte
     assert "--node-dir" in verdict["remedy"]
 
 
-class Broken(Transport):
+class Broken(SshTransport):
     """Engines raise what they raise."""
 
     def __init__(self, error: Exception) -> None:
@@ -127,14 +128,14 @@ class Broken(Transport):
 def test_an_engine_whose_command_fails(tmp_path: Path) -> None:
     transport = Broken(NodeError("srun: error: Unable to confirm allocation"))
     spec = spec_of(tmp_path)
-    session = sessions.create(spec, remote("h1"), dict(os.environ), str(tmp_path), JsonView, transport=transport)
+    session = sessions.create(spec, remote("h1"), Reach(transport), dict(os.environ), str(tmp_path), JsonView)
     refused(session.run(), "unknown", "Unable to confirm allocation")
 
 
 def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
     """An exception of a task nobody waits for is not kept until the time limit."""
     session = sessions.create(
-        spec_of(tmp_path), remote("h1"), dict(os.environ), str(tmp_path), JsonView, transport=Broken(KeyError("a bug"))
+        spec_of(tmp_path), remote("h1"), Reach(Broken(KeyError("a bug"))), dict(os.environ), str(tmp_path), JsonView
     )
     started = time.monotonic()
     result = session.run()
@@ -146,10 +147,11 @@ def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
 def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
-    seen = look(spec_of(tmp_path), remote("h1", "h2"), run_dir, [], lambda *told: None)
+    spec = spec_of(tmp_path)
+    seen = look(spec, remote("h1", "h2"), run_dir, [], lambda *told: None, ssh_transport(spec))
     assert [f["id"] for f in seen["unreachable"]] == ["environment-mismatch"] * 2
     with pytest.raises(NodeError, match=r"ssh.*not found on PATH"):
-        sweeper.ask(spec_of(tmp_path), remote("h1"), {"h1": {}})
+        sweeper.ask(spec_of(tmp_path), ssh_transport(spec_of(tmp_path)), remote("h1"), {"h1": {}})
 
 
 @pytest.mark.parametrize("step", ["_beat", "receive"])
@@ -162,7 +164,8 @@ def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(inspection.Inspection if step == "_beat" else inspection.Peer, step, broken)
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        look(spec_of(tmp_path, local=1), virtual_cluster(1), run_dir, [], lambda *told: None)
+        spec = spec_of(tmp_path, local=1)
+        look(spec, virtual_cluster(1), run_dir, [], lambda *told: None, ssh_transport(spec))
 
 
 # -- limits of this machine ---------------------------------------------------------------------------
@@ -251,7 +254,7 @@ def test_what_this_machine_lacks_is_said(number: int, cause: str, says: str) -> 
 @pytest.mark.parametrize("local", [False, True])
 def test_how_a_channels_process_ended_is_said_in_words(code: int | None, local: bool) -> None:
     node = virtual_cluster(1).nodes[0] if local else remote("h1").nodes[0]
-    message = Transport((), None, None).failure(node, b"", "", code).message
+    message = SshTransport((), None, None).failure(node, b"", "", code).message
     assert "None" not in message and "-" not in message, message
     assert ("closed its output" in message) == (code is None)
 
@@ -261,7 +264,7 @@ def test_what_waits_to_be_sent_to_many_nodes_is_held_once(tmp_path: Path, monkey
     stub(tmp_path, monkeypatch, f"echo; echo {MARKER.decode().strip()}; exec sleep {BOUND}")
     header = {"mode": "agent", "checks": [], "uid": "run", "node": "node"}
     nodes = remote(*(f"h{i}" for i in range(24))).nodes
-    channels = [Channel(node, Transport((), None, None), lambda frames: None, lambda why: None) for node in nodes]
+    channels = [Channel(node, SshTransport((), None, None), lambda frames: None, lambda why: None) for node in nodes]
 
     async def held_by_all_but_one() -> int:
         await channels[0].open(header, {"type": "hello"}, BOUND)

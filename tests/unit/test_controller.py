@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from allranks.cluster.build import virtual_cluster
+from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
 from allranks.gang.controller import Controller
 from allranks.report.live import JsonView
@@ -31,7 +32,8 @@ def left(work: Path) -> list[str]:
 def start(tmp_path: Path, *command: str) -> sessions.Session:
     spec = RunSpec.of(command=command, local=1, nproc=2, runs_dir=str(tmp_path / "runs"), grace=0.2)
     (tmp_path / "work").mkdir()
-    return sessions.create(spec, virtual_cluster(1), dict(os.environ), str(tmp_path / "work"), JsonView)
+    work = str(tmp_path / "work")
+    return sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), work, JsonView)
 
 
 SLOW_TO_DIE = """
@@ -92,7 +94,7 @@ def test_a_launcher_that_is_not_installed(tmp_path: Path, check: bool) -> None:
         runs_dir=str(tmp_path / "runs"),
     )  # fmt: skip
     (tmp_path / "train.py").touch()
-    result = sessions.create(spec, virtual_cluster(2), dict(os.environ), str(tmp_path), JsonView).run()
+    result = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView).run()
     verdict = result["verdict"]
     assert (verdict["cause"], result["exit"]) == ("missing-module", 3 if check else 1), verdict
     assert f"no module {launcher} in {sys.executable}" in verdict["message"]

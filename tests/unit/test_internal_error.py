@@ -69,7 +69,7 @@ def test_a_crash_of_the_agent_is_no_fault_of_its_node(tmp_path: Path) -> None:
     """The agent's code travels: its own copy is broken on the way."""
     (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     start = (
-        "import allranks.engines.bundle as b\nmodules = b.node_zip.__wrapped__\n"
+        "import allranks.gang.bundle as b\nmodules = b.node_zip.__wrapped__\n"
         "from pathlib import Path\nread = Path.read_bytes\n"
         "def changed(self):\n"
         "    data = read(self)\n"

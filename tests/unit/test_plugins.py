@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.unit.test_facts import OLDEST
 
-from allranks.engines import bundle, plugins
 from allranks.errors import ConfigError
+from allranks.gang import bundle, plugins
 from allranks.preflight.registry import built_in
 
 pytestmark = pytest.mark.processes

@@ -164,6 +164,18 @@ def test_pure_modules_touch_no_file_clock_or_environment() -> None:
     assert faults_of(pure_files(), lambda path: use_faults(tree_of(path))) == []
 
 
+@pytest.mark.parametrize("package", ["gang", "runs", "plan", "diagnose", "preflight", "report"])
+def test_what_lies_below_the_engines_imports_none(package: str) -> None:
+    """The gang takes a Transport and a Reach, runs/ takes a question: neither knows which engine it has."""
+    paths = sorted((PACKAGE / package).rglob("*.py"))
+    above = {("allranks", "engines"), ("allranks", "cli")}
+    faults = [
+        f"{name_of(path)}:{line}" for path in paths for line, parts in imported(tree_of(path), path)
+        if tuple(parts[:2]) in above
+    ]  # fmt: skip
+    assert paths and not faults
+
+
 def test_files_are_short() -> None:
     long = {name_of(p): n for p in all_files() if (n := len(p.read_text("utf-8").splitlines())) > MAX_FILE}
     assert long == {}
@@ -252,7 +264,7 @@ def test_present_types_are_left_alone() -> None:
 OF_THE_WALL = {
     "cli/logs.py command": "--since",
     "gang/controller.py _lose": "when a node was last heard, as it is stored",
-    "gang/joining.py no_start": "when the meeting began, as it is stored",
+    "engines/meeting.py no_start": "when the meeting began, as it is stored",
     "gang/session.py _remember": "since the controller before us began",
     "agent/sweep.py _is_being_made": "the age of a file",
     "runs/logs.py _index": "how often the time of output is noted, as it is stored",

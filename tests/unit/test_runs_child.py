@@ -18,6 +18,7 @@ from tests import forked
 from tests.hosts.waiting import wait_until
 
 from allranks.cluster.build import virtual_cluster
+from allranks.engines.ssh import ssh_reach
 from allranks.errors import NodeError, UsageError
 from allranks.gang import session as sessions
 from allranks.report.live import JsonView
@@ -85,7 +86,7 @@ def failed_run(work: Path) -> sessions.Session:
         command=("sh", "-c", f"echo {'a' * 50}b; exit 3"), launcher="direct", local=1, nproc=1, check=False, grace=0.2,
         runs_dir=str(work / "runs"),
     )  # fmt: skip
-    return sessions.create(spec, virtual_cluster(1), dict(os.environ), str(work), JsonView)
+    return sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), str(work), JsonView)
 
 
 def test_the_end_of_a_run_never_waits_for_its_page(

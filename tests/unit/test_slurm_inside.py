@@ -58,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
         monkeypatch.setattr(inside_module, "command_of", lambda pid: parent)
         engine = Inside(allocation(batch))
-        engine.told = lambda: printed
+        engine.printed = lambda: printed
         monkeypatch.setattr(engine, "_look", lambda: job)
         return engine.finding(stopped=True)
 

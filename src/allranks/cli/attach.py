@@ -45,11 +45,13 @@ COMMAND = Declared(
 
 
 def _take_over(run: RunDirectory, view: View | JsonView, json_: bool) -> int:
-    from allranks.gang import session as sessions  # imported late: following needs none of it
+    # Imported late: following needs none of it
+    from allranks.engines.ssh import ssh_reach
+    from allranks.gang import session as sessions
 
     from .keys import offer
     from .run import close
 
     view.event({"t": time.time(), "event": "note", "message": f"taking over {run.name}"})
-    session = sessions.adopt(run, view)
+    session = sessions.adopt(run, view, ssh_reach)
     return close(session, session.run(None if json_ else offer), json_)

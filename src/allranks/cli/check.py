@@ -15,11 +15,12 @@ import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines.plugins import all_checks
-from allranks.engines.transport import Transport
+from allranks.engines import reach_nodes
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang import checking
+from allranks.gang.plugins import all_checks
+from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
 from allranks.preflight.rank_network import Setting, explain
@@ -33,7 +34,6 @@ from allranks.settings.parsers import FLAG, path
 from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
-from .allocated import with_step
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe_check
 from .target import find_cluster, resolve_options, say_notes, unknown_name
@@ -53,7 +53,11 @@ def command(given: Given, from_: str | None, config: str | None, verbose: bool, 
     if dry_run:
         click.echo(describe_check(spec, cluster, checks, json_))
         return exitcodes.DONE
-    return with_step(spec, cluster, lambda reach: look(spec, cluster, checks, verbose, json_, reach))
+    reach = reach_nodes(spec, cluster)
+    try:
+        return look(spec, cluster, checks, verbose, json_, reach.transport)
+    finally:
+        reach.end()
 
 
 COMMAND = Declared(
@@ -95,7 +99,7 @@ def look(
     checks: Sequence[Check],
     verbose: bool,
     json_: bool,
-    transport: Transport | None = None,
+    transport: Transport,
 ) -> int:
     """Asks the nodes, and says what was found."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())

@@ -63,7 +63,7 @@ def _words(kind: str, typed: Mapping[str, object]) -> list[str]:
         if kind == "hosts":
             return ssh_hosts(Path.home() / ".ssh" / "config")
         if kind == "checks":
-            from allranks.engines.plugins import all_checks  # imported late: it reads what is installed
+            from allranks.gang.plugins import all_checks  # imported late: it reads what is installed
 
             return list(all_checks())
     except (AllranksError, OSError, ValueError):

@@ -6,13 +6,13 @@ import dataclasses
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from allranks.agent.facts import choose_interpreter, read_program
 from allranks.agent.ranks import environment_of
-from allranks.cluster import Cluster, Node
-from allranks.engines.transport import Transport
+from allranks.cluster import Cluster
+from allranks.engines import reach_nodes
 from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for, setup_message
 from allranks.gang.session import RunNames, make_setting
@@ -26,8 +26,6 @@ from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv, redact_env
 from allranks.text import count_of
 
-from .allocated import step_argv
-
 SYNCED = "<node dir>/tree"
 
 
@@ -38,7 +36,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     tree = _listed(spec) if spec.launch.sync else None
     setting = dataclasses.replace(make_setting(spec, cluster, os.environ, os.getcwd(), names, ()), tree=tree)
     plan = make_plan(spec, cluster, {})
-    reach = reaching(spec, cluster)
+    reach = reach_nodes(spec, cluster).transport.described
     suite = SuiteNodes(tuple(node.name for node in cluster.nodes))
     tests = _nodes(spec, cluster, setting, plan, 0, suite) if spec.tests.test else []
     tests_first = tests if spec.launch.command else []
@@ -64,7 +62,7 @@ def _nodes(
     spec: RunSpec, cluster: Cluster, setting: Setting, plan: Plan, number: int, tests: SuiteNodes | None
 ) -> list[dict[str, Any]]:
     """What each node would be ordered to start in an attempt, made as `run` makes it, without secrets."""
-    reach = reaching(spec, cluster)
+    reach = reach_nodes(spec, cluster).transport.described
     port: int | str = spec.rendezvous.master_port or "<free port>"
     attempt = Attempt(number, spec.rendezvous.master_addr or "<checked address>", port, repeats=number, tests=tests)
     nodes = []
@@ -107,7 +105,7 @@ def _as_started(rank: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed(spec: RunSpec) -> Tree:
-    from allranks.engines.tree import list_tree
+    from allranks.gang.tree import list_tree
 
     return list_tree(spec, os.getcwd()).tree
 
@@ -120,18 +118,9 @@ def _sync_lines(tree: Tree | None, nodes: int) -> list[str]:
     return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
 
 
-def reaching(spec: RunSpec, cluster: Cluster) -> Callable[[Node], list[str]]:
-    """The command that reaches a node; in a Slurm allocation one reaches all."""
-    if spec.target.slurm:
-        step = step_argv(spec, cluster)
-        return lambda node: step
-    transport = Transport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
-    return lambda node: ["(this machine, no ssh)"] if node.is_local else transport.argv(node)
-
-
 def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], json_: bool) -> str:
     """What `check` would do: how each node is reached, and what would be looked at there."""
-    reach = reaching(spec, cluster)
+    reach = reach_nodes(spec, cluster).transport.described
     nodes = [{"name": n.name, "reached_by": reach(n)} for n in cluster.nodes]
     listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
     if json_:

@@ -14,16 +14,17 @@ import click
 from allranks import exitcodes
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster
-from allranks.engines.bundle import node_zip
 from allranks.engines.join import agreed, follow, hello_of, require_loopback, take_secret
-from allranks.engines.plugins import all_checks
+from allranks.engines.meeting import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
 from allranks.engines.signals import Ending
 from allranks.errors import AllranksError, UsageError
 from allranks.findings import Verdict
 from allranks.gang import session as sessions
-from allranks.gang.joining import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
+from allranks.gang.bundle import node_zip
 from allranks.gang.places import Setting, setup_message
+from allranks.gang.plugins import all_checks
 from allranks.gang.session import own_environment
+from allranks.gang.transport import Reach
 from allranks.plan.facts import read_facts, read_probes
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
@@ -198,11 +199,11 @@ def _begin(
     session = sessions.create(
         spec,
         cluster,
+        Reach(meeting.transport()),
         os.environ,
         os.getcwd(),
         lambda: view,
         resolved.expected_world_size,
-        transport=meeting.transport(),
     )
     meeting.on_stop(session.stop_from_afar)
     meeting.on_signal(session.signal_at_node)

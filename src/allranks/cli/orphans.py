@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from allranks.cluster import Cluster
-from allranks.gang.sweeper import ask
+from allranks.engines.ssh import ssh_transport
+from allranks.gang import sweeper
 from allranks.plan.network import target_words
 from allranks.report.terminal import clean
 from allranks.settings import RunSpec
@@ -18,6 +19,11 @@ from allranks.text import count_of
 from .target import find_cluster, resolve_options
 
 Answers = dict[str, dict[str, Any]]
+
+
+def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, Mapping[str, Any]]) -> Answers:
+    """Send each named node its question over ssh; the answers by node name."""
+    return sweeper.ask(spec, ssh_transport(spec), cluster, headers)
 
 
 def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:

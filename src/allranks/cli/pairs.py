@@ -11,10 +11,10 @@ from typing import Any
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines.plugins import all_checks
-from allranks.engines.transport import Transport
 from allranks.findings import Finding
 from allranks.gang import checking
+from allranks.gang.plugins import all_checks
+from allranks.gang.transport import Transport
 from allranks.preflight.pairs import Pair, tried
 from allranks.report.text import finding_line
 from allranks.runs.directory import RunDirectory
@@ -26,10 +26,10 @@ from .together import run_together
 LOOK = "ports"  # the check that tries every pair by TCP
 
 
-def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
+def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
     """A process group needs a master that all reach: so dead links are found before, and the master chosen so."""
     if spec.target.local or len(cluster.nodes) < 2:
-        return run_together(spec, cluster, json_, transport=transport)
+        return run_together(spec, cluster, json_, transport)
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
     progress = Progress(json_)
     seen = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.told, transport)
@@ -43,7 +43,7 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport
         return _nothing_left(found, json_)
     names = {n.name for n in rest.nodes}
     dead_ones = tuple(sorted(p for p in dead if names >= set(p)))
-    return run_together(spec, rest, json_, found, dead_ones, transport)
+    return run_together(spec, rest, json_, transport, found, dead_ones)
 
 
 def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:

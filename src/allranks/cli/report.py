@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from allranks.engines import settle
-from allranks.engines.plugins import all_checks
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
+from allranks.gang.plugins import all_checks
 from allranks.preflight.judge import table
 from allranks.report.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.report.gather import MOST_LOGS, gather

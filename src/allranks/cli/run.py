@@ -12,11 +12,11 @@ import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.diagnose.slurm import LIMIT
-from allranks.engines import Launch, NotStarted, engine_for
+from allranks.engines import Launch, NotStarted, engine_for, reach_nodes
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.controller import View as Watching
+from allranks.gang.transport import Reach
 from allranks.report.live import JsonView, View
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import take_control
@@ -25,7 +25,6 @@ from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.table import settings_of
 
-from .allocated import Reach, allocated
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe
 from .follow import detach, follow_to_end, print_detached, print_end
@@ -84,36 +83,32 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
         from .orphans import end_dead_runs
 
         end_dead_runs(spec, Cluster((*cluster.nodes, *cluster.spares), cluster.source))
-    reach = allocated(spec, cluster)
+    reach = reach_nodes(spec, cluster)
     session = sessions.create(
         spec,
         cluster,
+        reach,
         os.environ,
         os.getcwd(),
         lambda: make_view(spec, json_),
         resolved.expected_world_size,
-        transport=reach.transport if reach else None,
-        engine=reach.engine if reach else None,
     )
     with over_when_interrupted(session.run_dir):
         session.view.opening(opening(session))
-        if reach is not None:
-            reach.begin(session)
+        reach.begin(session)
     if spec.output.detach:
         return _leave(session, json_, reach)
     return go(session, reach, json_)
 
 
-def go(session: sessions.Session, reach: Reach | None, json_: bool, keys: bool = True) -> int:
+def go(session: sessions.Session, reach: Reach, json_: bool, keys: bool = True) -> int:
     """Runs it to its end here; gives the exit code."""
     try:
         result = session.run(offer if keys and not json_ else None)
     finally:
-        if reach is not None:
-            reach.end()
+        reach.end()
     code = close(session, result, json_)
-    if reach is not None and (result.get("verdict") or {}).get("cause") == LIMIT:
-        reach.engine.linger()
+    reach.linger(str((result.get("verdict") or {}).get("cause")))
     return code
 
 
@@ -144,7 +139,7 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     return print_end(session.run_dir, result, session.view, json_, page=True)
 
 
-def _leave(session: sessions.Session, json_: bool, reach: Reach | None) -> int:
+def _leave(session: sessions.Session, json_: bool, reach: Reach) -> int:
     """--detach: a daemon holds the lease; this process waits until the ranks have started."""
     run = session.run_dir
     pid = os.fork()

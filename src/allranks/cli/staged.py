@@ -14,21 +14,22 @@ from typing import Any
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines.transport import Transport
 from allranks.fabric.analysis.schedule import ALL_PASSED, Group, Stage, group_name, stages
 from allranks.gang import session as sessions
 from allranks.gang.session import run_round
+from allranks.gang.transport import Reach, Transport
 from allranks.plan.launchers.collectives import of_a_stage
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.runs.directory import RunDirectory
+from allranks.runs.result import replace_result
 from allranks.settings import RunSpec
 
 Document = dict[str, Any]
 STOPPED = (exitcodes.CTRL_C, exitcodes.TERMINATED)
 
 
-def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
+def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
     """Gives the exit code: that of the first group that failed."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "test", time.time())
     staged = Staged(spec, cluster, run, json_, transport)
@@ -46,9 +47,7 @@ def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transpor
 class Staged:
     """The stages of one test, what was found in each, and what is said of it."""
 
-    def __init__(
-        self, spec: RunSpec, cluster: Cluster, run: RunDirectory, json_: bool, transport: Transport | None
-    ) -> None:
+    def __init__(self, spec: RunSpec, cluster: Cluster, run: RunDirectory, json_: bool, transport: Transport) -> None:
         self._transport = transport
         self._spec = spec
         self._cluster = cluster
@@ -102,7 +101,7 @@ class Staged:
         stages_dir = str(self._run.path / "stages")
         spec = of_a_stage(self._spec).changed(runs_dir=stages_dir, name=name, nodes=None)
         view = JsonView() if self._json else TestView(quiet=True)
-        return sessions.create(spec, part, os.environ, os.getcwd(), lambda: view, transport=self._transport)
+        return sessions.create(spec, part, Reach(self._transport), os.environ, os.getcwd(), lambda: view)
 
     def close(self, code: int, meaning: str) -> int:
         """Says what it means, and saves it."""
@@ -124,7 +123,7 @@ class Staged:
             "statement": [meaning],
             "started": self._started,
         }
-        self._run.write_document("result.json", result)
+        replace_result(self._run, result)
         (self._run.path / "report.html").write_text(test_page(result), encoding="utf-8")
         if self._json:
             sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")

@@ -149,13 +149,15 @@ def _seconds(run: RunDirectory, grace: float | None) -> float:
 
 def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]:
     """The controller is dead: its agents are looked for on the nodes and told to end."""
-    from allranks.gang import session as sessions  # imported late: most runs have a controller
+    # Imported late: most runs have a controller
+    from allranks.engines.ssh import ssh_reach
+    from allranks.gang import session as sessions
 
     from .run import close
 
     if not json_:
         click.echo(f"the controller of {run.name} is dead: looking for its agents on the nodes")
-    session = sessions.adopt(run, JsonView() if json_ else View())
+    session = sessions.adopt(run, JsonView() if json_ else View(), ssh_reach)
     if grace is not None:
         session.spec = session.spec.changed(stop_grace=grace)
     result = session.run(stop_first="stop")

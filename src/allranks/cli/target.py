@@ -98,7 +98,7 @@ def refuse_unknown_allowed(names: Sequence[str]) -> None:
     if not names:
         return
     from allranks.diagnose.causes import CAUSES
-    from allranks.engines.plugins import all_checks  # imported late: most runs allow nothing
+    from allranks.gang.plugins import all_checks  # imported late: most runs allow nothing
 
     known = (*all_checks(), *CAUSES)
     for name in names:

@@ -6,12 +6,12 @@ import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines.transport import Transport
+from allranks.engines import reach_nodes
 from allranks.errors import UsageError
+from allranks.gang.transport import Transport
 from allranks.settings import RunSpec
 from allranks.settings.table import TESTS_OF, settings_of
 
-from .allocated import with_step
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe
 from .target import find_cluster, resolve_options, say_notes, unknown_name
@@ -28,7 +28,11 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     if dry_run:
         click.echo(describe(spec, cluster, json_))
         return exitcodes.DONE
-    return with_step(spec, cluster, lambda reach: run_suite(spec, cluster, json_, reach))
+    reach = reach_nodes(spec, cluster)
+    try:
+        return run_suite(spec, cluster, json_, reach.transport)
+    finally:
+        reach.end()
 
 
 def tests_of(suite: str) -> tuple[str, ...]:
@@ -54,7 +58,7 @@ COMMAND = Declared(
 )
 
 
-def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport | None = None) -> int:
+def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
     """The suite that was asked for; gives the exit code."""
     if spec.tests.suite == "staged":
         from .staged import run_staged
@@ -66,4 +70,4 @@ def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport
         from .pairs import run_pairs
 
         return run_pairs(spec, cluster, json_, transport)
-    return run_together(spec, cluster, json_, transport=transport)
+    return run_together(spec, cluster, json_, transport)

@@ -10,12 +10,13 @@ from typing import Any
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines.transport import Transport
 from allranks.findings import Finding
 from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
+from allranks.gang.transport import Reach, Transport
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
+from allranks.runs.result import replace_result
 from allranks.settings import RunSpec
 
 from .run import opening
@@ -30,13 +31,13 @@ def run_together(
     spec: RunSpec,
     cluster: Cluster,
     json_: bool,
+    transport: Transport,
     before: Sequence[Finding] = (),
     dead: tuple[tuple[str, str], ...] = (),
-    transport: Transport | None = None,
 ) -> int:
     """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
     view = JsonView() if json_ else TestView()
-    session = sessions.create(spec, cluster, os.environ, os.getcwd(), lambda: view, dead=dead, transport=transport)
+    session = sessions.create(spec, cluster, Reach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
     session.view.opening(opening(session))
     result = session.run(None)
     result["findings"] = [f.to_json() for f in before] + list(result.get("findings") or [])
@@ -55,7 +56,7 @@ def close(spec: RunSpec, session: sessions.Session, result: dict[str, Any], json
     if spec.tests.suite == "sync" and result["ok"]:
         result["meaning"] = SYNC_PASSED
     result.update(nodes=[n.name for n in gang.roster.cluster.nodes], ranks=len(gang.roster.ranks()))
-    run.write_document("result.json", result)
+    replace_result(run, result)
     (run.path / "report.html").write_text(test_page(result), encoding="utf-8")
     if json_:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")

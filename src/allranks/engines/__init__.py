@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from allranks.cluster.slurm import read_allocation
 
 if TYPE_CHECKING:
+    from allranks.cluster import Cluster
+    from allranks.gang.transport import Reach
     from allranks.runs.directory import RunDirectory
     from allranks.runs.result import Document
     from allranks.settings import RunSpec
@@ -104,6 +106,13 @@ def engine_for(spec: RunSpec, environ: Mapping[str, str]) -> Engine | None:
     if spec.target.slurm and read_allocation(environ) is None:
         return engine_named("slurm")
     return None
+
+
+def reach_nodes(spec: RunSpec, cluster: Cluster) -> Reach:
+    """Return how this process reaches the nodes of a target by itself. Its `end` gives them back."""
+    module = import_module("allranks.engines.slurm.reach" if spec.target.slurm else "allranks.engines.ssh")
+    reach: Reach = module.reach(spec, cluster)
+    return reach
 
 
 def engine_of(run: RunDirectory) -> Engine | None:

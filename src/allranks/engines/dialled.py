@@ -23,9 +23,10 @@ from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
+from allranks.gang.transport import Client
 from allranks.protocol.secure import Handshake, Records, SecureError, pack_control, read_control
 
-from .transport import Client, Transport
+from .ssh import ProcessClient, SshTransport
 
 HANDSHAKE_SECONDS = 10.0
 HELLO_LIMIT = 1 << 20
@@ -415,7 +416,7 @@ class Listener:
         await asyncio.gather(*mine, return_exceptions=True)
 
 
-class DialledTransport(Transport):
+class DialledTransport(SshTransport):
     """Nodes that have dialled in; those of this machine start as ever."""
 
     def __init__(
@@ -431,7 +432,7 @@ class DialledTransport(Transport):
         if node.name not in self._ranks:
             return await super().connect(node, header, seconds)
         sock = await self._listener.connect(self._ranks[node.name], header, seconds)
-        return Client.of_socket(sock) if sock is not None else None
+        return ProcessClient.of_socket(sock) if sock is not None else None
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """A node that had joined has gone."""

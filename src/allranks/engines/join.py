@@ -23,6 +23,7 @@ import allranks
 from allranks.agent.dial import Dialler, Outcome, Refused, Rules
 from allranks.errors import UsageError
 from allranks.findings import Finding
+from allranks.gang.bundle import BOOT, MARKER, payload
 from allranks.plan.launchers.words import read_command
 from allranks.plan.pinned import NodeArguments, NotPinned, Pin
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, Output, pack_json
@@ -31,7 +32,6 @@ from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with
 
-from .bundle import BOOT, MARKER, payload
 from .dialled import Hello, Refuse, Seat
 
 SECRET = "ALLRANKS_JOIN_SECRET"

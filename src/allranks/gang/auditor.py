@@ -13,13 +13,13 @@ from allranks.data.auditing import read_rows
 from allranks.data.case import CHECK, Coverage, Layout
 from allranks.data.judge import cases_of, judge, judge_case
 from allranks.data.rows import LoaderRow, Place, RankRow, Row, gather
-from allranks.engines.tasks import start_task
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import AUDIT, Stream
 from allranks.runs.directory import RunDirectory
 
 from .states import Audited
+from .tasks import start_task
 
 REPORTED = ("ok", "warn", "fail")  # while the program runs; what could not be seen is reported at the end
 

@@ -18,17 +18,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from allranks.cluster import Node
-from allranks.engines.bundle import MARKER, beside_the_runner, node_zip, payload_parts
-from allranks.engines.transport import Client, Transport
 from allranks.errors import AllranksError
 from allranks.findings import Finding
 from allranks.plan.tree import CHUNK, WINDOW
 from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, pack_json, pack_output
 
+from .bundle import MARKER, beside_the_runner, node_zip, payload_parts
 from .clocks import Clock
+from .transport import Client, Transport
 
 if TYPE_CHECKING:
-    from allranks.engines.tree import Archive
+    from .tree import Archive
 
 READ = 256 << 10
 PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)

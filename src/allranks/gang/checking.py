@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from allranks.cluster import Cluster
-from allranks.engines.transport import Transport
 from allranks.findings import Finding
 from allranks.preflight.check import Check
 from allranks.preflight.judge import judge
@@ -23,6 +22,7 @@ from allranks.settings import RunSpec
 from .inspection import Inspection
 from .places import judge_request
 from .session import make_setting, names_of
+from .transport import Transport
 
 
 def look(
@@ -31,7 +31,7 @@ def look(
     run: RunDirectory,
     checks: Sequence[Check],
     progress: Callable[[str, int, int], None],
-    transport: Transport | None = None,
+    transport: Transport,
 ) -> Document:
     """Looks at the cluster and saves evidence/preflight.json in the run directory."""
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))

@@ -17,8 +17,6 @@ from allranks.agent.foreign import fields, number, text, whole
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL
-from allranks.engines.tasks import start_task
-from allranks.engines.transport import Transport
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, PROTOCOL, Frame, Output, Stream
@@ -53,7 +51,9 @@ from .states import (
     Tick,
     Unreachable,
 )
+from .tasks import start_task
 from .translate import translate
+from .transport import Transport
 from .undecodable import Undecodable
 
 if TYPE_CHECKING:

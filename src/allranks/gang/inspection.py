@@ -15,8 +15,6 @@ from typing import Any
 
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
-from allranks.engines.tasks import run_with_callbacks, start_task
-from allranks.engines.transport import Transport
 from allranks.findings import Finding
 from allranks.plan.facts import NodeFacts, read_facts, read_probes
 from allranks.plan.network import offered
@@ -28,6 +26,8 @@ from allranks.settings import RunSpec
 from .channel import Channel, ChannelFailed
 from .clocks import Clock
 from .places import Setting, collectors, listen_message, mark, node_label, probe_message, setup_message
+from .tasks import run_with_callbacks, start_task
+from .transport import Transport
 
 OPENING_AT_ONCE = 64
 ANSWER_SECONDS = 20.0  # beyond what a node is given for its work
@@ -93,13 +93,13 @@ class Inspection:
         setting: Setting,
         told: Callable[[str, int, int], None],
         pairs: bool,
-        transport: Transport | None = None,
+        transport: Transport,
     ) -> None:
         self._spec = spec
         self._setting = setting
         self._told = told
         self._pairs = pairs
-        self._transport = transport or Transport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
+        self._transport = transport
         self._peers = {n.name: Peer(n) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._found = Evidence()

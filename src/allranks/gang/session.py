@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.causes import exit_code
-from allranks.engines.plugins import all_checks
-from allranks.engines.transport import Transport
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG
 from allranks.findings import SURE, Finding, Verdict
@@ -41,16 +39,16 @@ from .controller import Controller, View
 from .history import History
 from .machine import Gang
 from .places import Setting
+from .plugins import all_checks
 from .policy import Decision
 from .roster import Roster
 from .signals import CONTROLLER
 from .states import UserSignal
+from .transport import Reach
 
 if TYPE_CHECKING:
-    from allranks.engines.slurm.inside import Inside as Engine
-    from allranks.engines.tree import Archive
-
     from .tested import Tested
+    from .tree import Archive
 
 
 LOGS_SECONDS = 20.0  # for reading the logs of a failed attempt, where the verdict is not sure without them
@@ -66,12 +64,11 @@ class Session:
         setting: Setting,
         run: RunDirectory,
         view: View,
+        reach: Reach,
         adopted: bool = False,
         archive: Archive | None = None,
-        transport: Transport | None = None,
-        engine: Engine | None = None,
     ) -> None:
-        self.engine = engine
+        self.reach = reach
         self.spec = spec
         self.cluster = cluster
         self.setting = setting
@@ -82,9 +79,8 @@ class Session:
         self.history = History()
         self.started = time.time()
         self.view = view
-        transport = transport or Transport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
         shipper = Shipper(archive) if archive is not None else None
-        self.controller = Controller(spec, cluster, setting, transport, run, view, self._judge, adopted, shipper)
+        self.controller = Controller(spec, cluster, setting, reach.transport, run, view, self._judge, adopted, shipper)
         if spec.recovery.audit_data:
             from .auditor import Auditor  # imported late: a run without it needs none of it
 
@@ -123,8 +119,7 @@ class Session:
 
     def _stop_of_a_node(self, reason: str) -> None:
         self.controller.stop(reason, self.spec.limits.stop_grace)
-        if self.engine is not None:
-            self._shorten()
+        self._shorten()
 
     def signal_at_node(self, node: str, name: str) -> None:
         """SIGUSR1 or SIGUSR2 came to a node's task, which is not a rank; from any thread."""
@@ -151,8 +146,8 @@ class Session:
             loop.add_signal_handler(number, self.interrupt, "sigterm")
         for name, number in USER_SIGNALS.items():
             loop.add_signal_handler(number, self.pass_signal, name)
-        if self.engine is not None:
-            loop.add_signal_handler(self.engine.SIGNAL, self.end_announced)
+        if self.reach.warning_signal is not None:
+            loop.add_signal_handler(self.reach.warning_signal, self.end_announced)
         if on_stop_key is not None:
             loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
         if stop_first is not None:
@@ -165,7 +160,7 @@ class Session:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
         self.controller.stop(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
-        if self.engine is not None and self._signals == 1:
+        if self._signals == 1:
             self._shorten()
 
     def say_note(self, text: str) -> None:
@@ -174,22 +169,19 @@ class Session:
 
     def end_announced(self) -> None:
         """The engine takes the nodes back soon: an orderly end, once."""
-        assert self.engine is not None
-        self.engine.warning()
+        self.reach.warned()
         self.controller.stop("engine", self.spec.limits.stop_grace)
 
     def _shorten(self) -> None:
         """A SIGTERM may be the engine's own end, which leaves less time than ours; asked in a thread, it may take."""
         loop = asyncio.get_running_loop()
-        engine = self.engine
-        assert engine is not None
 
-        def told(future: asyncio.Future[float | None]) -> None:
+        def shorten(future: asyncio.Future[float | None]) -> None:
             left = future.result() if not future.cancelled() and future.exception() is None else None
             if left is not None and left < self.spec.limits.stop_grace:
                 self.controller.stop("sigterm", left)
 
-        loop.run_in_executor(None, engine.time_left).add_done_callback(told)
+        loop.run_in_executor(None, self.reach.time_left).add_done_callback(shorten)
 
     # -- judging -----------------------------------------------------------------------------------
 
@@ -203,8 +195,8 @@ class Session:
             self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
             return Decision("repeat")
         failed = any(e.code != 0 for e in roster.exits) or roster.findings or roster.lost
-        if self.engine is not None and (roster.stop_reason or failed):
-            self._engine_says(roster, self.engine.finding(bool(roster.stop_reason)))
+        if roster.stop_reason or failed:
+            self._engine_says(roster, self.reach.finding(bool(roster.stop_reason)))
         self._audit(gang)
         verdict = judge_attempt(gang, self.run_dir, self.spec)
         if roster.testing:
@@ -230,9 +222,7 @@ class Session:
         """Why there can be no further attempt, whatever the cause; empty where there can be one."""
         if self.adopted:
             return "this allranks took the run over: it has not what the ranks were started with"
-        if self.engine is not None and self.engine.step_end() is not None:
-            return "Slurm's step has ended, and with it the way to the nodes"
-        return ""
+        return self.reach.against_retry()
 
     def _completed(self, verdict: Verdict) -> Verdict:
         """Completed from the logs of all ranks, if they can be read in time."""
@@ -412,22 +402,20 @@ def _interrupt(sessions: Sequence[Session], reason: str) -> None:
 def create(
     spec: RunSpec,
     cluster: Cluster,
+    reach: Reach,
     environ: Mapping[str, str],
     cwd: str,
     view_for: Callable[[], View],
     expected_world_size: int | None = None,
     dead: tuple[tuple[str, str], ...] = (),
-    transport: Transport | None = None,
-    engine: Engine | None = None,
 ) -> Session:
     """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
-    are pairs of nodes that --suite pairs leaves out; without `transport` nodes are reached by ssh. The `engine` we run
-    in may have a run directory for it already."""
+    are pairs of nodes that --suite pairs leaves out; `reach` may have a run directory for
+    it already."""
     archive = _pack(spec, cwd) if spec.launch.sync else None
-    again = engine.run_directory(spec.places.runs_dir) if engine is not None else None
+    again = reach.run_directory(spec.places.runs_dir)
     try:
-        suffix = engine.run_suffix if engine is not None else ""
-        run = again or RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, time.time(), suffix)
+        run = again or RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, time.time(), reach.run_suffix)
         (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         reason = f"{error.filename or spec.places.runs_dir}: {error.strerror}"
@@ -446,11 +434,11 @@ def create(
             time.time(),
             controller_identity(),
             versions={"python": platform.python_version()},
-            more=engine.document if engine is not None else {},
+            more=reach.document,
         )
         write_opening(run, opening)
         run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
-        session = Session(spec, cluster, setting, run, view_for(), archive=archive, transport=transport, engine=engine)
+        session = Session(spec, cluster, setting, run, view_for(), reach, archive=archive)
         if again is not None:
             _continue(session)
         return session
@@ -469,7 +457,7 @@ def _continue(session: Session) -> None:
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
-    from allranks.engines.tree import pack_tree  # imported late: a run without --sync needs none of it
+    from .tree import pack_tree  # imported late: a run without --sync needs none of it
 
     return pack_tree(spec, cwd)
 
@@ -537,7 +525,7 @@ def node_entries(cluster: Cluster) -> list[dict[str, Any]]:
 _OF_A_NODE = frozenset({"index", "name", "host", "user", "port", "slots", "is_local"})
 
 
-def adopt(run: RunDirectory, view: View) -> Session:
+def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], Reach]) -> Session:
     """A session for a run whose controller is gone: its agents are looked for and taken over."""
     document = run.read_document("run.json") or {}
     status = run.read_document("status.json") or {}
@@ -563,7 +551,7 @@ def adopt(run: RunDirectory, view: View) -> Session:
         run_outputs=str(run.path.absolute() / "outputs"),
         local_nodes=frozenset(n.index for n in nodes if n.is_local),
     )
-    session = Session(spec, cluster, setting, run, view, adopted=True)
+    session = Session(spec, cluster, setting, run, view, reach_for(spec), adopted=True)
     ranks = {n["name"]: {r["rank"]: r["state"] for r in n["ranks"]} for n in status.get("nodes", [])}
     master = status.get("master") or {}
     session.controller.roster.adopt(

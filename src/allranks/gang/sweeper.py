@@ -7,30 +7,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.cluster import Cluster, Node
-from allranks.engines.tasks import run_with_callbacks
-from allranks.engines.transport import Transport
 from allranks.errors import TransportError
 from allranks.protocol.frames import Frame
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
+from .tasks import run_with_callbacks
+from .transport import Transport
 
 SECONDS = 60.0
 AT_ONCE = 64
 
 
-def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def ask(
+    spec: RunSpec, transport: Transport, cluster: Cluster, headers: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
     """Sends each named node its sweep header; the answers by node name. TransportError names a node."""
 
     async def all_of_them() -> list[dict[str, Any]]:
         limit = asyncio.Semaphore(AT_ONCE)
-        return await asyncio.gather(*(_one(spec, n, headers[n.name], limit) for n in nodes))
+        return await asyncio.gather(*(_one(spec, transport, n, headers[n.name], limit) for n in nodes))
 
     nodes = [n for n in cluster.nodes if n.name in headers]
     return dict(zip((n.name for n in nodes), asyncio.run(run_with_callbacks(all_of_them())), strict=True))
 
 
-async def _one(spec: RunSpec, node: Node, header: Mapping[str, Any], limit: asyncio.Semaphore) -> dict[str, Any]:
+async def _one(
+    spec: RunSpec, transport: Transport, node: Node, header: Mapping[str, Any], limit: asyncio.Semaphore
+) -> dict[str, Any]:
     answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     def on_frames(frames: list[Frame]) -> None:
@@ -42,7 +46,6 @@ async def _one(spec: RunSpec, node: Node, header: Mapping[str, Any], limit: asyn
         if not answer.done():
             answer.set_result({"type": "fault", "message": why})
 
-    transport = Transport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
     channel = Channel(node, transport, on_frames, on_closed)
     async with limit:
         try:

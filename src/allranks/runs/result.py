@@ -56,7 +56,7 @@ def write_result(
     verdict = result.get("verdict")
     if isinstance(verdict, dict):
         run.write_document("verdict.json", verdict)
-    run.write_document("result.json", dict(result))
+    replace_result(run, result)
     run.append_event({"t": time.time(), "event": "run-end", "exit": result["exit"]})
     last = status or run.read_document("status.json") or {"run": run.name, "t": time.time(), "nodes": []}
     if stopped:
@@ -66,3 +66,8 @@ def write_result(
     else:
         state = "done"
     run.write_document("status.json", {**last, "state": state})
+
+
+def replace_result(run: RunDirectory, result: Mapping[str, Any]) -> None:
+    """Write result.json alone: of a test, with what the ranks have measured."""
+    run.write_document("result.json", dict(result))

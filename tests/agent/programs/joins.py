@@ -9,9 +9,9 @@ import sys
 import threading
 
 import allranks.cli.join
-import allranks.engines.bundle
+import allranks.gang.bundle
 from allranks.cli.main import run_verb
-from allranks.engines.plugins import all_checks
+from allranks.gang.plugins import all_checks
 
 
 def become(order: dict) -> None:
@@ -47,7 +47,7 @@ def reap(pid: int, out: str) -> None:
     os.rename(out + ".part", out + ".code")
 
 
-allranks.engines.bundle.node_zip(tuple(all_checks()))
+allranks.gang.bundle.node_zip(tuple(all_checks()))
 for line in sys.stdin:
     order = json.loads(line)
     pid = os.fork()

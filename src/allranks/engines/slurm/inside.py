@@ -44,23 +44,23 @@ LOOK_EVERY = 5.0
 
 @dataclass
 class Inside:
-    """One controller's job. `warned_t` is when Slurm announced the end; `told` gives what our step has printed,
+    """One controller's job. `warned_t` is when Slurm announced the end; `printed` gives what our step has printed,
     `step_end` why it ended before the run did."""
 
     SIGNAL: ClassVar[int] = getattr(signal, f"SIG{WARNING_SIGNAL}")
 
     allocation: Allocation
     warned_t: float | None = None
-    told: Callable[[], str] = str
+    printed: Callable[[], str] = str
     step_end: Callable[[], Finding | None] = lambda: None
     stop_grace: float = 30.0
 
     @property
     def document(self) -> dict[str, Any]:
         """What run.json has of it."""
-        own = self.allocation
-        found = {"job": own.job, "batch": own.batch, "restarts": own.restarts, "nodes": list(own.nodes)}
-        return {"slurm": found}
+        job = self.allocation
+        fields = {"job": job.job, "batch": job.batch, "restarts": job.restarts, "nodes": list(job.nodes)}
+        return {"slurm": fields}
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """The one that is there for this job: made by who submitted it, or by its start before a requeue."""
@@ -135,7 +135,7 @@ class Inside:
     def _of_the_job(self, job: Job, stopped: bool) -> Finding | None:
         """What srun and slurmstepd say is nearer than slurmctld's state, which is COMPLETING while we are here."""
         advice = self.advice
-        printed = self.told()
+        printed = self.printed()
         if self.warned_t is not None:
             return warned(job, self.warned_t, time.time(), advice)
         if job.state == "RUNNING" and job.preempted and stopped:

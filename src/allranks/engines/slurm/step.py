@@ -22,11 +22,12 @@ from typing import IO, Any
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
-from allranks.engines.bundle import NO_PYTHON as NO_PYTHON_LINE
-from allranks.engines.bundle import boot_script, payload
 from allranks.engines.dialled import DialledTransport, Hello, Listener, Refuse, Seat
-from allranks.engines.transport import Client, _die_with_the_controller
+from allranks.engines.ssh import die_with_the_controller
 from allranks.findings import Finding, Where
+from allranks.gang.bundle import NO_PYTHON as NO_PYTHON_LINE
+from allranks.gang.bundle import boot_script, payload
+from allranks.gang.transport import Client
 from allranks.plan.slurm import step_command, step_environment
 from allranks.settings import RunSpec
 
@@ -106,7 +107,7 @@ class Step:
                 stderr=self._log,
                 env=step_environment(os.environ),
                 start_new_session=True,
-                preexec_fn=_die_with_the_controller,
+                preexec_fn=die_with_the_controller,
             )
         finally:
             os.close(given)
@@ -165,6 +166,10 @@ class StepTransport(DialledTransport):
     def __init__(self, step: Step, spec: RunSpec) -> None:
         super().__init__(step.listener, step.ranks, spec.launch.agent_python, spec.launch.python)
         self._step = step
+
+    def described(self, node: Node) -> list[str]:
+        """Return the command that starts all agents, its script left out."""
+        return [*self._step.argv()[:-1], "<boot script>"]
 
     async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
         """The node's connection; None as soon as srun says that it will not come."""

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from allranks.agent.processes import PR_SET_PDEATHSIG, prctl, raise_limits
-from allranks.cluster import Node
+from allranks.cluster import Cluster, Node
 from allranks.findings import Finding, Where
+from allranks.gang.bundle import BOOT, NO_PYTHON, boot_script
+from allranks.gang.transport import Client, Reach
+from allranks.settings import RunSpec
 
-from .bundle import BOOT, NO_PYTHON, boot_script
 from .ssh_errors import destination, explain, how_ended, mute, not_started, silent, worth_another_try
 
 # Nothing variable is in it: login shells may be tcsh or fish, so all else goes over standard input.
@@ -31,12 +33,12 @@ FIXED_OPTIONS = (
 )
 
 
-def _die_with_the_controller() -> None:
+def die_with_the_controller() -> None:
     """On a dead link a client would wait for hours to tell the other side that it ends."""
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-class Client:
+class ProcessClient:
     """This side's end of a channel: descriptors to write to and to read from. `boots`: the marker comes first."""
 
     def __init__(self, stdin: int, stdout: int, stderr: int | None, process: subprocess.Popen[bytes] | None) -> None:
@@ -49,7 +51,7 @@ class Client:
             os.set_blocking(fd, False)
 
     @classmethod
-    def of_process(cls, argv: Sequence[str]) -> Client:
+    def of_process(cls, argv: Sequence[str]) -> ProcessClient:
         """A client process, such as ssh; raises OSError."""
         process = subprocess.Popen(
             argv,
@@ -58,13 +60,13 @@ class Client:
             stderr=subprocess.PIPE,
             start_new_session=True,
             bufsize=0,
-            preexec_fn=_die_with_the_controller,
+            preexec_fn=die_with_the_controller,
         )
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         return cls(process.stdin.fileno(), process.stdout.fileno(), process.stderr.fileno(), process)
 
     @classmethod
-    def of_socket(cls, sock: socket.socket) -> Client:
+    def of_socket(cls, sock: socket.socket) -> ProcessClient:
         """A connected socket whose other side has booted; it is taken over."""
         fd = sock.detach()
         return cls(os.dup(fd), fd, None, None)
@@ -93,7 +95,7 @@ class Client:
             process.wait()
 
 
-class Transport:
+class SshTransport:
     """Starts node processes: directly for this machine, through the system's ssh for all others."""
 
     def __init__(self, ssh_options: Sequence[str], agent_python: str | None, python: str | None) -> None:
@@ -107,7 +109,7 @@ class Transport:
         Raises OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.
         """
         raise_limits()  # here, where no srun starts: it would take these limits to the nodes
-        return Client.of_process(self.argv(node))
+        return ProcessClient.of_process(self.argv(node))
 
     def argv(self, node: Node) -> list[str]:
         """The command whose standard input and output are the channel."""
@@ -125,6 +127,10 @@ class Transport:
         if node.user is not None:
             argv += ["-l", node.user]
         return [*argv, "--", node.host, REMOTE_COMMAND]
+
+    def described(self, node: Node) -> list[str]:
+        """Return the command that reaches a node, as `--dry-run` shows it."""
+        return ["(this machine, no ssh)"] if node.is_local else self.argv(node)
 
     def opening(self, node: Node) -> bytes:
         """What is written before the marker is awaited."""
@@ -168,6 +174,21 @@ class Transport:
     def retry(self, node: Node, stderr: str) -> bool:
         """True where the same again may well succeed."""
         return not node.is_local and worth_another_try(stderr)
+
+
+def ssh_transport(spec: RunSpec) -> SshTransport:
+    """Return the transport of a target whose nodes are named: ssh, or directly on this machine."""
+    return SshTransport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
+
+
+def ssh_reach(spec: RunSpec) -> Reach:
+    """Return how a session reaches nodes that are named."""
+    return Reach(ssh_transport(spec))
+
+
+def reach(spec: RunSpec, cluster: Cluster) -> Reach:
+    """Return how this process reaches the nodes of a target: see `engines.reach_nodes`."""
+    return ssh_reach(spec)
 
 
 def have_ssh_key() -> bool:

@@ -1,0 +1,101 @@
+"""The nodes of the Slurm allocation that we are in: one step of the job, for one command of ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from allranks.cluster import Cluster
+from allranks.diagnose.slurm import LIMIT
+from allranks.findings import Finding
+from allranks.gang.session import Session
+from allranks.gang.transport import Reach
+from allranks.runs.directory import RunDirectory
+from allranks.settings import RunSpec
+from allranks.text import join_words
+
+from .claims import is_ours
+from .inside import Inside, inside
+from .step import Step
+
+
+class StepReach(Reach):
+    """Nodes that Slurm may take back: at the time limit, by a preemption, by scancel."""
+
+    warning_signal = Inside.SIGNAL
+
+    def __init__(self, step: Step, job: Inside) -> None:
+        super().__init__(step.transport())
+        self._step = step
+        self._job = job
+        self.run_suffix = job.run_suffix
+        job.printed = step.output
+        job.step_end = step.end_finding
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the job's fields of run.json."""
+        return self._job.document
+
+    def run_directory(self, runs_dir: str) -> RunDirectory | None:
+        """Return the directory of who submitted the job, or of its start before a requeue."""
+        return self._job.run_directory(runs_dir)
+
+    def begin(self, session: Session) -> None:
+        """Say where srun's words go, who hears of a SIGTERM, and what Slurm will not give."""
+        self._step.log_to(session.run_dir.path / "srun.log")
+        self._step.listener.stopped = session.stop_from_afar
+        names = {task: name for name, task in self._step.ranks.items()}
+        self._step.listener.signalled = lambda task, signal: session.signal_at_node(names[task], signal)
+        self._step.on_end(session.step_ended)
+        self._job.announce(session.run_dir)
+        for text in (*self._job.remarks(), *self._shared_nodes()):
+            session.say_note(text)
+
+    def _shared_nodes(self) -> list[str]:
+        """Return a remark where another run of this allocation has a node too."""
+        number = self._job.allocation.job
+        shared = [name for name in self._step.ranks if not is_ours(number, name)]
+        if not shared:
+            return []
+        names = join_words(shared)
+        return [f"another allranks run of job {number} has {names} too. With --nodes N a run takes free nodes first"]
+
+    def warned(self) -> None:
+        """Slurm has announced the end."""
+        self._job.warning()
+
+    def time_left(self) -> float | None:
+        """Return seconds until Slurm's SIGKILL; None where the job goes on."""
+        return self._job.time_left()
+
+    def finding(self, is_stopped: bool) -> Finding | None:
+        """Return Slurm's own reason for the end of the ranks."""
+        return self._job.finding(is_stopped)
+
+    def against_retry(self) -> str:
+        """Return why the nodes cannot have another attempt."""
+        if self._step.end_finding() is None:
+            return ""
+        return "Slurm's step has ended, and with it the way to the nodes"
+
+    def linger(self, cause: str) -> None:
+        """Stay until Slurm has put a preempted job back into the queue."""
+        if cause == LIMIT:
+            self._job.linger()
+
+    def end(self) -> None:
+        """End the step."""
+        self._step.finish("the run is over")
+
+
+def reach(spec: RunSpec, cluster: Cluster) -> StepReach:
+    """Return how the nodes of our allocation are reached."""
+    job = inside(os.environ, spec.limits.stop_grace)
+    assert job is not None  # the cluster was made from the allocation
+    return StepReach(Step(spec, cluster, job.allocation.job, _say, job.advice), job)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")

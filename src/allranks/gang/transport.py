@@ -1,0 +1,116 @@
+"""What a gang needs of its engine: channels to nodes, and what becomes of the nodes. Engines fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from allranks.cluster import Node
+from allranks.findings import Finding
+from allranks.runs.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+class Client(Protocol):
+    """This side's end of a channel: descriptors that do not block. `boots`: a marker comes before the first frame."""
+
+    stdin: int
+    stdout: int
+    stderr: int | None
+    boots: bool
+
+    def code(self, seconds: float = 0.0) -> int | None:
+        """Return the exit code of the client's process; None while it runs after `seconds`, or without a process."""
+        ...
+
+    def end(self) -> None:
+        """Close the descriptors and end the process, never anything on the node but the relay."""
+        ...
+
+
+class Transport(Protocol):
+    """Starts channels to nodes, and words why one cannot be had."""
+
+    async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
+        """Start a channel; None where the node does not come within `seconds`.
+
+        Raise OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.
+        """
+        ...
+
+    def described(self, node: Node) -> list[str]:
+        """Return the command that reaches a node, as `--dry-run` shows it."""
+        ...
+
+    def opening(self, node: Node) -> bytes:
+        """Return what is written before the marker is awaited."""
+        ...
+
+    def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
+        """Return why the node's process ended before its marker came."""
+        ...
+
+    def not_started(self, node: Node, error: Exception) -> Finding:
+        """Return why this machine could not start a channel; `error` is what `connect` raised."""
+        ...
+
+    def mute(self, node: Node, seconds: float) -> Finding:
+        """Return the finding on a node whose Python started and whose agent said nothing."""
+        ...
+
+    def silence(self, node: Node, seconds: float) -> Finding:
+        """Return the finding on a node that did not answer within `seconds`."""
+        ...
+
+    def retry(self, node: Node, stderr: str) -> bool:
+        """Return whether the same again may well succeed."""
+        ...
+
+
+class Reach:
+    """How a session's nodes are reached: by `transport`. Nobody takes these nodes back; an engine that may, overrides.
+
+    `warning_signal`: what the engine sends before it takes the nodes back. `document`: its fields of run.json.
+    `run_suffix`: what a run directory has behind its name.
+    """
+
+    warning_signal: int | None = None
+    run_suffix = ""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the engine's own fields of run.json."""
+        return {}
+
+    def run_directory(self, runs_dir: str) -> RunDirectory | None:
+        """Return the run directory that is there for this run already."""
+        return None
+
+    def begin(self, session: Session) -> None:
+        """Prepare the nodes for a session that is about to run."""
+
+    def warned(self) -> None:
+        """The warning signal has come."""
+
+    def time_left(self) -> float | None:
+        """Return seconds until the engine ends everything by force; None where it does not. It may take a while."""
+        return None
+
+    def finding(self, is_stopped: bool) -> Finding | None:
+        """Return the engine's own reason for the end of the ranks; None where it has none."""
+        return None
+
+    def against_retry(self) -> str:
+        """Return why the nodes cannot have another attempt; empty where they can."""
+        return ""
+
+    def linger(self, cause: str) -> None:
+        """Stay as long as the engine needs this process after a run that ended by `cause`."""
+
+    def end(self) -> None:
+        """Give the nodes back."""
