@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import UsageError
-from allranks.gang import tree as listing
+from allranks.gang import tree as gang_tree
 from allranks.gang.tree import LARGE, Archive, list_tree, pack_tree
 from allranks.settings import RunSpec
 
@@ -380,7 +380,7 @@ def test_many_such_links_are_counted(plain: Path) -> None:
 @pytest.mark.parametrize("place_name", ["repo", "plain"])
 def test_too_many_files(place_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     place: Path = request.getfixturevalue(place_name)
-    monkeypatch.setattr(listing, "MOST_FILES", 10)
+    monkeypatch.setattr(gang_tree, "MOST_FILES", 10)
     write(place, *(f"data/{number}" for number in range(11)))
     said = refused(place)
     assert f"{place} has more than 10 files" in said and ".gitignore" in said
@@ -396,9 +396,9 @@ def test_too_large_names_the_largest(repo: Path) -> None:
 
 def test_just_small_enough(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum((repo / n).stat().st_size for n in names(repo))
-    monkeypatch.setattr(listing, "MOST_BYTES", size)
+    monkeypatch.setattr(gang_tree, "MOST_BYTES", size)
     assert list_tree(SPEC, str(repo)).tree.bytes == size
-    monkeypatch.setattr(listing, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(gang_tree, "MOST_BYTES", size - 1)
     assert "more than the" in refused(repo)
 
 

@@ -26,11 +26,19 @@ if TYPE_CHECKING:
 
     from .following import Followed, View
 
-# The module that holds each engine as ENGINE. It is imported when a run needs it: most runs need one.
-MODULES = {
-    "slurm": "allranks.engines.slurm.engine",
-    "kubernetes": "allranks.engines.kubernetes.engine",
-    "skypilot": "allranks.engines.skypilot.engine",
+
+class Entry(NamedTuple):
+    """An engine whose controller is not this process. `setting`: of the target. `module`: holds it as ENGINE."""
+
+    setting: str
+    module: str
+
+
+# A module is imported when a run needs it: most runs need one.
+ENGINES = {
+    "slurm": Entry("slurm", "allranks.engines.slurm.engine"),
+    "kubernetes": Entry("k8s", "allranks.engines.kubernetes.engine"),
+    "skypilot": Entry("sky", "allranks.engines.skypilot.engine"),
 }
 
 
@@ -92,19 +100,18 @@ class Engine(Protocol):
 
 
 def engine_named(name: str) -> Engine:
-    """Return an engine by its name in MODULES."""
-    engine: Engine = import_module(MODULES[name]).ENGINE
+    """Return an engine by its name in ENGINES."""
+    engine: Engine = import_module(ENGINES[name].module).ENGINE
     return engine
 
 
 def engine_for(spec: RunSpec, environ: Mapping[str, str]) -> Engine | None:
     """Return the engine that a run is submitted to; None where this process reaches the nodes by itself."""
-    if spec.target.k8s:
-        return engine_named("kubernetes")
-    if spec.target.sky:
-        return engine_named("skypilot")
-    if spec.target.slurm and read_allocation(environ) is None:
-        return engine_named("slurm")
+    if spec.target.slurm and read_allocation(environ) is not None:
+        return None
+    for name, entry in ENGINES.items():
+        if getattr(spec.target, entry.setting):
+            return engine_named(name)
     return None
 
 
@@ -120,7 +127,7 @@ def engine_of(run: RunDirectory) -> Engine | None:
     name = str(run.engine.get("engine") or "")
     if run.job is not None:
         name = "slurm"
-    return engine_named(name) if name in MODULES else None
+    return engine_named(name) if name in ENGINES else None
 
 
 def lives(run: RunDirectory) -> bool:
