@@ -217,7 +217,7 @@ def test_limits_that_the_ranks_of_this_run_exceed(tmp_path: Path) -> None:
     code, result = command(tmp_path, limit, nodes=1, nproc=48)
     verdict = result["verdict"]
     assert (code, verdict["cause"]) == (3, "too-many-open-files")
-    assert "(ulimit -Hn) on local0 is 80; this run needs 116 there (48 ranks of 48)" in verdict["message"]
+    assert "(ulimit -Hn) on local0 is 80, and this run needs 116 there (48 ranks of 48)" in verdict["message"]
     code, result = command(tmp_path, limit, nodes=1)
     assert code == 0
 

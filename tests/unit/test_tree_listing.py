@@ -14,7 +14,7 @@ import pytest
 
 from allranks.errors import UsageError
 from allranks.gang import tree as gang_tree
-from allranks.gang.tree import LARGE, Archive, list_tree, pack_tree
+from allranks.gang.tree import LARGE, Archive, list_tree, pack, pack_tree
 from allranks.settings import RunSpec
 
 SPEC = RunSpec.of(command=("train.py",))
@@ -322,7 +322,7 @@ def test_workdir_outside_of_the_tree(repo: Path, workdir: str) -> None:
 @pytest.mark.parametrize("workdir", ["lbi", "train.py"])
 def test_workdir_that_is_no_directory(repo: Path, workdir: str) -> None:
     said = refused(repo, RunSpec.of(command=("train.py",), workdir=workdir))
-    assert f"--workdir {workdir}: {repo}/{workdir} is no directory" in said
+    assert f"--workdir {workdir}: {repo}/{workdir} is not a directory" in said
 
 
 @pytest.mark.parametrize("words", [("{root}/train.py",), ("python", "-u", "{root}/train.py"), ("{link}/train.py",)])
@@ -441,8 +441,8 @@ def test_a_file_that_cannot_be_read(repo: Path) -> None:
 def test_a_file_that_goes_while_it_is_packed(repo: Path) -> None:
     listing = list_tree(SPEC, str(repo))
     (repo / "train.py").unlink()
-    with pytest.raises(UsageError, match=r"can't be packed: .*/train\.py: No such file"):
-        gang_tree.pack(listing)
+    with pytest.raises(UsageError, match=r"cannot pack .*/train\.py \(No such file"):
+        pack(listing)
 
 
 def test_a_tree_without_files(plain: Path) -> None:

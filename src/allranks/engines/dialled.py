@@ -65,7 +65,7 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
     rank = message.get("rank")
     nproc = message.get("nproc")
     if message.get("type") != "hello" or isinstance(rank, bool) or not isinstance(rank, int):
-        raise SecureError("its first word is no hello with a node rank")
+        raise SecureError("its first message is not a hello with a node rank")
     if isinstance(nproc, bool) or not isinstance(nproc, (int, type(None))) or (nproc and not 0 < nproc <= MOST_HERE):
         raise SecureError(f"its --nproc is {str(nproc)[:40]}")
     hostname = str(message.get("hostname") or "")
@@ -213,7 +213,7 @@ class Listener:
         try:
             return self._call(self._listen(hosts, port))
         except OSError as error:
-            raise UsageError(f"port {port} can't be listened on: {error.strerror}; set --port") from None
+            raise UsageError(f"port {port} cannot be listened on: {error.strerror}. Set --port") from None
 
     def wait(
         self, deadline: float, told: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False

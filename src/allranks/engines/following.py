@@ -131,7 +131,7 @@ def read_request(signals: Signals, followed: Followed) -> str | None:
     """Return what the person asks for: ctrl-c or stop (both end the run), leave, or None."""
     request = signals.take()
     if request == "stop" and followed.on_ctrl_c is OnCtrlC.LEAVE:
-        raise Interrupted("ended by SIGTERM; the run goes on", TERMINATED)
+        raise Interrupted("ended by SIGTERM. The run goes on", TERMINATED)
     if request != "ctrl-c" or followed.on_ctrl_c is OnCtrlC.STOP:
         return request
     if followed.on_ctrl_c is OnCtrlC.LEAVE:

@@ -55,7 +55,7 @@ def take_secret(path: str | None, environ: dict[str, str] | os._Environ[str]) ->
     secret = given.encode()
     if secret and len(secret) < LEAST_SECRET:
         raise UsageError(
-            f"the join secret has {len(secret)} bytes, which can be guessed; set at least {LEAST_SECRET}: "
+            f"the join secret has {len(secret)} bytes, which can be guessed. Set at least {LEAST_SECRET}: "
             f"{SECRET}=$(openssl rand -hex 32)"
         )
     if path is not None and not secret:
@@ -177,7 +177,7 @@ class Admission:
         self._compare(hello, f"node {rank}, {who},")
         if rank not in seats:
             most = self._mine.nnodes - 1
-            said = f"{who} came as node {rank}; there are node ranks 0 to {most}, and 0 is {self._hostname}"
+            said = f"{who} came as node {rank}. Node ranks are 0 to {most}, and 0 is {self._hostname}"
             self._contradict(DUPLICATE, said)
         seat = seats[rank]
         if seat.taken and seat.hello.instance != hello.instance:
@@ -191,7 +191,7 @@ class Admission:
         if self.started:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:
-            said = f"two nodes came as node {rank}: {other} and {who}; set another --node-rank on one of them"
+            said = f"two nodes came as node {rank}: {other} and {who}. Set another --node-rank on one of them"
             self._contradict(DUPLICATE, said)
 
     def _compare(self, hello: Hello, who: str) -> None:

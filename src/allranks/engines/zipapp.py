@@ -31,7 +31,7 @@ for base in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", os.getcwd
     except OSError:
         continue
 if not place:
-    sys.exit("allranks.pyz: no place to unpack to; set TMPDIR to a directory that can be written")
+    sys.exit("allranks.pyz: no place to unpack to. Set TMPDIR to a directory that can be written")
 owner = os.getpid()
 try:
     with zipfile.ZipFile(sys.argv[0]) as archive, tarfile.open(

@@ -71,8 +71,10 @@ SCRIPT = """{
 trap '' USR1 USR2
 b='%(boot)s'
 l='%(look)s'
-for p in %(pythons)s; do
-if f=$("$p" -I -S -c "$l" $$ </dev/null 2>/dev/null); then
+for p in %(pythons)s
+do
+if f=$("$p" -I -S -c "$l" $$ </dev/null 2>/dev/null)
+then
 [ -z "$f" ] || export ALLRANKS_FUNCTIONS="$f"
 exec "$p" -I -S -c "$b"
 fi

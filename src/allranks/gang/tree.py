@@ -77,7 +77,7 @@ def _in_repository(path: str) -> bool:
 def _git(directory: str, *words: str) -> bytes:
     environment = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     try:
-        found = subprocess.run(
+        listing = subprocess.run(
             ["git", "-C", directory, *words],
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -85,10 +85,10 @@ def _git(directory: str, *words: str) -> bytes:
         )
     except FileNotFoundError:
         raise UsageError(f"--sync: {directory} is in a git repository and git is not installed here") from None
-    if found.returncode:
-        said = found.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise UsageError(f"--sync: git does not list {directory}: {said}")
-    return found.stdout
+    if listing.returncode:
+        reason = listing.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise UsageError(f"--sync: git does not list {directory} ({reason})")
+    return listing.stdout
 
 
 def _tracked(root: str, below: str = "") -> Iterator[str]:
@@ -134,8 +134,8 @@ def _is_large(path: str) -> bool:
 
 def _too_many(root: str) -> UsageError:
     return UsageError(
-        f"--sync: {root} has more than {MOST_FILES} files; is this the project? Start from its "
-        "directory, make it a git repository, or list what is no code in .gitignore"
+        f"--sync: {root} has more than {MOST_FILES} files. Is this the project? Start from its "
+        "directory, make it a git repository, or list data in .gitignore"
     )
 
 
@@ -176,7 +176,7 @@ def _outside(root: str, names: list[str]) -> UsageError:
     shown = ", ".join(_shown(f"{n} -> {os.readlink(os.path.join(root, n))}") for n in names[: 4 * SHOWN])
     more = f" and {len(names) - 4 * SHOWN} more" if len(names) > 4 * SHOWN else ""
     return UsageError(
-        f"--sync: symbolic links that lead out of the tree can't be shipped: {shown}{more}; list them "
+        f"--sync: symbolic links that lead out of the tree cannot be shipped ({shown}{more}). List them "
         "in .gitignore, and give the program the path itself"
     )
 
@@ -186,7 +186,7 @@ def _too_large(root: str, sizes: dict[str, int]) -> UsageError:
     shown = ", ".join(f"{_shown(n)} ({format_size(sizes[n])})" for n in largest)
     return UsageError(
         f"--sync: {root} has {format_size(sum(sizes.values()))} in {len(sizes)} files, more than the "
-        f"{format_size(MOST_BYTES)} that are shipped; list what is no code in .gitignore. "
+        f"{format_size(MOST_BYTES)} that are shipped. List data in .gitignore. "
         f"The largest: {shown}"
     )
 
@@ -213,13 +213,12 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
     wanted = os.path.realpath(os.path.join(cwd, os.path.expanduser(spec.launch.workdir or "")))
     if not _is_inside(wanted, root):
         raise UsageError(
-            f"--workdir {spec.launch.workdir} is outside of the tree that --sync ships ({root}); "
-            "leave out one of the two"
+            f"--workdir {spec.launch.workdir} is outside of the tree that --sync ships ({root}). "
+            "Leave out one of the two"
         )
     if not os.path.isdir(wanted):
         raise UsageError(
-            f"--workdir {spec.launch.workdir}: {wanted} is no directory; --sync ships the tree from here, "
-            "so it must be here too"
+            f"--workdir {spec.launch.workdir}: {wanted} is not a directory here. --sync ships the tree from here"
         )
     below = os.path.relpath(wanted, root)
     return "" if below == "." else below
@@ -231,8 +230,8 @@ def _check_command(spec: RunSpec, root: str) -> None:
     script = words[0] if words else ""
     if os.path.isabs(script) and _is_inside(os.path.realpath(script), root):
         raise UsageError(
-            f"--sync ships {root}, but the command names {script}: on the nodes that is another file, "
-            "or none; give it relative to the working directory"
+            f"--sync ships {root}, but the command names {script}. That path is another file on the nodes, or missing. "
+            "Name it relative to the working directory"
         )
 
 
@@ -271,7 +270,7 @@ def pack(listing: Listing) -> Archive:
         file.flush()
     except OSError as error:
         name = error.filename or tempfile.gettempdir()
-        raise UsageError(f"--sync: the tree can't be packed: {name}: {error.strerror or error}") from None
+        raise UsageError(f"--sync: cannot pack {name} ({error.strerror or error})") from None
     return Archive(replace(listing.tree, bytes=size, packed=out.size, sha256=out.hash.hexdigest()), file)
 
 

@@ -68,7 +68,7 @@ class Kubectl:
     def require() -> None:
         """kubectl is there."""
         if which("kubectl") is None:
-            raise UsageError("--k8s needs kubectl on PATH; `allranks render kubernetes` writes the files without it")
+            raise UsageError("--k8s needs kubectl on PATH. `allranks render kubernetes` writes the files without it")
 
     def argv(self, *words: str) -> list[str]:
         """The command as a person would type it."""

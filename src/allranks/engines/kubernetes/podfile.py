@@ -8,7 +8,7 @@ from allranks.errors import UsageError
 from allranks.settings import RunSpec
 
 LIMIT = 1 << 20
-WANT = "set a YAML file with a pod's metadata and spec"
+WANT = "Set a YAML file with a pod's metadata and spec"
 
 
 def read_texts(spec: RunSpec) -> dict[str, str]:
@@ -19,7 +19,7 @@ def read_texts(spec: RunSpec) -> dict[str, str]:
         with Path(spec.cloud.pod).open("rb") as file:
             data = file.read(LIMIT + 1)
     except OSError as error:
-        raise UsageError(f"--pod {spec.cloud.pod}: {error.strerror}; {WANT}") from None
+        raise UsageError(f"--pod {spec.cloud.pod}: {error.strerror}. {WANT}") from None
     if len(data) > LIMIT:
-        raise UsageError(f"--pod {spec.cloud.pod}: larger than 1 MiB; {WANT}")
+        raise UsageError(f"--pod {spec.cloud.pod}: larger than 1 MiB. {WANT}")
     return {spec.cloud.pod: data.decode("utf-8", "replace")}

@@ -29,7 +29,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def require() -> None:
     """sky is there."""
     if which("sky") is None:
-        raise UsageError("--sky needs SkyPilot's `sky` on PATH; `allranks render skypilot` writes the task without it")
+        raise UsageError("--sky needs SkyPilot's `sky` on PATH. `allranks render skypilot` writes the task without it")
 
 
 def launch_argv(name: str, task: str, secrets: Sequence[str]) -> list[str]:
@@ -174,7 +174,7 @@ class SkyFollower:
 
     def settle(self) -> None:
         """Write the end of a run whose machines are gone while nobody followed it."""
-        message = f"the machines of {self._place.name} are gone, and no result of it was read"
+        message = f"the machines of {self._place.name} were taken down before its result was read"
         self._write(self._without_result(message), {})
 
     def _write(self, result: Document, left: Document) -> Document:

@@ -30,7 +30,7 @@ def available() -> bool:
 def require() -> None:
     """UsageError where Slurm's commands are not here."""
     if not available():
-        raise UsageError("--slurm: sbatch is not on PATH here; run this on a login node of the cluster")
+        raise UsageError("--slurm: sbatch is not on PATH here. Run this on a login node of the cluster")
 
 
 def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
@@ -134,6 +134,6 @@ def _call(
             check=False,
         )
     except FileNotFoundError:
-        raise UsageError(f"--slurm: {argv[0]} is not on PATH here; run this on a node of the cluster") from None
+        raise UsageError(f"--slurm: {argv[0]} is not on PATH here. Run this on a node of the cluster") from None
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{argv[0]} gave no answer within {SECONDS:g} s: is slurmctld loaded, or down?") from None
