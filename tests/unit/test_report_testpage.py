@@ -177,8 +177,8 @@ def test_the_plot_is_sound_and_within_its_frame() -> None:
     for path in svg.iter("path"):
         if path.attrib.get("class") in ("band", "line"):
             for x, y in re.findall(r"([\d.]+) ([\d.]+)", path.attrib["d"]):
-                assert plot.LEFT <= float(x) <= plot.LEFT + plot.WIDTH < width
-                assert plot.TOP <= float(y) <= plot.TOP + plot.HEIGHT < height
+                assert plot.FRAME.left <= float(x) <= plot.FRAME.right < width
+                assert plot.FRAME.top <= float(y) <= plot.FRAME.bottom < height
     words = [t.text for t in svg.iter("text")]
     assert {"all_reduce", "all_gather", "1KB", "256MB", "1 GB/s", "bus bandwidth"} <= set(words)
 

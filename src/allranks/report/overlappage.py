@@ -9,13 +9,17 @@ from allranks.overlap.document import COLLECTIVE_COLUMNS, SPLIT_COLUMNS, Overlap
 from allranks.overlap.measure import RankOverlap, Split
 from allranks.text import count_of, cut, format_percent, format_time
 
+from .drawing import Frame, Tick
 from .page import render
 
 BARS = 64  # ranks in the plot
 STEPS = 500  # rows of the table
 NOTES = 100
 NAME_LENGTH = 200  # characters of a rank's name in the table
+LEFT = 190.0
+TOP = 8.0
 WIDTH = 640.0  # of the longest step in the plot
+ROW = 24.0  # height of a rank's
 TICKS = 5
 
 
@@ -27,7 +31,7 @@ class Part(NamedTuple):
     text: str
 
 
-class Piece(NamedTuple):
+class BarPiece(NamedTuple):
     """A part of one rank's bar."""
 
     part: Part
@@ -36,11 +40,11 @@ class Piece(NamedTuple):
     text: str
 
 
-class Bar(NamedTuple):
+class RankBar(NamedTuple):
     """The mean step of one rank."""
 
     name: str
-    pieces: list[Piece]
+    pieces: list[BarPiece]
     width: float
     time: str
 
@@ -72,7 +76,9 @@ def overlap_page(document: OverlapDocument) -> str:
         parts=PARTS,
         bars=[_bar(rank, longest) for rank in traced[:BARS]],
         bars_left_out=max(0, len(traced) - BARS),
-        ticks=[(WIDTH * tick / TICKS, format_time(longest * tick / TICKS)) for tick in range(TICKS + 1)],
+        frame=Frame(LEFT, TOP, WIDTH, ROW * min(BARS, len(traced))),
+        row=ROW,
+        ticks=[Tick(LEFT + WIDTH * tick / TICKS, format_time(longest * tick / TICKS)) for tick in range(TICKS + 1)],
         collective_columns=COLLECTIVE_COLUMNS,
         collectives=[collective_cells(summary, document.steps) for summary in document.collectives],
         step_columns=("rank", "step", "length", *SPLIT_COLUMNS[1:]),
@@ -89,17 +95,17 @@ def _summary(document: OverlapDocument) -> str:
     return f"{traces}, {count_of(document.steps, 'step')} of ranks, on {devices}, times are means of a rank's step"
 
 
-def _bar(rank: RankOverlap, longest: float) -> Bar:
+def _bar(rank: RankOverlap, longest: float) -> RankBar:
     pieces = list(_pieces(rank.name, rank.mean, WIDTH / longest))
-    return Bar(rank.name, pieces, sum(piece.width for piece in pieces), format_time(rank.mean.seconds))
+    return RankBar(rank.name, pieces, sum(piece.width for piece in pieces), format_time(rank.mean.seconds))
 
 
-def _pieces(name: str, mean: Split, scale: float) -> Iterator[Piece]:
+def _pieces(name: str, mean: Split, scale: float) -> Iterator[BarPiece]:
     """Yield the parts that are not empty; together they are the step."""
-    left = 0.0
+    left = LEFT
     seconds: Sequence[float] = (mean.computing - mean.both, mean.both, mean.exposed, mean.copying, mean.idle)
     for part, length in zip(PARTS, seconds, strict=True):
         if length > 0:
             share = format_percent(length / mean.seconds)
-            yield Piece(part, left, scale * length, f"{name}, {part.text}: {format_time(length)} ({share})")
+            yield BarPiece(part, left, scale * length, f"{name}, {part.text}: {format_time(length)} ({share})")
             left += scale * length

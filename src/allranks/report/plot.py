@@ -1,7 +1,7 @@
 """Where the lines of a plot stand: bus bandwidth against size, both axes logarithmic (pure).
 
-The template busbw.html draws it: no script, no style sheet, nothing fetched. Axes and words have the page's own colour,
-so that it reads in light and dark; lines differ in colour, dash and marker. Names are escaped there.
+The template busbw.html draws it. Axes and words have the page's own colour, so that it reads in light and dark; lines
+differ in colour, dash and marker.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from allranks.fabric.records import BandwidthRow
 from allranks.text import cut, format_rate, format_size_option
 
+from .drawing import Frame, Tick
+
 # Okabe and Ito's for the colour-blind, where they have a contrast of 3 on white and on black; then two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#8a7000", "#6b7480")
 DASHES = ("", "7 3", "2 3")
@@ -23,10 +25,7 @@ MARKERS = (
     "m0 -5l5 9h-10Z",
     "m0 -5l5 5l-5 5l-5 -5Z",
 )
-LEFT = 84.0
-TOP = 14.0
-WIDTH = 500.0
-HEIGHT = 300.0
+FRAME = Frame(84.0, 14.0, 500.0, 300.0)
 LEGEND = 230.0
 BELOW = 50.0  # for the axis of sizes
 LINE = 20.0  # of the legend
@@ -93,8 +92,8 @@ def sizes_axis(values: Sequence[float]) -> Axis:
         high += 1
     step = max(1, math.ceil((high - low) / TICKS))
     ticks = tuple(2.0**exponent for exponent in range(low, high + 1, step))
-    room = MARGIN * WIDTH
-    return Axis(2.0**low, 2.0**high, LEFT + room, LEFT + WIDTH - room, ticks)
+    room = MARGIN * FRAME.width
+    return Axis(2.0**low, 2.0**high, FRAME.left + room, FRAME.right - room, ticks)
 
 
 def rates_axis(values: Sequence[float]) -> Axis:
@@ -108,15 +107,7 @@ def rates_axis(values: Sequence[float]) -> Axis:
     ticks = [step * 10.0**exponent for exponent in range(low, high + every + 1, every) for step in steps]
     first = max((tick for tick in ticks if tick <= least), default=ticks[0])
     last = min((tick for tick in ticks if tick >= most and tick > first), default=ticks[-1])
-    return Axis(first, last, TOP + HEIGHT, TOP, tuple(tick for tick in ticks if first <= tick <= last))
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A line of the grid, and what it means."""
-
-    at: float
-    text: str
+    return Axis(first, last, FRAME.bottom, FRAME.top, tuple(tick for tick in ticks if first <= tick <= last))
 
 
 @dataclass(frozen=True)
@@ -152,7 +143,9 @@ class BandwidthPlot:
     rates: list[Tick]
     lines: list[Line]
     lines_left_out: int
-    width: float = LEFT + WIDTH + LEGEND
+    width: float = FRAME.right + LEGEND
+    frame: Frame = FRAME
+    row: float = LINE
 
 
 def busbw_plot(rows: Iterable[BandwidthRow]) -> BandwidthPlot | None:
@@ -169,7 +162,7 @@ def busbw_plot(rows: Iterable[BandwidthRow]) -> BandwidthPlot | None:
         style = (COLOURS[at % len(COLOURS)], DASHES[at // len(COLOURS) % len(DASHES)], MARKERS[at % len(MARKERS)])
         lines.append(Line(name, cut(name, LONGEST), *style, [_marker(name, point, x, y) for point in line]))
     return BandwidthPlot(
-        max(TOP + HEIGHT + BELOW, TOP + LINE * (len(shown) + 2)),
+        max(FRAME.bottom + BELOW, FRAME.top + LINE * (len(shown) + 2)),
         "Bus bandwidth against size of " + ", ".join(line.label for line in lines),
         [Tick(x.at(tick), format_size_option(int(tick))) for tick in x.ticks],
         [Tick(y.at(tick), format_rate(tick)) for tick in y.ticks],

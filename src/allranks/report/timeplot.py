@@ -1,8 +1,7 @@
 """Where a timeline's rows, bars and labels stand in a drawing: a row a node, thinner ones for its ranks (pure).
 
 Nothing happens for most of a long run, so the axis is not linear: a gap without events takes at most as much room
-as its logarithm, is shaded, and says how long it is. The template timeline.html draws it: no script, no style sheet,
-nothing fetched; names are escaped there.
+as its logarithm, is shaded, and says how long it is. The template timeline.html draws it.
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ from typing import NamedTuple
 
 from allranks.text import cut
 
+from .drawing import Frame, Tick
 from .timeline import DONE, ENDED, FAILED, Moment, Row, Timeline, choose_rows
 
 LEFT = 170.0
 WIDTH = 900.0
 TOP = 62.0
+BELOW = 14.0  # the last row
 NODE = 20.0  # height of a node's row
 RANK = 15.0
 MOST = 160  # rows
@@ -116,10 +117,11 @@ class TimelinePlot:
     height: float
     label: str
     gaps: list[Gap]
-    ticks: list[Label]
+    ticks: list[Tick]
     moments: list[Label]
     rows: list[PlotRow]
     rows_left_out: int
+    frame: Frame
     width: float = LEFT + WIDTH + 20
 
 
@@ -186,7 +188,9 @@ def timeline_plot(line: Timeline, culprits: Sequence[int] = ()) -> TimelinePlot 
     label = f"Timeline of {len(rows)} nodes and ranks over {duration(line.end - line.start)}"
     gaps = [_gap(scale, start, end) for start, end in scale.gaps]
     ticks = _ticks(sorted(changes), line.start, scale)
-    return TimelinePlot(top + 14, label, gaps, ticks, _moments(line.moments, scale), plot_rows, left_out)
+    frame = Frame(LEFT, TOP, WIDTH, top - TOP)
+    moments = _moments(line.moments, scale)
+    return TimelinePlot(top + BELOW, label, gaps, ticks, moments, plot_rows, left_out, frame)
 
 
 def _gap(scale: Scale, start: float, end: float) -> Gap:
@@ -195,13 +199,13 @@ def _gap(scale: Scale, start: float, end: float) -> Gap:
     return Gap(x, width, f"{duration(end - start)} without events" if width > NAMED_GAP else "")
 
 
-def _ticks(times: Sequence[float], start: float, scale: Scale) -> list[Label]:
+def _ticks(times: Sequence[float], start: float, scale: Scale) -> list[Tick]:
     """Label the axis at events, as far apart as they can be read."""
-    ticks: list[Label] = []
+    ticks: list[Tick] = []
     for t in times:
         x = scale.at(t)
-        if t == start or not ticks or x - ticks[-1].x >= TICK:
-            ticks.append(Label(x, f"+{duration(t - start)}"))
+        if t == start or not ticks or x - ticks[-1].at >= TICK:
+            ticks.append(Tick(x, f"+{duration(t - start)}"))
     return ticks
 
 
