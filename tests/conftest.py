@@ -31,7 +31,7 @@ FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/uni
 
 # The marks of all tests in a directory, beside those that stand in the files.
 MARKS = {"hosts": "hosts", "slurm": "hosts", "kubernetes": "hosts", "browser": "processes"}
-MARKS |= dict.fromkeys(("agent", "examples", "local", "sky"), "processes")
+MARKS |= dict.fromkeys(("examples", "local", "sky"), "processes")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

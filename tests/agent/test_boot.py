@@ -16,6 +16,8 @@ from allranks.agent.boot import needs_scope
 from allranks.gang.bundle import BOOT, payload
 from allranks.protocol.frames import Decoder, pack_json
 
+pytestmark = pytest.mark.processes
+
 FACTS = {"KillUserProcesses": True, "in_session": True, "Linger": True, "RemoveIPC": True}
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from allranks.agent import cgroups
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import os, subprocess, sys
 sys.path.insert(0, %r)

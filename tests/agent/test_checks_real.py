@@ -21,6 +21,8 @@ from allranks.agent.processes import machine, read_process
 from allranks.preflight.judge import judge
 from allranks.preflight.registry import built_in
 
+pytestmark = pytest.mark.processes
+
 SOURCE = Path(facts.__file__).parents[2]
 OLDEST = "/root/.pyenv/versions/3.8.18/bin/python3.8"
 PYTHONS = [p for p in ("/usr/bin/python3", OLDEST) if Path(p).exists()]

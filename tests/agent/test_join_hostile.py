@@ -12,6 +12,8 @@ from tests.agent.hostile import TOKEN, Hostile, Joins, Service
 
 from allranks.protocol.frames import Stream, pack_json, pack_output
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = "import time\nopen('up', 'w').close()\ntime.sleep(600)\n"
 Step = Callable[[Hostile], Any]
 

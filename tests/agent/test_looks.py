@@ -26,6 +26,8 @@ from allranks.agent.native import native_facts, position
 from allranks.agent.processes import Process, read_process
 from allranks.diagnose.hangs.doing import Kind, doing, read_sample
 
+pytestmark = pytest.mark.processes
+
 # What a rank gets with its first process group: the thread that answers; and `slow`, C code that keeps the lock.
 PROGRAM = """
 import os, sys, types

@@ -13,6 +13,8 @@ import pytest
 
 from allranks.agent import peers
 
+pytestmark = pytest.mark.processes
+
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 

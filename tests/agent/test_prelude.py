@@ -17,6 +17,8 @@ from allranks.agent import prelude as preludes
 from allranks.agent.prelude import Outcome, run_prelude
 from allranks.gang.bundle import boot_script
 
+pytestmark = pytest.mark.processes
+
 FILES = {
     "good.sh": "export GOOD=1\n",
     "inner.sh": "false\nls /nosuch 2>/dev/null\nexport GOOD=1\n",  # as scripts of conda do: they go on

@@ -9,8 +9,12 @@ import time
 from allranks.agent import processes
 from allranks.agent.processes import Process
 
+pytestmark = pytest.mark.processes
+
 ESCAPES = """
 import ctypes, os, sys, time
+
+import pytest
 libc = ctypes.CDLL(None)
 if os.fork() == 0:
     os.setsid()

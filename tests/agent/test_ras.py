@@ -14,6 +14,8 @@ import pytest
 from allranks.agent.processes import Process, read_process
 from allranks.agent.ras import ask_ras, ras_file
 
+pytestmark = pytest.mark.processes
+
 STATUS = "Job summary\n===========\n\n" + "x" * 100_000 + "\nWarnings\n========\n"
 MAPS = """import mmap, sys, time
 with open(sys.argv[1], "rb") as file:

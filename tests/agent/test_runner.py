@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 HERE = Path(__file__).parent
 RUNNER = HERE.parent.parent / "src/allranks/agent/runner.py"
 
@@ -232,7 +234,7 @@ def outcomes() -> Iterator[Any]:
             yield pytest.param(flags, program, path, marks=marks, id=f"{flags} {program}-{name_of(path)}")
 
 
-@pytest.mark.parametrize(("flags", "program", "python"), outcomes())
+@pytest.mark.parametrize(("flags", "program", "python"), list(outcomes()))
 def test_outcome_is_that_of_plain_python(place: Path, flags: str, program: str, python: str) -> None:
     before, after = [python, *shlex.split(flags)], shlex.split(program)
     if program.startswith("-m") and name_of(python) == "py3.8":

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 LAUNCHED = Path(__file__).parents[2] / "src" / "allranks" / "agent" / "runner_launched.py"
 SAY = """import json, os, sys
 names = ("TORCHELASTIC_ERROR_FILE", "NCCL_DEBUG_FILE", "ALLRANKS_STACKS_FILE")

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from tests.agent.test_runner import PYTHONS, RUNNER, name_of
 
+pytestmark = pytest.mark.processes
+
 PROGRAMS = Path(__file__).parent / "programs"
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 

@@ -11,6 +11,8 @@ from allranks.agent.outlet import Outlet
 from allranks.agent.spool import Budget, Spool
 from allranks.protocol.frames import RANK_LOG, Stream
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def pipe():

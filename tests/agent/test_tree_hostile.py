@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.agent.tree_archives import Member, land, link, listing, make_node_dir, order_of, tar_of
 
+pytestmark = pytest.mark.processes
+
 EVIL = b"evil"
 
 

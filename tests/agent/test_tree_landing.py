@@ -22,6 +22,8 @@ from allranks.plan.tree import CHUNK, WINDOW
 from allranks.protocol.frames import Decoder
 from allranks.settings import RunSpec
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 OLDEST = next(iter(sorted(Path("/root/.pyenv/versions").glob("3.8*/bin/python"))), None)
 SPEC = RunSpec.of(command=("train.py",))

@@ -16,6 +16,8 @@ from allranks.agent import nodedir
 from allranks.agent import tree as landing
 from allranks.agent.tree import has_results, unpack
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def landed() -> Iterator[Path]:

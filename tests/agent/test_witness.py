@@ -17,6 +17,8 @@ from allranks.agent import witness
 from allranks.agent.attempt import Attempt
 from allranks.agent.witness import Witness, exit_status
 
+pytestmark = pytest.mark.processes
+
 SOCKET = "/n/report.sock"
 # A launcher that reaps late, with one child that waits for a line and then runs the words given.
 PARENT = """import subprocess, sys, time

@@ -1,4 +1,6 @@
-"""Each check against its cases: tests/checks/CHECK/CASE.json holds the request, what nodes have, and findings.
+"""Each check against its cases.
+
+tests/checks/CHECK/CASE.json holds the request, what nodes have, and findings.
 
 "facts" are by node, as `collect` leaves them; "hosts" are recordings (see `recorded`), from which the check
 collects by itself; {"like": "h1"} is the same again. `python -m tests.checks.write` writes the findings.

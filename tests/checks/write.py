@@ -1,4 +1,7 @@
-"""Write the findings of cases again and print the sentences that changed: python -m tests.checks.write [CHECK…]."""
+"""Write the findings of cases again and print the sentences that changed.
+
+python -m tests.checks.write [CHECK…]
+"""
 
 import json
 import sys

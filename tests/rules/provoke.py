@@ -1,7 +1,7 @@
 """Makes the fixtures `tests/rules/<rule>/<case>.json` out of real failures of real torch processes.
 
     python tests/rules/provoke.py [CASE…|expect]      (needs torch; two or four ranks on 127.0.0.1, gloo)
-    python tests/rules/provoke.py run RULE/CASE DIRECTORY      (the incident of a run on the hosts of tests/hosts)
+    python tests/rules/provoke.py run RULE/CASE DIRECTORY      (the incident of a run of tests/hosts)
 
 Each case is a training script in `provoked.py`. The ranks are started bare (RANK, WORLD_SIZE, …), two
 to a pretended node, each under allranks' own runner. At the first failure the others get SIGTERM, one
