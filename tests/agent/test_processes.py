@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from allranks.agent import processes
 from allranks.agent.processes import Process
 
@@ -13,8 +15,6 @@ pytestmark = pytest.mark.processes
 
 ESCAPES = """
 import ctypes, os, sys, time
-
-import pytest
 libc = ctypes.CDLL(None)
 if os.fork() == 0:
     os.setsid()
