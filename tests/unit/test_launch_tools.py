@@ -11,11 +11,13 @@ from tests.unit.shell import Shell, command_of
 
 from allranks.cluster import Node
 from allranks.errors import ConfigError, UsageError
+from allranks.plan.environment import NodeLaunch, Place
+from allranks.plan.facts import read_facts
 from allranks.plan.launchers import LAUNCHERS, deepspeed
 from allranks.plan.launchers.deepspeed import hostfile
 from allranks.plan.launchers.settings import launcher_settings, needed_modules
 from allranks.plan.launchers.words import out_of_reach, read_training
-from allranks.plan.ranks import NodePlan
+from allranks.plan.ranks import Attempt, NodePlan
 from allranks.settings import RunSpec, resolve
 from allranks.settings.table import LAUNCHERS as NAMES
 from allranks.settings.tools import read_tool
@@ -223,3 +225,26 @@ def test_a_setting_out_of_reach_is_noted_beside_json(
     assert answer.code == 0
     assert command_of(answer.document)[-2:] == ["./own", "x"]
     assert "note: --pg-timeout 1m30s does not reach the ranks below own" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("config", "has_mode", "on_cpu"),
+    [
+        (None, True, False),
+        ({"distributed_type": "MULTI_GPU"}, False, False),
+        ({"distributed_type": "NO", "use_cpu": "true"}, True, True),
+        ({"distributed_type": "MULTI_CPU", "use_cpu": True}, True, True),
+        ({"distributed_type": "DEEPSPEED"}, False, False),
+        ({"error": "cannot be read"}, True, False),
+    ],
+)
+def test_accelerate_starts_a_nodes_ranks_whatever_its_configuration_says(
+    config: dict[str, object] | None, has_mode: bool, on_cpu: bool
+) -> None:
+    spec = RunSpec.of(command=("t.py",), launcher="accelerate", nproc=2)
+    place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
+    node = NodePlan(Node(0, "h1", "h1"), 2, 0, 1, "--nproc")
+    facts = read_facts({"gpus": {"count": 2}, "accelerate_config": config})
+    (process,) = LAUNCHERS["accelerate"](NodeLaunch(spec, 2, node, place, Attempt(0, "h1", 29500), facts))
+    assert ("--multi_gpu" in process.argv) is has_mode
+    assert ("ACCELERATE_USE_CPU" in process.env) is on_cpu

@@ -102,6 +102,15 @@ class NcclFacts:
 
 
 @dataclass(frozen=True)
+class AccelerateConfig:
+    """What the configuration that accelerate will read says of its processes, as the check of that name has it."""
+
+    distributed_type: str | None = None
+    use_cpu: str | bool | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """One node. A part that is absent, or that failed there, is as its default."""
 
@@ -112,7 +121,7 @@ class NodeFacts:
     mem: Memory = Memory()
     interpreter: Interpreter = Interpreter()
     nccl: NcclFacts = NcclFacts()
-    accelerate_config: Mapping[str, object] | None = None
+    accelerate_config: AccelerateConfig | None = None
 
     @property
     def gpu_count(self) -> int:

@@ -8,12 +8,10 @@ of machines there: nodes with different numbers of ranks each say their own, tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, Process
-from ..facts import NodeFacts
+from ..facts import AccelerateConfig, NodeFacts
 from ..ranks import Attempt, NodePlan
 from .agent import agent, has_gpu, interpreter, through
 from .words import kept_options, launched_by, read_training
@@ -42,7 +40,7 @@ def accelerate(launch: NodeLaunch) -> list[Process]:
     words = read_training(launch.spec)
     tool = launched_by(launch.spec)
     config = configured(launch.facts)
-    mode = ("--multi_gpu",) if launch.world_size > 1 and needs_mode(tool, config) else ()
+    mode = ("--multi_gpu",) if launch.world_size > 1 and needs_mode(tool, launch.facts) else ()
     no_python = ("--no_python",) if words.kind == "program" else ()
     argv = (
         interpreter(words, launch.facts),
@@ -75,26 +73,27 @@ def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
     return ("--same_network", *(word for name, value in options.items() for word in (f"--{name}", str(value))))
 
 
-def configured(facts: NodeFacts) -> Mapping[str, object]:
-    """The configuration that accelerate will read, as the check of that name has it; empty: not looked at, or none."""
-    config = facts.accelerate_config or {}
-    return {} if "error" in config else config
+def configured(facts: NodeFacts) -> AccelerateConfig:
+    """The configuration that accelerate will read; empty where the node was not looked at, or has none."""
+    config = facts.accelerate_config
+    return config if config is not None and config.error is None else AccelerateConfig()
 
 
-def needs_mode(tool: Tool | None, config: Mapping[str, object]) -> bool:
+def needs_mode(tool: Tool | None, facts: NodeFacts) -> bool:
     """Whether nothing says that there are several processes."""
     if tool is not None and tool.has(*MODES):
         return False
-    if config:
-        return str(config.get("distributed_type") or "") in SINGLE
+    config = facts.accelerate_config
+    if config is not None and config.error is None:
+        return (config.distributed_type or "") in SINGLE
     return tool is None or not tool.has("config_file") or tool.has("cpu")
 
 
-def uses_deepspeed(tool: Tool | None, config: Mapping[str, object]) -> bool:
+def uses_deepspeed(tool: Tool | None, config: AccelerateConfig) -> bool:
     """DeepSpeed chooses its device by itself."""
-    return bool(tool and tool.has("use_deepspeed")) or config.get("distributed_type") == "DEEPSPEED"
+    return bool(tool and tool.has("use_deepspeed")) or config.distributed_type == "DEEPSPEED"
 
 
-def wants_cpu(tool: Tool | None, config: Mapping[str, object]) -> bool:
-    """Said by --cpu or use_cpu."""
-    return bool(tool and tool.has("cpu")) or str(config.get("use_cpu")).lower() == "true"
+def wants_cpu(tool: Tool | None, config: AccelerateConfig) -> bool:
+    """Whether --cpu or use_cpu is set."""
+    return bool(tool and tool.has("cpu")) or str(config.use_cpu).lower() == "true"

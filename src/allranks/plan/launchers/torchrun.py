@@ -49,7 +49,7 @@ def torchrun(launch: NodeLaunch) -> list[Process]:
     return [agent(launch, argv)]
 
 
-def arguments(node: NodePlan, attempt: Attempt) -> dict[str, object]:
+def arguments(node: NodePlan, attempt: Attempt) -> dict[str, int | str]:
     """Who the nodes are."""
     return {
         "nnodes": node.of,

@@ -56,17 +56,17 @@ class Manifest:
         return {"apiVersion": self.api, "kind": self.kind, "metadata": self.metadata.document(), **self.body}
 
 
-def laid_over(base: Mapping[str, object], top: Mapping[str, object], where: str) -> Document:
+def laid_over(base: Document, top: Document, where: str) -> Document:
     """`top` laid over `base`: objects key by key, lists of named things by name, other lists are joined."""
     document = dict(base)
     for key, value in top.items():
         present = document.get(key)
         place = f"{where}: {key}"
-        if isinstance(value, Mapping) and isinstance(present, Mapping):
+        if isinstance(value, dict) and isinstance(present, dict):
             document[key] = laid_over(present, value, place)
         elif isinstance(value, list) and isinstance(present, list):
             document[key] = _joined(present, value, place)
-        elif isinstance(present, (Mapping, list)):
+        elif isinstance(present, (dict, list)):
             want = "list" if isinstance(present, list) else "map"
             raise UsageError(f"{place} has the value {value!r}, expected a {want}")
         else:
@@ -84,10 +84,10 @@ def _joined(present: Sequence[object], more: Sequence[object], where: str) -> li
             continue
         at = names.index(name)
         same = items[at]
-        if isinstance(same, Mapping) and isinstance(item, Mapping):
+        if isinstance(same, dict) and isinstance(item, dict):
             items[at] = laid_over(same, item, f"{where}: {name}")
     return items
 
 
 def _name_of(item: object) -> object:
-    return item.get("name") if isinstance(item, Mapping) else None
+    return item.get("name") if isinstance(item, dict) else None

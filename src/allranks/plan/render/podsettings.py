@@ -60,7 +60,7 @@ OWN_LABELS = ("allranks/run", "app.kubernetes.io/managed-by")
 class PodSettings:
     """The file's settings of the pod, and the labels and annotations of the owner, where Kueue reads them."""
 
-    pod: Mapping[str, object] = field(default_factory=dict)
+    pod: Document = field(default_factory=dict)
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def read_pod_settings(spec: RunSpec, texts: Mapping[str, str], container: str, g
 # -- metadata ------------------------------------------------------------------------------------------
 
 
-def _check_metadata(metadata: Mapping[str, object], where: str) -> None:
+def _check_metadata(metadata: Document, where: str) -> None:
     for key in metadata:
         if key in ("name", "namespace", "generateName"):
             option = "--namespace" if key == "namespace" else "--name"
@@ -109,7 +109,7 @@ def _check_metadata(metadata: Mapping[str, object], where: str) -> None:
             raise UsageError(f"{where}: invalid field {key}, expected labels and annotations")
 
 
-def _texts(metadata: Mapping[str, object], key: str, where: str) -> dict[str, str]:
+def _texts(metadata: Document, key: str, where: str) -> dict[str, str]:
     """Read labels or annotations. Their values are texts: `true` and `1` have to be quoted in YAML."""
     texts: dict[str, str] = {}
     for name, value in _map(metadata, key, where).items():
@@ -137,7 +137,7 @@ def _without_kueue(entries: Mapping[str, str]) -> dict[str, str]:
 # -- spec ----------------------------------------------------------------------------------------------
 
 
-def _check_pod(pod: Mapping[str, object], where: str, container: str, grace: int) -> None:
+def _check_pod(pod: Document, where: str, container: str, grace: int) -> None:
     for key in pod:
         if key in _OURS:
             raise UsageError(f"{where}: allranks sets {key}, as {_OURS[key]}. Leave it out")
@@ -167,7 +167,7 @@ def _instead(key: str) -> str:
 def _check_containers(containers: object, where: str, container: str) -> None:
     if containers is None:
         return
-    if not isinstance(containers, list) or not all(isinstance(item, Mapping) for item in containers):
+    if not isinstance(containers, list) or not all(isinstance(item, dict) for item in containers):
         raise UsageError(f"{where}: containers is invalid, expected a list of maps, each with a name")
     for item in containers:
         if item.get("name") != container:
@@ -183,18 +183,18 @@ def _check_containers(containers: object, where: str, container: str) -> None:
                 raise UsageError(f"{where}, {container}: a container has no field {key}{_meant(key, CONTAINER_FIELDS)}")
 
 
-def _with_dns(pod: Mapping[str, object]) -> Document:
+def _with_dns(pod: Document) -> Document:
     """Set dnsPolicy on the host's network: the host's name server knows no pod."""
     if pod.get("hostNetwork") and "dnsPolicy" not in pod:
         return {**pod, "dnsPolicy": "ClusterFirstWithHostNet"}
     return dict(pod)
 
 
-def _map(document: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
+def _map(document: Document, key: str, where: str) -> Document:
     value = document.get(key)
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise UsageError(f"{where}: {key} is {value!r}, expected a map")
     return value
 
