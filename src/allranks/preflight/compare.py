@@ -30,6 +30,7 @@ from allranks.text import join_names, join_words, plural
 from .facts import Facts
 
 Nodes = Mapping[str, Facts]
+Findings = Iterator[Finding]
 Kind = TypeVar("Kind")
 Item = TypeVar("Item")
 Value = TypeVar("Value", bound=Hashable)
@@ -88,6 +89,11 @@ def nodes_of(where: Where) -> Tuple[str, ...]:
 # -- wording ---------------------------------------------------------------------------------------
 
 
+def who(nodes: Sequence[str], one: str = "has", many: str = "have") -> str:
+    """Nodes with their verb: `h3 has`, `h3 and h4 have`."""
+    return f"{join_names(nodes)} {plural(len(nodes), one, many)}"
+
+
 def others(fine: Sequence[str], have: str, has: str) -> str:
     """` (the other 3 have it)`, or nothing where no node is fine."""
     if not fine:
@@ -97,8 +103,7 @@ def others(fine: Sequence[str], have: str, has: str) -> str:
 
 def lack(absent: Sequence[str], fine: Sequence[str], what: str) -> str:
     """`h3 has no /data (the other 7 have it)`."""
-    verb = plural(len(absent), "has", "have")
-    return f"{join_names(absent)} {verb} no {what}{others(fine, 'have it', 'has it')}"
+    return f"{who(absent)} no {what}{others(fine, 'have it', 'has it')}"
 
 
 def and_so_for(nodes: List[str]) -> str:
@@ -266,13 +271,12 @@ def differences(
     norm = "none" if parted.norm is None else show(parted.norm)
     sentences = []
     for value, nodes in parted.odd.items():
-        names = join_names(nodes)
         if subject:
-            sentence = f"{subject} on {names} {one} {show(value)}"
+            sentence = f"{subject} on {join_names(nodes)} {one} {show(value)}"
         elif value is None:
-            sentence = f"{names} {plural(len(nodes), one, many)} no {what}"
+            sentence = f"{who(nodes, one, many)} no {what}"
         else:
-            sentence = f"{names} {plural(len(nodes), one, many)} {what} {show(value)}"
+            sentence = f"{who(nodes, one, many)} {what} {show(value)}"
         sentences.append(Difference(nodes, f"{sentence} ({parted.rest} {many} {norm})", value, parted.norm))
     return sentences
 
@@ -289,7 +293,7 @@ def warn_each(
     odd: Iterable[Difference[Value]],
     remedy: Callable[[Difference[Value]], str],
     interface: Optional[str] = None,
-) -> Iterator[Finding]:
+) -> Findings:
     """A warning for each difference."""
     for one in odd:
         yield warn(label, one.nodes, one.message, remedy(one), interface=interface)
@@ -309,7 +313,7 @@ class Differs(NamedTuple):
     look: str = ""
     default: str = ""
 
-    def judge(self, check: str, facts_by_node: Nodes) -> Iterator[Finding]:
+    def judge(self, check: str, facts_by_node: Nodes) -> Findings:
         """A warning for each odd value."""
         values = {}
         for node, record in collected(facts_by_node, check, Dict[str, str]).items():

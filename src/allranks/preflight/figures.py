@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
-from allranks.findings import Finding
 from allranks.text import count_of
 
-from .compare import Nodes, fail, lack
+from .compare import Findings, Nodes, fail, lack
 from .facts import Facts, Request
 from .host import CouldNotLook, Host
 
@@ -89,7 +88,7 @@ def _plain(value: str) -> str:
     return "" if value in ("null", "~", "{}", "[]") else value
 
 
-def absent(tables: Mapping[str, Table], path: str) -> Iterator[Finding]:
+def absent(tables: Mapping[str, Table], path: str) -> Findings:
     """The nodes without a configuration that the command names."""
     nodes = [node for node, table in tables.items() if MISSING in table]
     if nodes:

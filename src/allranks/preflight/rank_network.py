@@ -118,12 +118,12 @@ def _threads(facts: Facts) -> Setting:
 def _reached(node: str, facts: Facts) -> str:
     """`eth0 3 of 3, eth1 0 of 3`: peers by the interface that was tried."""
     counts: dict[str, list[bool]] = {}
-    known = read_facts(facts)
+    plan_facts = read_facts(facts)
     for result in tried({node: facts}).values():
         for way in (Way(result.ok, result.address, result.local_address), *result.ways):
-            name = known.interface_of(way.local_address) if way.local_address else None
+            name = plan_facts.interface_of(way.local_address) if way.local_address else None
             if name is None and way.address:
-                name = known.on_link(way.address)
+                name = plan_facts.on_link(way.address)
             if name is not None:
                 counts.setdefault(name, []).append(way.ok)
     return ", ".join(f"{name} {sum(reached)} of {len(reached)}" for name, reached in counts.items())

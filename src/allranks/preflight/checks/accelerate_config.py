@@ -7,12 +7,12 @@ Names: accelerate/commands/config/config_args.py (ClusterConfig), torch/distribu
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Iterator, List, Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, collected, differing, fail
+from ..compare import Findings, Nodes, by_value, collected, differing, fail
 from ..facts import Facts, Request
 from ..figures import MISSING, Ranks, Table, absent, read_table, whole_number
 from ..host import Host
@@ -46,7 +46,7 @@ def collect(host: Host) -> Optional[Table]:
     return None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """accelerate-config, world-size-mismatch and rank-missing-or-duplicate, each with the figure that it must be."""
     files = Files(collected(facts_by_node, ID, Table), Ranks(request, facts_by_node), facts_by_node)
     for finding in files.judge(request):
@@ -65,7 +65,7 @@ class Files:
         self.ranks = ranks
         self.facts_by_node = facts_by_node
 
-    def judge(self, request: Request) -> Iterator[Finding]:
+    def judge(self, request: Request) -> Findings:
         """All figures of the files."""
         for table in list(self.tables.values())[:1]:
             yield from absent(self.tables, table["file"])
@@ -87,7 +87,7 @@ class Files:
         message = f"{self.tables[nodes[0]]['file']} on {join_names(nodes)} says {wrong}, and it must be {must}"
         return fail(label, nodes, message, remedy)
 
-    def _count(self, key: str, must: int, why: str) -> Iterator[Finding]:
+    def _count(self, key: str, must: int, why: str) -> Findings:
         """num_machines and num_processes (of all machines together)."""
         wrong = {node: number for node, number in self._numbers(key).items() if number not in (-1, must)}
         for number, nodes in by_value(wrong).items():
@@ -95,7 +95,7 @@ class Files:
             remedy = f"set {key}: {must}, {_LEAVE_OUT}"
             yield self._wrong(_LABEL, nodes, f"{key}: {number}{of_one}", f"{must} ({why})", remedy)
 
-    def _master_ip(self) -> Iterator[Finding]:
+    def _master_ip(self) -> Findings:
         """main_process_ip is node 0's."""
         key = "main_process_ip"
         first = self.ranks.first
@@ -103,13 +103,13 @@ class Files:
             owner = _owner(value, self.facts_by_node)
             if owner == first or owner is None:
                 continue
-            known = addresses_of(self.facts_by_node.get(first, Facts()))
+            addresses = addresses_of(self.facts_by_node.get(first, Facts()))
             whose = f"is {owner}'s" if owner else "no node of this run has"
-            must = f"node 0's ({first} has {', '.join(known[:3]) or 'its name'})"
-            remedy = f"set {key}: {known[0] if known else first}, {_LEAVE_OUT}"
+            must = f"node 0's ({first} has {', '.join(addresses[:3]) or 'its name'})"
+            remedy = f"set {key}: {addresses[0] if addresses else first}, {_LEAVE_OUT}"
             yield self._wrong(_LABEL, nodes, f"{key}: {value}, which {whose}", must, remedy)
 
-    def _port(self, wanted: Optional[int]) -> Iterator[Finding]:
+    def _port(self, wanted: Optional[int]) -> Findings:
         """The same port on every node, and the one that --master-port names."""
         key = "main_process_port"
         ports = self._values(key)
@@ -123,7 +123,7 @@ class Files:
             must = f"that of --master-port ({wanted})"
             yield self._wrong(_LABEL, list(ports), f"{key}: {usual}", must, f"set {key}: {wanted}, {_LEAVE_OUT}")
 
-    def _machine_rank(self) -> Iterator[Finding]:
+    def _machine_rank(self) -> Findings:
         """Each node's own: its place in the host list."""
         must = {node: index for index, node in enumerate(self.ranks.by_node)}
         remedy = "leave machine_rank out: allranks passes each node its own"
@@ -154,7 +154,7 @@ def addresses_of(facts: Facts, loopback: bool = False) -> List[str]:
     return [a.address for one in interfaces for a in one.addresses if a.scope != "link"]
 
 
-def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> Findings:
     """What the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
     launching = request.asked.launching
     options = launching.options

@@ -6,12 +6,9 @@ itself corrects times by the measured offset.
 
 from __future__ import annotations
 
-from typing import Iterator
-
-from allranks.findings import Finding
 from allranks.text import count_of
 
-from ..compare import Nodes, others, remote, warn
+from ..compare import Findings, Nodes, others, remote, warn
 from ..facts import Clock, Request
 
 ID = "clock"
@@ -23,7 +20,7 @@ LIMIT = 1.0  # seconds
 LABEL = "clock-skew"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """clock-skew: a warning for each odd node; where most nodes are off together, the controller is."""
     off = {node: facts.clock.offset for node, facts in facts_by_node.items() if _is_off(facts.clock)}
     if len(off) > 1 and len(off) == len(facts_by_node) and max(off.values()) - min(off.values()) < LIMIT:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.text import first_line, join_names
 
-from ..compare import Nodes, by_value, collected, some, split, warn
+from ..compare import Findings, Nodes, by_value, collected, some, split, warn
 from ..facts import Request
 from ..host import CouldNotLook, Host, Ran
 
@@ -129,7 +129,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for each odd node. Where commits differ, `code_git` says it and files can't be compared."""
     nodes = collected(facts_by_node, ID, Changes)
     values = {node: tuple(sorted(one.files.items())) for node, one in nodes.items()}

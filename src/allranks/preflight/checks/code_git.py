@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
-from allranks.findings import Finding
-from allranks.text import join_names, plural
-
-from ..compare import Nodes, collected, differences, others, warn
+from ..compare import Findings, Nodes, collected, differences, others, warn, who
 from ..facts import Request
 from ..host import CouldNotLook, Host
 
 ID = "code_git"
 GROUP = "code"
 LEVEL = "quick"
-SECONDS = 5.0
 PACKED = 8 << 20  # bytes of packed-refs: some hundred thousand refs
 _HASH = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\b")
 
@@ -115,7 +111,7 @@ def _packed(host: Host, base: str, ref: str) -> str:
     return ""
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: a commit that differs, and a node without a repository among nodes with one."""
     repositories = collected(facts_by_node, ID, Repository)
     commits = {node: one.commit for node, one in repositories.items()}
@@ -129,6 +125,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     outside = {node: facts.workdir for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None}
     without = [node for node, workdir in outside.items() if workdir.exists]
     if without and len(repositories) > max(1, len(without)):
-        message = f"{outside[without[0]].path} on {join_names(without)} {plural(len(without), 'is', 'are')} in no git"
+        message = f"{outside[without[0]].path} on {who(without, 'is', 'are')} in no git"
         message += " repository" + others(list(repositories), "are in one", "is in one")
         yield warn(ID, without, message, f"clone it there too, or {sync}")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from allranks.findings import Finding
 from allranks.text import count_of
 
-from ..compare import Nodes, collected, differences, fail_if, split
+from ..compare import Findings, Nodes, collected, differences, fail_if, split
 from ..facts import Request
 from ..host import Host
 
 ID = "code_script"
 GROUP = "code"
 LEVEL = "quick"
-SECONDS = 5.0
 LIMIT = 4 << 20
 SYNC = "copy this machine's code to all nodes with run --sync"
 
@@ -38,7 +36,7 @@ def collect(host: Host) -> Optional[Content]:
     return Content(script.path, len(data), hashlib.sha256(data).hexdigest()[:16])
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure where nodes would run different programs; a wrapper may well show another file: a warning."""
     scripts = collected(facts_by_node, ID, Content)
     hashes = {node: script.hash for node, script in scripts.items()}

@@ -5,13 +5,12 @@ Names, sizes and, up to 1 MB, contents are compared; what runs write (outputs, l
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from allranks.findings import Finding
 from allranks.protocol.codec import decode
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, collected, remote, some, split, unknown, warn
+from ..compare import Findings, Nodes, by_value, collected, remote, some, split, unknown, warn
 from ..facts import Request
 from ..host import Host, ask
 
@@ -127,7 +126,7 @@ def collect(host: Host) -> Optional[Tree]:
     return tree._replace(top=top, git=git)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for each odd node. Where all are git checkouts, code_git and code_changes judge."""
     nodes = collected(facts_by_node, ID, Tree)
     if all(tree.git for tree in nodes.values()):

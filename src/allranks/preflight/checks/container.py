@@ -7,11 +7,9 @@ KUBERNETES_SERVICE_HOST, `container=` of process 1 (systemd.io/CONTAINER_INTERFA
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from allranks.findings import Finding
-
-from ..compare import Nodes, collected, differences, look, warn
+from ..compare import Findings, Nodes, collected, differences, look, warn
 from ..facts import Request
 from ..host import Host
 
@@ -67,7 +65,7 @@ def _kind(host: Host) -> str:
     return next((kind for mark, kind in CGROUPS if mark in cgroup), OUTSIDE)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning where nodes are mixed; the namespaces only among nodes of one kind."""
     nodes = collected(facts_by_node, ID, Container)
     kinds = {node: one.kind if one.kind == OUTSIDE else f"in {one.kind}" for node, one in nodes.items()}
@@ -82,7 +80,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     yield from _namespace("IPC namespace", "--ipc=host", {n: one.ipc for n, one in nodes.items() if one.ipc})
 
 
-def _namespace(what: str, option: str, owners: "dict[str, str]") -> Iterator[Finding]:
+def _namespace(what: str, option: str, owners: "dict[str, str]") -> Findings:
     for odd in differences(what, owners, one="uses", many="use"):
         message = odd.message
         for owner in ("its own", "the host's"):

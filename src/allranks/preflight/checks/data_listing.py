@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.codec import decode
 from allranks.text import count_of, join_names
 
-from ..compare import Nodes, by_item, collected, remote, size, some, split, unknown, warn
+from ..compare import Findings, Nodes, by_item, collected, remote, size, some, split, unknown, warn
 from ..facts import Request
 from ..host import Host, ask
 
@@ -120,7 +120,7 @@ def collect(host: Host) -> object:
     return ask(host, f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True) if paths else None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: each node may well have its own share of the data. `data_paths` speaks of absent ones."""
     for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, Listing])).items():
         late = [node for node, one in by_node.items() if one.cut == "time"]

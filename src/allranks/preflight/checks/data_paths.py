@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Iterator
-
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_item, fail_if, lack, look, remote, unknown
+from ..compare import Findings, Nodes, by_item, fail_if, lack, look, remote, unknown
 from ..facts import Request
 
 ID = "data_paths"
@@ -15,7 +12,7 @@ GROUP = "data"
 LEVEL = "quick"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """missing-file, permission-denied; `unknown` where the file system gave no answer."""
     silent = [node for node, facts in facts_by_node.items() if facts.error("data")]  # a mount whose server is gone
     if silent and request.asked.data_paths:

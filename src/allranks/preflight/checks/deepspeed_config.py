@@ -8,12 +8,11 @@ or sequence parallel) count once.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Dict, Iterator, Mapping, Optional, Tuple
+from typing import Dict, Mapping, Optional, Tuple
 
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_item, by_value, collected, fail
+from ..compare import Findings, Nodes, by_item, by_value, collected, fail
 from ..facts import Request
 from ..figures import MISSING, Ranks, Table, absent, read_table, whole_number
 from ..host import CouldNotLook, Host
@@ -40,7 +39,7 @@ def collect(host: Host) -> Optional[Dict[str, Table]]:
     return {path: {key: table[key] for key in _KEYS if key in table} for path, table in tables.items()} or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """deepspeed-config: which figure must be what; and files that differ between nodes."""
     ranks = Ranks(request, facts_by_node)
     for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, Table])).items():

@@ -6,12 +6,11 @@ draw the line; on file systems of many terabytes what is left may still be plent
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, collected, fail_if, remote, size
+from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size
 from ..facts import Request
 from ..host import Host
 from ..storage import Mount, has_room, read_mounts
@@ -93,7 +92,7 @@ def _is_read_only(mounts: List[Mount], path: str) -> bool:
     return bool(above) and "ro" in max(above, key=lambda mount: len(mount.point)).options
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """disk-full: a failure where nothing is left, a warning where little is, or where it is only read."""
     states: Dict[Tuple[str, str, bool], Dict[str, str]] = {}
     for node, file_systems in collected(facts_by_node, ID, List[FileSystem]).items():

@@ -7,11 +7,9 @@ coreutils and busybox. Nodes of one machine share its disk, so the best of them 
 from __future__ import annotations
 
 import re
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from allranks.findings import Finding
-
-from ..compare import Nodes, collected, remote, slow_machines, warn
+from ..compare import Findings, Nodes, collected, remote, slow_machines, warn
 from ..facts import Request
 from ..host import CouldNotLook, Host, Ran
 
@@ -77,7 +75,7 @@ def _result(ran: Ran, path: str, direct: bool) -> Optional[Speed]:
     return Speed(path[:300], round(speed), direct)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for a node that reads less than half as fast as the median."""
     nodes = collected(facts_by_node, ID, Speed)
     for direct in (True, False):

@@ -6,13 +6,12 @@ at the head of the list, each word with `:port` or not (NCCL's src/misc/param.cc
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
-from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Nodes, by_value, collected, warn
+from ..compare import Findings, Nodes, by_value, collected, warn
 from ..facts import Facts, Request
 from ..host import Host, decimal
 
@@ -33,7 +32,7 @@ def collect(host: Host) -> Optional[List[rdma.UsedPort]]:
     return ports or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings with the check's own ID: they slow training down, they do not break it."""
     sentences: Dict[str, Tuple[str, str]] = {}
     for node, ports in collected(facts_by_node, ID, List[rdma.UsedPort]).items():

@@ -5,11 +5,7 @@ The same proof as before a run (see `allranks.plan.network`), with its findings 
 
 from __future__ import annotations
 
-from typing import Iterator
-
-from allranks.findings import Finding
-
-from ..compare import Nodes
+from ..compare import Findings, Nodes
 from ..facts import Request
 
 ID = "gate"
@@ -18,7 +14,7 @@ LEVEL = "quick"
 NEEDS = "probes"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """What the rendezvous check of a run would say; nothing where it was not tried."""
     proof = request.asked.gate
     if proof is None:

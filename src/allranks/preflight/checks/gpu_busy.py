@@ -6,13 +6,13 @@ A container does not see those of others, but their memory counts. Desktops and 
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_words, plural
 
 from .. import smi
-from ..compare import Nodes, collected, fail_if, group, look, warn
+from ..compare import Findings, Nodes, collected, fail_if, group, look, warn
 from ..facts import Request
 from ..host import Host
 
@@ -121,7 +121,7 @@ def _amd(host: Host) -> Optional[Use]:
     return _use(processes, [], False)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning a node; a failure where a GPU takes one process only."""
     for node, use in collected(facts_by_node, ID, Use).items():
         if use.processes:

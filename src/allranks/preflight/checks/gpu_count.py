@@ -8,13 +8,27 @@ so GPUs there count only if no driver holds them.
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from allranks.findings import Finding
-from allranks.text import count_of, join_names, plural
+from allranks.text import count_of, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, collected, differing, fail, fail_if, group, look, remote, split, warn
+from ..compare import (
+    Findings,
+    Nodes,
+    by_value,
+    collected,
+    differing,
+    fail,
+    fail_if,
+    group,
+    look,
+    remote,
+    split,
+    warn,
+    who,
+)
 from ..facts import Request
 from ..host import CouldNotLook, Host
 
@@ -74,7 +88,7 @@ def _nvidia(host: Host, idle: List[str]) -> Count:
     return Count(len(answer.rows) - len(bad), lost, idle)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Failures: GPUs that do not answer, fewer than asked for. A warning: fewer than most nodes have."""
     counts = collected(facts_by_node, ID, Count)
     present = {node: one.answer + len(one.lost) for node, one in counts.items() if not one.failed}
@@ -84,7 +98,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     yield from _fewer(request, counts, present)
 
 
-def _of_node(node: str, one: Count) -> Iterator[Finding]:
+def _of_node(node: str, one: Count) -> Findings:
     if one.failed:
         yield _failed(node, one.failed)
         return
@@ -115,7 +129,7 @@ def _failed(node: str, text: str) -> Finding:
     return fail(label, node, f"no GPU of {node} answers: {text}", remedy, [text])
 
 
-def _fewer(request: Request, counts: Mapping[str, Count], present: Mapping[str, int]) -> Iterator[Finding]:
+def _fewer(request: Request, counts: Mapping[str, Count], present: Mapping[str, int]) -> Findings:
     """Against --expect-gpus, which nodes without any must meet too, else --nproc, else what most nodes have."""
     expected = request.asked.expect_gpus
     ranks = request.asked.nproc
@@ -128,7 +142,7 @@ def _fewer(request: Request, counts: Mapping[str, Count], present: Mapping[str, 
     return _against_others(counts, present)
 
 
-def _against_others(counts: Mapping[str, Count], present: Mapping[str, int]) -> Iterator[Finding]:
+def _against_others(counts: Mapping[str, Count], present: Mapping[str, int]) -> Findings:
     parted = split(present)
     if parted is None:
         return
@@ -141,13 +155,11 @@ def _against_others(counts: Mapping[str, Count], present: Mapping[str, int]) -> 
     yield from _against(odd, counts, f"{parted.rest} have {parted.norm}", present[parted.fine[0]], False)
 
 
-def _against(
-    odd: Dict[str, int], counts: Mapping[str, Count], norm: str, wanted: int, fails: bool = True
-) -> Iterator[Finding]:
+def _against(odd: Dict[str, int], counts: Mapping[str, Count], norm: str, wanted: int, fails: bool = True) -> Findings:
     for count, nodes in by_value(odd).items():
         node = nodes[0]
         gpus = count_of(count, "GPU") if count else "no GPU"
-        message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} {gpus} ({norm})"
+        message = f"{who(nodes)} {gpus} ({norm})"
         idle = len(counts.get(node, Count()).idle)
         if idle and count == 0 < wanted:
             message += f", and {idle} on its PCI bus that no driver holds"

@@ -7,12 +7,10 @@ then chooses by what each driver can, and a program may find another libcuda on 
 from __future__ import annotations
 
 import re
-from typing import Iterator, NamedTuple, Optional
-
-from allranks.findings import Finding
+from typing import NamedTuple, Optional
 
 from .. import smi
-from ..compare import Nodes, collected, differences, look, warn
+from ..compare import Findings, Nodes, collected, differences, look, warn
 from ..facts import Request
 from ..host import Host
 
@@ -45,7 +43,7 @@ def collect(host: Host) -> Optional[Driver]:
     return None if cards is None else Driver("amd", smi.text_at(cards, "system", "Driver version")[:50])
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for each odd version; CUDA only where the driver does not explain it."""
     drivers = collected(facts_by_node, ID, Driver)
     odd = differences("driver", {node: one.driver for node, one in drivers.items() if one.driver})

@@ -7,13 +7,13 @@ those of SRAM are told, as Azure NHC does (azure_gpu_ecc.nhc). AMD: RAS counts o
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Difference, Nodes, collected, differences, fail, look, remote, warn, warn_each
+from ..compare import Difference, Findings, Nodes, collected, differences, fail, look, remote, warn, warn_each
 from ..facts import Request
 from ..host import Host
 
@@ -69,7 +69,7 @@ def _amd(host: Host) -> Optional[Ecc]:
     return Ecc("", bad, "amd") if any(count is not None for count in counts) else None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Failures: errors since the driver was loaded. Warnings: SRAM errors before that, ECC not on everywhere."""
     ecc = collected(facts_by_node, ID, Ecc)
     for node, one in ecc.items():

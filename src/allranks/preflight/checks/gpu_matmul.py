@@ -7,13 +7,13 @@ same product, tolerates 10 % below the best GPU; here it is the median. One whos
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple
+from typing import List, NamedTuple
 
 from allranks.findings import Finding
 from allranks.text import count_of, plural
 
 from .. import smi
-from ..compare import Nodes, collected, fail_if, group, median, remote, warn
+from ..compare import Findings, Nodes, collected, fail_if, group, median, remote, warn
 from ..facts import Request
 from ..host import Host, ask
 
@@ -83,7 +83,7 @@ def collect(host: Host) -> object:
     return ask(host, PROGRAM, LIMIT) or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: a GPU well below the median of its model. A failure: one that can't multiply at all."""
     nodes = collected(facts_by_node, ID, List[Speed])
     for node, gpus in nodes.items():

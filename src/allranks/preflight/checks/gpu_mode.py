@@ -7,13 +7,12 @@ difference is told.
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Dict, List, NamedTuple, Optional, Set
 
-from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from .. import smi
-from ..compare import Nodes, by_value, collected, differences, fail, nodes_of, remote, warn
+from ..compare import Findings, Nodes, by_value, collected, differences, fail, nodes_of, remote, warn
 from ..facts import Request
 from ..host import Host
 
@@ -58,7 +57,7 @@ def collect(host: Host) -> Optional[Dict[str, Modes]]:
     return modes
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure: GPUs that take no process. Warnings: nodes or GPUs that differ."""
     nodes = collected(facts_by_node, ID, Dict[str, Modes])
     for node, one in nodes.items():
@@ -73,7 +72,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         yield from _differ(kind, modes)
 
 
-def _differ(kind: Kind, modes: Dict[str, Modes]) -> Iterator[Finding]:
+def _differ(kind: Kind, modes: Dict[str, Modes]) -> Findings:
     reported: Set[str] = set()
     for odd in differences(kind.what, {node: " and ".join(sorted(one)) for node, one in modes.items()}):
         remedy = f"set it alike on every node: {_set(odd.nodes[0], kind, odd.norm)}"

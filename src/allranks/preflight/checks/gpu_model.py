@@ -5,13 +5,10 @@ The slowest GPU sets the pace of all, and the smallest memory the batch.
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
-
-from allranks.findings import Finding
-from allranks.text import join_names, plural
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import smi
-from ..compare import Nodes, by_value, collected, differences, look, warn
+from ..compare import Findings, Nodes, by_value, collected, differences, look, warn, who
 from ..facts import Request
 from ..host import Host
 
@@ -59,7 +56,7 @@ def _counted(vendor: str, gpus: Sequence[Tuple[str, Optional[float]]]) -> Option
     return Models(vendor, models) if models else None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: nodes with different models or memory, nodes with several models."""
     nodes = collected(facts_by_node, ID, Models)
     usual = _sizes(nodes)
@@ -74,7 +71,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     if odd:
         return
     for shown, names in by_value({node: ", ".join(kind) for node, kind in kinds.items() if len(kind) > 1}).items():
-        message = f"{join_names(names)} {plural(len(names), 'has', 'have')} GPUs of several models: {shown}"
+        message = f"{who(names)} GPUs of several models: {shown}"
         advice = "keep to one with --env CUDA_VISIBLE_DEVICES=…"
         yield warn(ID, names, message, _look(advice, nodes, names[0]))
 

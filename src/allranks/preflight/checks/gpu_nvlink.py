@@ -9,13 +9,13 @@ imbue's host-health-checks and Azure NHC look for `<inactive>`.
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, collected, differences, fail, group, remote, warn
+from ..compare import Findings, Nodes, collected, differences, fail, group, remote, warn
 from ..facts import Request
 from ..host import Host
 
@@ -36,7 +36,7 @@ class NotReady(NamedTuple):
 
     gpu: Optional[int]
     pci: str
-    said: str
+    state: str
 
 
 class NvLinks(NamedTuple):
@@ -93,7 +93,7 @@ def _manager(host: Host) -> str:
     return state if state in STOPPED else ""
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure: the fabric is not ready. Warnings: links that are down, a fabric manager that does not run."""
     nodes = collected(facts_by_node, ID, NvLinks)
     for node, one in nodes.items():
@@ -113,11 +113,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         yield warn(LABEL, odd.nodes, message, remedy)
 
 
-def _fabric(node: str, one: NvLinks) -> Iterator[Finding]:
+def _fabric(node: str, one: NvLinks) -> Findings:
     restart = remote(node, "sudo systemctl restart nvidia-fabricmanager")
     log = remote(node, "journalctl -u nvidia-fabricmanager -n 50")
     remedy = f"restart the fabric manager, which must have the driver's version: {restart}. Look: {log}"
-    for state, gpus in group(one.fabric, lambda gpu: gpu.said).items():
+    for state, gpus in group(one.fabric, lambda gpu: gpu.state).items():
         message = f"the NVSwitch fabric is not ready for {smi.which_gpus(gpus)} of {node}: {state}"
         yield fail("fabric-manager", node, message, remedy, [f"fabric.state: {state}"], gpus[0].gpu)
     if one.manager and not one.fabric:

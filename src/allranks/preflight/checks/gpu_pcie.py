@@ -7,20 +7,19 @@ only: the speed of an idle GPU is low to save power. Boards with x8 slots are no
 from __future__ import annotations
 
 from collections import Counter
-from typing import Iterator, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from .. import rdma, smi
-from ..compare import Nodes, collected, group, remote, warn
+from ..compare import Findings, Nodes, collected, group, remote, warn
 from ..facts import Request
 from ..host import Host
 
 ID = "gpu_pcie"
 GROUP = "gpu"
 LEVEL = "quick"
-SECONDS = 5.0
 DRIVERS = ("nvidia", "amdgpu")
 CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display controllers, processing accelerators
 FEW = 4  # times fewer than it can
@@ -47,7 +46,7 @@ def collect(host: Host) -> Optional[List[Link]]:
     return links[: smi.MOST] or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for GPUs with fewer lanes than most of their model, or than a quarter of their own."""
     nodes = collected(facts_by_node, ID, List[Link])
     models = group([gpu for gpus in nodes.values() for gpu in gpus], lambda gpu: gpu.device)

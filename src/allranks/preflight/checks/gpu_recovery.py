@@ -7,13 +7,12 @@ nvmlDeviceGpuRecoveryAction_t); older ones do not know it. NVIDIA's resiliency e
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
-from allranks.findings import Finding
 from allranks.text import plural
 
 from .. import smi
-from ..compare import Nodes, collected, fail_if, group
+from ..compare import Findings, Nodes, collected, fail_if, group
 from ..facts import Request
 from ..host import Host
 
@@ -65,7 +64,7 @@ def _in_full(text: str) -> Dict[str, str]:
     return actions
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure; a warning for a GPU that may go on but should not talk to its peers."""
     for node, recovery in collected(facts_by_node, ID, Recovery).items():
         for action, gpus in group(recovery.asking, lambda gpu: gpu.action).items():

@@ -8,13 +8,13 @@ three, so its test never fires. Here each value goes by its name.
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Nodes, collected, fail, look, warn
+from ..compare import Findings, Nodes, collected, fail, look, warn
 from ..facts import Request
 from ..host import Host
 
@@ -68,7 +68,7 @@ def _is_yes(value: str) -> bool:
     return value == "Yes" or (smi.number(value) or 0) > 0
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure: a remap that failed. Warnings: one that is pending, a bank without spare rows."""
     for node, remaps in collected(facts_by_node, ID, Remaps).items():
         for gpu in remaps.bad:

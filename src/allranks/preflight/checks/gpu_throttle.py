@@ -7,13 +7,12 @@ and Azure NHC tell the same ones). AMD: amd-smi's violations; the power limit (P
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
-from allranks.findings import Finding
 from allranks.text import plural
 
 from .. import smi
-from ..compare import Nodes, collected, group, remote, warn
+from ..compare import Findings, Nodes, collected, group, remote, warn
 from ..facts import Request
 from ..host import Host
 
@@ -93,7 +92,7 @@ def _amd(host: Host) -> Optional[Throttling]:
     return Throttling(len(gpus), slow, "amd")
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning a node and reason: a slow GPU slows all ranks."""
     for node, throttling in collected(facts_by_node, ID, Throttling).items():
         for why, gpus in group(throttling.slow, lambda gpu: gpu.why).items():

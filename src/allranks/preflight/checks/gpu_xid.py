@@ -7,14 +7,14 @@ no fault. What a reset has cured since stays in the log: only a GPU off the bus,
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import plural
 from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH
 
 from .. import smi
-from ..compare import Nodes, collected, fail_if, group, remote
+from ..compare import Findings, Nodes, collected, fail_if, group, remote
 from ..facts import Request
 from ..host import CouldNotLook, Host, ago, kernel_lines, kernel_text, uptime
 
@@ -32,7 +32,7 @@ GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus"
 class Event(NamedTuple):
     """An Xid (0: of a switch) of a GPU: how often, the newest line, seconds ago.
 
-    A container reads the log of its host: `mine` is False for GPUs that it does not have.
+    A container reads the log of its host: `visible` is False for GPUs that it does not have.
     """
 
     code: int
@@ -41,7 +41,7 @@ class Event(NamedTuple):
     line: str = ""
     ago: Optional[float] = None
     gpu: Optional[int] = None
-    mine: bool = False
+    visible: bool = False
 
 
 def collect(host: Host) -> Optional[List[Event]]:
@@ -59,9 +59,10 @@ def collect(host: Host) -> Optional[List[Event]]:
     except CouldNotLook:
         pass
     index = {row["pci"]: smi.gpu_of(row).gpu for row in rows}
-    visible = {*index, *smi.of_driver(host)}
+    present = {*index, *smi.of_driver(host)}
     return [
-        event._replace(gpu=index.get(event.pci), mine=not visible or event.pci in visible) for event in events[:SHOWN]
+        event._replace(gpu=index.get(event.pci), visible=not present or event.pci in present)
+        for event in events[:SHOWN]
     ]
 
 
@@ -105,7 +106,7 @@ def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
     return (OFF_BUS, smi.short(pci)) if pci else None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure: a GPU off the bus. Warnings: the others; one a node and code."""
     for node, events in collected(facts_by_node, ID, List[Event]).items():
         for code, gpus in group(events, lambda event: event.code).items():
@@ -125,7 +126,7 @@ def _finding(node: str, code: int, gpus: List[Event]) -> Finding:
         message += f", {count} times"
     ages = [gpu.ago for gpu in gpus if gpu.ago is not None]
     message += f", {plural(count, ' ', 'last ').lstrip()}{ago(min(ages))}" if ages else " since boot"
-    is_off = code == OFF_BUS and any(gpu.mine for gpu in gpus)
+    is_off = code == OFF_BUS and any(gpu.visible for gpu in gpus)
     evidence = [gpu.line for gpu in gpus[:4]]
     return fail_if(is_off, xid.cause, node, message, _remedy(node, xid.action, gpus), evidence, gpus[0].gpu)
 

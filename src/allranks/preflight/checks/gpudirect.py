@@ -8,13 +8,10 @@ from /boot/config-RELEASE (src/misc/rocmwrap.cc).
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple, Optional
-
-from allranks.findings import Finding
-from allranks.text import join_names, plural
+from typing import NamedTuple, Optional
 
 from .. import rdma
-from ..compare import Nodes, by_value, collected, others, remote, warn
+from ..compare import Findings, Nodes, by_value, collected, others, remote, warn, who
 from ..facts import Request
 from ..host import CouldNotLook, Host, version_of
 
@@ -77,7 +74,7 @@ def _amd_lacks(host: Host, release: str) -> str:
     return f"the kernel lacks {' and '.join(missing)}" if missing else ""
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-p2p-error, a warning: it works, more slowly."""
     nodes = collected(facts_by_node, ID, Direct)
     fine = [node for node, direct in nodes.items() if direct.way]
@@ -88,6 +85,5 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         if vendor == "amd":
             module = "amdkfd peer memory"
             remedy = "install amdgpu-dkms, or boot a kernel with " + " and ".join(OPTIONS)
-        have = plural(len(names), "has", "have")
-        message = f"{join_names(names)} {have} no GPUDirect RDMA: {module} is not loaded, and {why}"
+        message = f"{who(names)} no GPUDirect RDMA: {module} is not loaded, and {why}"
         yield warn("nccl-p2p-error", names, message + others(fine, "have it", "has it"), remedy)

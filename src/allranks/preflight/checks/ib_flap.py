@@ -7,12 +7,10 @@ maintenance count too, so: ten or more, and five a day or three times as many as
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, NamedTuple, Optional
-
-from allranks.findings import Finding
+from typing import Dict, NamedTuple, Optional
 
 from .. import rdma
-from ..compare import Nodes, by_item, collected, remote, warn
+from ..compare import Findings, Nodes, by_item, collected, remote, warn
 from ..facts import Request
 from ..host import Host, number_in, uptime
 
@@ -61,7 +59,7 @@ def _is_cabled(host: Host, path: str) -> bool:
     return host.exists(f"{path}/device") and not host.exists(f"{path}/phy80211") and not host.exists(f"{path}/wireless")
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """node-network-down, warnings; nothing for one node alone, whose links nobody needs."""
     flaps = collected(facts_by_node, ID, Flaps)
     if len(facts_by_node) < 2:

@@ -7,13 +7,13 @@ Files: ports/N/gids/I and ports/N/gid_attrs/types/I, which cannot be read where 
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Nodes, by_item, by_value, collected, others, remote, warn
+from ..compare import Findings, Nodes, by_item, by_value, collected, others, remote, warn
 from ..facts import Request
 from ..host import Host, decimal
 
@@ -63,7 +63,7 @@ def _entries(host: Host, path: str) -> Entries:
     return entries
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-ib-error, warnings."""
     nodes = collected(facts_by_node, ID, Gids)
     wrong = {node: text for node, gids in nodes.items() for text in _wrong_index(gids)[:1]}

@@ -7,13 +7,12 @@ check_ib, with the other nodes as the expectation. Ports that are down everywher
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Mapping, NamedTuple, Optional
+from typing import Dict, Mapping, NamedTuple, Optional
 
-from allranks.findings import Finding
-from allranks.text import count_of, join_names, plural
+from allranks.text import count_of, join_names
 
 from .. import rdma
-from ..compare import Nodes, by_item, by_value, collected, differences, others, remote, warn, warn_each
+from ..compare import Findings, Nodes, by_item, by_value, collected, differences, others, remote, warn, warn_each, who
 from ..facts import Request
 from ..host import Host
 
@@ -54,7 +53,7 @@ def collect(host: Host) -> Optional[Dict[str, Port]]:
     return ports or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-ib-error, warnings."""
     nodes = collected(facts_by_node, ID, Dict[str, Port])
     for port, by_node in by_item(nodes).items():
@@ -64,7 +63,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         yield from _fewer({node: list(nodes.get(node, {}).values()) for node in facts_by_node})
 
 
-def _rate(port: str, by_node: Mapping[str, Port]) -> Iterator[Finding]:
+def _rate(port: str, by_node: Mapping[str, Port]) -> Findings:
     rates = {node: one.rate for node, one in by_node.items() if one.is_up and one.rate}
     name = rdma.port_name(port)
     odd = differences(f"rate of {name}", rates, one="runs at", many="run at", subject=name)
@@ -72,7 +71,7 @@ def _rate(port: str, by_node: Mapping[str, Port]) -> Iterator[Finding]:
     return warn_each(LABEL, odd, lambda d: f"{advice}: {_look(d.nodes[0], port)}", port.partition("/")[0])
 
 
-def _down(port: str, by_node: Mapping[str, Port]) -> Iterator[Finding]:
+def _down(port: str, by_node: Mapping[str, Port]) -> Findings:
     """Where at least half of the nodes that have the port have it up."""
     up = [node for node, one in by_node.items() if one.is_up]
     down = {node: one for node, one in by_node.items() if not one.is_up}
@@ -93,7 +92,7 @@ def _look(node: str, port: str) -> str:
     return remote(node, "ibstat", port.partition("/")[0])
 
 
-def _fewer(ports: Mapping[str, "list[Port]"]) -> Iterator[Finding]:
+def _fewer(ports: Mapping[str, "list[Port]"]) -> Findings:
     """An adapter that is absent: fewer active ports than most, though none of its own is down."""
     counts = {node: sum(port.is_up for port in one) for node, one in ports.items()}
     for odd in differences("active RDMA ports", counts):
@@ -102,9 +101,8 @@ def _fewer(ports: Mapping[str, "list[Port]"]) -> Iterator[Finding]:
             continue
         message = odd.message
         if odd.norm is not None:
-            have = plural(len(nodes), "has", "have")
             fine = [node for node in counts if counts[node] == odd.norm]
-            message = f"{join_names(nodes)} {have} {count_of(counts[odd.nodes[0]], 'active RDMA port')}"
+            message = f"{who(nodes)} {count_of(counts[odd.nodes[0]], 'active RDMA port')}"
             message += others(fine, f"have {odd.norm}", f"has {odd.norm}")
         remedy = f"see which adapter is absent: {remote(nodes[0], 'ibstat -l')} and {remote(nodes[0], 'lspci')}"
         yield warn(LABEL, nodes, message, remedy)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, Iterator, List, Mapping
+from typing import Dict, List, Mapping
 
-from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Nodes, by_value, differing, fail, lack, others, remote, warn
+from ..compare import Findings, Nodes, by_value, differing, fail, lack, others, remote, warn, who
 from ..facts import Interpreter, Request
 from ..host import version_of
 
@@ -22,7 +21,7 @@ _OR_CHOOSE = "or choose another with --python"
 Interpreters = Mapping[str, Interpreter]
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """remote-path-missing (absent), environment-mismatch (does not start, too old, differs), missing-module."""
     every = {node: facts.interpreter for node, facts in facts_by_node.items() if any(facts.interpreter)}
     interpreters = {node: one for node, one in every.items() if not one.skipped}
@@ -38,7 +37,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     yield from _versions("Python", pythons)
 
 
-def _absent(interpreters: Interpreters, fine: List[str]) -> Iterator[Finding]:
+def _absent(interpreters: Interpreters, fine: List[str]) -> Findings:
     absent = [node for node, one in interpreters.items() if one.missing]
     if absent:
         how = interpreters[absent[0]].how or "python3 on PATH"
@@ -49,14 +48,14 @@ def _absent(interpreters: Interpreters, fine: List[str]) -> Iterator[Finding]:
         yield fail("remote-path-missing", absent, lack(absent, fine, wanted), remedy)
 
 
-def _broken(request: Request, interpreters: Interpreters) -> Iterator[Finding]:
+def _broken(request: Request, interpreters: Interpreters) -> Findings:
     errors = {node: one.error for node, one in interpreters.items() if one.error and not one.missing}
     for error, nodes in by_value(errors).items():
         path = interpreters[nodes[0]].path or request.asked.python or "the training interpreter"
         yield fail(_LABEL, nodes, f"{path} on {join_names(nodes)}: {error}", remote(nodes[0], path, "--version"))
 
 
-def _lacking(request: Request, works: Interpreters) -> Iterator[Finding]:
+def _lacking(request: Request, works: Interpreters) -> Findings:
     """Modules without which nothing starts: the launcher's own, the one that `-m` names."""
     lacking: Dict[str, List[str]] = {}
     for node, one in works.items():
@@ -66,7 +65,7 @@ def _lacking(request: Request, works: Interpreters) -> Iterator[Finding]:
         path = works[nodes[0]].path
         fine = [node for node in works if node not in nodes]
         needed_by = _needed_by(request, module)
-        message = f"{join_names(nodes)} {plural(len(nodes), 'has', 'have')} no module {module} in {path}, which "
+        message = f"{who(nodes)} no module {module} in {path}, which "
         message += f"{needed_by} needs{others(fine, 'have it', 'has it')}"
         remedy = f"{remote(nodes[0], path, '-m', 'pip', 'install', module)}, {_OR_CHOOSE}"
         if needed_by == "the command":
@@ -81,7 +80,7 @@ def _needed_by(request: Request, module: str) -> str:
     return "the command" if request.asked.command else "a test"
 
 
-def _too_old(works: Interpreters) -> Iterator[Finding]:
+def _too_old(works: Interpreters) -> Findings:
     old = [n for n, one in works.items() if version_of(one.version) < OLDEST and one.kind != "python-other"]
     if old:
         one = works[old[0]]
@@ -89,7 +88,7 @@ def _too_old(works: Interpreters) -> Iterator[Finding]:
         yield fail(_LABEL, old, message, "name a newer one with --python, or activate it with --prelude")
 
 
-def _torch(works: Interpreters) -> Iterator[Finding]:
+def _torch(works: Interpreters) -> Findings:
     """torch on some nodes only; where none has it, the program may well not need it."""
     without = [node for node, one in works.items() if not one.torch and "torch" not in one.lacks]
     fine = [node for node in works if node not in without]
@@ -101,7 +100,7 @@ def _torch(works: Interpreters) -> Iterator[Finding]:
         yield fail(_LABEL, without, message, f"{install}, {_OR_CHOOSE}")
 
 
-def _versions(what: str, versions: Dict[str, str]) -> Iterator[Finding]:
+def _versions(what: str, versions: Dict[str, str]) -> Findings:
     groups = list(by_value(versions).values())
     if len(groups) > 1:
         message = f"nodes have different versions of {what}: {differing(versions)}"

@@ -8,12 +8,11 @@ net/sunrpc/clnt.c, drivers/nvme/host/pci.c, drivers/pci/pcie/aer.c. NVIDIA's Xid
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_item, by_value, collected, remote, warn
+from ..compare import Findings, Nodes, by_item, by_value, collected, remote, warn
 from ..facts import Request
 from ..host import Host, ago, kernel_lines, kernel_text, uptime
 
@@ -133,7 +132,7 @@ def _kind(text: str) -> Optional[str]:
     return None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for each kind; nodes with the same newest line (one kernel) are told together."""
     by_kind = by_item(collected(facts_by_node, ID, Dict[str, Logged]))
     for name, kind in KINDS.items():

@@ -7,13 +7,12 @@ torchrun is killed, its workers stay.
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from allranks.findings import Finding
 from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_item, collected, remote, some, warn
+from ..compare import Findings, Nodes, by_item, collected, remote, some, warn
 from ..facts import Request
 from ..host import Host, uptime
 
@@ -178,7 +177,7 @@ def _lives(host: Host, journal: Optional[Journal], age: Optional[float]) -> bool
 # -- the judgement ---------------------------------------------------------------------------------
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """orphan-process, a warning: they may hold GPUs, memory and ports."""
     nodes = collected(facts_by_node, ID, Orphans)
     for run, by_node in by_item({node: one.runs for node, one in nodes.items()}).items():

@@ -12,12 +12,11 @@ the run, as many again and one more a rank where the store is (rank 0), 6 thread
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from allranks.findings import Finding
 from allranks.text import count_of, join_names
 
-from ..compare import Nodes, collected, differences, fail, remote, size, warn
+from ..compare import Findings, Nodes, collected, differences, fail, remote, size, warn
 from ..facts import Facts, Request
 from ..figures import Ranks
 from ..host import Host, key_values, number_in
@@ -307,7 +306,7 @@ def _cgroup(host: Host, limits: Dict[str, int], key: str, path: str, file: str, 
 # -- what the run needs ----------------------------------------------------------------------------
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Failures and warnings where a limit is too small for this run; warnings where none is, and they differ."""
     nodes = collected(facts_by_node, ID, Dict[str, int])
     loads = _loads(request, facts_by_node)
@@ -364,7 +363,7 @@ def _binds(key: str, facts: Facts, load: Load) -> bool:
     return facts.identity.uid != 0
 
 
-def _different(key: str, limit: Limit, values: Mapping[str, int]) -> Iterator[Finding]:
+def _different(key: str, limit: Limit, values: Mapping[str, int]) -> Findings:
     if key == "memory":  # a share of the machine's: some bytes more or less
         values = {node: value if value < 0 else value >> 30 << 30 for node, value in values.items()}
     for odd in differences(limit.name, values, lambda value: "unlimited" if value < 0 else limit.show(value)):

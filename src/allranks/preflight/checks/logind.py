@@ -6,12 +6,7 @@ controller that comes back find nothing (logind.conf(5)).
 
 from __future__ import annotations
 
-from typing import Iterator
-
-from allranks.findings import Finding
-from allranks.text import join_names, plural
-
-from ..compare import Nodes, warn
+from ..compare import Findings, Nodes, warn, who
 from ..facts import Request
 
 ID = "logind"
@@ -19,13 +14,13 @@ GROUP = "host"
 LEVEL = "quick"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning; the sessions of nodes without systemd, or out of a session scope, are not touched."""
     logins = {node: facts.logind for node, facts in facts_by_node.items()}
     kills = [node for node, logind in logins.items() if logind.KillUserProcesses and logind.in_session]
     if kills:
         user = facts_by_node[kills[0]].identity.user or "$USER"
-        message = f"logind on {join_names(kills)} {plural(len(kills), 'ends', 'end')} all processes of a session with "
+        message = f"logind on {who(kills, 'ends', 'end')} all processes of a session with "
         message += "it (KillUserProcesses=yes): there the ssh connection is the lease"
         remedy = f"sudo loginctl enable-linger {user}, or KillExcludeUsers=root {user} in /etc/systemd/logind.conf"
         yield warn(ID, kills, message, remedy)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Sequence
+from typing import Dict, List, Sequence
 
 from allranks.findings import Finding
 from allranks.settings.secrets import redact_text
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, fail, warn
+from ..compare import Findings, Nodes, by_value, fail, warn
 from ..facts import Request
 
 ID = "look"
@@ -17,7 +17,7 @@ LEVEL = "quick"
 NEEDS = "clock"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """remote-path-missing, as where a module or an environment that the prelude names is absent."""
     errors = {node: facts.error("look") for node, facts in facts_by_node.items() if facts.error("look")}
     for error, nodes in by_value(errors).items():

@@ -6,11 +6,9 @@ should have (check_hw_cpuinfo, check_hw_physmem); here the other nodes are the n
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from allranks.findings import Finding
-
-from ..compare import Nodes, collected, differences, differing, remote, size, warn, warn_each
+from ..compare import Findings, Nodes, collected, differences, differing, remote, size, warn, warn_each
 from ..facts import Request
 from ..host import Host, key_values
 
@@ -48,7 +46,7 @@ def _model(text: str) -> str:
     return " ".join(f"{key} {values[key]}" for key in ARM_KEYS if key in values)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings under the check's own name."""
     machines = collected(facts_by_node, ID, Machine)
     for odd in differences("CPUs", _cpus(facts_by_node), one="may use", many="may use"):
@@ -74,7 +72,7 @@ def _cpus(facts_by_node: Nodes) -> "dict[str, int]":
     return {node: count for node, count in counts.items() if isinstance(count, int)}
 
 
-def _memory(facts_by_node: Nodes) -> Iterator[Finding]:
+def _memory(facts_by_node: Nodes) -> Findings:
     """Within a tolerance of the median, which most must be near."""
     totals = {node: facts.mem.total for node, facts in facts_by_node.items() if facts.mem.total > 0}
     if len(totals) < 2:

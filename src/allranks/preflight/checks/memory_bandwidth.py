@@ -6,11 +6,9 @@ throttled or misconfigured processor shows here. Nodes of one machine share it: 
 
 from __future__ import annotations
 
-from typing import Dict, Iterator
+from typing import Dict
 
-from allranks.findings import Finding
-
-from ..compare import Nodes, collected, remote, slow_machines, warn
+from ..compare import Findings, Nodes, collected, remote, slow_machines, warn
 from ..facts import Facts, Request
 from ..host import Host, ask
 
@@ -41,7 +39,7 @@ def collect(host: Host) -> object:
     return ask(host, PROGRAM, 20.0, anywhere=True)
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for a node that is well below the median and not busy with other work."""
     measured = collected(facts_by_node, ID, Dict[str, float])
     speeds = {node: one["gb_s"] for node, one in measured.items() if "gb_s" in one}

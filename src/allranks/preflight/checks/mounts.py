@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, by_value, collected, differences, lack, look, others, remote, split, warn
+from ..compare import Findings, Nodes, by_value, collected, differences, lack, look, others, remote, split, warn, who
 from ..facts import Request
 from ..host import Host
 from ..storage import Mount, read_mounts
@@ -84,7 +83,7 @@ def _export(mount: Mount) -> str:
     return (mount.source.rpartition(":")[2] if ":/" in mount.source else mount.source)[:200]
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: absent, read-only, different."""
     collection = collected(facts_by_node, ID, Mounts)
     absent = {node: tuple(one.absent) for node, one in collection.items() if one.absent}
@@ -101,7 +100,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     yield from list(_different(collection))[:MOST]
 
 
-def _different(collection: Mapping[str, Mounts]) -> Iterator[Finding]:
+def _different(collection: Mapping[str, Mounts]) -> Findings:
     """Mount by mount; those that fstab already accused are left out, and the node that is the server."""
     exports = {point: export for one in collection.values() for point, export in one.network.items()}
     for point, export in exports.items():
@@ -126,7 +125,7 @@ def _sentences(point: str, values: Mapping[str, Optional[str]]) -> Iterator[Tupl
         if value is None:
             yield nodes, lack(nodes, parted.fine, f"mount {point}")
             continue
-        message = f"{join_names(nodes)} {plural(len(nodes), 'mounts', 'mount')} {value} at {point}"
+        message = f"{who(nodes, 'mounts', 'mount')} {value} at {point}"
         rest = others(parted.fine, f"mount {parted.norm}", f"mounts {parted.norm}")
         if parted.norm is None:
             rest = others(parted.fine, "do not", "does not")

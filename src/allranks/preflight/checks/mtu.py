@@ -7,11 +7,9 @@ fragmentation shows the size that passes (ip(7), IP_PMTUDISC_PROBE).
 
 from __future__ import annotations
 
-from typing import Iterator
-
 from allranks.findings import Finding
 
-from ..compare import Nodes, remote
+from ..compare import Findings, Nodes, remote
 from ..facts import Request
 from ..pairs import Blame, Result, Tried, blame, is_lossy, tried
 
@@ -24,7 +22,7 @@ LABEL = "mtu-or-packet-loss"
 LARGEST = 65535
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """mtu-or-packet-loss: a failure where large messages hang, a warning where TCP can adapt."""
     pairs = tried(facts_by_node)
     hangs = blame(pairs, lambda pair, result: result.bulk is False and not is_lossy(pairs, pair))

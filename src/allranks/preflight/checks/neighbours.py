@@ -9,12 +9,11 @@ rails 128 nodes are the most. Network namespaces and containers do not show it.
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
-from typing import Dict, Iterator, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
-from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Nodes, collected, fail, remote, warn
+from ..compare import Findings, Nodes, collected, fail, remote, warn, who
 from ..facts import Facts, Request
 from ..host import Host, number_in
 
@@ -50,14 +49,14 @@ def collect(host: Host) -> Optional[Table]:
     return Table(limit, int(rows[0][head.index("entries")], 16), sum(int(row[full], 16) for row in rows))
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """mtu-or-packet-loss: a failure where the nodes alone are too many, a warning where it has overflowed."""
     tables = {node: table for node, table in collected(facts_by_node, ID, Table).items() if table.limit}
     needs = _shared(facts_by_node)
     small = [node for node, table in tables.items() if needs[node] > table.limit]
     if small:
         most = max(needs[node] for node in small)
-        message = f"{join_names(small)} {plural(len(small), 'shares', 'share')} networks with {most:,} addresses of the"
+        message = f"{who(small, 'shares', 'share')} networks with {most:,} addresses of the"
         message += f" other nodes, and the kernel keeps {tables[small[0]].limit:,} neighbours at most:"
         yield fail(LABEL, small, f"{message} packets will be lost", _remedy(small[0], most))
     tight = [node for node, table in tables.items() if node not in small and _overflows(table, needs[node])]

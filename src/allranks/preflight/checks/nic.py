@@ -6,12 +6,11 @@ machines show no speed; interfaces that containers and tunnels bring along are l
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Mapping, NamedTuple, Optional
+from typing import Dict, Mapping, NamedTuple, Optional
 
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Difference, Nodes, by_item, collected, differences, remote, warn, warn_each
+from ..compare import Difference, Findings, Nodes, by_item, collected, differences, remote, warn, warn_each
 from ..facts import Request
 from ..host import Host, number_in
 
@@ -51,7 +50,7 @@ def collect(host: Host) -> Optional[Dict[str, Interface]]:
     return dict(list(interfaces.items())[:64]) or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings."""
     for name, by_node in by_item(collected(facts_by_node, ID, Dict[str, Interface])).items():
         up = {node: one for node, one in by_node.items() if one.state in ("up", "unknown")}
@@ -61,7 +60,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         yield from _down(name, by_node)
 
 
-def _speed(name: str, up: Interfaces) -> Iterator[Finding]:
+def _speed(name: str, up: Interfaces) -> Findings:
     speeds = {node: one.speed for node, one in up.items() if one.speed and one.device}
     odd = differences(f"speed of {name}", speeds, _rate, "runs at", "run at", subject=name)
     advice = "see cable, transceiver and switch port"
@@ -72,7 +71,7 @@ def _rate(megabits: int) -> str:
     return f"{megabits / 1000:g} Gb/s" if megabits >= 1000 else f"{megabits} Mb/s"
 
 
-def _mtu(name: str, up: Interfaces) -> Iterator[Finding]:
+def _mtu(name: str, up: Interfaces) -> Findings:
     mtus = {node: one.mtu for node, one in up.items()}
 
     def remedy(odd: Difference[int]) -> str:
@@ -84,7 +83,7 @@ def _mtu(name: str, up: Interfaces) -> Iterator[Finding]:
     return warn_each("mtu-or-packet-loss", differences(what, mtus, one="is", subject=f"the {what}"), remedy, name)
 
 
-def _half(name: str, up: Interfaces) -> Iterator[Finding]:
+def _half(name: str, up: Interfaces) -> Findings:
     nodes = [node for node, one in up.items() if one.duplex == "half" and one.device]
     if nodes:
         message = f"{name} on {join_names(nodes)} runs at half duplex: one end negotiates and the other is fixed"
@@ -92,7 +91,7 @@ def _half(name: str, up: Interfaces) -> Iterator[Finding]:
         yield warn(ID, nodes, message, remedy, interface=name)
 
 
-def _down(name: str, by_node: Interfaces) -> Iterator[Finding]:
+def _down(name: str, by_node: Interfaces) -> Findings:
     """A device that is down here and up on most nodes."""
     states = {node: one.state for node, one in by_node.items() if one.device and one.state in ("up", "down")}
     odd = differences(f"state of {name}", states, one="is", many="have it", subject=name)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator
-
-from allranks.findings import Finding
-
-from ..compare import Nodes, fail, remote, size, warn
+from ..compare import Findings, Nodes, fail, remote, size, warn
 from ..facts import Request
 from ..storage import NODE_DIR_INODES, has_room
 
@@ -15,7 +11,7 @@ GROUP = "storage"
 LEVEL = "quick"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """permission-denied where no place can be written, disk-full where the first that can has no room."""
     for node, facts in facts_by_node.items():
         room = facts.disk.node_dir

@@ -7,12 +7,11 @@ else asks for the own name (RPC, a script's own socket.gethostbyname) does.
 from __future__ import annotations
 
 import ipaddress
-from typing import Iterator, Sequence
+from typing import Sequence
 
-from allranks.findings import Finding
 from allranks.text import join_names, plural
 
-from ..compare import Nodes, warn
+from ..compare import Findings, Nodes, warn
 from ..facts import Facts, Request
 
 ID = "own_name"
@@ -21,7 +20,7 @@ LEVEL = "quick"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """name-resolution and hostname-resolves-to-loopback, as warnings."""
     if len(facts_by_node) < 2:
         return

@@ -7,12 +7,11 @@ torch, `torch_build` NCCL.
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
-from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Difference, Nodes, collected, differences, remote, some, warn
+from ..compare import Difference, Findings, Nodes, collected, differences, remote, some, warn, who
 from ..facts import Request
 from ..host import Host, versions
 
@@ -44,7 +43,7 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     return installed
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings, one for each set of odd nodes. A launcher that is needed and absent is the affair of `interpreter`."""
     installed: Dict[str, Dict[str, str]] = {node: {} for node, facts in facts_by_node.items() if facts.has_read(ID)}
     installed.update(collected(facts_by_node, ID, Dict[str, str]))
@@ -60,8 +59,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
             message = f"{join_names(nodes)} have different versions of {some([name for name, _ in odds], SHOWN)}"
         elif len(odds) > 1:
             shown = [f"{name} {odd.value or 'none'} (most nodes: {odd.norm or 'none'})" for name, odd in odds]
-            differ = plural(len(nodes), "differs", "differ")
-            message = f"{join_names(nodes)} {differ} in {len(odds)} packages: {some(shown, SHOWN)}"
+            message = f"{who(nodes, 'differs', 'differ')} in {len(odds)} packages: {some(shown, SHOWN)}"
         remedy = _install(facts_by_node, nodes[0], odds)
         yield warn("environment-mismatch", nodes, message, remedy, [odd.message for _, odd in odds[:12]])
 

@@ -6,11 +6,9 @@ with 10 % collectives time out.
 
 from __future__ import annotations
 
-from typing import Iterator
-
 from allranks.findings import Finding, Status
 
-from ..compare import Nodes, remote, unknown
+from ..compare import Findings, Nodes, remote, unknown
 from ..facts import Request
 from ..pairs import blame, tried
 
@@ -22,7 +20,7 @@ BETWEEN_MACHINES = True
 MUCH = 0.1
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """mtu-or-packet-loss; `unknown` where UDP does not pass at all while TCP does."""
     pairs = tried(facts_by_node)
     for item in blame(pairs, lambda pair, result: result.loses):

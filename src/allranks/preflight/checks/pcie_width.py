@@ -7,13 +7,13 @@ by design matters only where the port is faster than the slot. imbue's host-heal
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Nodes, by_item, by_value, collected, differences, remote, warn
+from ..compare import Findings, Nodes, by_item, by_value, collected, differences, remote, warn
 from ..facts import Request
 from ..host import Host
 
@@ -83,7 +83,7 @@ def _number(text: Optional[str]) -> Optional[float]:
     return float(first) if first.replace(".", "", 1).isdecimal() else None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: other than most nodes; narrower than the adapter and too slow for its port."""
     for name, by_node in by_item(collected(facts_by_node, ID, Dict[str, Adapter])).items():
         reported: List[str] = []

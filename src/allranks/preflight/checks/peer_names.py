@@ -6,12 +6,11 @@ socket.gethostbyname. A node's own name is the business of `own_name` (127.0.1.1
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Tuple
+from typing import Dict, Tuple
 
-from allranks.findings import Finding
 from allranks.text import join_names, join_words, plural
 
-from ..compare import Nodes, by_item, by_value, others, warn
+from ..compare import Findings, Nodes, by_item, by_value, others, warn
 from ..facts import Facts, Request
 
 ID = "peer_names"
@@ -23,7 +22,7 @@ LABEL = "name-resolution"
 Answers = Tuple[str, ...]  # addresses; empty where the name does not resolve
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """name-resolution, as warnings, for names that some nodes resolve otherwise than most."""
     for name, by_node in by_item({node: _views(node, facts) for node, facts in facts_by_node.items()}).items():
         groups = by_value(by_node)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Iterator, Tuple
+from typing import Tuple
 
 from allranks.findings import Finding, Where
 
-from ..compare import Nodes, remote
+from ..compare import Findings, Nodes, remote
 from ..facts import Facts, Request
 from ..pairs import Blame, Pair, Result, Tried, blame, is_lossy, tried
 
@@ -19,7 +19,7 @@ BETWEEN_MACHINES = True
 AT_ONCE = 0.9  # seconds: the kernel's own search for a neighbour takes longer
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """port-blocked where the host answers otherwise; else the check's own ID: no way to it at all.
 
     Where the connection stood and no word came, the network is not at fault: the peer was too busy to say.

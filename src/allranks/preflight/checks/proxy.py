@@ -5,12 +5,11 @@ gRPC, HTTP stores and download tools follow them; torch's TCPStore, NCCL and Glo
 
 from __future__ import annotations
 
-from typing import Iterator, List
+from typing import List
 
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, collected, warn
+from ..compare import Findings, Nodes, by_value, collected, warn
 from ..facts import Request
 from ..host import Host
 
@@ -26,7 +25,7 @@ def collect(host: Host) -> List[str]:
     return sorted(name for name in NAMES if host.env.get(name))
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning, also where only some nodes have them."""
     names = {node: ", ".join(names) for node, names in collected(facts_by_node, ID, List[str]).items()}
     for variables, nodes in by_value(names).items():

@@ -6,11 +6,9 @@ interface with a worse metric is an ordinary backup.
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
-from allranks.findings import Finding
-
-from ..compare import Nodes, collected, group, remote, warn
+from ..compare import Findings, Nodes, collected, group, remote, warn
 from ..facts import Request
 from ..host import Host
 
@@ -53,7 +51,7 @@ def _address(word: str) -> str:
     return "" if word == "00000000" else ".".join(str(int(word[i : i + 2], 16)) for i in (6, 4, 2, 0))
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """wrong-interface, a warning, where the best metric is shared by several interfaces."""
     for node, every in collected(facts_by_node, ID, List[Route]).items():
         for version, routes in group(every, lambda route: route.version).items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Tuple
+from typing import Dict, Tuple
 
 from allranks.findings import Finding, Where
 from allranks.text import count_of
 
-from ..compare import Nodes
+from ..compare import Findings, Nodes
 from ..facts import Request
 
 ID = "same_machine"
@@ -16,7 +16,7 @@ LEVEL = "quick"
 BETWEEN_MACHINES = True
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """duplicate-gpu where the machine has GPUs; a warning where ranks only share its cores."""
     first: Dict[Tuple[str, int, int], str] = {}
     for node, facts in facts_by_node.items():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import Iterator, List
+from typing import List
 
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, and_so_for, fail, fail_if, lack, look, remote
+from ..compare import Findings, Nodes, and_so_for, fail, fail_if, lack, look, remote
 from ..facts import Request, Script
 
 ID = "script"
@@ -16,7 +15,7 @@ GROUP = "code"
 LEVEL = "quick"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """remote-path-missing for a script or program that is absent, permission-denied for an unreadable one."""
     scripts = {}
     for node, facts in facts_by_node.items():  # where the working directory is missing, that is the finding

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import plural
 
-from ..compare import Difference, Nodes, collected, differences, look, some, warn
+from ..compare import Difference, Findings, Nodes, collected, differences, look, some, warn, who
 from ..facts import Request
 from ..host import Host
 
@@ -52,7 +52,7 @@ def collect(host: Host) -> Optional[Dict[str, Setting]]:
     return {name: settings[name] for name in shown[:MOST]} or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: one for each set of odd nodes, and one for unequal numbers of visible GPUs."""
     nodes: Dict[str, Dict[str, Setting]] = {node: {} for node, facts in facts_by_node.items() if ID in facts}
     nodes.update(collected(facts_by_node, ID, Dict[str, Setting]))
@@ -75,7 +75,7 @@ def _finding(
     message = odd.message
     if len(odds) > 1:
         shown = some([name for name, _ in odds], SHOWN)
-        message = f"{join_names(names)} {plural(len(names), 'differs', 'differ')} in {len(odds)} settings: {shown}"
+        message = f"{who(names, 'differs', 'differ')} in {len(odds)} settings: {shown}"
     places = {node: nodes[node][first][1] for node in names if first in nodes[node]}
     evidence = [one.message for _, one in odds[:8]]
     evidence += [f"{node}: {first} from {place}" for node, place in list(places.items())[:4]]
@@ -88,7 +88,7 @@ def _finding(
     return warn(ID, names, message, remedy, evidence)
 
 
-def _visible(name: str, devices: Mapping[str, str]) -> Iterator[Finding]:
+def _visible(name: str, devices: Mapping[str, str]) -> Findings:
     """Which GPUs is a node's own affair; how many is compared among the nodes that set it."""
     counts = {node: len([word for word in value.split(",") if word.strip()]) for node, value in devices.items()}
     for odd in differences("GPU count", counts):

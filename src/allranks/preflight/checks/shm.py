@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Iterator
-
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, by_value, size, warn
+from ..compare import Findings, Nodes, by_value, size, warn
 from ..facts import Request
 
 ID = "shm"
@@ -17,7 +14,7 @@ SMALL = 32 << 20  # without GPUs only data-loader workers use it; docker's defau
 SMALL_WITH_GPUS = 1 << 30
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """shm-too-small, a warning."""
     small = {}
     for node, facts in facts_by_node.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, Mapping
+from typing import List, Mapping
 
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, by_value, differing, fail, fail_if, warn
+from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, warn, who
 from ..facts import Facts, Request
 
 ID = "slots"
@@ -16,7 +16,7 @@ LEVEL = "quick"
 LABEL = "invalid-device-ordinal"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """invalid-device-ordinal where ranks would find no device; a warning where it may be a CPU program."""
     counts = {node: facts.gpu_count for node, facts in facts_by_node.items()}
     if not any(counts.values()) or all(_is_cpu_only(facts) for facts in facts_by_node.values()):
@@ -48,7 +48,7 @@ def _wanted(request: Request, node: str, nodes: int) -> int:
 
 def _mig(request: Request, mig: List[str]) -> Finding:
     """NCCL takes one MIG instance of a GPU only, and CUDA shows a process one."""
-    message = f"{join_names(mig)} {plural(len(mig), 'has its GPUs', 'have their GPUs')} split by MIG"
+    message = f"{who(mig, 'has its GPUs', 'have their GPUs')} split by MIG"
     remedy = "switch MIG off (sudo nvidia-smi -mig 0), or say --nproc and set CUDA_VISIBLE_DEVICES a rank"
     if request.asked.nproc is None and not any(request.asked.slots.values()):
         return fail(LABEL, mig, f"{message}: the number of ranks can't be taken from them", remedy)
@@ -72,7 +72,7 @@ def _too_few(request: Request, counts: Mapping[str, int], wanted: int, few: List
     return fail_if(enough > 0, LABEL, few, message, remedy, gpu=counts[few[0]])
 
 
-def _unequal(request: Request, counts: Mapping[str, int]) -> Iterator[Finding]:
+def _unequal(request: Request, counts: Mapping[str, int]) -> Findings:
     """--nproc auto with different numbers of GPUs: allowed, and yet often a GPU that is gone."""
     free = {node: count for node, count in counts.items() if not request.asked.slots.get(node)}
     groups = list(by_value(free).values())

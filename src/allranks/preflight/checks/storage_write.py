@@ -5,12 +5,11 @@ A small file is written where the program will write; fsync(2) waits for the dis
 
 from __future__ import annotations
 
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
-from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Nodes, by_item, by_value, collected, fail_if, remote, warn
+from ..compare import Findings, Nodes, by_item, by_value, collected, fail_if, remote, warn, who
 from ..facts import Request
 from ..host import CouldNotLook, Host
 
@@ -78,11 +77,11 @@ def _write(host: Host, what: str, path: str) -> Written:
             raise CouldNotLook(ran.err)
         return Written(what, path, why=f"no answer within {LIMIT:g} s")
     lines = [line for line in ran.err.splitlines() if line.strip()] or ["it failed"]
-    known = [line for line in lines for reason, _, _ in REASONS if reason in line]
-    return Written(what, path, why=(known + lines)[0][:300])
+    plain = [line for line in lines for reason, _, _ in REASONS if reason in line]
+    return Written(what, path, why=(plain + lines)[0][:300])
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure for the output directory, a warning for the working directory (the program may not write there)."""
     nodes = collected(facts_by_node, ID, List[Written])
     places = by_item({node: {(one.what, one.path): one for one in every} for node, every in nodes.items()})
@@ -91,7 +90,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         yield from _slow(what, path, by_node)
 
 
-def _refused(request: Request, what: str, path: str, by_node: Mapping[str, Written]) -> Iterator[Finding]:
+def _refused(request: Request, what: str, path: str, by_node: Mapping[str, Written]) -> Findings:
     reasons = {node: _reason(one.why) for node, one in by_node.items() if one.why}
     for (label, reason), nodes in by_value(reasons).items():
         may_be_meant = what == WORKDIR and label == "permission-denied"
@@ -112,12 +111,11 @@ def _reason(why: str) -> Tuple[str, str]:
     return ID, why
 
 
-def _slow(what: str, path: str, by_node: Mapping[str, Written]) -> Iterator[Finding]:
+def _slow(what: str, path: str, by_node: Mapping[str, Written]) -> Findings:
     slow = {node: one.seconds for node, one in by_node.items() if one.seconds >= SLOW}
     if slow:
         nodes = list(slow)
-        take = plural(len(nodes), "takes", "take")
-        message = f"{what} {path} on {join_names(nodes)} {take} {max(slow.values())} s for 64 KB"
+        message = f"{what} {path} on {who(nodes, 'takes', 'take')} {max(slow.values())} s for 64 KB"
         message += ": its disk or file server is slow, and so will checkpoints be"
         evidence = [f"{node}: {seconds} s" for node, seconds in list(slow.items())[:8]]
         yield warn(ID, nodes, message, f"look: {remote(nodes[0], 'df -hT', path)}", evidence)

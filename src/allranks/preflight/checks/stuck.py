@@ -7,12 +7,11 @@ in D for good. Sources: proc_pid_stat(5), Documentation/filesystems/proc.rst (wc
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Nodes, collected, group, remote, warn
+from ..compare import Findings, Nodes, collected, group, remote, warn
 from ..facts import Request
 from ..host import CouldNotLook, Host
 
@@ -108,7 +107,7 @@ def _is_frozen(host: Host, pid: int) -> bool:
     return False
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for each node and what its processes wait for."""
     for node, processes in collected(facts_by_node, ID, List[Stuck]).items():
         for where, hanging in group(processes, lambda process: process.where).items():

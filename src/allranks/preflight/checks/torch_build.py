@@ -7,12 +7,11 @@ which torch's wheels load; an NCCL that is linked into torch is not known withou
 
 from __future__ import annotations
 
-from typing import Iterator, List, Mapping, NamedTuple, Optional
+from typing import List, Mapping, NamedTuple, Optional
 
-from allranks.findings import Finding
 from allranks.text import count_of, join_names
 
-from ..compare import Nodes, collected, differences, fail, fail_if, remote, warn
+from ..compare import Findings, Nodes, collected, differences, fail, fail_if, remote, warn
 from ..facts import Interpreter, Request
 from ..host import Host, versions
 
@@ -47,7 +46,7 @@ def collect(host: Host) -> Optional[Build]:
     return Build(f"CUDA {interpreter.cuda}", fitting or next(iter(wheels.values()), None))
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-version-mismatch, and a build that differs or can't use the node's GPUs."""
     builds = collected(facts_by_node, ID, Build)
     platforms = {node: build.platform for node, build in builds.items()}
@@ -62,7 +61,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         yield fail("nccl-version-mismatch", odd.nodes, message, remedy)
 
 
-def _blind(facts_by_node: Nodes, platforms: Mapping[str, str]) -> Iterator[Finding]:
+def _blind(facts_by_node: Nodes, platforms: Mapping[str, str]) -> Findings:
     """All have a build without CUDA, and GPUs."""
     nodes = [node for node in platforms if facts_by_node[node].gpu_count]
     if nodes and set(platforms.values()) == {CPU}:

@@ -6,12 +6,11 @@ It is imported as the training program would import it, with the script's direct
 from __future__ import annotations
 
 import re
-from typing import Iterator, List, Mapping, NamedTuple, Optional
+from typing import List, Mapping, NamedTuple, Optional
 
-from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural, with_reason
 
-from ..compare import Nodes, by_value, collected, fail, fail_if, look, others, remote, warn
+from ..compare import Findings, Nodes, by_value, collected, fail, fail_if, look, others, remote, warn
 from ..facts import Request, Script
 from ..host import CouldNotLook, Host, answer_of
 
@@ -91,7 +90,7 @@ def _first(script: Script) -> List[str]:
     return [script.path.rpartition("/")[0] or "/"] if is_file else []
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Failures: no import, no torch.distributed, no CUDA where there is a GPU. A warning: slow."""
     nodes = collected(facts_by_node, ID, Torch)
     works = {node: torch for node, torch in nodes.items() if torch.seconds is not None}
@@ -115,7 +114,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
     yield from _slow(works)
 
 
-def _backends(works: Mapping[str, Torch]) -> Iterator[Finding]:
+def _backends(works: Mapping[str, Torch]) -> Findings:
     """Only gloo and nccl: MPI and UCC are asked for by name, and rarely."""
     for backend in ("gloo", "nccl"):
         has_it = {node: backend in torch.backends for node, torch in works.items() if torch.distributed}
@@ -128,7 +127,7 @@ def _backends(works: Mapping[str, Torch]) -> Iterator[Finding]:
             yield fail_if(is_odd, _LABEL, without, message, remedy, _where(works, without))
 
 
-def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Iterator[Finding]:
+def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Findings:
     counts = {node: facts_by_node[node].gpu_count for node in works}
     blind = {node: torch.warning for node, torch in works.items() if torch.cuda is False and counts[node]}
     for warning, nodes in by_value(blind).items():
@@ -149,7 +148,7 @@ def _short(warning: str) -> str:
     return error.group(0) if error else text.partition(". ")[0]
 
 
-def _slow(works: Mapping[str, Torch]) -> Iterator[Finding]:
+def _slow(works: Mapping[str, Torch]) -> Findings:
     seconds = {node: torch.seconds for node, torch in works.items() if torch.seconds is not None}
     ordered = sorted(seconds.values())
     usual = ordered[(len(ordered) - 1) // 2] if ordered else 0.0

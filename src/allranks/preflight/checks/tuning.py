@@ -7,12 +7,11 @@ amd-pstate-epp in active mode only), Documentation/timers/timekeeping.rst, and A
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Mapping, Optional
+from typing import Dict, Mapping, Optional
 
-from allranks.findings import Finding
-from allranks.text import join_names, plural
+from allranks.text import join_names
 
-from ..compare import Differs, Nodes, by_value, collected, nodes_of, remote, warn
+from ..compare import Differs, Findings, Nodes, by_value, collected, nodes_of, remote, warn, who
 from ..facts import Request
 from ..host import Host
 
@@ -65,7 +64,7 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     return {name: value for name, value in values.items() if value} or None
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: slow where all agree, and what differs."""
     nodes = collected(facts_by_node, ID, Dict[str, str])
     slow = [*_slow_clock(nodes), *_powersave(nodes)]
@@ -77,17 +76,16 @@ def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
                 yield finding
 
 
-def _slow_clock(nodes: Mapping[str, Dict[str, str]]) -> Iterator[Finding]:
+def _slow_clock(nodes: Mapping[str, Dict[str, str]]) -> Findings:
     clocks = {node: one["clock"] for node, one in nodes.items() if one.get("clock", FAST_CLOCKS[0]) not in FAST_CLOCKS}
     for clock, names in by_value(clocks).items():
-        read = plural(len(names), "reads", "read")
-        message = f"{join_names(names)} {read} the time from {clock}, a slow clock source:"
+        message = f"{who(names, 'reads', 'read')} the time from {clock}, a slow clock source:"
         message += " every timestamp costs a system call"
         show = f"ssh {names[0]} 'sudo dmesg | grep -i -e tsc -e clocksource'"
         yield warn(ID, names, message, f"see why the TSC was given up: {show}")
 
 
-def _powersave(nodes: Mapping[str, Dict[str, str]]) -> Iterator[Finding]:
+def _powersave(nodes: Mapping[str, Dict[str, str]]) -> Findings:
     """Under other drivers it holds the lowest frequency."""
     saving = [node for node, one in nodes.items() if one.get("governor") == "powersave"]
     slow = [node for node in saving if nodes[node].get("driver") not in OWN_GOVERNOR]

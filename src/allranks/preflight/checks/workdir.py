@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import Iterator, List
+from typing import List
 
-from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Nodes, and_so_for, fail, lack, remote
+from ..compare import Findings, Nodes, and_so_for, fail, lack, remote
 from ..facts import Request
 
 ID = "workdir"
@@ -16,7 +15,7 @@ GROUP = "code"
 LEVEL = "quick"
 
 
-def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """remote-path-missing where it is absent, permission-denied where it can't be entered."""
     workdirs = {node: facts.workdir for node, facts in facts_by_node.items() if facts.has_read("workdir")}
     absent = [node for node, workdir in workdirs.items() if not workdir.exists]
