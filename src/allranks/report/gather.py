@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from allranks.diagnose.logs.evidence import Evidence
 from allranks.errors import ConfigError
@@ -32,7 +31,7 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
     """`judge` gives findings and table of saved preflight evidence."""
     scanned: dict[Path, list[Part]] = {}
 
-    def read(files: Any, on_progress: Progress | None) -> Evidence:
+    def read(files: Sequence[Path], on_progress: Progress | None) -> Evidence:
         scanned_files = scan(files, on_progress)
         scanned.update(scanned_files)
         return evidence(scanned_files)

@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -190,21 +189,28 @@ def _test(name: str, result: ResultText) -> TestLine:
     return TestLine(name, result.suite or "", result.ok, nodes, moment(result.started), text or result.meaning)
 
 
-def _checks(record: Record) -> dict[str, Any]:
-    """How many checks there were, and the rows that are not all ok."""
+@dataclass(frozen=True)
+class CheckTable:
+    """The rows of checks that are not all ok: of each node the word, and its status."""
+
+    count: int
+    summary: str
+    columns: list[str]
+    left_out: int
+    rows: list[tuple[str, list[tuple[str, str]]]]
+
+
+def _checks(record: Record) -> CheckTable:
+    """Count the checks, and give the rows that are not all ok."""
     rows = {check: row for check, row in record.checks.items() if row}
     bad = {check: row for check, row in rows.items() if not set(row.values()) <= {"ok", "skipped"}}
     nodes = list(next(iter(rows.values()), {}))
     worst = [n for n in nodes if any(row.get(n) not in ("ok", "skipped") for row in bad.values())]
     shown = nodes if len(nodes) <= NODES else worst[:NODES]
     scope = f"{count_of(len(rows), 'check')} on {count_of(len(nodes), 'node')}"
-    return {
-        "count": len(rows),
-        "summary": f"{scope}, the rows that are not all ok:" if bad else f"{scope}: {fine(rows)}",
-        "columns": shown,
-        "left_out": len(nodes) - len(shown),
-        "rows": [(check, [(WORDS[row[n]], row[n]) for n in shown]) for check, row in bad.items()],
-    }
+    summary = f"{scope}, the rows that are not all ok:" if bad else f"{scope}: {fine(rows)}"
+    cells = [(check, [(WORDS[row[n]], row[n]) for n in shown]) for check, row in bad.items()]
+    return CheckTable(len(rows), summary, shown, len(nodes) - len(shown), cells)
 
 
 # -- logs ------------------------------------------------------------------------------------------

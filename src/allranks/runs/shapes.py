@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
 _ABSENT = object()
+
+
+Shape = Union[type, "Entry", list["Shape"]]
 
 
 class Entry(NamedTuple):
@@ -20,9 +23,9 @@ class Entry(NamedTuple):
     Without `others` they stay as they are.
     """
 
-    fields: Mapping[str, Any]
+    fields: Mapping[str, Shape]
     needs: tuple[str, ...] = ()
-    others: Any = None
+    others: Shape | None = None
 
 
 _WHERE = Entry({"node": str, "peer": str, "rank": int, "interface": str, "port": int, "gpu": int, "pid": int})
@@ -149,7 +152,7 @@ def shaped(name: str, document: dict[str, Any]) -> dict[str, Any] | None:
     return fitted if isinstance(fitted, dict) else None
 
 
-def _fit(value: object, shape: Any) -> Any:
+def _fit(value: object, shape: Shape) -> object:
     """The value; None stays; _ABSENT where it does not fit."""
     if value is None:
         return None
@@ -163,7 +166,7 @@ def _fit(value: object, shape: Any) -> Any:
     return value if _is_of(value, shape) else _ABSENT
 
 
-def _fit_entry(value: object, shape: Entry) -> Any:
+def _fit_entry(value: object, shape: Entry) -> object:
     if not isinstance(value, dict):
         return _ABSENT
     made = {}
