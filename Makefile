@@ -49,7 +49,7 @@ $(VENV)/.collected: $(VENV)/.test $(shell find src tests -name '*.py')
 	touch $@
 
 test: $(VENV)/.collected system
-	$(PYTEST) -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not slow' -n 4 --dist loadfile --no-loadscope-reorder
 
 # No hosts, no torch, no program but this one: under a minute.
 test-fast: $(VENV)/.collected

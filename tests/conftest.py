@@ -24,7 +24,7 @@ from tests.campaign import ONE, SECONDS, SEED, Campaign, examples  # noqa: E402
 # -- order ---------------------------------------------------------------------------------------------
 
 # Directories whose files take minutes come first: what comes last should be short, as the other workers then idle.
-LONG = ("fabric", "slurm", "hosts", "examples", "data", "agent", "sky")
+LONG = ("slurm", "fabric", "hosts", "agent", "sky", "examples", "data")
 # These fork ranks from one process that has imported torch: it is started once, in the worker that has them all.
 FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/unit/test_train_lm.py")
 

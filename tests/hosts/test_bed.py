@@ -304,6 +304,8 @@ def test_a_killed_sshd_comes_back(bed2: Bed) -> None:
     listener = next(p for p in one.pids(system=True) if "[listener]" in p.command)
     one.kill(listener)
     one.wait_ready()
+    again = next(p for p in one.pids(system=True) if "[listener]" in p.command)
+    assert again.pid != listener.pid
 
 
 def test_names(bed2: Bed) -> None:

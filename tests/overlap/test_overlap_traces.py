@@ -239,7 +239,8 @@ def test_odd_events_do_no_harm() -> None:
     events = [{"ph": "X"}, {"name": 3, "ts": 1, "dur": 1}, {"name": "k", "ts": "1", "dur": 1, "cat": "kernel"},
               {"name": "k", "ts": 1, "dur": -5, "cat": "kernel"}, {"name": "gloo:x", "ts": 1, "dur": 1, "cat": "cpu_op",
               "args": None}, event("kernel", "nccl", 0, 1, **{"In msg nelems": "x", "dtype": 4})]  # fmt: skip
-    document(measured(events), 10)
+    made = encode(document(measured(events), 10))
+    assert [rank["name"] for rank in made["ranks"]] == ["rank 0"]
 
 
 def test_ranks_are_in_order_and_the_document_adds_up() -> None:

@@ -71,11 +71,11 @@ def test_damaged_documents(tmp_path: Path, content: str) -> None:
     run = make(tmp_path / "r", NODES)
     for name in ("result", "status", "verdict", "events"):
         (run / (f"{name}.jsonl" if name == "events" else f"{name}.json")).write_text(content)
-    page(run)
+    assert run.name in page(run).text
     (run / "evidence").mkdir()
     (run / "evidence" / "preflight.json").write_text(content)
     (run / "run.json").write_text('{"nodes": [], "spec": 3, "command": 4, "versions": [], "controller": 1}')
-    page(run)
+    assert run.name in page(run).text
 
 
 def test_secrets_are_not_in_the_page(tmp_path: Path) -> None:

@@ -95,7 +95,10 @@ def test_what_is_no_document_is_kept_as_last_words(run: RunDirectory) -> None:
     [{"node": "a"}, {"node": "a", "rank": "x"}, {"node": "a", "rank": 0, "base64": "!"}, {"rank": 0, "data": None}],
 )
 def test_an_odd_output_harms_nothing(run: RunDirectory, output: dict[str, Any]) -> None:
-    Replay(run, Shown()).line(json.dumps({"output": output}))
+    shown = Shown()
+    Replay(run, shown).line(json.dumps({"output": output}))
+    assert shown.text == {}
+    assert b"".join(path.read_bytes() for path in run.path.glob("logs/**/*.log")) == b""
 
 
 def test_a_log_that_was_begun_by_another_is_gone_on_with(run: RunDirectory) -> None:
