@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from allranks.protocol.codec import decode_parts
 
 HEADER = "Traceback (most recent call last):\n"
 LINKS = 16  # as many as the runner writes (agent/runner.py, CHAIN_LIMIT)
@@ -68,35 +69,27 @@ class Raised:
     thread: str = ""
 
     @classmethod
-    def from_error_file(cls, error: Mapping[str, Any]) -> Raised | None:
+    def from_error_file(cls, error: Mapping[str, object]) -> Raised | None:
         """Read allranks' own part, else torchelastic's; None where neither is there."""
-        detail = error.get("allranks")
-        if isinstance(detail, Mapping) and detail.get("type"):
-            return cls(
-                str(detail["type"]),
-                str(detail.get("text") or ""),
-                str(detail.get("file") or ""),
-                _int(detail.get("line")),
-                str(detail.get("function") or ""),
-                str(detail.get("traceback") or ""),
-                _chain(detail.get("chain")),
-                _int(detail.get("pid")),
-            )
+        ours = decode_parts(ErrorDetail, error.get("allranks"))
+        if ours.type:
+            links = [decode_parts(ErrorLink, item) for item in ours.chain if isinstance(item, Mapping)]
+            chain = tuple(Link(k.type, k.text, k.file, k.line, k.function, k.link) for k in links)
+            return cls(ours.type, ours.text, ours.file, ours.line, ours.function, ours.traceback, chain, ours.pid)
         message = error.get("message")
-        extra: Any = {}
+        trace = ""
         if isinstance(message, Mapping):
-            extra = message.get("extraInfo")
-            message = message.get("message")
+            of_torch = decode_parts(ErrorMessage, message)
+            message = of_torch.message
+            trace = of_torch.extraInfo.get("py_callstack", "")
         if not isinstance(message, str) or not message:
             return None
         kind, _, text = message.partition(": ")
-        trace = str(extra.get("py_callstack") or "") if isinstance(extra, Mapping) else ""
         if not kind.isidentifier():
             kind = "Exception"
             text = message
-        links = read_traceback(trace)
-        first = links[0] if links else Link(kind)
-        return cls(kind, text, first.file, first.line, first.function, trace, tuple(links[1:]))
+        first, *chain_links = read_traceback(trace) or [Link(kind)]
+        return cls(kind, text, first.file, first.line, first.function, trace, tuple(chain_links))
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -116,6 +109,36 @@ class Raised:
         return replace(link, file=place.file, line=place.line, function=place.function)
 
 
+@dataclass(frozen=True)
+class ErrorLink:
+    """A link of the chain in an error file (agent/runner.py)."""
+
+    type: str = ""
+    text: str = ""
+    file: str = ""
+    line: int | None = None
+    function: str = ""
+    link: str = "context"
+
+
+@dataclass(frozen=True)
+class ErrorDetail(ErrorLink):
+    """The part `allranks` of an error file."""
+
+    traceback: str = ""
+    chain: tuple[object, ...] = ()
+    pid: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class ErrorMessage:
+    """The part `message` of torchelastic's error file (elastic/multiprocessing/errors/error_handler.py)."""
+
+    message: str = ""
+    extraInfo: Mapping[str, str] = field(default_factory=dict)
+
+
 def carries_worker(link: Link) -> bool:
     """True where the text of an exception is mostly a worker's traceback: it has nothing to say itself."""
     return HEADER in link.text
@@ -126,15 +149,13 @@ def read_traceback(text: str) -> list[Link]:
     start = text.find(HEADER)
     if start < 0:
         return []
-    parts = _JOINT.split(text[start:])
-    links: list[Link] = []
-    for at in range(0, len(parts), 2):  # innermost first, between two of them what joins them
-        link = _read_block(parts[at])
-        if link is None:
-            continue
-        joint = parts[at + 1] if at + 1 < len(parts) else ""
-        how = dict(JOINTS).get(joint, "")
-        links.append(replace(link, how=how))
+    parts = _JOINT.split(text[start:])  # innermost first, between two of them what joins them
+    joints = [*parts[1::2], ""]
+    links = []
+    for block, joint in zip(parts[::2], joints, strict=True):
+        link = _read_block(block)
+        if link is not None:
+            links.append(replace(link, how=dict(JOINTS).get(joint, "")))
     return links[::-1][:LINKS]
 
 
@@ -197,24 +218,20 @@ def raised_in_log(tail: str) -> Raised | None:
     """The exception of a traceback at the very end of a log, for programs without an error file."""
     text = _PREFIX.sub("", tail)
     last = text.rfind(HEADER)
-    if last < 0:
-        return None
-    innermost = _to_end(text, last)
+    innermost = _to_end(text, last) if last >= 0 else None
     if innermost is None:
         return None
     start = _chain_start(text, last)
     earlier = read_traceback(text[start:last] + HEADER) if start < last else []
-    heads = [head for head in _THREAD.finditer(text, max(0, start - 300)) if head.end() == start]
-    return Raised(
-        innermost.type,
-        innermost.text,
-        innermost.file,
-        innermost.line,
-        innermost.function,
-        text[start:].rstrip(),
-        tuple(earlier),
-        thread=heads[0][1] if heads else "",
-    )
+    threads = [head[1] for head in _THREAD.finditer(text, max(0, start - 300)) if head.end() == start]
+    return _as_raised([innermost, *earlier], text[start:].rstrip(), "".join(threads[:1]))
+
+
+def _as_raised(links: Sequence[Link], traceback: str, thread: str) -> Raised:
+    """An exception with its chain, the outermost first."""
+    first = links[0]
+    place = (first.file, first.line, first.function)
+    return Raised(first.type, first.text, *place, traceback, tuple(links[1:]), thread=thread)
 
 
 def _to_end(text: str, start: int) -> Link | None:
@@ -256,12 +273,7 @@ def raised_in_thread(tail: str) -> Raised | None:
         return None
     block = text[heads[-1].end() :]
     links = read_traceback(_first_traceback(block))
-    if not links:
-        return None
-    first = links[0]
-    return Raised(
-        first.type, first.text, first.file, first.line, first.function, chain=tuple(links[1:]), thread=heads[-1][1]
-    )
+    return _as_raised(links, "", heads[-1][1]) if links else None
 
 
 def _first_traceback(block: str) -> str:
@@ -276,24 +288,3 @@ def _first_traceback(block: str) -> str:
         if following not in joints:
             return "\n".join(lines[: at + 1])
     return block
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _chain(links: object) -> tuple[Link, ...]:
-    if not isinstance(links, (list, tuple)):
-        return ()
-    return tuple(
-        Link(
-            str(k.get("type") or ""),
-            str(k.get("text") or ""),
-            str(k.get("file") or ""),
-            _int(k.get("line")),
-            str(k.get("function") or ""),
-            str(k.get("link") or "context"),
-        )
-        for k in links
-        if isinstance(k, Mapping)
-    )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from allranks.findings import Finding, Where
 
@@ -34,11 +33,11 @@ class ExitRecord:
     expected: bool
     attempt: int = 0
     oom_kills: int = 0
-    error: Mapping[str, Any] | None = None
+    error: Mapping[str, object] | None = None
     tail: str = ""
     pid: int | None = None
     head: str = ""
-    metrics: Mapping[str, Any] | None = None
+    metrics: Mapping[str, object] | None = None
 
     @property
     def failed(self) -> bool:

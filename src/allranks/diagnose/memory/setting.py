@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..incident import ExitRecord, Incident
 
@@ -87,7 +86,7 @@ def setting_of(incident: Incident, end: ExitRecord) -> Setting:
 
 def read_setting(
     command: Sequence[str] = (),
-    metrics: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, object] | None = None,
     log: str = "",
     world: int | None = None,
     ranks_here: int | None = None,
@@ -124,7 +123,7 @@ def _plain(name: str) -> str:
     return name.lstrip("-").lower().replace("_", "-").rsplit(".", 1)[-1]
 
 
-def _from(metrics: Mapping[str, Any] | None, names: Sequence[str]) -> float | None:
+def _from(metrics: Mapping[str, object] | None, names: Sequence[str]) -> float | None:
     for key, value in (metrics or {}).items():
         if _plain(str(key)) in names and isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
             return float(value)

@@ -7,9 +7,11 @@ file is a copy of the failed child's, where it wrote one) and multiprocessing/ap
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 
+from allranks.protocol.codec import decode_parts
+
+from ..exceptions import ErrorDetail
 from ..incident import ExitRecord
 
 _ROOT = re.compile(
@@ -31,28 +33,21 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
         return _by_error_file(end, ranks)
     rank = int(root[1])
     code = int(root[2])
-    pid = int(root[3])
     if rank not in ranks:
         return end
-    error = end.error if end.raised is not None and end.raised.type != "ChildFailedError" else None
-    return replace(
-        end,
-        rank=rank,
-        code=code if code >= 0 else None,
-        signal=-code if code < 0 else None,
-        pid=pid,
-        error=error,
-        tail=of_rank(end.tail, rank),
-    )
+    is_copy = end.raised is not None and end.raised.type != "ChildFailedError"
+    ended = replace(end, rank=rank, pid=int(root[3]), tail=of_rank(end.tail, rank), code=code, signal=None)
+    if code < 0:
+        ended = replace(ended, code=None, signal=-code)
+    return ended if is_copy else replace(ended, error=None)
 
 
 def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     """A launcher that says nothing of the sort (deepspeed): the first rank that left an error file."""
-    detail = (end.error or {}).get("allranks")
-    rank = detail.get("rank") if isinstance(detail, Mapping) else None
-    if not isinstance(rank, int) or rank == end.rank or rank not in ranks:
-        return replace(end, tail=_without_others(end.tail, end.rank)) if len(ranks) > 1 else end
-    return replace(end, rank=rank, pid=detail.get("pid") if isinstance(detail, Mapping) else None)
+    detail = decode_parts(ErrorDetail, (end.error or {}).get("allranks"))
+    if detail.rank is not None and detail.rank != end.rank and detail.rank in ranks:
+        return replace(end, rank=detail.rank, pid=detail.pid)
+    return replace(end, tail=_without_others(end.tail, end.rank)) if len(ranks) > 1 else end
 
 
 def of_rank(tail: str, rank: int) -> str:
