@@ -222,7 +222,7 @@ def raised_in_log(tail: str) -> Raised | None:
     if innermost is None:
         return None
     start = _chain_start(text, last)
-    earlier = read_traceback(text[start:last] + HEADER) if start < last else []
+    earlier = read_traceback(text[start:last] + HEADER)
     threads = [head[1] for head in _THREAD.finditer(text, max(0, start - 300)) if head.end() == start]
     return _as_raised([innermost, *earlier], text[start:].rstrip(), "".join(threads[:1]))
 

@@ -410,7 +410,7 @@ def _pull_words(pod: Pod, events: Sequence[Event]) -> str:
     about = About("Pod", pod.name)
     messages = [e.message or "" for e in events if e.reason == "Failed" and e.involvedObject == about]
     telling = [text for text in messages if "pull" in text and not text.startswith("Error: ")]
-    return telling[-1] if telling else pod.message
+    return [pod.message, *telling][-1]
 
 
 def _image(pod: Pod, events: Sequence[Event]) -> Finding:

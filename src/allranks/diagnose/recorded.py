@@ -29,16 +29,16 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
     """`nodes` are those of the attempt by node rank, the master first; exits are without error files and logs."""
     events = [e for e in events if int(e.get("attempt") or 0) <= attempt]
     of_attempt = [e for e in events if e.get("attempt") == attempt]
-    plan = _last(events, "plan")
+    plan = _last(events, "plan") or {}
     pids = {int(e["rank"]): int(e["pid"]) for e in _all(of_attempt, "rank-started")}
     facts = {e["node"]: e for e in _all(events, "facts")}
     ranks = _ranks(of_attempt, nodes, launcher)
     hang = _last(of_attempt, "hang")
-    failed = _last(of_attempt, "failed")
-    stop = _all(events, "stop-asked")
+    failed = _last(of_attempt, "failed") or {}
+    stops = [str(e["reason"]) for e in _all(events, "stop-asked")]
     return Incident(
         attempt=attempt,
-        world_size=int(plan["world_size"]) if plan else 0,
+        world_size=int(plan.get("world_size", 0)),
         ranks_by_node=ranks,
         exits=tuple(_exit(e, pids) for e in _all(of_attempt, "rank-exit")),
         faults=tuple(Fault(e["node"], e["id"], e["message"], e["t"]) for e in _all(of_attempt, "fault")),
@@ -49,10 +49,10 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
         departed=_departed(of_attempt),
         init_timeout_hit=_last(of_attempt, "init-timeout") is not None,
         hang=decode(Hang, hang) if hang else None,
-        stop_reason=stop[0]["reason"] if stop else None,
+        stop_reason=next(iter(stops), None),
         started_t=float((_last(of_attempt, "attempt-start") or {}).get("t") or 0.0),
-        detected_t=failed["t"] if failed else None,
-        master=nodes[0] if nodes else "",
+        detected_t=failed.get("t"),
+        master="".join(nodes[:1]),
         addresses=own_addresses({node: e.get("addresses") or () for node, e in facts.items()}),
         pids=pids,
         gpus={

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from allranks.findings import Finding, Where
 from allranks.plan.slurm import WARNING_SIGNAL
+from allranks.text import name_with
 
 from .words import signal_name
 
@@ -213,8 +214,7 @@ def waiting(job: Job) -> str:
     if not reason.meaning:
         return job.reason
     named = f"{job.reason}: " if job.reason else ""
-    tail = f" ({reason.remedy.format(job=job.id)})" if reason.remedy else ""
-    return f"{named}{reason.meaning}{tail}"
+    return name_with(f"{named}{reason.meaning}", reason.remedy.format(job=job.id))
 
 
 def read_reason(reason: str) -> Reason:
@@ -303,11 +303,10 @@ class Advice:
 
 def ended(job: Job, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
     """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
-    limit = f" ({job.limit})" if job.limit else ""
     evidence = _evidence(job, line)
     if job.state in ("TIMEOUT", "DEADLINE"):
         what = "its time limit" if job.state == "TIMEOUT" else "its deadline"
-        message = f"Slurm ended job {job.id}: {what}{limit} was up"
+        message = f"Slurm ended job {job.id}: {name_with(what, job.limit)} was up"
         if kill_wait is not None:
             message += f", and ranks had {kill_wait} s (KillWait)"
         return _fail(LIMIT, message, advice.longer, evidence)
@@ -367,8 +366,8 @@ def _node_failed(job: Job, evidence: tuple[str, ...], advice: Advice) -> Finding
 def warned(job: Job, at: float, now: float, advice: Advice = Advice()) -> Finding:
     """Slurm announced the end at `at` (unix seconds): the time limit where that is near, else a preemption."""
     since = seconds_since_end(job, now)
-    limit = f" ({job.limit})" if job.limit else ""
-    message = f"job {job.id}'s time limit{limit} was nearly up: Slurm warned of it, and ranks were ended in order first"
+    limit = name_with("time limit", job.limit)
+    message = f"job {job.id}'s {limit} was nearly up: Slurm warned of it, and ranks were ended in order first"
     remedy = advice.longer
     if job.preempted or since is None or -since > LIMIT_NEAR:
         message = f"Slurm preempted job {job.id} for one of a higher priority: ranks were ended in order before it"

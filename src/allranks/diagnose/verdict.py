@@ -99,8 +99,11 @@ def _on_run(incident: Incident) -> Verdict | None:
 def _complete(verdict: Verdict, read: Verdict) -> Verdict:
     """The first step: what logs say comes after what is sure, and before what is not."""
     stands = verdict.confidence >= SURE or read.cause == UNKNOWN.id
-    first = verdict if stands else replace(read, attempt=verdict.attempt)
-    second = read if stands else verdict
+    first = verdict
+    second = read
+    if not stands:
+        first = replace(read, attempt=verdict.attempt)
+        second = verdict
     evidence = (first.finding.evidence or second.finding.evidence)[:3]
     others: dict[str, Finding] = {}
     for other in (*first.runners_up, replace(second.finding, id=second.cause), *second.runners_up):

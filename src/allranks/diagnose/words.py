@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from allranks.text import first_line, join_words, ranges
+from allranks.text import first_line, join_words, name_with, plural, ranges, with_reason
 
 from .exceptions import Link, Raised, carries_worker, raised_in_thread
 
@@ -49,7 +49,10 @@ def numbers(ranks: Iterable[int]) -> str:
     """0-3, 6 and 7."""
     words: list[str] = []
     for low, high in ranges(ranks):
-        words += [f"{low}-{high}"] if high > low + 1 else [str(rank) for rank in range(low, high + 1)]
+        if high > low + 1:
+            words.append(f"{low}-{high}")
+        else:
+            words += [str(rank) for rank in range(low, high + 1)]
     return join_words(words)
 
 
@@ -93,9 +96,13 @@ def name_ranks(incident: Incident, ranks: Iterable[int]) -> str:
         return f"ranks {numbers(r for g in groups.values() for r in g)} (on {len(groups)} nodes)"
     parts = []
     for node, of_node in groups.items():
-        on = f" on {node}" if node else ""
-        parts.append(f"rank{'s' if len(of_node) > 1 else ''} {numbers(of_node)}{on}")
+        parts.append(on_node(f"{plural(len(of_node), 'rank')} {numbers(of_node)}", node))
     return join_words(parts)
+
+
+def on_node(name: str, node: str | None) -> str:
+    """rank 3 on h2; the name alone where the node is not established."""
+    return f"{name} on {node}" if node else name
 
 
 def name_nodes(nodes: Sequence[str], limit: int = 12) -> str:
@@ -129,13 +136,12 @@ def without_numbers(text: str) -> str:
 def exception(raised: Link | Raised, limit: int = LINE) -> str:
     """ValueError: bad batch."""
     text = summary(raised.text, limit)
-    return f"{raised.type}: {text}" if text else raised.type
+    return with_reason(raised.type, text)
 
 
 def placed(raised: Link | Raised, limit: int = LINE) -> str:
     """ValueError: bad batch (train.py:41 in step)."""
-    at = place(raised)
-    return exception(raised, limit) + (f" ({at})" if at else "")
+    return name_with(exception(raised, limit), place(raised))
 
 
 def thread_words(tail: str, sentence: str = "") -> str:

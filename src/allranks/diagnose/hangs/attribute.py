@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from allranks.text import count_of, join_words, plural
+from allranks.text import count_of, join_words, name_with, plural
 
 from ..words import numbers
 from .doing import Doing, Kind
@@ -188,7 +188,9 @@ def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], blind: lis
         message = f"all ranks wait in {_place(next(iter(waiting.values())))}: none is behind"
         return Hang("unknown", message, f"the network between them is suspect: {PAIRS}", 0.4, (), tuple(waiting))
     ordered = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
-    culprits = ordered[0] if len(ordered[0]) < len(ordered[-1]) else []
+    culprits: list[int] = []
+    if len(ordered[0]) < len(ordered[-1]):
+        culprits = ordered[0]
     parts = [f"{_named(ranks, names)} in {_place(waiting[ranks[0]])}" for ranks in ordered]
     return Hang(
         MISMATCH,
@@ -202,7 +204,7 @@ def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], blind: lis
 
 
 def _place(item: Doing) -> str:
-    return f"{item.call} ({item.at})" if item.at else item.call
+    return name_with(item.call, str(item.at or ""))
 
 
 def _named(ranks: Iterable[int], names: Names) -> str:
@@ -218,7 +220,9 @@ def _wait(waiting: Mapping[int, Doing], names: Names) -> str:
     who = _named(waiting, names) if len(waiting) <= 2 else f"ranks {numbers(waiting)}"
     places = list(dict.fromkeys(_place(d) for d in waiting.values()))
     words = f"{who} {plural(len(waiting), 'waits', 'wait')} in {join_words(places[:2])}"
-    return f"{words} and {count_of(len(places) - 2, 'more place')}" if len(places) > 2 else words
+    if len(places) > 2:
+        words += f" and {count_of(len(places) - 2, 'more place')}"
+    return words
 
 
 def _evidence(ranks: Iterable[int], doings: Mapping[int, Doing]) -> tuple[str, ...]:

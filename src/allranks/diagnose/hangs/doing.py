@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.protocol.codec import decode_parts
+from allranks.text import with_reason
 
 from .stacks import Frame, Stack, main_stack, native_call
 
@@ -126,7 +127,9 @@ class Doing:
 
     def place(self) -> tuple[str, str, int]:
         """What has to be the same for two ranks to stand at the same point."""
-        return (self.call, self.at.file if self.at else "", self.at.line if self.at else 0)
+        if self.at is None:
+            return (self.call, "", 0)
+        return (self.call, self.at.file, self.at.line)
 
 
 def read_sample(rank: int, answer: Mapping[str, object]) -> StackSample:
@@ -177,7 +180,7 @@ def _native(sample: StackSample) -> str:
     if sample.library and sample.library in called:
         parts = [called]
     code = ", in ".join(part for part in parts if part) or _why(sample)
-    return f"not answering, in native code: {code}" if code else "not answering, in native code"
+    return with_reason("not answering, in native code", code)
 
 
 def _why(sample: StackSample) -> str:

@@ -6,6 +6,8 @@ import itertools
 import re
 from dataclasses import dataclass
 
+from ..words import place_of_frame
+
 _FAULTHANDLER = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _HEAD = re.compile(r"(?P<current>Current thread|Thread) 0x[0-9a-f]+(?![0-9a-f]).*\(most recent call first\):")
 _PY_SPY_HEAD = re.compile(
@@ -28,8 +30,7 @@ class Frame:
     function: str
 
     def __str__(self) -> str:
-        within = f" in {self.function}" if self.function != "<module>" else ""
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}{within}"
+        return place_of_frame(self.file, self.line, self.function)
 
 
 Stack = tuple[Frame, ...]
@@ -51,7 +52,7 @@ def _faulthandler(text: str) -> Stack:
         if head:
             threads.append((head["current"].startswith("Current"), []))
         elif threads and (frame := _FAULTHANDLER.match(line)):
-            number = int(frame["line"]) if frame["line"].isdecimal() else 0
+            number = int(frame["line"].strip("?") or 0)
             threads[-1][1].append(Frame(frame["file"], number, frame["function"].strip()))
     stacks = [frames for current, frames in threads if current and frames] or [f for _, f in threads if f]
     return tuple(stacks[-1]) if stacks else ()

@@ -12,7 +12,7 @@ from allranks.text import cut
 
 from ..exceptions import is_of_library
 from ..signatures import EXCEPTION, Role, Row, row_of
-from ..words import place_of_frame
+from ..words import on_node, place_of_frame
 from .lines import Line
 
 LONGEST = 240  # characters of a line in a message
@@ -158,9 +158,8 @@ def quoted(line: Line) -> str:
 
 def name_place(where: Where) -> str:
     """rank 3 on h2, GPU 1 of h2, the node or nodes; empty where nothing is established."""
-    on = f" on {where.node}" if where.node else ""
     if where.rank is not None:
-        return f"rank {where.rank}{on}"
+        return on_node(f"rank {where.rank}", where.node)
     if where.gpu is not None:
-        return f"GPU {where.gpu}{on}"
+        return on_node(f"GPU {where.gpu}", where.node)
     return where.node or ", ".join(where.nodes[:8])

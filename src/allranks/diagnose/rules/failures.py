@@ -170,10 +170,11 @@ def telling(raised: Raised) -> list[Link]:
 def _from_signal(end: ExitRecord, signal: int) -> Failure:
     if signal == ABORT:
         return _from_abort(end)
-    kind = "crashed" if signal in NATIVE else "killed"
-    explains_itself = signal in NATIVE or signal == KILL
-    role = Role.ROOT if explains_itself else Role.UNEXPLAINED
-    return Failure(end, role, kind, f"signal {signal}", signal=signal)
+    key = f"signal {signal}"
+    if signal in NATIVE:
+        return Failure(end, Role.ROOT, "crashed", key, signal=signal)
+    role = Role.ROOT if signal == KILL else Role.UNEXPLAINED
+    return Failure(end, role, "killed", key, signal=signal)
 
 
 def _from_abort(end: ExitRecord) -> Failure:

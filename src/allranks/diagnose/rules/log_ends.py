@@ -13,7 +13,7 @@ from ..causes import CAUSES
 from ..logs.ends import End, after_abort, ends
 from ..logs.evidence import Evidence, name_place, quoted
 from ..signatures import BY_ID
-from ..words import signal_name
+from ..words import on_node, signal_name
 from .failures import BUS, KILL
 from .log_lines import read_candidate
 
@@ -93,7 +93,7 @@ def _name(end: End) -> str:
     if end.rank is None:
         local = end.sighting.groups.get("local")
         name = f"local rank {local}" if local else "a process"
-    return f"{name} on {end.node}" if end.node else name
+    return on_node(name, end.node)
 
 
 def locate(evidence: Evidence, chosen: Candidate) -> Candidate:

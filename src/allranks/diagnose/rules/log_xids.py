@@ -8,6 +8,7 @@ from allranks.xid import FAULTS
 
 from ..candidate import Candidate, Strength
 from ..logs.evidence import Evidence, Sighting, quoted, short
+from ..words import on_node
 from .log_lines import Reading, read_candidate
 
 PROGRAM = {
@@ -36,7 +37,7 @@ def xids(evidence: Evidence) -> list[Candidate]:
     candidates = []
     for cause, pairs in groups.items():
         head, reading = max(pairs, key=lambda pair: pair[1].confidence)
-        place = f"GPU {head.groups['pci']}" + (f" on {head.line.node}" if head.line.node else "")
+        place = on_node(f"GPU {head.groups['pci']}", head.line.node)
         lines = dict.fromkeys(quoted(sighting.line) for sighting, _ in ((head, reading), *pairs))
         candidates.append(
             replace(

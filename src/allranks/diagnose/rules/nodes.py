@@ -71,7 +71,7 @@ def node_lost(incident: Incident) -> Candidate | None:
 
 def _last_heard(lost: LostNode) -> str:
     line = f"{lost.node}: last heard {utc(lost.last_heard)}"
-    return f"{line}, {lost.reason}" if lost.reason else line
+    return ", ".join(part for part in (line, lost.reason) if part)
 
 
 # -- a pause of the launching machine --------------------------------------------------------------------
@@ -160,7 +160,9 @@ def agent_fault(incident: Incident) -> Candidate | None:
     first = min(faults, key=lambda f: (f.id in LEASE_OVER, f.t or float("inf")))
     nodes = list(dict.fromkeys(f.node for f in faults if (f.id, f.message) == (first.id, first.message)))
     reading = _read_fault(incident, first, nodes)
-    is_ours = reading.cause == "internal-error"  # a defect of allranks is no fault of the node on which it shows
+    where = Where()
+    if len(nodes) == 1 and reading.cause != "internal-error":  # a defect of allranks is not the node's
+        where = Where(node=nodes[0])
     return Candidate(
         "agent-fault",
         reading.cause,
@@ -169,7 +171,7 @@ def agent_fault(incident: Incident) -> Candidate | None:
         reading.confidence,
         first.t or None,
         reading.remedy.format(node=first.node),
-        Where(node=nodes[0]) if len(nodes) == 1 and not is_ours else Where(),
+        where,
         tuple(one_line(f"{f.node}: {f.id}: {f.message}") for f in faults[:3]),
     )
 

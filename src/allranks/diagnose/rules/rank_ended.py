@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from allranks.text import plural
+from allranks.text import plural, with_reason
 
 from ..candidate import Candidate, Strength
 from ..exceptions import Link, is_of_library
@@ -190,9 +190,11 @@ def _other_shape(tail: str) -> str:
 def _python_line(tail: str) -> str:
     """Where Python was, if faulthandler tells it."""
     frame = re.search(r"\(most recent call first\):\n((?: +File [^\n]*(?:\n|\Z))+)", tail)
-    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', frame[1]) if frame else []
-    of_user = [place_of_frame(*f) for f in frames if not is_of_library(f[0])]
-    return f" at {of_user[0]}" if of_user else ""
+    if frame is None:
+        return ""
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', frame[1])
+    places = [f" at {place_of_frame(*f)}" for f in frames if not is_of_library(f[0])]
+    return next(iter(places), "")
 
 
 # -- signals ---------------------------------------------------------------------------------------------
@@ -255,10 +257,9 @@ def _exited(incident: Incident, group: Group) -> Reading:
     last = one_line("".join(last_lines(end.tail, 1)), SHORT)
     what = f"ended with code {end.code}"
     if end.code in (126, 127):
-        what = f"{what}: {last}" if last else what
         cause = "permission-denied" if end.code == 126 else "remote-path-missing"
         remedy = "check the command, PATH and --prelude on the node"
-        return Reading(cause, 0.8, f"{what}{pid}{threads}", remedy)
+        return Reading(cause, 0.8, f"{with_reason(what, last)}{pid}{threads}", remedy)
     alone = group.scope == "all" or incident.world_size == 1  # no rank went on
     if last:
         what = f"{what}{pid}, its last line: {last}"
