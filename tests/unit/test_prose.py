@@ -29,7 +29,7 @@ PAGE_LIMITS = {
     "kubernetes.md": 18,
     "launchers.md": 19,
     "python.md": 11,
-    "report.md": 19,
+    "report.md": 18,
     "retries.md": 17,
     "settings.md": 1,
     "skypilot.md": 11,

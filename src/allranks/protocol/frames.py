@@ -108,8 +108,8 @@ def _check_head(length: int, kind: int) -> None:
         limit = MAX_OUTPUT + 1 + _OUTPUT.size
     else:
         raise FrameError(
-            "a frame of unknown type 0x%02x: this side speaks protocol %d, the other side something else; "
-            "start both from the same allranks" % (kind, PROTOCOL)
+            "a frame of unknown type 0x%02x: this side speaks protocol %d, the other side another. "
+            "Start both from the same allranks" % (kind, PROTOCOL)
         )
     if not 1 <= length <= limit:
         raise FrameError("a frame of %d bytes is over the limit of %d" % (length, limit))

@@ -47,7 +47,7 @@ def read_control(record: bytes) -> Dict[str, Any]:
     except (ValueError, RecursionError):
         message = None
     if record[:1] != b"C" or not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise SecureError("a control record that is no message")
+        raise SecureError("a control record that is not a message")
     return message
 
 
