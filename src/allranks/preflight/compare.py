@@ -142,7 +142,7 @@ def remote(node: str, command: str, *arguments: str) -> str:
     return f"ssh {node} {shlex.quote(line)}" if plain else f'ssh {node} "{line}"'
 
 
-def look(advice: str, node: str, command: str, *arguments: str) -> str:
+def advise(advice: str, node: str, command: str, *arguments: str) -> str:
     """Advice, and the command that shows more."""
     return f"{advice}. Look: {remote(node, command, *arguments)}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from ..compare import Findings, Nodes, collected, differences, look, warn
+from ..compare import Findings, Nodes, advise, collected, differences, warn
 from ..facts import Request
 from ..host import Host
 
@@ -73,7 +73,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for one in odd:
         message = one.message.replace(" containers ", " ", 1) if one.norm is not None else one.message
         advice = "start all nodes alike, in the same image or on the bare host"
-        yield warn(ID, one.nodes, message, look(advice, one.nodes[0], "cat /proc/1/cgroup"))
+        yield warn(ID, one.nodes, message, advise(advice, one.nodes[0], "cat /proc/1/cgroup"))
     if odd:
         return
     yield from _namespace("process namespace", "--pid=host", {n: one.pid for n, one in nodes.items() if one.pid})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_item, fail_if, lack, look, remote, unknown
+from ..compare import Findings, Nodes, advise, by_item, fail_if, lack, remote, unknown
 from ..facts import Request
 
 ID = "data_paths"
@@ -27,7 +27,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         if absent:
             fine = [node for node in by_node if node not in absent and node not in closed]
             parent = path.rstrip("/").rpartition("/")[0] or "/"
-            remedy = look("mount or copy it there", absent[0], "ls -ld", parent)
+            remedy = advise("mount or copy it there", absent[0], "ls -ld", parent)
             yield fail_if(is_bare, "missing-file", absent, lack(absent, fine, path), remedy)
         if closed:
             message = f"{path} can't be read by your user on {join_names(closed)}"

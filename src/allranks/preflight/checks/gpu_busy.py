@@ -12,7 +12,7 @@ from allranks.findings import Finding
 from allranks.text import join_words, plural
 
 from .. import smi
-from ..compare import Findings, Nodes, collected, fail_if, group, look, warn
+from ..compare import Findings, Nodes, advise, collected, fail_if, group, warn
 from ..facts import Request
 from ..host import Host
 
@@ -140,7 +140,7 @@ def _by_others(request: Request, node: str, use: Use) -> Finding:
     message = f"GPUs of {node} are in use: {join_words([_process_text(one) for one in held], limit=4)}"
     pids = ",".join(str(one[0].pid) for one in held[:8])
     advice = f"wait for them or leave {node} out. If they are yours, `allranks clean --orphans {request.target}`"
-    remedy = look(f"{advice} ends them", node, "ps -o user,pid,etime,args -p", pids)
+    remedy = advise(f"{advice} ends them", node, "ps -o user,pid,etime,args -p", pids)
     label = ID
     if use.exclusive:
         message += " (compute mode Exclusive_Process: no other process can use them)"

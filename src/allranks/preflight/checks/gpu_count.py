@@ -17,13 +17,13 @@ from .. import smi
 from ..compare import (
     Findings,
     Nodes,
+    advise,
     by_value,
     collected,
     differing,
     fail,
     fail_if,
     group,
-    look,
     remote,
     split,
     warn,
@@ -123,7 +123,7 @@ def _failed(node: str, text: str) -> Finding:
     if "version mismatch" in text:
         label = "driver-version-mismatch"
         advice = f"reboot {node}, which still runs the driver from before an update"
-        remedy = look(advice, node, "cat /proc/driver/nvidia/version")
+        remedy = advise(advice, node, "cat /proc/driver/nvidia/version")
     elif "Unknown Error" in text:
         remedy = f"in a container, start it again (systemctl daemon-reload takes its devices away), else reboot {node}"
     return fail(label, node, f"no GPU of {node} answers: {text}", remedy, [text])

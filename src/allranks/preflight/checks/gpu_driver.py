@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple, Optional
 
 from .. import smi
-from ..compare import Findings, Nodes, collected, differences, look, warn
+from ..compare import Findings, Nodes, advise, collected, differences, warn
 from ..facts import Request
 from ..host import Host
 
@@ -54,5 +54,5 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         if one.norm and driver.driver == one.value:
             advice += f" ({one.norm})"
         show = "nvidia-smi" if driver.vendor == "nvidia" else "amd-smi static -d"
-        remedy = look(advice, one.nodes[0], show)
+        remedy = advise(advice, one.nodes[0], show)
         yield warn("driver-version-mismatch", one.nodes, one.message, remedy)

@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Difference, Findings, Nodes, collected, differences, fail, look, remote, warn, warn_each
+from ..compare import Difference, Findings, Nodes, advise, collected, differences, fail, remote, warn, warn_each
 from ..facts import Request
 from ..host import Host
 
@@ -94,10 +94,10 @@ def _finding(node: str, gpu: Errors, is_amd: bool) -> Finding:
         reset = "reboot it"
     if gpu.volatile:
         message = f"{subject} had {count_of(gpu.volatile, 'uncorrectable memory error')} {since}"
-        remedy = look(f"leave {node} out, or {reset}. If errors come back, replace the GPU", node, show)
+        remedy = advise(f"leave {node} out, or {reset}. If errors come back, replace the GPU", node, show)
         return fail(LABEL, node, message, remedy, [f"uncorrected volatile: {gpu.volatile}"], gpu.gpu)
     message = f"{subject} has had {count_of(gpu.sram, 'uncorrectable SRAM error')} in its life"
     if gpu.over:
         message += ", more than NVIDIA's threshold for a replacement"
-    remedy = look("have the GPU tested or replaced", node, show)
+    remedy = advise("have the GPU tested or replaced", node, show)
     return warn(LABEL, node, message, remedy, [f"uncorrected aggregate SRAM: {gpu.sram}"], gpu.gpu)

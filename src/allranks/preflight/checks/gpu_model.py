@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import smi
-from ..compare import Findings, Nodes, by_value, collected, differences, look, warn, who
+from ..compare import Findings, Nodes, advise, by_value, collected, differences, warn, who
 from ..facts import Request
 from ..host import Host
 
@@ -67,13 +67,13 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     odd = differences("GPUs", {node: " and ".join(kind) for node, kind in kinds.items()})
     for one in odd:
         advice = "use equal GPUs, or expect the slowest to set the pace"
-        yield warn(ID, one.nodes, one.message, _look(advice, nodes, one.nodes[0]))
+        yield warn(ID, one.nodes, one.message, _advise(advice, nodes, one.nodes[0]))
     if odd:
         return
     for shown, names in by_value({node: ", ".join(kind) for node, kind in kinds.items() if len(kind) > 1}).items():
         message = f"{who(names)} GPUs of several models: {shown}"
         advice = "keep to one with --env CUDA_VISIBLE_DEVICES=…"
-        yield warn(ID, names, message, _look(advice, nodes, names[0]))
+        yield warn(ID, names, message, _advise(advice, nodes, names[0]))
 
 
 def _sizes(nodes: Mapping[str, Models]) -> Dict[str, List[int]]:
@@ -93,5 +93,5 @@ def _model_text(name: str, memory: int, usual: List[int]) -> str:
     return f"{name} ({size / 1024:.0f} GB)" if size else name
 
 
-def _look(advice: str, nodes: Mapping[str, Models], node: str) -> str:
-    return look(advice, node, "amd-smi list" if nodes[node].vendor == "amd" else "nvidia-smi -L")
+def _advise(advice: str, nodes: Mapping[str, Models], node: str) -> str:
+    return advise(advice, node, "amd-smi list" if nodes[node].vendor == "amd" else "nvidia-smi -L")

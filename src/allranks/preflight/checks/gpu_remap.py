@@ -14,7 +14,7 @@ from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Findings, Nodes, collected, fail, look, warn
+from ..compare import Findings, Nodes, advise, collected, fail, warn
 from ..facts import Request
 from ..host import Host
 
@@ -81,12 +81,12 @@ def _finding(node: str, gpu: Remapped) -> Finding:
     show = f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.gpu}"
     if gpu.failed:
         message = f"{subject} could not remap a bad row of its memory: no spare rows are left for it"
-        remedy = look(f"leave {node} out and have the GPU replaced", node, show)
+        remedy = advise(f"leave {node} out and have the GPU replaced", node, show)
         return fail(LABEL, node, message, remedy, evidence, gpu.gpu)
     if gpu.pending:
         message = f"{subject} has a bad row of its memory that is remapped only when the GPU is reset"
         remedy = f"end what uses it and reset it: {smi.reset(node, [gpu])}, or reboot {node}"
     else:
         message = f"{subject} has {count_of(gpu.full, 'bank')} of memory without spare rows"
-        remedy = look("plan its replacement", node, show)
+        remedy = advise("plan its replacement", node, show)
     return warn(LABEL, node, message, remedy, evidence, gpu.gpu)

@@ -68,7 +68,7 @@ def _rate(port: str, by_node: Mapping[str, Port]) -> Findings:
     name = rdma.port_name(port)
     odd = differences(f"rate of {name}", rates, one="runs at", many="run at", subject=name)
     advice = "reseat or replace the cable, see both ends"
-    return warn_each(LABEL, odd, lambda d: f"{advice}: {_look(d.nodes[0], port)}", port.partition("/")[0])
+    return warn_each(LABEL, odd, lambda d: f"{advice}: {_ibstat(d.nodes[0], port)}", port.partition("/")[0])
 
 
 def _down(port: str, by_node: Mapping[str, Port]) -> Findings:
@@ -84,11 +84,11 @@ def _down(port: str, by_node: Mapping[str, Port]) -> Findings:
         if hint:
             message += f": {hint}"
         message += others(up, "have it ACTIVE", "has it ACTIVE")
-        remedy = f"see cable, switch port and subnet manager: {_look(nodes[0], port)}"
+        remedy = f"see cable, switch port and subnet manager: {_ibstat(nodes[0], port)}"
         yield warn(LABEL, nodes, message, remedy, evidence, interface=port.partition("/")[0])
 
 
-def _look(node: str, port: str) -> str:
+def _ibstat(node: str, port: str) -> str:
     return remote(node, "ibstat", port.partition("/")[0])
 
 

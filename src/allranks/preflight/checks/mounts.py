@@ -10,7 +10,7 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tup
 
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, by_value, collected, differences, lack, look, others, remote, split, warn, who
+from ..compare import Findings, Nodes, advise, by_value, collected, differences, lack, others, remote, split, warn, who
 from ..facts import Request
 from ..host import Host
 from ..storage import Mount, read_mounts
@@ -109,7 +109,7 @@ def _different(collection: Mapping[str, Mounts]) -> Findings:
             if point not in one.absent and point not in one.exports and export not in one.exports:
                 values[node] = one.network.get(point)
         for nodes, message in _sentences(point, values):
-            remedy = look("mount it on all, or leave it out of the run", nodes[0], "findmnt", point)
+            remedy = advise("mount it on all, or leave it out of the run", nodes[0], "findmnt", point)
             yield warn(ID, nodes, message, remedy)
 
 

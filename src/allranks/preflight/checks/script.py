@@ -7,7 +7,7 @@ from typing import List
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, and_so_for, fail, fail_if, lack, look, remote
+from ..compare import Findings, Nodes, advise, and_so_for, fail, fail_if, lack, remote
 from ..facts import Request, Script
 
 ID = "script"
@@ -40,7 +40,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 def _remedy(script: Script, absent: List[str], is_elsewhere: bool) -> str:
     if script.kind == "program":
-        return look("install it there, or set PATH with --prelude", absent[0], "which", script.name)
+        return advise("install it there, or set PATH with --prelude", absent[0], "which", script.name)
     if not is_elsewhere:
         return "check the path of the script (a relative one is looked up in --workdir)"
     path = shlex.quote(script.path)

@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.findings import Finding
 from allranks.text import plural
 
-from ..compare import Difference, Findings, Nodes, collected, differences, look, some, warn, who
+from ..compare import Difference, Findings, Nodes, advise, collected, differences, some, warn, who
 from ..facts import Request
 from ..host import Host
 
@@ -84,7 +84,7 @@ def _finding(
     if not usual:
         node, place = next(iter(places.items()), (names[0], ENVIRONMENT))
         show = ("grep", first, place) if place != ENVIRONMENT else ("grep", "-s", first, ".bashrc", ".profile")
-        remedy = look(f"unset it, or set one value for all with --env {first}=…", node, *show)
+        remedy = advise(f"unset it, or set one value for all with --env {first}=…", node, *show)
     return warn(ID, names, message, remedy, evidence)
 
 

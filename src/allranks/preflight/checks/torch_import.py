@@ -10,7 +10,7 @@ from typing import List, Mapping, NamedTuple, Optional
 
 from allranks.text import count_of, join_names, plural, with_reason
 
-from ..compare import Findings, Nodes, by_value, collected, fail, fail_if, look, others, remote, warn
+from ..compare import Findings, Nodes, advise, by_value, collected, fail, fail_if, others, remote, warn
 from ..facts import Request, Script
 from ..host import CouldNotLook, Host, answer_of
 
@@ -157,7 +157,7 @@ def _slow(works: Mapping[str, Torch]) -> Findings:
         worst = max(slow, key=seconds.__getitem__)
         message = f"import torch takes {seconds[worst]:.1f} s on {join_names(slow)} (the median is {usual:.1f} s):"
         message += f" {plural(len(slow), 'its', 'their')} file system is slow, or reads torch for the first time"
-        remedy = look("check again whether it stays", worst, "findmnt -T", works[worst].file)
+        remedy = advise("check again whether it stays", worst, "findmnt -T", works[worst].file)
         yield warn(ID, slow, message, remedy, [f"{node}: {seconds[node]:.1f} s" for node in slow[:8]])
 
 
