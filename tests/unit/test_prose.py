@@ -12,8 +12,8 @@ from tests.prose import Breach, breaches_of, page_breaches, source_breaches
 SOURCE_LIMITS = {
     "(top)": 8,
     "agent": 25,
-    "engines": 17,
-    "cli": 75,
+    "engines": 25,
+    "cli": 67,
     "cluster": 36,
     "gang": 0,
     "plan": 0,

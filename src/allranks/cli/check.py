@@ -16,6 +16,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.engines import reach_nodes
+from allranks.engines.nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang import checking
@@ -36,7 +37,7 @@ from allranks.text import count_of
 
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe_check
-from .target import find_cluster, resolve_options, say_notes, unknown_name
+from .target import resolve_options, say_notes, unknown_name
 
 
 def command(given: Given, from_: str | None, config: str | None, verbose: bool, dry_run: bool, json_: bool) -> int:
@@ -48,7 +49,7 @@ def command(given: Given, from_: str | None, config: str | None, verbose: bool, 
         seen = preflight.read(Path(from_))
         names = spec.preflight.only or seen.get("checks") or list(all_checks())
         return close(seen, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_)
-    cluster = find_cluster(resolved)
+    cluster = find_cluster(resolved.spec)
     say_notes(resolved)
     if dry_run:
         click.echo(describe_check(spec, cluster, checks, json_))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from allranks.cluster import Cluster
+from allranks.engines.nodes import find_cluster
 from allranks.engines.ssh import ssh_transport
 from allranks.gang import sweeper
 from allranks.plan.network import target_words
@@ -16,7 +17,7 @@ from allranks.report.terminal import clean
 from allranks.settings import RunSpec
 from allranks.text import count_of
 
-from .target import find_cluster, resolve_options
+from .target import resolve_options
 
 Answers = dict[str, dict[str, Any]]
 
@@ -30,7 +31,7 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
     """List the orphans on the target's nodes, ask, end them by pid and start time. Return 4 where some stay."""
     resolved = resolve_options(options, None)
     spec = resolved.spec
-    cluster = find_cluster(resolved)
+    cluster = find_cluster(resolved.spec)
     question = {"foreign": {"port": spec.rendezvous.master_port}} if foreign else {}
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = _choose(answers, foreign)

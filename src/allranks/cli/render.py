@@ -13,6 +13,7 @@ import click
 from allranks.cluster import Cluster, Node
 from allranks.engines import zipapp
 from allranks.engines.kubernetes.podfile import read_texts
+from allranks.engines.nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded
@@ -28,7 +29,7 @@ from allranks.settings.parsers import path as path_of
 from allranks.settings.table import SettingRow, engine_of, settings_of
 
 from .declare import CONFIG, Declared, DeclaredGroup, Given
-from .target import FILE_LIMIT, find_cluster, refuse_contradictions, require_command, resolve_options, say_notes
+from .target import FILE_LIMIT, refuse_contradictions, require_command, resolve_options, say_notes
 
 
 def declare(what: str) -> Declared:
@@ -121,7 +122,7 @@ def render_cluster(resolved: Resolved, what: str) -> Cluster:
     """The target's nodes; where only their number matters, that many without an address of their own."""
     spec: RunSpec = resolved.spec
     if spec.target.hosts is not None or spec.target.local is not None:
-        return find_cluster(resolved)
+        return find_cluster(resolved.spec)
     if RENDERERS[what].hosts:
         raise UsageError(f"render {what}: which nodes? set --hosts FILE or --hosts node[01-02]")
     count = spec.target.nodes or 1

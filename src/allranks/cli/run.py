@@ -13,6 +13,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.engines import Launch, NotStarted, engine_for, reach_nodes
+from allranks.engines.nodes import find_cluster
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.controller import View as Watching
@@ -29,7 +30,7 @@ from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe
 from .follow import detach, follow_to_end, print_detached, print_end
 from .keys import offer
-from .target import find_cluster, refuse_contradictions, require_command, resolve_options, say_notes
+from .target import refuse_contradictions, require_command, resolve_options, say_notes
 
 
 def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int:
@@ -41,7 +42,7 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     if engine is not None:
         say_notes(resolved)
         return submit(engine.prepare(spec), spec, json_, dry_run)
-    cluster = find_cluster(resolved, spares=spec.recovery.spares)
+    cluster = find_cluster(spec, spares=spec.recovery.spares)
     say_notes(resolved)
     if dry_run:
         refuse_contradictions(spec, cluster)

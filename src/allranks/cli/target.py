@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import os
-import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from allranks.cluster import Cluster
-from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
-from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
-from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step, require_nodes
-from allranks.errors import ConfigError, HostfileError, UsageError
+from allranks.cluster.slurm import read_allocation
+from allranks.errors import ConfigError, UsageError
 from allranks.findings import Finding
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
 from allranks.settings.scripts import is_shell_script, launcher_in, script_of
 from allranks.settings.table import engine_of, suggestion
 from allranks.text import join_words
-
-from .nodegroups import expand_groups, has_groups
 
 CONFIG_NAME = "allranks.toml"
 FILE_LIMIT = 1 << 20
@@ -166,86 +160,6 @@ def say_notes(resolved: Resolved) -> None:
     """Write on standard error where settings disagree; standard output is for the answer, with `--json` too."""
     for note in resolved.notes:
         sys.stderr.write(f"note: {note}\n")
-
-
-def find_cluster(resolved: Resolved, spares: int = 0) -> Cluster:
-    """The nodes of the target; without one, one virtual node. The last `spares` of them stand by."""
-    if not spares:
-        return _whole_cluster(resolved.spec, resolved.spec.target.nodes)
-    spec = resolved.spec
-    whole = _allocated(spec.target.nodes, spares) if spec.target.slurm else _whole_cluster(spec, None)
-    return set_aside(whole, spares, spec.target.nodes, spec.launch.nproc)
-
-
-def _whole_cluster(spec: RunSpec, first: int | None) -> Cluster:
-    if spec.target.slurm:
-        return _allocated(first)
-    if spec.target.hosts is None:
-        virtual = virtual_cluster(spec.target.local or 1)
-        return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)
-    path = Path(spec.target.hosts)
-    if path.is_file():
-        nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts)
-        source = spec.target.hosts
-    elif "/" in spec.target.hosts or spec.target.hosts.endswith((".txt", ".hosts")):
-        raise HostfileError(f"{spec.target.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
-    else:
-        listed = expand_groups(spec.target.hosts, os.environ) if has_groups(spec.target.hosts) else spec.target.hosts
-        nodes = parse_host_argument(listed)
-        source = "--hosts"
-    return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
-
-
-def _allocated(count: int | None, spares: int = 0) -> Cluster:
-    """So many nodes of our allocation, with spares, that no other run in it has; all of them where None."""
-    allocation = read_allocation(os.environ)
-    if allocation is None:
-        raise UsageError("--slurm: this is no allocation; get one first: salloc --nodes=4 (only `run` submits a job)")
-    refuse_step(os.environ)
-    from allranks.engines.slurm.claims import claim  # imported late: few runs are Slurm's
-
-    require_nodes(allocation, count)
-    wanted = count + spares if count is not None else None
-    free, taken = claim(allocation.job, allocation.nodes, wanted)
-    chosen = [*free, *taken][:wanted]
-    return allocation_cluster(allocation, chosen)
-
-
-def _read_hostfile(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(FILE_LIMIT + 1)
-    except OSError as error:
-        raise HostfileError(f"{path}: {error.strerror}") from None
-    if len(data) > FILE_LIMIT:
-        raise HostfileError(f"{path}: larger than 1 MiB; is this a hostfile?")
-    return data.decode("utf-8", "replace")
-
-
-def this_machine() -> Callable[[str], bool]:
-    """Tells whether a host of the list is this machine: its name, or an address of its own."""
-    names = {"localhost", socket.gethostname(), socket.gethostname().split(".")[0]}
-
-    def check(host: str) -> bool:
-        if host in names:
-            return True
-        try:
-            found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-        except OSError:
-            return False
-        return any(_is_own(family, address[0]) for family, _, _, _, address in found)
-
-    return check
-
-
-def _is_own(family: int, address: Any) -> bool:
-    """An address is this machine's if a socket can be bound to it."""
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.bind((address, 0))
-        return True
-    except OSError:
-        return False
 
 
 def require_command(resolved: Resolved, verb: str = "allranks run") -> None:

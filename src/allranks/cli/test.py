@@ -7,6 +7,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.engines import reach_nodes
+from allranks.engines.nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.gang.transport import Transport
 from allranks.settings import RunSpec
@@ -14,7 +15,7 @@ from allranks.settings.table import TESTS_OF, settings_of
 
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
 from .dryrun import describe
-from .target import find_cluster, resolve_options, say_notes, unknown_name
+from .target import resolve_options, say_notes, unknown_name
 from .together import run_together
 
 
@@ -22,7 +23,7 @@ def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int
     """Run a suite."""
     resolved = resolve_options({**given, "name": "test"}, config)
     refuse_unknown_tests(resolved.spec)
-    cluster = find_cluster(resolved)
+    cluster = find_cluster(resolved.spec)
     spec = resolved.spec.changed(test="full", command=(), launcher="direct", retries=0)
     say_notes(resolved)
     if dry_run:

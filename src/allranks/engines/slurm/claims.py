@@ -12,6 +12,10 @@ import os
 import socket
 from collections.abc import Iterable
 
+from allranks.cluster import Cluster
+from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step, require_nodes
+from allranks.errors import UsageError
+
 _held: dict[tuple[str, str], socket.socket] = {}  # by job and node
 
 
@@ -27,6 +31,19 @@ def claim(job: str, nodes: Iterable[str], count: int | None) -> tuple[list[str],
             break
         (claimed if _claim(job, node) else taken).append(node)
     return claimed, taken
+
+
+def allocated_cluster(count: int | None, spares: int) -> Cluster:
+    """Return `count` nodes of our allocation, with spares, that no other run in it has; all of them where None."""
+    allocation = read_allocation(os.environ)
+    if allocation is None:
+        raise UsageError("--slurm: this is no allocation; get one first: salloc --nodes=4 (only `run` submits a job)")
+    refuse_step(os.environ)
+    require_nodes(allocation, count)
+    wanted = count + spares if count is not None else None
+    free, taken = claim(allocation.job, allocation.nodes, wanted)
+    chosen = [*free, *taken][:wanted]
+    return allocation_cluster(allocation, chosen)
 
 
 def is_ours(job: str, node: str) -> bool:

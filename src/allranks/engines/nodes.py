@@ -1,0 +1,89 @@
+"""The nodes of a target that this process reaches by itself: a host list, an allocation, or this machine (IO)."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from allranks.cluster import Cluster
+from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
+from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
+from allranks.errors import HostfileError
+from allranks.settings import RunSpec
+
+from .nodegroups import expand_groups, has_groups
+from .slurm.claims import allocated_cluster
+
+FILE_LIMIT = 1 << 20
+
+
+def find_cluster(spec: RunSpec, spares: int = 0) -> Cluster:
+    """Return the nodes of the target; without one, one virtual node. The last `spares` of them stand by.
+
+    Raise UsageError where the target has no such nodes.
+    """
+    if spec.target.slurm:
+        cluster = allocated_cluster(spec.target.nodes, spares)
+    else:
+        cluster = _listed_cluster(spec, None if spares else spec.target.nodes)
+    if not spares:
+        return cluster
+    return set_aside(cluster, spares, spec.target.nodes, spec.launch.nproc)
+
+
+def _listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
+    if spec.target.hosts is None:
+        virtual = virtual_cluster(spec.target.local or 1)
+        return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)
+    path = Path(spec.target.hosts)
+    if path.is_file():
+        nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts)
+        source = spec.target.hosts
+    elif "/" in spec.target.hosts or spec.target.hosts.endswith((".txt", ".hosts")):
+        raise HostfileError(f"{spec.target.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
+    else:
+        listed = expand_groups(spec.target.hosts, os.environ) if has_groups(spec.target.hosts) else spec.target.hosts
+        nodes = parse_host_argument(listed)
+        source = "--hosts"
+    return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
+
+
+def _read_hostfile(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(FILE_LIMIT + 1)
+    except OSError as error:
+        raise HostfileError(f"{path}: {error.strerror}") from None
+    if len(data) > FILE_LIMIT:
+        raise HostfileError(f"{path}: larger than 1 MiB; is this a hostfile?")
+    return data.decode("utf-8", "replace")
+
+
+def this_machine() -> Callable[[str], bool]:
+    """Tells whether a host of the list is this machine: its name, or an address of its own."""
+    names = {"localhost", socket.gethostname(), socket.gethostname().split(".")[0]}
+
+    def check(host: str) -> bool:
+        if host in names:
+            return True
+        try:
+            entries = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except OSError:
+            return False
+        return any(_is_bindable(family, address[0]) for family, _, _, _, address in entries)
+
+    return check
+
+
+def _is_bindable(family: int, address: Any) -> bool:
+    """An address is this machine's if a socket can be bound to it."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((address, 0))
+        return True
+    except OSError:
+        return False
