@@ -116,21 +116,21 @@ def node_zip(checks: tuple[str, ...] = ()) -> bytes:
 
 def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     """What ships, by the name its code has there; packages by the name of their __init__."""
-    found = {}
+    modules = {}
     for path in sorted((HOME / "agent").glob("*.py")):
         if not path.name.startswith("runner"):
-            found[f"allranks.agent.{path.stem}"] = path
+            modules[f"allranks.agent.{path.stem}"] = path
     for path in sorted((HOME / "protocol").glob("*.py")):
-        found[f"allranks.protocol.{path.stem}"] = path
-    found["allranks.findings"] = HOME / "findings.py"
-    found["allranks.text"] = HOME / "text.py"
-    found["allranks.xid"] = HOME / "xid.py"
+        modules[f"allranks.protocol.{path.stem}"] = path
+    modules["allranks.findings"] = HOME / "findings.py"
+    modules["allranks.text"] = HOME / "text.py"
+    modules["allranks.xid"] = HOME / "xid.py"
     shared = ("facts", "host", "check", "compare", "figures", "rdma", "smi", "storage")
     for stem in ("__init__", *shared, "checks/__init__"):
-        found["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
+        modules["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:
-        found[f"allranks.preflight.checks.{name}"] = source_of(name) or HOME / "preflight" / "checks" / f"{name}.py"
-    return found
+        modules[f"allranks.preflight.checks.{name}"] = source_of(name) or HOME / "preflight" / "checks" / f"{name}.py"
+    return modules
 
 
 @cache

@@ -21,7 +21,7 @@ GROUP = "allranks.checks"
 @cache
 def installed() -> dict[str, tuple[Check, Path]]:
     """Checks of other packages with their source files; raises ConfigError where one cannot be used."""
-    found = {}
+    checks = {}
     for point in entry_points(group=GROUP):
         try:
             check = read_check(point.load())
@@ -30,8 +30,8 @@ def installed() -> dict[str, tuple[Check, Path]]:
             raise ConfigError(f"the check {name_with(point.name, point.value)} cannot be used: {error}") from error
         if check.name in built_in():
             raise ConfigError(f"the check {name_with(point.name, point.value)} has the ID of a check of allranks")
-        found[check.name] = (check, source)
-    return found
+        checks[check.name] = (check, source)
+    return checks
 
 
 def source_of(name: str) -> Path | None:
@@ -42,5 +42,5 @@ def source_of(name: str) -> Path | None:
 @cache
 def all_checks() -> dict[str, Check]:
     """Ours and theirs, in order."""
-    found = in_order([*built_in().values(), *(check for check, _ in installed().values())])
-    return {check.name: check for check in found}
+    checks = in_order([*built_in().values(), *(check for check, _ in installed().values())])
+    return {check.name: check for check in checks}

@@ -61,8 +61,8 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     is_git = _in_repository(cwd)
     root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n"))) if is_git else cwd
     left_out: list[str] = []
-    found = _tracked(root) if is_git else _walked(root, left_out)
-    names = sorted(_without_runs(set(found)), key=os.fsencode)
+    paths = _tracked(root) if is_git else _walked(root, left_out)
+    names = sorted(_without_runs(set(paths)), key=os.fsencode)
     kept, total = _measured(root, names)
     _check_command(spec, root)
     tree = Tree(root, _position(spec, root, cwd), len(kept), total, left_out=tuple(map(_shown, sorted(left_out))))
@@ -156,12 +156,12 @@ def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:
         if folder not in direct:
             direct[folder] = os.path.realpath(folder) == folder
         try:
-            found = os.lstat(os.path.join(root, name))
+            status = os.lstat(os.path.join(root, name))
         except OSError:
             continue  # deleted, and git does not know it yet
-        is_link = stat.S_ISLNK(found.st_mode)
-        if direct[folder] and (is_link or stat.S_ISREG(found.st_mode)):
-            sizes[name] = 0 if is_link else found.st_size
+        is_link = stat.S_ISLNK(status.st_mode)
+        if direct[folder] and (is_link or stat.S_ISREG(status.st_mode)):
+            sizes[name] = 0 if is_link else status.st_size
             outside += [name] if is_link and leads_outside(root, name) else []
     if outside:
         raise _outside(root, outside)
@@ -287,10 +287,10 @@ def _fill(packed: gzip.GzipFile, listing: Listing) -> int:
 
 def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
     """Nothing of the caller's machine but name, kind and whether it is executable."""
-    found = tarfile.TarInfo(_text(name))
-    found.type = kind
-    found.mode = mode
-    return found
+    entry = tarfile.TarInfo(_text(name))
+    entry.type = kind
+    entry.mode = mode
+    return entry
 
 
 def _text(name: str) -> str:
@@ -307,9 +307,9 @@ def _add(tar: tarfile.TarFile, root: str, name: str) -> int:
         tar.addfile(entry)
         return 0
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        found = os.fstat(file.fileno())
-        entry = _entry(name, tarfile.REGTYPE, 0o700 if found.st_mode & 0o100 else 0o600)
-        entry.size = found.st_size
+        status = os.fstat(file.fileno())
+        entry = _entry(name, tarfile.REGTYPE, 0o700 if status.st_mode & 0o100 else 0o600)
+        entry.size = status.st_size
         try:
             tar.addfile(entry, file)
         except OSError as error:
