@@ -97,7 +97,7 @@ def _call(verb: str, options: Mapping[str, object], command: Sequence[str]) -> D
     """Run the command; return its document, or raise the error that it printed."""
     line, secret = words(verb, options, command)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # ranks inherit no PYTHONPATH of ours
-    start = f"import sys; sys.path[0] = {here!r}; sys.argv[0] = 'allranks'; from allranks.__main__ import main; main()"
+    start = f"import sys\nsys.path[0] = {here!r}\nsys.argv[0] = 'allranks'\nfrom allranks.__main__ import main\nmain()"
     process = subprocess.Popen(
         [sys.executable, "-c", start, *line],
         stdin=subprocess.DEVNULL,

@@ -287,7 +287,7 @@ def choose_device(place: Place, backend: str | None) -> tuple[Any, str]:
         restricted = any(os.environ.get(name) for name in VISIBLE)
         if place.local_rank >= count and not (count == 1 and restricted):  # one that is this process's own
             raise StartError(
-                f"local rank {place.local_rank} has no {kind} device: {count} visible here; compare the "
+                f"local rank {place.local_rank} has no {kind} device: {count} visible here. Compare the "
                 "number of processes a node with the GPUs and CUDA_VISIBLE_DEVICES"
             )
         device = torch.device(kind, 0 if count == 1 else place.local_rank)
@@ -321,14 +321,14 @@ def meet(place: Place, patience: float, quiet: bool) -> Any:
     if not serves:
         wait_for_master(place.address, place.port, ends, quiet)
     elif place.world_size > 1 and not is_own(place.address):
-        say(quiet, f"note: MASTER_ADDR={place.address} is no address of this host, where rank 0 is")
+        say(quiet, f"note: MASTER_ADDR={place.address} is not an address of this host, where rank 0 is")
     span = datetime.timedelta(seconds=max(1.0, ends - time.monotonic()))
     try:
         store = dist.TCPStore(place.address, place.port, place.world_size, serves, span, False)
     except Exception as error:
         failed = "cannot listen on" if serves else "cannot use the store at"
         raise StartError(
-            f"rank {place.rank} {failed} {place.master}: {first_line(error)}; set another MASTER_PORT, or see "
+            f"rank {place.rank} {failed} {place.master}: {first_line(error)}. Set another MASTER_PORT, or see "
             "who holds it: ss -ltnp"
         ) from error
     if serves and place.world_size > 1:
@@ -449,8 +449,8 @@ def _gather(store: Any, place: Place, ends: float, quiet: bool) -> None:
             ) from error
     if missing:
         raise StartError(
-            f"{len(missing)} of {place.world_size} ranks did not come to {place.master} in time: {spans(missing)}; "
-            "look at their logs, and whether they have the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
+            f"{len(missing)} of {place.world_size} ranks did not come to {place.master} in time: {spans(missing)}. "
+            "Look at their logs, and whether they have the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
         )
 
 

@@ -150,7 +150,7 @@ def test_many_tasks_of_a_step_are_refused(slurm: SlurmBed, tmp_path: Path) -> No
     launch = SlurmLaunch(slurm, tmp_path)
     words = launch.command("run", "--", str(PROGRAMS / "tell.py"))
     done = slurm.call("srun", "-N2", "--export=ALL", *words, check=False)
-    assert done.returncode != 0 and "start allranks once, without srun" in done.stderr
+    assert done.returncode != 0 and "Start allranks once, without srun" in done.stderr
 
 
 @pytest.mark.slow

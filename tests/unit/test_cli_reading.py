@@ -127,7 +127,7 @@ def test_the_same_lines_of_all_ranks_are_one_unless_not_wanted(runs, capsys):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--node", "h9"], "the nodes of"), (["--rank", "7"], "ranks 0 to 1"), (["--metrics", "-f"], "leave out -f"),
+    [(["--node", "h9"], "the nodes of"), (["--rank", "7"], "ranks 0 to 1"), (["--metrics", "-f"], "Leave out -f"),
      (["--since", "soon"], "--since"), (["--metrics", "-n", "0"], "-n")],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_refused(runs, capsys, words, said):

@@ -25,12 +25,12 @@ def test_the_first_n_are_indexed_from_zero() -> None:
 
 @pytest.mark.parametrize("first", [0, -1, 5])
 def test_more_nodes_than_hosts_says_how_many_there_are(first: int) -> None:
-    with pytest.raises(UsageError, match=rf"--nodes {first}: hosts.txt has 4 hosts; set --nodes from 1 to 4"):
+    with pytest.raises(UsageError, match=rf"--nodes {first}: hosts.txt has 4 hosts. Set --nodes from 1 to 4"):
         make_cluster(NODES, source="hosts.txt", first=first, is_local=lambda host: False)
 
 
 def test_one_host_leaves_no_choice() -> None:
-    with pytest.raises(UsageError, match="--nodes 2: hosts.txt has 1 host; set --nodes 1, or add hosts"):
+    with pytest.raises(UsageError, match="--nodes 2: hosts.txt has 1 host. Set --nodes 1, or add hosts"):
         make_cluster(NODES[:1], source="hosts.txt", first=2, is_local=lambda host: False)
 
 
@@ -90,7 +90,7 @@ def test_the_last_hosts_stand_by(spares: int, nodes: int | None, working: list[s
 
 @pytest.mark.parametrize(("spares", "nodes"), [(4, None), (9, None), (2, 3), (1, 4)])
 def test_there_must_be_hosts_enough(spares: int, nodes: int | None) -> None:
-    with pytest.raises(UsageError, match=rf"--spares {spares}: hosts.txt has 4 hosts; add hosts, or set fewer spares"):
+    with pytest.raises(UsageError, match=rf"--spares {spares}: hosts.txt has 4 hosts. Add hosts, or set fewer spares"):
         set_aside(whole(FOUR), spares, nodes, 1)
 
 

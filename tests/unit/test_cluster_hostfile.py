@@ -77,8 +77,8 @@ def test_a_small_port_offers_slots_and_port(port: str) -> None:
     with pytest.raises(HostfileError) as caught:
         parse_hostfile(f"a\n\nh1:{port}\n", "hostfile")
     assert str(caught.value) == (
-        f"hostfile:3: 'h1:{port}': a port below 1024 other than 22 looks like a number of slots; "
-        f"write 'h1 slots={port}' for {count_of(int(port), 'rank')} or 'h1 port={port}' for ssh on port {port}"
+        f"hostfile:3: 'h1:{port}': a port below 1024 other than 22 looks like a number of slots. "
+        f"Write 'h1 slots={port}' for {count_of(int(port), 'rank')} or 'h1 port={port}' for ssh on port {port}"
     )
 
 
@@ -95,11 +95,11 @@ def test_what_the_refusal_offers_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ("h1 slot=8", "did you mean slots="),
-        ("h1 slots", "did you mean slots="),
+        ("h1 slot=8", "Did you mean slots="),
+        ("h1 slots", "Did you mean slots="),
         ("h1 gpus=8", "known: slots=, max_slots=, port=, user="),
         ("h1 8", "write 'h1 slots=8'"),
-        ("h1 h3", "separate hosts with commas"),
+        ("h1 h3", "Separate hosts with commas"),
         ("h1 slots=", "no value"),
         ("h1 slots=0", "from 1 to"),
         ("h1 slots=-1", "from 1 to"),
@@ -206,7 +206,7 @@ def test_one_host_with_several_ports_gets_unique_names() -> None:
 
 
 def test_sizes_are_bounded() -> None:
-    with pytest.raises(HostfileError, match="this is no hostfile"):
+    with pytest.raises(HostfileError, match="A hostfile is smaller"):
         parse_hostfile("#" * (MAX_TEXT + 1), "f")
     with pytest.raises(HostfileError, match="f:2: .*4096"):
         parse_hostfile("a[1-4000]\nb[1-4000]\n", "f")

@@ -63,8 +63,8 @@ def test_a_changing_number_of_nodes_is_refused(command: str, written: str, launc
     with pytest.raises(UsageError) as error:
         resolve(options, {}, {}, config_source="allranks.toml")
     assert str(error.value) == (
-        f"{head} {written} trains on a changing number of nodes, and a run of allranks has one number; "
-        f"leave {written} out: --nodes N is the number, and --retries N starts again after a failure"
+        f"{head} {written} trains on a changing number of nodes, and a run of allranks has one number. "
+        f"Leave {written} out. --nodes N is the number, and --retries N starts again after a failure"
     )
 
 
@@ -143,7 +143,7 @@ def resolved(command: str, **options: object) -> tuple[str, tuple[str, ...]]:
 def test_the_command_names_the_launcher() -> None:
     launcher, notes = resolved("accelerate launch t.py")
     assert launcher == "accelerate"
-    assert notes == ("accelerate launch is started once a node, and told who the nodes are (--launcher accelerate)",)
+    assert notes == ("accelerate launch starts once a node and gets the nodes as its options (--launcher accelerate)",)
     assert resolved("train.py") == ("direct", ())
     assert resolved("accelerate launch t.py", launcher="command") == ("command", ())
     assert resolved("accelerate launch t.py", launcher="accelerate") == ("accelerate", ())

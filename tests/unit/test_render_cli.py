@@ -24,7 +24,7 @@ def test_files_are_written_once(tmp_path: Path) -> None:
     assert [s.name for s in scripts] == ["node_00_h1.sh", "node_01_h2.sh"]
     assert all(os.access(s, os.X_OK) for s in scripts)
     again = render(tmp_path, *words, "--", "other.py")
-    assert again.returncode == 2 and "launch/node_00_h1.sh exists; --force replaces it" in again.stderr
+    assert again.returncode == 2 and "launch/node_00_h1.sh exists. --force replaces it" in again.stderr
     assert "train.py" in scripts[0].read_text()
     assert render(tmp_path, *words, "--force", "--", "other.py").returncode == 0
     assert "other.py" in scripts[0].read_text()
@@ -45,7 +45,7 @@ def test_what_cannot_be_known_is_asked_for(tmp_path: Path) -> None:
         (("torchrun", "--nproc", "8", "--", "t.py"), "which nodes?"),
         (("torchrun", "--hosts", "h1", "--nproc", "8"), "no training command"),
         (("accelerate", "--hosts", "h1", "--nproc", "2", "--", "torchrun", "t.py"), "starts with torchrun"),
-        (("pbs", "--", "t.py"), "there is no such command"),
+        (("pbs", "--", "t.py"), "unknown command"),
     ):
         done = render(tmp_path, *words)
         assert done.returncode == 2 and said in done.stderr, done.stderr

@@ -102,7 +102,8 @@ def test_the_end_of_a_run_never_waits_for_its_page(
     monkeypatch.setattr(report, "write_page", lambda *given: endless())
     assert report.page_at_end(session.run_dir) is None
     name = session.run_dir.name
-    assert f"note: no report.html (not ready within 0.5 s); allranks report {name} makes it" in capsys.readouterr().err
+    note = f"note: no report.html (not ready within 0.5 s). `allranks report {name}` makes it"
+    assert note in capsys.readouterr().err
     assert not list(session.run_dir.path.glob("*report.html*"))
 
 

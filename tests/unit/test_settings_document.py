@@ -140,7 +140,7 @@ def test_missing_fields_are_defaults_and_newer_ones_ignored() -> None:
 
 @pytest.mark.parametrize("document", [{}, {"schema": 2}, {"schema": "1"}])
 def test_another_schema_is_refused(document: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="this allranks reads schema 1"):
+    with pytest.raises(ConfigError, match="This allranks reads schema 1"):
         from_document(document)
 
 

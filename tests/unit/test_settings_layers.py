@@ -151,13 +151,13 @@ def test_file_keys_take_both_spellings_but_not_twice() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "part"),
     [
-        ("nprocs", 8, "'nprocs' is not a setting; did you mean nproc?"),
-        ("lease-time", 8, "did you mean"),
-        ("inittimeout", 8, "did you mean init-timeout?"),
+        ("nprocs", 8, "'nprocs' is not a setting. Did you mean nproc?"),
+        ("lease-time", 8, "Did you mean"),
+        ("inittimeout", 8, "Did you mean init-timeout?"),
         ("zzz", 8, "allranks init"),
         ("pg_timeout_forced", True, "not a setting"),
-        ("dry-run", True, "give --dry-run on the command line"),
-        ("json", True, "give --json on the command line"),
+        ("dry-run", True, "Give --dry-run on the command line"),
+        ("json", True, "Give --json on the command line"),
         ("nproc", "eight", "nproc: found 'eight', set a whole number from 1 to 1024 or \"auto\""),
         ("nproc", 0, "set a whole number"),
         ("nproc", 1025, "set a whole number"),
@@ -251,10 +251,10 @@ def test_an_option_is_named_as_typed() -> None:
         run({"stop_grace": "soon"})
     with pytest.raises(UsageError, match="^--ssh-option: found"):
         run({"ssh_options": ["x"]})
-    with pytest.raises(UsageError, match="--nprocs is not an option; did you mean nproc"):
+    with pytest.raises(UsageError, match="--nprocs is not an option. Did you mean nproc"):
         run({"nprocs": 1})
     assert run({"node_rank": 1}).spec.target.node_rank == 1
-    with pytest.raises(ConfigError, match="node_rank: give --node-rank on the command line"):
+    with pytest.raises(ConfigError, match="Give --node-rank on the command line"):
         run({}, {}, {"node_rank": 1})
 
 
@@ -345,5 +345,5 @@ def test_the_users_own_file_is_below_all_but_the_defaults() -> None:
     spec = resolved.spec
     assert (spec.limits.lease, spec.recovery.retries, spec.output.debug, spec.launch.env) == (70.0, 1, True, {"A": "1"})
     assert "--retries 1 overrides retries = 3 in config.toml" in resolved.notes
-    with pytest.raises(ConfigError, match="^config.toml: 'leese' is not a setting; did you mean lease"):
+    with pytest.raises(ConfigError, match="^config.toml: 'leese' is not a setting. Did you mean lease"):
         resolve({}, {}, {}, config_source="", user_config={"leese": 1}, user_source="config.toml")

@@ -37,12 +37,12 @@ def command(given: Given, keep: int | None, orphans: bool, foreign: bool, yes: b
 
         if keep is not None or runs_dir is not None:
             option = "--runs-dir" if keep is None else "--keep"
-            raise UsageError(f"{option} is for run directories here; leave it out, or leave out --orphans")
+            raise UsageError(f"{option} is for run directories here. Leave it out, or leave out --orphans")
         return clean_orphans({**given, "runs_dir": None}, foreign, yes, dry_run, json_)
     for row in OF_NODES:
         if given[row.name]:
             raise UsageError(
-                f"{row.option} is for nodes; add --orphans or --foreign\nhint: allranks clean --orphans {row.option} …"
+                f"{row.option} is for nodes. Add --orphans or --foreign\nhint: allranks clean --orphans {row.option} …"
             )
     return _clean_runs(
         str(runs_dir) if runs_dir is not None else None, 5 if keep is None else keep, yes, dry_run, json_
@@ -56,7 +56,7 @@ COMMAND = Declared(
     command,
     settings=NODE_SETTINGS,
     options=(
-        SettingRow("keep", whole(0, 1_000_000), "all but the newest N runs and N checks go; default: 5"),
+        SettingRow("keep", whole(0, 1_000_000), "all but the newest N runs and N checks go [default: 5]"),
         SettingRow(
             "orphans", FLAG, "processes and directories of dead runs on the nodes", former_options="--leftovers"
         ),
@@ -91,7 +91,7 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
         count += f" and {count_of(len(looks), 'look')} (check-…)" if looks else ""
         click.echo(f"{'would remove' if dry_run else 'removed'} {count}")
     for name, why in failed.items():
-        click.echo(f"allranks: {name}: could not be removed: {why}", err=True)
+        click.echo(f"allranks: cannot remove {name} ({why})", err=True)
     return NODE_FAILED if failed else DONE
 
 

@@ -77,7 +77,7 @@ def audit_command(
 ) -> int:
     """Look at every sample that virtual ranks read."""
     if not loader:
-        raise UsageError("data audit: set --loader module:function; the function gives a torch DataLoader")
+        raise UsageError("data audit: set --loader module:function. The function gives a torch DataLoader")
     if dry_run:
         click.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
         return exitcodes.DONE
@@ -157,7 +157,7 @@ def measured_bandwidth(text: str, runs_dir: str) -> float:
     rows = [row for row in read_rows(run).get("bandwidth", []) if row.get("collective") == "all_reduce"]
     rates = [float(row["busbw"]) for row in rows if isinstance(row.get("busbw"), (int, float)) and row["busbw"] > 0]
     if not rates:
-        raise UsageError(f"--bandwidth {text}: no all_reduce was measured there; run allranks test --suite bandwidth")
+        raise UsageError(f"--bandwidth {text}: no all_reduce was measured there. Run allranks test --suite bandwidth")
     return max(rates)
 
 

@@ -31,7 +31,7 @@ DRY_RUN = SettingRow("dry_run", FLAG, "print what would be done, do nothing")
 CONFIG = SettingRow(
     "config",
     path("the path of a settings file", "FILE"),
-    "settings file; default: allranks.toml",
+    "settings file [default: allranks.toml]",
     variables=("ALLRANKS_CONFIG",),
 )
 RUNS_DIR = SETTINGS["runs_dir"]
@@ -48,7 +48,7 @@ class Argument(NamedTuple):
     complete: str = ""
 
 
-RUN = Argument("run", "[RUN]", "run directory or name; default: the newest run", complete="runs")
+RUN = Argument("run", "[RUN]", "run directory or name [default: the newest run]", complete="runs")
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class DeclaredGroup(click.Group):
             names = join_words(list(self.commands))
             meant = suggestion(args[0], self.commands)
             raise UsageError(
-                f"{self.name} {args[0]}: there is no such command; there are {names}\n"
+                f"{self.name} {args[0]}: unknown command. Expected one of {names}\n"
                 f"hint: allranks {self.name} {meant or '--help'}"
             )
         return super().resolve_command(ctx, args)

@@ -47,7 +47,7 @@ COMMAND = Declared(
         Argument(
             "what",
             "[FILE… | DIR | - | RUN]",
-            "logs of any launcher, a directory of them, standard input, or a run; default: the newest run",
+            "logs of any launcher, a directory of them, standard input, or a run [default: the newest run]",
             many=True,
             complete="runs",
         ),

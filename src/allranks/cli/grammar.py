@@ -67,10 +67,10 @@ def refuse_empty_values(line: Line) -> None:
     """Refuse what `--option $VARIABLE` becomes where the variable is empty: the next word is taken for the value."""
     for name, value in line.attached_values:
         if not value:
-            raise UsageError(f"{name}= has an empty value; a shell variable was probably empty")
+            raise UsageError(f"{name}= has an empty value. A shell variable was probably empty")
     for row, name, value in line.separate_values:
         if not value:
-            raise UsageError(f"{name} has an empty value; a shell variable was probably empty")
+            raise UsageError(f"{name} has an empty value. A shell variable was probably empty")
         if value.startswith("-") and value != "-" and not row.may_begin_with_dash:
             reason = "is an option"
         elif value.endswith(".py") and not row.parser.is_path and os.path.isfile(value):
@@ -78,8 +78,8 @@ def refuse_empty_values(line: Line) -> None:
         else:
             continue
         raise UsageError(
-            f"{name} has the value {value}, which {reason}; a shell variable was probably empty\n"
+            f"{name} has the value {value}, which {reason}. A shell variable was probably empty\n"
             f"hint: write {name}={value} if that is meant"
         )
     if line.command[:1] == [MODULE] and (len(line.command) < 2 or line.command[1].startswith("-")):
-        raise UsageError("-m has no module behind it; a shell variable was probably empty\nhint: -m PACKAGE.MODULE")
+        raise UsageError("-m has no module behind it. A shell variable was probably empty\nhint: -m PACKAGE.MODULE")

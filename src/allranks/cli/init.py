@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -27,13 +28,13 @@ def command(force: bool, json_: bool) -> int:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(commented_config(found))
     except FileExistsError:
-        raise UsageError(f"{path} exists; --force replaces it") from None
+        raise UsageError(f"{path} exists. --force replaces it") from None
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; start it where you may write") from None
+        raise UsageError(f"{path}: {error.strerror}. Start it where you may write") from None
     if json_:
-        click.echo(f'{{"schema": 1, "written": "{CONFIG_NAME}"}}')
+        click.echo(json.dumps({"schema": 1, "written": CONFIG_NAME}))
     else:
-        click.echo(f"wrote {path}" + "".join(f"; {k} = {v} was found" for k, v in found.items()))
+        click.echo(f"wrote {path}" + "".join(f". Set {k} = {v}, as found here" for k, v in found.items()))
     return DONE
 
 

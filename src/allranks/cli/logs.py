@@ -45,7 +45,7 @@ def command(
     ranks = _wanted(found, list(node), list(rank))
     if metrics:
         if follow or since is not None:
-            raise UsageError("--metrics shows the last lines; leave out -f and --since")
+            raise UsageError("--metrics shows the last lines. Leave out -f and --since")
         _metrics(found, number, ranks if node or rank else None, json_)
         return DONE
     reader = LogReader(found, node, rank)

@@ -31,7 +31,7 @@ VERBS = {
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
-    "data": "plan: steps and time of an epoch; audit: is the data really split?",
+    "data": "steps and time of an epoch, and whether the data is split",
     "render": "the files and commands for torchrun, Slurm, Kubernetes, …, from the same settings",
     "overlap": "how much communication hides behind computation, from profiler traces",
     "clean": "remove old run directories, or what runs left on the nodes",
@@ -95,7 +95,7 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         meant = suggestion(verb, VERBS)
         hint = f"allranks {meant}" if meant else "allranks --help"
         return _fail(
-            f"no verb {verb!r}; there are {', '.join(VERBS)}\nhint: {hint}", exitcodes.USAGE, "--json" in words
+            f"no verb {verb!r}. There are {', '.join(VERBS)}\nhint: {hint}", exitcodes.USAGE, "--json" in words
         )
     if verb in LINUX_ONLY and sys.platform != "linux" and not set(words[:1]) & {"-h", "--help"}:
         return _fail(_needs_linux(verb), exitcodes.USAGE, "--json" in words)
@@ -132,7 +132,7 @@ def _needs_linux(verb: str) -> str:
     """Why this machine cannot start runs, or end them."""
     system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
     where = "start it on a login node, or in a Linux container"
-    return f"`allranks {verb}` needs Linux, and this machine is {system}; {where}"
+    return f"`allranks {verb}` needs Linux, and this machine is {system}. {where}"
 
 
 def _failed_itself(error: Exception, as_json: bool) -> int:
@@ -149,7 +149,7 @@ def _failed_itself(error: Exception, as_json: bool) -> int:
         where = f", with {file.name}"
     except OSError:
         where = f":\n{traceback_of(error)}"
-    message = f"allranks itself failed: {describe_error(error)}; report it {REPORT_TO}{where}"
+    message = f"allranks itself failed: {describe_error(error)}. Report it {REPORT_TO}{where}"
     return _fail(message, INTERNAL, as_json, CAUSE)
 
 

@@ -120,7 +120,7 @@ def left_alone(answers: Answers, spec: RunSpec) -> list[str]:
     command = f"allranks clean --foreign --master-port {spec.rendezvous.master_port} {target_words(spec)}"
     return [
         f"left alone, as no run of allranks started it: {name} pid {process['pid']} {process['why']} "
-        f"({process['command']}); to end it: {command}"
+        f"({process['command']}). To end it: {command}"
         for name, answer in answers.items()
         for process in answer.get("foreign") or []
     ]

@@ -112,7 +112,7 @@ def text(answer: OverlapDocument) -> str:
     lines = [answer.verdict, "", *align_columns([["", "steps", *SPLIT_COLUMNS], *rows], left=[0])]
     if len(ranks) > RANKS:
         lines.append(f"and {len(ranks) - RANKS} more (--json has all)")
-    lines.append("means of a step; computing and communicating each contain both")
+    lines.append("means of a step. Computing and communicating each contain both")
     if answer.collectives:
         collectives = [collective_cells(summary, answer.steps) for summary in answer.collectives]
         lines += [
@@ -120,7 +120,7 @@ def text(answer: OverlapDocument) -> str:
             "collectives, those in the open longest first:",
             *align_columns([COLLECTIVE_COLUMNS, *collectives], left=[0]),
         ]
-        lines.append("size: what a rank puts in; in the open, waiting: means of a rank's step")
+        lines.append("size: what a rank puts in. In the open, waiting: means of a rank's step")
     if answer.collectives_left_out:
         lines.append(f"and {answer.collectives_left_out} more kinds (--top)")
     notes = [f"{rank.name}: {note}" for rank in ranks for note in rank.notes]

@@ -57,7 +57,7 @@ def declare(what: str) -> Declared:
             CONFIG,
             SettingRow("output", path_of("the path of a directory", "DIR"), "write the files here"),
             SettingRow("force", FLAG, "replace files that are there"),
-            SettingRow("json_", FLAG, "print one JSON document: {files: {name: text}}", options="--json"),
+            SettingRow("json_", FLAG, "print one JSON document, with the files by name", options="--json"),
         ),
     )
 
@@ -82,7 +82,7 @@ def refuse_rendered(given: Given, what: str) -> None:
     """UsageError for options of allranks where no command of allranks is written that could take them."""
     for row in settings_of("rendered"):
         if given.get(row.name):
-            raise UsageError(f"{row.option}: render {what} writes no command of allranks; leave it out")
+            raise UsageError(f"{row.option}: render {what} writes no command of allranks. Leave it out")
 
 
 def make_request(resolved: Resolved, what: str) -> Request:
@@ -95,7 +95,7 @@ def make_request(resolved: Resolved, what: str) -> Request:
     needed = RENDERERS[what].ranks
     unknown = [n.name for n in cluster.nodes if needed and spec.launch.nproc is None and n.slots is None]
     if unknown:
-        raise UsageError(f"{unknown[0]}: how many ranks? nobody looks at the nodes here; set --nproc, or slots=K")
+        raise UsageError(f"{unknown[0]}: how many ranks? `render` does not look at the nodes. Set --nproc, or slots=K")
     refuse_contradictions(spec, cluster)
     call = (sys.executable, "-m", "allranks")
     return Request(
@@ -114,7 +114,7 @@ def named_texts(spec: RunSpec) -> dict[str, str]:
         except FileNotFoundError:
             continue  # the renderer that needs it says so
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}; give a file that can be read") from None
+            raise UsageError(f"{path}: {error.strerror}. Give a file that can be read") from None
     return texts
 
 
@@ -133,7 +133,7 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
     """All files or none where one is there already."""
     there = [name for name in files if (directory / name).exists()]
     if there and not force:
-        raise UsageError(f"{directory / there[0]} exists; --force replaces it, or set another --output")
+        raise UsageError(f"{directory / there[0]} exists. --force replaces it, or set another --output")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -142,7 +142,7 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
             if isinstance(text, str) and text.startswith("#!"):
                 path.chmod(path.stat().st_mode | 0o111)
     except OSError as error:
-        raise UsageError(f"--output {directory}: {error.strerror}; set a directory that you may write to") from None
+        raise UsageError(f"--output {directory}: {error.strerror}. Set a directory that you may write to") from None
 
 
 def said(files: Rendered, output: str | None) -> str:

@@ -112,15 +112,15 @@ def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path, patterns: 
     except OutOfTime:
         _forget_part(path)
         raise AllranksError(
-            f"{path} was not ready within {MOST_SECONDS / 60:.0f} min; hint: allranks diagnose {run.name}"
+            f"{path} was not ready within {MOST_SECONDS / 60:.0f} min\nhint: allranks diagnose {run.name}"
         ) from None
     except WorkFailed as error:
         _forget_part(path)
         if error.signal == signal.SIGPROF:
             listed = " or ".join(f"--redact {pattern!r}" for pattern in patterns)
             raise UsageError(
-                f"{listed}: one line took more than {LINE_SECONDS:g} s of processor time, so nothing was written; "
-                "write the pattern so that its repetitions cannot match the same text in two ways"
+                f"{listed}: one line took more than {LINE_SECONDS:g} s of processor time, so nothing was written. "
+                "Write the pattern so that its repetitions cannot match the same text in two ways"
             ) from None
         raise AllranksError(f"{path} could not be made: {error}") from None
 
@@ -173,7 +173,7 @@ def _write(record: Record, path: Path, redactor: Redactor) -> None:
         os.replace(part, path)
     except OSError as error:
         _forget_part(path)
-        raise UsageError(f"{path}: {error.strerror}; name another place") from None
+        raise UsageError(f"{path}: {error.strerror}. Name another place") from None
 
 
 def fresh_redactor(patterns: Sequence[str] = ()) -> Redactor:
@@ -191,7 +191,7 @@ def page_at_end(run: RunDirectory) -> Path | None:
         in_child(partial(_page, run, path, ()), END_SECONDS)
     except (OutOfTime, WorkFailed, AllranksError) as error:
         _forget_part(path)
-        sys.stderr.write(f"note: no report.html ({error}); allranks report {run.name} makes it\n")
+        sys.stderr.write(f"note: no report.html ({error}). `allranks report {run.name}` makes it\n")
         return None
     return path
 
@@ -219,4 +219,4 @@ def _say(made: Made, json_: bool) -> None:
         kinds = ", ".join(sorted({h["kind"] for h in made.hidden}))
         where = "redactions.json in it" if "bundle" in made.what else "the end of the page"
         were = plural(count, "was", "were")
-        print(f"{count_of(count, 'secret')} {were} hidden ({kinds}); {where} says where")
+        print(f"{count_of(count, 'secret')} {were} hidden ({kinds}). {where} says where")

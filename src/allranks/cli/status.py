@@ -45,7 +45,7 @@ COMMAND = Declared(
     options=(
         SettingRow("watch", FLAG, "show it again every second until the run ends"),
         RUNS_DIR,
-        SettingRow("json_", FLAG, "print JSON; with --watch a line each second", options="--json"),
+        SettingRow("json_", FLAG, "print JSON. With --watch a line each second", options="--json"),
     ),
 )
 
@@ -99,11 +99,9 @@ def lines(document: dict[str, Any]) -> list[str]:
         job = document["job"]
         found.append(f"Slurm job {job['id']}: {job['state']}" + (f", {job['why']}" if job["why"] else ""))
     elif document["state"] == "orphaned" and document.get("engine"):
-        found.append(
-            f"nobody follows it from here: {document['engine']}; `allranks attach` does, `allranks stop` ends it"
-        )
+        found.append(f"it goes on in {document['engine']}. `allranks attach` follows it, `allranks stop` ends it")
     elif document["state"] == "orphaned":
-        found.append("its launcher is gone: `allranks attach` takes it over, `allranks stop` ends it")
+        found.append("its controller has ended. `allranks attach` takes it over, `allranks stop` ends it")
     over = document["state"] in OVER
     width = max([len(label(n)) for n in document["nodes"]] + [4])
     for node in document["nodes"]:

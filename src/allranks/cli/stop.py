@@ -66,7 +66,7 @@ COMMAND = Declared(
     options=(
         SettingRow("all_", FLAG, "every run of this runs directory that is not over", options="--all"),
         SettingRow("now", FLAG, "no time for ranks to save"),
-        SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL; default: the run's own"),
+        SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL [default: the run's own]"),
         RUNS_DIR,
         AS_JSON,
     ),
@@ -117,7 +117,7 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
         return _through_nodes(run, grace, json_)
     if not json_:
         click.echo(
-            f"{run.name} has ended; nothing of it is left" if not result.get("left") else f"left: {result['left']}"
+            f"{run.name} has ended. Nothing of it is left" if not result.get("left") else f"left: {result['left']}"
         )
     return {"run": run.name, "how": "controller", "code": 4 if result.get("left") else 0}
 
@@ -134,7 +134,7 @@ def _through_engine(run: RunDirectory, engine: Engine, grace: float, json_: bool
     result = run.read_document("result.json") or {}
     left = result.get("left")
     if not json_ and run.job is not None:
-        click.echo(f"left: {left}" if left else f"{run.name} has ended; nothing of it is left")
+        click.echo(f"left: {left}" if left else f"{run.name} has ended. Nothing of it is left")
     elif result:
         view.closing(result, result.get("verdict"))
         leave_page(run, int(result["exit"]), json_)

@@ -26,11 +26,11 @@ def make_cluster(
     a port of its own (a container behind this address) or with another user is reached by ssh as asked.
     """
     if not nodes:
-        raise UsageError(f"{source} has no host; give at least one")
+        raise UsageError(f"{source} has no host. Give at least one")
     if first is not None and not 1 <= first <= len(nodes):
         hosts = count_of(len(nodes), "host")
         choice = format_choice(1, len(nodes))
-        raise UsageError(f"--nodes {first}: {source} has {hosts}; set --nodes {choice}, or add hosts")
+        raise UsageError(f"--nodes {first}: {source} has {hosts}. Set --nodes {choice}, or add hosts")
     chosen = nodes[: first or len(nodes)]
     return Cluster(
         tuple(
@@ -56,7 +56,7 @@ def set_aside(cluster: Cluster, spares: int, nodes: int | None, nproc: int | Non
     working = nodes or total - spares
     if spares and (working < 1 or working + spares > total):
         wanted = f"--nodes {nodes} --spares {spares}" if nodes else f"--spares {spares}"
-        raise UsageError(f"{wanted}: {cluster.source} has {count_of(total, 'host')}; add hosts, or set fewer spares")
+        raise UsageError(f"{wanted}: {cluster.source} has {count_of(total, 'host')}. Add hosts, or set fewer spares")
     standing_by = cluster.nodes[total - spares :] if spares else ()
     chosen = Cluster(cluster.nodes[:working], cluster.source, standing_by)
     for spare in chosen.spares:
@@ -72,7 +72,7 @@ def _require_room(spare: Node, cluster: Cluster, nproc: int | None) -> None:
     least = min(need for need in needs if need is not None)
     raise UsageError(
         f"--spares: {spare.name} has slots={spare.slots} in {cluster.source}, and every node runs {least} ranks or "
-        "more: it could take the place of none; put another host at the end of the list, or correct its slots"
+        "more. It could take the place of none. Put another host at the end of the list, or correct its slots"
     )
 
 

@@ -37,7 +37,7 @@ def parse_entries(text: str) -> Iterator[Entry]:
     _check_printable(text)
     words = _EQUALS.sub("=", text).split()
     if words[0] == "rank" and len(words) > 1 and re.match(r"[0-9]+=", words[1]):
-        raise UsageError("this is a line of an Open MPI rankfile; write one host a line: 'h1 slots=8'")
+        raise UsageError("this is a line of an Open MPI rankfile. Write one host a line: 'h1 slots=8'")
     attributes = _attributes(words[0], words[1:])
     for item in split_list(words[0]):
         yield from _item(item, attributes)
@@ -47,7 +47,7 @@ def _check_printable(text: str) -> None:
     for character in text:
         if character != "\t" and not " " <= character <= "~":
             kind = "character" if character.isprintable() else "control or invisible character"
-            raise UsageError(f"{kind} {character!r}; a host entry is plain ASCII text")
+            raise UsageError(f"{kind} {character!r}. A host entry is plain ASCII text")
 
 
 def _attributes(hosts: str, words: list[str]) -> dict[str, str]:
@@ -71,9 +71,9 @@ def _attributes(hosts: str, words: list[str]) -> dict[str, str]:
 
 def _unknown(name: str, equals: str) -> str:
     close = difflib.get_close_matches(name, KNOWN, n=1)
-    hint = f"; did you mean {close[0]}=?" if close else ""
+    hint = f". Did you mean {close[0]}=?" if close else ""
     if not equals and not close:
-        hint = "; separate hosts with commas or line ends"
+        hint = ". Separate hosts with commas or line ends"
     return f"unknown attribute {show(name)}{hint} (known: {', '.join(k + '=' for k in KNOWN)})"
 
 
@@ -119,8 +119,8 @@ def _port(item: str, host: str, text: str | None, attributes: dict[str, str]) ->
     if number < 1024 and number != 22:
         shown = f"[{host}]" if ":" in host else host
         raise UsageError(
-            f"{show(item)}: a port below 1024 other than 22 looks like a number of slots; "
-            f"write '{shown} slots={number}' for {count_of(number, 'rank')} or "
+            f"{show(item)}: a port below 1024 other than 22 looks like a number of slots. "
+            f"Write '{shown} slots={number}' for {count_of(number, 'rank')} or "
             f"'{shown} port={number}' for ssh on port {number}"
         )
     if attribute is not None:
@@ -134,7 +134,7 @@ def _slots(attributes: dict[str, str]) -> int | None:
     if "max_slots" in attributes:
         most = _integer("max_slots", attributes["max_slots"], 10**6)
         if most < (slots or 1):
-            raise UsageError(f"max_slots={most} is below slots={slots}; remove it or raise it")
+            raise UsageError(f"max_slots={most} is below slots={slots}. Remove it or raise it")
     return slots
 
 

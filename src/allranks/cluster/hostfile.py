@@ -36,27 +36,27 @@ class _Placed:
 def parse_hostfile(text: str, source: str) -> list[Node]:
     """The nodes of a hostfile; `source` is its name for messages. HostfileError names file and line."""
     if len(text) > MAX_TEXT:
-        raise HostfileError(f"{source}: more than {MAX_TEXT} characters; this is no hostfile")
+        raise HostfileError(f"{source}: more than {MAX_TEXT} characters. A hostfile is smaller")
     placed: list[_Placed] = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         where = f"{source}:{number}"
         if len(line) > MAX_LINE:
-            raise HostfileError(f"{where}: a line of more than {MAX_LINE} characters; write one host a line")
+            raise HostfileError(f"{where}: a line of more than {MAX_LINE} characters. Write one host a line")
         code = _without_comment(line.removesuffix("\r"))
         if code.strip(" \t"):
             placed += _entries(code, number, where)
             _check_total(placed, where)
     if not placed:
-        raise HostfileError(f"{source}:1: no host in this file; write one name or address a line")
+        raise HostfileError(f"{source}:1: no host in this file. Write one name or address a line")
     return _nodes(placed, source, "line")
 
 
 def parse_host_argument(text: str, source: str = "--hosts") -> list[Node]:
     """The nodes of a comma list; commas inside brackets belong to a node list."""
     if len(text) > MAX_TEXT:
-        raise HostfileError(f"{source}: more than {MAX_TEXT} characters; write a hostfile")
+        raise HostfileError(f"{source}: more than {MAX_TEXT} characters. Write a hostfile")
     if not text.strip(" \t"):
-        raise HostfileError(f"{source}: no host given; write h1,h2 or node[01-04], or the path of a hostfile")
+        raise HostfileError(f"{source}: no host given. Write h1,h2 or node[01-04], or the path of a hostfile")
     placed: list[_Placed] = []
     try:
         items = split_list(text)
@@ -109,8 +109,8 @@ def _nodes(placed: list[_Placed], source: str, unit: str) -> list[Node]:
         if key in seen:
             where = f"{source}:{item.line}" if unit == "line" else f"{source}: entry {item.line}"
             raise HostfileError(
-                f"{where}: {show(item.entry.host)} is in {unit} {seen[key]} already; "
-                "remove one of them, or use slots=N for more ranks on a host"
+                f"{where}: {show(item.entry.host)} is in {unit} {seen[key]} already. "
+                "Remove one of them, or use slots=N for more ranks on a host"
             )
         seen[key] = item.line
     hosts = Counter(host for host, _ in seen)

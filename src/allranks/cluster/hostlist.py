@@ -129,7 +129,7 @@ def _plain(text: str, item: str) -> str:
 
 def _check_count(count: int, item: str, limit: int) -> None:
     if count > limit:
-        raise UsageError(f"{show(item)}: more than {MAX_HOSTS} hosts; check the range")
+        raise UsageError(f"{show(item)}: more than {MAX_HOSTS} hosts. Check the range")
 
 
 def _numbers(group: str, item: str, limit: int) -> list[str]:
@@ -138,7 +138,7 @@ def _numbers(group: str, item: str, limit: int) -> list[str]:
     for part in group.split(","):
         match = _RANGE.fullmatch(part.strip(" \t"))
         if not match:
-            raise UsageError(f"{show(item)}: {show(part)} is not a number or a range; write node[01-04,07]")
+            raise UsageError(f"{show(item)}: {show(part)} is not a number or a range. Write node[01-04,07]")
         numbers += _range(match[1], match[2] or match[1], match[3] or "1", item, limit - len(numbers))
     return numbers
 
@@ -148,13 +148,13 @@ def _range(low: str, high: str, step: str, item: str, limit: int) -> list[str]:
         raise UsageError(f"{show(item)}: a number of more than {MAX_DIGITS} digits")
     padded = high.startswith("0") or (low.startswith("0") and len(high) < len(low))
     if padded and len(high) != len(low):
-        raise UsageError(f"{show(item)}: {low}-{high}: write both numbers with the same number of digits")
+        raise UsageError(f"{show(item)}: write both numbers of {low}-{high} with the same number of digits")
     first = int(low)
     last = int(high)
     if last < first:
-        raise UsageError(f"{show(item)}: {low}-{high} runs backwards; write {high}-{low}")
+        raise UsageError(f"{show(item)}: {low}-{high} runs backwards. Write {high}-{low}")
     if int(step) == 0:
-        raise UsageError(f"{show(item)}: a step of 0; write {low}-{high} or {low}-{high}/2")
+        raise UsageError(f"{show(item)}: a step of 0. Write {low}-{high} or {low}-{high}/2")
     numbers = range(first, last + 1, int(step))
     _check_count(len(numbers), item, limit)
     return [str(number).zfill(len(low)) for number in numbers]

@@ -34,14 +34,14 @@ def check_host(text: str) -> str:
     if ":" in text:
         return check_ipv6(text)
     if not text:
-        raise UsageError("a host name is missing; write a name or an address")
+        raise UsageError("a host name is missing. Write a name or an address")
     if text.startswith("-"):
         raise UsageError(f"{show(text)}: a host name cannot start with '-' (ssh would take it as an option)")
     if len(text) > MAX_HOST:
-        raise UsageError(f"{show(text)}: a host name of {len(text)} characters; {MAX_HOST} are the most")
+        raise UsageError(f"{show(text)}: a host name of {len(text)} characters. {MAX_HOST} are the most")
     if not _HOST.fullmatch(text):
         raise UsageError(
-            f"{show(text)}: {_strange(text)} cannot be in a host name; letters, digits, '.', '_' and '-' can"
+            f"{show(text)}: {_strange(text)} cannot be in a host name. Letters, digits, '.', '_' and '-' can"
         )
     if _NUMERIC.fullmatch(text) and not _is_ipv4(text):
         raise UsageError(f"{show(text)} is not a host: a number alone is neither a name nor an IPv4 address")
@@ -55,7 +55,7 @@ def check_ipv6(text: str) -> str:
         ipaddress.IPv6Address(address)
     except ValueError:
         raise UsageError(
-            f"{show(text)} is not an IPv6 address; write host:port with one colon, or [address]:port"
+            f"{show(text)} is not an IPv6 address. Write host:port with one colon, or [address]:port"
         ) from None
     if percent and not _ZONE.fullmatch(zone):
         raise UsageError(f"{show(text)}: the zone after '%' must be an interface name such as eth0")
@@ -68,7 +68,7 @@ def check_user(text: str) -> str:
         raise UsageError(f"{show(text)}: a user name cannot start with '-' (ssh would take it as an option)")
     if len(text) > MAX_USER or not _USER.fullmatch(text):
         raise UsageError(
-            f"{show(text)} is not a user name; letters, digits, '.', '_' and '-' can be in one, at most {MAX_USER}"
+            f"{show(text)} is not a user name. Letters, digits, '.', '_' and '-' can be in one, at most {MAX_USER}"
         )
     return text
 

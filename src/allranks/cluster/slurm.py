@@ -43,7 +43,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
     if not job or not nodelist:
         return None
     if not job.isdecimal():
-        raise ConfigError(f"SLURM_JOB_ID: found {show(job)}, which is no job of Slurm's; unset it, or start again")
+        raise ConfigError(f"SLURM_JOB_ID: found {show(job)}, which is not a number. Unset it, or start again")
     try:
         nodes = tuple(check_host(name) for name in expand(nodelist))
     except UsageError as error:
@@ -53,7 +53,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
     if tasks and len(tasks) != len(nodes):
         raise ConfigError(
             f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} has {len(tasks)} nodes,"
-            f" SLURM_JOB_NODELIST={nodelist} has {len(nodes)}; set --nproc"
+            f" SLURM_JOB_NODELIST={nodelist} has {len(nodes)}. Set --nproc"
         )
     restarts = environ.get("SLURM_RESTART_COUNT", "0")
     batch = environ.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in environ
@@ -88,7 +88,7 @@ def refuse_step(environ: Mapping[str, str]) -> None:
     if count.isdecimal() and int(count) > 1:
         raise UsageError(
             f"this is task {environ.get('SLURM_PROCID', '?')} of {count} that srun has started, and each would start a "
-            "run of its own; start allranks once, without srun (it starts its own step), or let every task `allranks "
+            "run of its own. Start allranks once, without srun (it starts its own step), or let every task `allranks "
             "join`"
         )
 
@@ -97,7 +97,7 @@ def require_nodes(allocation: Allocation, count: int | None) -> None:
     """UsageError where the allocation has fewer nodes."""
     there = len(allocation.nodes)
     if count is not None and count > there:
-        raise UsageError(f"--nodes {count}: job {allocation.job} has {there}; set --nodes {format_choice(1, there)}")
+        raise UsageError(f"--nodes {count}: job {allocation.job} has {there}. Set --nodes {format_choice(1, there)}")
 
 
 def allocation_cluster(allocation: Allocation, chosen: Collection[str] | None = None) -> Cluster:

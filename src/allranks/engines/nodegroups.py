@@ -40,12 +40,12 @@ def expand_groups(hosts: str, environ: Mapping[str, str]) -> str:
 def _hosts_of(item: str, environ: Mapping[str, str]) -> list[str]:
     group, excluded = split_exclusions(item) if EXCLUDE in item else (item, [])
     if not _GROUP.fullmatch(group):
-        raise UsageError(f"--hosts: {group!r} is not a node group; write @group or @source:group")
+        raise UsageError(f"--hosts: {group!r} is not a node group. Write @group or @source:group")
     names = _resolve(group, _configuration(environ))
     if not names:
         raise UsageError(f"--hosts: the node group {group} has no host\nhint: cluset -e {group}")
     if len(names) > MAX_HOSTS:
-        raise UsageError(f"--hosts: the node group {group} has {len(names)} hosts; {MAX_HOSTS} are the most")
+        raise UsageError(f"--hosts: the node group {group} has {len(names)} hosts. {MAX_HOSTS} are the most")
     return exclude(names, excluded, item) if excluded else names
 
 
@@ -73,4 +73,4 @@ def _resolve(group: str, configuration: Path) -> list[str]:
     try:
         return list(NodeSet(group, resolver=GroupResolverConfig([str(configuration)])))
     except (NodeSetException, GroupResolverError) as error:
-        raise UsageError(f"--hosts: ClusterShell does not know {group}: {error}\nhint: cluset -L") from None
+        raise UsageError(f"ClusterShell does not know {group}: {error}\nhint: cluset -L") from None

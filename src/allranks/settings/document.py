@@ -38,7 +38,7 @@ def from_document(document: Mapping[str, Any], source: str = "run.json: spec") -
     """The spec of a document; fields it lacks have their defaults, fields of a newer allranks are ignored."""
     schema = document.get("schema")
     if schema != SCHEMA:
-        raise ConfigError(f"{source}: schema {show(schema)}; this allranks reads schema {SCHEMA}")
+        raise ConfigError(f"{source}: schema {show(schema)}. This allranks reads schema {SCHEMA}")
     values: dict[str, object] = {}
     for name, default in RunSpec().values():
         if name in document and document[name] != default:

@@ -109,18 +109,18 @@ def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]
         spelt = key.replace("_", "-")
         field = _ALIASES.get(spelt, spelt.replace("-", "_"))
         if spelt in OPTION_ONLY:
-            raise ConfigError(f"{source}: {key}: give --{spelt} on the command line instead")
+            raise ConfigError(f"{source}: {key} is an option only. Give --{spelt} on the command line")
         if field not in known:
             raise ConfigError(f"{source}: {show(key)} is not a setting{_close(field, known)}")
         if field in fields:
-            raise ConfigError(f"{source}: {key} is set twice, with '-' and with '_'; keep one")
+            raise ConfigError(f"{source}: {key} is set twice, with '-' and with '_'. Keep one")
         fields[field] = value
     return fields
 
 
 def _close(word: str, known: list[str]) -> str:
     near = suggestion(word, known)
-    return f"; did you mean {near.replace('_', '-')}?" if near else "; `allranks init` lists them all"
+    return f". Did you mean {near.replace('_', '-')}?" if near else ". `allranks init` lists them all"
 
 
 def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
@@ -189,7 +189,7 @@ def _targets(given: dict[str, list[_Given]], notes: list[str]) -> dict[str, list
         first = given[targets[0]][0]
         other = given[loser][0]
         if first.layer == other.layer:
-            raise first.error(f"{first.where} and {other.where} are both set; keep one of them")
+            raise first.error(f"{first.where} and {other.where} are both set. Keep one of them")
         notes.append(f"{first.label} overrides {other.label}")
         del chosen[loser]
     local = given.get("local")
@@ -253,9 +253,9 @@ def _remarks(values: Mapping[str, object], environ: Mapping[str, str]) -> Iterat
     if isinstance(port, int) and 0 < port < 1024:
         yield f"master port {port} is below 1024: only root can listen on it"
     if not values.get("retries") and values.get("spares"):
-        yield f"--spares {values['spares']} without --retries: no attempt would use them; set --retries 1 or more"
+        yield f"--spares {values['spares']} without --retries: no attempt would use them. Set --retries 1 or more"
     if not values.get("retries") and values.get("on_hang") == "restart":
-        yield "--on-hang restart without --retries only stops; set --retries 1 or more"
+        yield "--on-hang restart without --retries only stops. Set --retries 1 or more"
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:
@@ -278,4 +278,4 @@ def refuse_other_engines(options: Mapping[str, object], engine: str, renderer: s
             others = join_words([f"`render {RENDERERS[needed]}`" for needed in row.engines], "or")
             raise UsageError(f"{row.option} is an option of {others}, not of `render {renderer}`")
         needed = join_words([f"--{needed}" for needed in row.engines], "or")
-        raise UsageError(f"{row.option} needs {needed}; the nodes of this command come from elsewhere")
+        raise UsageError(f"{row.option} needs {needed}. The nodes of this command come from elsewhere")

@@ -10,7 +10,7 @@ _HEAD = """# Settings
 A setting is an option of the commands that take it, a key of `allranks.toml` and, where one is named, a variable of the
 environment. An option overrides a variable, that the `allranks.toml` here, that your `~/.config/allranks/config.toml`,
 and that the default. `allranks init` writes an `allranks.toml` with all keys. Durations are `500ms`, `8s`, `10m`, `2h`
-or a number of seconds; sizes are `64KB`, `256MB`, `1GB` or a number of bytes.
+or a number of seconds. Sizes are `64KB`, `256MB`, `1GB` or a number of bytes.
 """
 _COLUMNS = """
 | option | key | default | meaning | commands |
@@ -42,7 +42,7 @@ def _line(row: SettingRow) -> str:
     if row.name in TARGETS:
         meaning += " (one target at a time)"
     if row.variables:
-        meaning += f"; variable {', '.join(row.variables)}"
+        meaning += f" [env: {', '.join(row.variables)}]"
     return f"| {options} | {key} | {_default(row)} | {_cell(meaning)} | {_commands(row)} |\n"
 
 

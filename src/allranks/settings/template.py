@@ -65,12 +65,12 @@ def _toml(row: SettingRow) -> str:
 def _found_value(row: SettingRow, text: str) -> str:
     """A found value as TOML, if the setting takes it."""
     if row.name in _CANNOT_BE_FOUND:
-        raise UsageError(f"init: {row.key}: a found value cannot be written for this setting")
+        raise UsageError(f"init cannot write a found value for {row.key}")
     try:
         value = row.parser.read(text)
         text.encode("utf-8")
     except ValueError as error:
-        raise UsageError(f"init: {row.option}: found {show(text)}, set {error}") from None
+        raise UsageError(f"init: {row.option} has {show(text)}, set {error}") from None
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

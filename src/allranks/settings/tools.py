@@ -121,15 +121,15 @@ def choose_launcher(command: Sequence[str], given: str | None) -> tuple[str, str
         return given or "direct", ""
     _refuse_holes(tool)
     if not tool.program:
-        raise UsageError(f"{' '.join(tool.head)} has no program; put it behind: {' '.join(tool.head)} train.py")
+        raise UsageError(f"{' '.join(tool.head)} has no program. Put it behind: {' '.join(tool.head)} train.py")
     if given != "command":
         _refuse_elastic(tool)
     if given is None:
-        note = f"{' '.join(tool.head)} is started once a node, and told who the nodes are (--launcher {tool.name})"
+        note = f"{' '.join(tool.head)} starts once a node and gets the nodes as its options (--launcher {tool.name})"
         return tool.name, note
     if given not in ("direct", "command", tool.name):
         raise UsageError(
-            f"--launcher {given}, but the command starts with {' '.join(tool.head)}; leave --launcher out, or give the"
+            f"--launcher {given}, but the command starts with {' '.join(tool.head)}. Leave --launcher out, or give the"
             f" program alone: {' '.join(tool.program[:2])}"
         )
     return given, ""
@@ -149,8 +149,8 @@ def _refuse_elastic(tool: Tool) -> None:
     else:
         return
     raise UsageError(
-        f"{' '.join(tool.head)} {written} trains on a changing number of nodes, and a run of allranks has one number; "
-        f"leave {written} out: --nodes N is the number, and --retries N starts again after a failure"
+        f"{' '.join(tool.head)} {written} trains on a changing number of nodes, and a run of allranks has one number. "
+        f"Leave {written} out. --nodes N is the number, and --retries N starts again after a failure"
     )
 
 
@@ -161,7 +161,7 @@ def _refuse_holes(tool: Tool) -> None:
         if option.name in _WHO and len(option.words) == 2 and (value.startswith("-") or value.endswith(".py")):
             head = " ".join(tool.head)
             raise UsageError(
-                f"{head}: {' '.join(option.words)} is no value; a shell variable was probably empty\n"
+                f"{head}: {' '.join(option.words)} is not a value. A shell variable was probably empty\n"
                 f"hint: leave {option.words[0]} out, as allranks passes it"
             )
 

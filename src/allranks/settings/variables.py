@@ -19,8 +19,8 @@ RESERVED = {
     "LOCAL_WORLD_SIZE": "",
     "GROUP_WORLD_SIZE": "",
     "ROLE_WORLD_SIZE": "",
-    "MASTER_ADDR": "; set --master-addr",
-    "MASTER_PORT": "; set --master-port",
+    "MASTER_ADDR": ". Set --master-addr",
+    "MASTER_PORT": ". Set --master-port",
 }
 
 
@@ -57,7 +57,7 @@ def read_variables(items: object, config: Mapping[str, object], environ: Mapping
 def check_name(name: str, where: str, error: type[UsageError]) -> str:
     """Return `name` if a user may set it in the ranks."""
     if not ENV_NAME.fullmatch(name):
-        raise error(f"{where}: {show(name)} is not the name of a variable; letters, digits and '_', not a digit first")
+        raise error(f"{where}: {show(name)} is not the name of a variable. Letters, digits and '_', not a digit first")
     if name in RESERVED:
         raise error(f"{where}: {name} differs between ranks or nodes and is set by allranks{RESERVED[name]}")
     return name
@@ -71,7 +71,7 @@ def _from_options(items: object, environ: Mapping[str, str]) -> tuple[dict[str, 
         name, equals, value = item.partition("=")
         check_name(name, "--env", UsageError)
         if not equals and name not in environ:
-            raise UsageError(f"--env {name}: {name} is not set in the environment; set it, or write --env {name}=VALUE")
+            raise UsageError(f"--env {name}: {name} is not set in the environment. Set it, or write --env {name}=VALUE")
         given.pop(name, None)
         copied = [other for other in copied if other != name]
         if equals:
@@ -86,7 +86,7 @@ def _table(table: object, source: str) -> dict[str, str]:
     if table is None:
         return {}
     if not isinstance(table, Mapping):
-        raise ConfigError(f'{source}: env: found {show(table)}, set a table [env] with NAME = "value"')
+        raise ConfigError(f'{source}: env is {show(table)}, expected a table [env] with NAME = "value"')
     return {
         check_name(str(name), f"{source}: [env]", ConfigError): _value(value, f"{source}: [env] {name}", ConfigError)
         for name, value in table.items()
@@ -115,5 +115,5 @@ def _value(value: object, where: str, error: type[UsageError]) -> str:
     if not isinstance(value, str):
         raise error(f'{where}: found {show(value)}, set a text such as "1"')
     if "\0" in value:
-        raise error(f"{where}: the value has a NUL character; remove it")
+        raise error(f"{where}: the value has a NUL character. Remove it")
     return value

@@ -63,8 +63,8 @@ def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
     text = environ.get(scheduler.local_size, "").split("(")[0].split(",")[0]
     if text.isdecimal() and int(text) > 1:
         raise UsageError(
-            f"{scheduler.local_size}={text}: {scheduler.name} started {text} of these on this host; "
-            f"allranks starts the ranks itself, so start one a node: {scheduler.once} allranks join …"
+            f"{scheduler.local_size}={text}: {scheduler.name} started {text} of these on this host. "
+            f"allranks starts the ranks itself, so start one a node\nhint: {scheduler.once} allranks join …"
         )
 
 
