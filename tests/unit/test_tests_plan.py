@@ -121,7 +121,10 @@ def test_an_error_names_the_nodes_that_had_it() -> None:
 
 
 def test_a_hang_blames_ranks_without_a_sign_of_life_before_those_that_were_late() -> None:
-    hang = {"missing": [0, 2, 3], "silent": [2, 3], "stacks": {"0": ["a.py:1 main", "b.py:2 all_gather"]}}
+    hang = {
+        "test": "all_gather", "text": "no end", "arrived": [1], "missing": [0, 2, 3], "silent": [2, 3], "places": {},
+        "stacks": {"0": ["a.py:1 main", "b.py:2 all_gather"]},
+    }  # fmt: skip
     row = collective(status="hang", reason="no end within 10 s", hang=hang)
     (found,) = findings_of({"collective": [collective(status="pass"), row]}, PLACES)
     assert (found.id, found.where.node, found.where.rank) == ("collective-hang", "h1", None)
@@ -133,6 +136,7 @@ def test_a_hang_blames_ranks_without_a_sign_of_life_before_those_that_were_late(
 def test_links_come_first_and_doubts_last() -> None:
     links = [{"id": "link-slow", "status": "fail", "message": "m", "where": {"node": "h0", "peer": "h1"}},
              {"id": "node-slow", "status": "unknown", "message": "perhaps", "where": {"node": "h1"}}]  # fmt: skip
-    found = findings_of({"collective": [collective()], "end": [{"findings": links}]}, PLACES)
+    end = {"suite": "full", "ok": False, "exit": 3, "findings": links}
+    found = findings_of({"collective": [collective()], "end": [end]}, PLACES)
     assert [f.id for f in found] == ["link-slow", "collective-error", "node-slow"]
     assert (found[0].where.node, found[0].where.peer) == ("h0", "h1")
