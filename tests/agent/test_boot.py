@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from allranks.agent.boot import needs_scope
+from allranks.agent.facts import LoginFacts
 from allranks.gang.bundle import BOOT, payload
 from allranks.protocol.frames import Decoder, pack_json
 
 pytestmark = pytest.mark.processes
 
-FACTS = {"KillUserProcesses": True, "in_session": True, "Linger": True, "RemoveIPC": True}
+FACTS = LoginFacts(KillUserProcesses=True, RemoveIPC=True, Linger=True, in_session=True)
 
 
 @pytest.mark.parametrize("changed", [None, "KillUserProcesses", "in_session", "Linger"])
@@ -27,7 +28,7 @@ def test_only_for_a_lingering_user_whose_session_is_killed(changed, tmp_path, mo
     (tmp_path / "systemd-run").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert needs_scope({**FACTS, **({changed: False} if changed else {})}) is (changed is None)
+    assert needs_scope(FACTS._replace(**({changed: False} if changed else {}))) is (changed is None)
     assert not needs_scope(None)
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert not needs_scope(FACTS)
@@ -55,7 +56,7 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     stand_in.chmod(0o755)
     header = {"mode": "agent", "uid": "scoped-1", "node": "node_00", "mark": "scoped-1/node_00", "lease": 5.0,
               "grace": 0.1, "node_dir": str(short)}  # fmt: skip
-    boot = BOOT.replace("enter()", f"from allranks.agent import facts\nfacts.logind = lambda: {FACTS!r}\nenter()")
+    boot = BOOT.replace("enter()", f"from allranks.agent import facts\nfacts.logind = lambda: facts.{FACTS!r}\nenter()")
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", boot], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(tmp_path)},

@@ -20,6 +20,8 @@ from allranks.agent.host import Host
 from allranks.agent.processes import machine, read_process
 from allranks.preflight.judge import judge
 from allranks.preflight.registry import built_in
+from allranks.protocol.codec import decode
+from allranks.protocol.orders import SetupOrder
 
 pytestmark = pytest.mark.processes
 
@@ -38,7 +40,7 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def look(check: str, workdir: Path, command: tuple[str, ...] = ("train.py",), **request: Any) -> Any:
     """What a check finds on this machine."""
     asked = {"workdir": str(workdir), "command": list(command), "environ": dict(os.environ), **request}
-    basic = facts.collect({**asked, "checks": []})
+    basic = facts.collect(decode(SetupOrder, asked))
     return checks.collect([check], Host(asked, asked["environ"], basic))[check]
 
 
@@ -266,7 +268,7 @@ def test_absent_data_is_for_data_paths_to_say(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent")
     found = look("data_listing", tmp_path, data_paths=[absent])
     assert found == {absent: {"kind": "unreadable", "why": "No such file or directory"}}
-    basic = facts.collect({"workdir": str(tmp_path), "command": [], "data_paths": [absent, str(tmp_path)]})
+    basic = facts.collect(SetupOrder(workdir=str(tmp_path), data_paths=(absent, str(tmp_path))))
     (finding,) = judge({}, {"h0": basic}, [built_in()["data_paths"]])
     assert (finding.id, finding.status, finding.message) == (
         "missing-file", "fail", f"h0 has no {absent}"
@@ -425,7 +427,8 @@ def test_all_of_them_under_the_oldest_python(tmp_path: Path) -> None:
     asked = {"checks": names, "workdir": str(tmp_path), "command": ["train.py"], "data_paths": [str(tmp_path)],
              "python": OLDEST, "master_port": 1}  # fmt: skip
     script = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.facts import collect; " \
-             "print(json.dumps(collect(json.loads(sys.argv[2]))))"  # fmt: skip
+             "from allranks.protocol.codec import decode; from allranks.protocol.orders import SetupOrder; " \
+             "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
     done = subprocess.run([OLDEST, "-c", script, str(SOURCE), json.dumps(asked)], capture_output=True, text=True)
     found = json.loads(done.stdout)
     errors = {n: found[n]["error"] for n in names if isinstance(found[n], dict) and "error" in found[n]}

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from allranks.agent import peers
+from allranks.protocol.codec import decode
+from allranks.protocol.orders import ReachOrder
 
 pytestmark = pytest.mark.processes
 
@@ -36,7 +38,7 @@ def doors() -> Iterator[tuple[int, int]]:
 def tried(port: int, udp: int, address: str = "127.0.0.1", token: str = TOKEN, **more: Any) -> dict[str, Any]:
     request = {"token": token, "sender": 3, "seconds": 15, "names": [],
                "peers": {"h2": {"address": address, "port": port, "udp": udp, **more}}}  # fmt: skip
-    result: dict[str, Any] = peers.reach(request)["pairs"]["h2"]
+    result: dict[str, Any] = peers.reach(decode(ReachOrder, request)).pairs["h2"]
     return result
 
 
@@ -116,5 +118,5 @@ def test_other_ways_and_names(doors: tuple[int, int]) -> None:
     found = tried(*doors, ways=["127.0.0.2", "::1"])
     assert [(w["address"], w["ok"]) for w in found["ways"]] == [("127.0.0.2", True), ("::1", True)]
     request = {"token": TOKEN, "sender": 1, "seconds": 5, "peers": {}, "names": ["localhost", "no-such-host.invalid"]}
-    names = peers.reach(request)["names"]
+    names = peers.reach(decode(ReachOrder, request)).names
     assert "127.0.0.1" in names["localhost"] and "error" in names["no-such-host.invalid"]

@@ -15,8 +15,8 @@ from tests.agent.test_runner_torch import PROGRAM, finish, free_port, pytestmark
 from tests.hosts.waiting import stop_process, wait_until
 
 from allranks.agent.asking import KEPT, Asking, ask_path, counted, flight_file, newest
-from allranks.agent.look import looks
 from allranks.agent.processes import Process, read_process
+from allranks.agent.sample import sample
 from allranks.diagnose.hangs.recorder import Case, account, read_recording
 from allranks.diagnose.hangs.stacks import main_stack
 
@@ -75,7 +75,7 @@ def test_a_rank_that_waits_tells_where_and_one_that_is_stopped_cannot(stuck: tup
     assert counted(answers[0]) == before[0], "nothing has moved"
     kept = json.loads(Path(flight_file(str(place), 0)).read_text().splitlines()[-1])
     assert (kept["rank"], kept["pid"]) == (0, ranks[0].pid)
-    seen = looks(known, str(place), "look")["ranks"]
+    seen = {str(rank): one for rank, one in sample(known, str(place), "look").ranks.items()}
     assert {s["how"] for s in seen.values()} == {"asked"}
     assert [f.function for f in main_stack(seen["0"]["text"])][:1] == ["all_reduce"]
     assert "stuck" in [f.function for f in main_stack(seen["1"]["text"])]

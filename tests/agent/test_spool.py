@@ -10,6 +10,7 @@ from allranks.agent import spool as spools
 from allranks.agent.outlet import Outlet
 from allranks.agent.spool import Budget, Spool
 from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.protocol.messages import MESSAGES
 
 pytestmark = pytest.mark.processes
 
@@ -161,7 +162,7 @@ def test_drops_are_told_in_all_and_again_to_the_next_controller(tmp_path, pipe):
     spool = outlet.add_spool(Stream(RANK_LOG, 3, 0))
     pumped(spool, pipe, 32_768)
     (drop,) = outlet.new_drops()
-    assert drop.to_message() == {
+    assert MESSAGES.write(drop) == {
         "type": "dropped", "kind": RANK_LOG, "rank": 3, "attempt": 0, "total": 22_768, "bounded": True,
     }  # fmt: skip
     assert outlet.new_drops() == []
@@ -174,4 +175,4 @@ def test_drops_are_told_in_all_and_again_to_the_next_controller(tmp_path, pipe):
     after = Outlet(str(tmp_path))
     after.add_existing_spools()
     after.remember_drops(drops)
-    assert [(d.stream, d.total) for d in after.new_drops()] == [(Stream(RANK_LOG, 3, 0), 23_768)]
+    assert [(d[:3], d.total) for d in after.new_drops()] == [((RANK_LOG, 3, 0), 23_768)]

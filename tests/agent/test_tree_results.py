@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from tests.agent.tree_archives import Member, link, listing, order_of, tar_of
 
-from allranks.agent import nodedir
-from allranks.agent import tree as landing
-from allranks.agent.tree import has_results, unpack
+from allranks.agent import nodedir, receiver
+from allranks.agent.receiver import has_results, unpack
+from allranks.protocol.codec import decode
+from allranks.protocol.orders import ShipOrder
 
 pytestmark = pytest.mark.processes
 
@@ -29,8 +30,8 @@ def landed() -> Iterator[Path]:
 def unpacked(place: Path) -> Path:
     data = tar_of(Member("train.py", b"x = 1\n"), Member("lib/model.py", b"y = 2\n"), link("way", "lib"))
     (place / "tree.tar.gz").write_bytes(data)
-    answer = unpack(str(place / "tree.tar.gz"), str(place / "tree"), order_of(data))
-    assert answer["files"] == 3, answer
+    answer = unpack(str(place / "tree.tar.gz"), str(place / "tree"), decode(ShipOrder, order_of(data)))
+    assert answer.files == 3, answer
     (place / "spool" / "a0_rank_0").write_text("log")
     (place / "node.log").write_text("log")
     return place
@@ -120,5 +121,5 @@ def test_a_file_that_goes_while_it_is_looked_at(landed: Path, monkeypatch: pytes
             raise FileNotFoundError(errno.ENOENT, "gone", path)
         return real(path, **words)
 
-    monkeypatch.setattr(landing.os, "lstat", lstat)
+    monkeypatch.setattr(receiver.os, "lstat", lstat)
     assert has_results(str(landed))

@@ -12,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from allranks.agent import tree as landing
-from allranks.agent.tree import Landing
+from allranks.agent import receiver
+from allranks.agent.receiver import TreeReceiver
+from allranks.protocol.codec import decode, encode
 from allranks.protocol.frames import TREE, Output, Stream
+from allranks.protocol.messages import MESSAGES, ShippedMessage
+from allranks.protocol.orders import ShipOrder
 
 STREAM = Stream(TREE, 0, 0)
 
@@ -76,27 +79,36 @@ def make_node_dir(tmp_path: Path) -> Path:
 
 
 class Node:
-    """A landing with the task done at once, and what it said."""
+    """A receiver with the task done at once, and what it said, as it travels."""
 
     def __init__(self, node_dir: Path) -> None:
         self.said: list[dict[str, Any]] = []
-        self.tasks: list[tuple[Callable[[], Any], Callable[[dict[str, Any]], None]]] = []
-        self.landing = Landing(str(node_dir), self.said.append, self._run_task)
+        self.tasks: list[tuple[Callable[[], ShippedMessage], Callable[[ShippedMessage | None, str], None]]] = []
+        self.receiver = TreeReceiver(str(node_dir), lambda m: self.said.append(MESSAGES.write(m)), self._run_task)
 
     def _run_task(
-        self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[dict[str, Any]], None]
+        self,
+        name: str,
+        function: Callable[[], ShippedMessage],
+        kind: type[ShippedMessage],
+        seconds: float,
+        done: Callable[[ShippedMessage | None, str], None],
     ) -> None:
-        assert name and seconds >= landing.SECONDS
+        assert name and seconds >= receiver.SECONDS and kind is ShippedMessage
         self.tasks.append((function, done))
+
+    def ship(self, order: dict[str, Any]) -> None:
+        """A tree is announced."""
+        self.receiver.ship(decode(ShipOrder, order))
 
     def work(self) -> None:
         """What the forked task does; its answer is JSON."""
         ((function, done),) = self.tasks
         self.tasks.clear()
-        done(json.loads(json.dumps(function())))
+        done(decode(ShippedMessage, json.loads(json.dumps(encode(function())))), "")
 
     def chunk(self, offset: int, data: bytes) -> None:
-        self.landing.chunk(Output(STREAM, offset, data))
+        self.receiver.chunk(Output(STREAM, offset, data))
 
     @property
     def last(self) -> dict[str, Any]:
@@ -106,7 +118,7 @@ class Node:
 def land(node_dir: Path, data: bytes, order: dict[str, Any]) -> dict[str, Any]:
     """Everything in one piece; the last word."""
     node = Node(node_dir)
-    node.landing.ship(order)
+    node.ship(order)
     node.chunk(0, data)
     node.work()
     return node.last

@@ -14,12 +14,14 @@ import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import NASTY, flipped, hostile_json, mutated
 
-from allranks.agent.attempt import _error_file
-from allranks.agent.foreign import LINKS, MOST_RANKS, TEXT, TRACE, error_file, report
+from allranks.agent.attempt import read_error_file
 from allranks.diagnose.exceptions import Raised
 from allranks.gang.matcher import LINE, REQUEST, main
 from allranks.gang.progress import LINE_LIMIT, StepReader
+from allranks.protocol.codec import decode, encode
+from allranks.protocol.foreign import LINKS, TEXT, TRACE, ReportMessage, clean_error, read_report
 from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.orders import MOST_RANKS
 
 pytestmark = pytest.mark.fuzz
 Message = dict[str, Any]
@@ -102,20 +104,21 @@ def test_numbers_of_a_step_pattern(campaign: Campaign) -> None:
                 assert 0 <= int(found) < 10**18
 
 
-def test_reports_to_the_guard(campaign: Campaign) -> None:
+def test_reports_to_the_agent(campaign: Campaign) -> None:
     """A report has the fields that it should, or is refused."""
     for chance in campaign.cases(1000):
         try:
-            found = report(written(chance, REPORTS)[:65536])
+            found = read_report(written(chance, REPORTS)[:65536])
         except DecodeError as error:
             assert len(str(error)) < 100
             campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1
             continue
-        assert isinstance(found["event"], str) and 0 < len(found["event"]) <= 40
-        assert 0 <= found["rank"] <= MOST_RANKS
-        assert all(isinstance(found[name], int) for name in ("pid", "world_size", "code", "count") if name in found)
-        assert all(isinstance(one, str) and len(one) <= 200 for one in found.get("threads", []))
-        assert json.loads(json.dumps(found, allow_nan=False)) == found
+        assert 0 < len(found.event) <= 40
+        assert 0 <= found.rank <= MOST_RANKS
+        assert all(isinstance(number, (int, type(None))) for number in (found.pid, found.world_size, found.code))
+        assert all(len(name) <= 200 for name in found.threads)
+        written_again = json.dumps(encode(found), allow_nan=False)
+        assert decode(ReportMessage, json.loads(written_again)) == found
 
 
 def test_error_files(campaign: Campaign, tmp_path: Path) -> None:
@@ -123,15 +126,15 @@ def test_error_files(campaign: Campaign, tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     for chance in campaign.cases(150):
         path.write_bytes(written(chance, ERROR_FILES))
-        _checked(_error_file(str(path)))
+        _checked(read_error_file(str(path)))
         if chance.random() < 0.5:
-            _checked(error_file(chance.choice([*NASTY, mutated(chance.choice(ERROR_FILES), chance)])))
+            _checked(clean_error(chance.choice([*NASTY, mutated(chance.choice(ERROR_FILES), chance)])))
 
 
 def _checked(found: Message | None) -> None:
     if found is None:
         return
-    assert error_file(found) == found
+    assert clean_error(found) == found
     assert len(json.dumps(found, allow_nan=False)) < 8 * (2 * TRACE + (LINKS + 1) * (TEXT + 5000))
     raised = Raised.from_error_file(found)
     assert raised is None or isinstance(raised.type, str)

@@ -35,7 +35,9 @@ from allranks.protocol.frames import (
     pack_json,
     pack_output,
 )
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.messages import read_message
 from allranks.report.live import JsonView
 from allranks.settings import RunSpec
 
@@ -154,7 +156,7 @@ def test_a_message_of_a_node_is_an_event_or_refused(campaign: Campaign) -> None:
         if message is None:
             continue
         try:
-            event = translate(NODE, message, clock)
+            event = translate(NODE, read_message(message), clock)
         except DecodeError:
             campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1
             continue
@@ -187,7 +189,7 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
         for _ in range(6):
             message = of_node(chance, OF_NODES)
             try:
-                event = translate(NODE, message, clock) if message is not None else None
+                event = translate(NODE, read_message(message), clock) if message is not None else None
             except DecodeError:
                 continue
             if event is not None:
@@ -233,7 +235,7 @@ OF_CONTROLLER: list[Message] = [
     {"type": "listen", "port": 0, "token": "abc", "nonce_dir": None},
     {"type": "probe", "addresses": ["127.0.0.1"], "port": 1, "token": "abc", "seconds": 0.1, "only": None},
     {"type": "start", "attempt": 0, "follow": [{"kind": "metrics", "rank": 0, "path": "m.jsonl"}], "make": [],
-     "ranks": [{"rank": 0, "argv": ["./no-such-program"], "env": {"A": "1"}, "workdir": "."}]},
+     "ranks": [{"rank": 0, "local_rank": 0, "argv": ["./no-such-program"], "env": {"A": "1"}, "workdir": "."}]},
     {"type": "ping", "sent": 1000.0},
     {"type": "ack", "sizes": {"0/0/0": 5}},
     {"type": "end", "grace": 1.0, "reason": "again"},
@@ -241,7 +243,8 @@ OF_CONTROLLER: list[Message] = [
     {"type": "counters", "ranks": [0]},
     {"type": "signal", "name": "USR1", "order": 1, "attempt": 0},
     {"type": "setup", "seconds": 1.0, "command": ["x"], "kind": "script", "workdir": "."},
-    {"type": "reach", "seconds": 0.1, "peers": []},
+    {"type": "reach", "token": "abc", "sender": 1, "seconds": 0.1, "names": ["h2"], "peers": {}},
+    {"type": "serve", "token": "abc", "seconds": 0.1},
     {"type": "release"},
     {"type": "nonsense"},
 ]  # fmt: skip
@@ -251,7 +254,7 @@ REFUSALS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Va
 class Quiet(Agent):
     """Looks in children are noted instead of begun: what a coordinator has them do is tried in test_fuzz_join."""
 
-    def _run_task(self, name: str, function: Any, seconds: float, done: Any) -> None:
+    def _run_task(self, name: str, function: Any, kind: Any, seconds: float, done: Any) -> None:
         assert isinstance(seconds, float)
 
 
@@ -263,11 +266,11 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
         listener.listen()
         listener.setblocking(False)
         (tmp_path / "spool").mkdir()
-        header = {"mark": "fuzz/1", "lease": 30.0, "grace": 1.0, "engine": True}
+        header = AgentHeader("agent", "fuzz", "1", "fuzz/1", 30.0, 1.0, engine=True)
         yield Quiet(header, str(tmp_path), listener, supervisor)
 
 
-def test_any_order_to_the_guard_is_done_answered_or_refused(
+def test_any_order_to_the_agent_is_done_answered_or_refused(
     agent: Quiet, tmp_path: Path, campaign: Campaign, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A frame that is none ends the connection and nothing else; the next one is heard."""

@@ -75,7 +75,7 @@ def read(sock, records, count=1):
     while len(found) < count:
         data = sock.recv(65536)
         assert data, found
-        found += [record for record in records.feed(data) if record != b'C{"type": "wait"}']
+        found += [record for record in records.feed(data) if record != b'C{"type":"wait"}']
     return found
 
 

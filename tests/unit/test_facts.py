@@ -16,6 +16,8 @@ import pytest
 from allranks.agent import facts, gpufacts, netfacts
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
+from allranks.protocol.codec import decode, encode
+from allranks.protocol.orders import SetupOrder
 
 SOURCE = Path(facts.__file__).parents[2]
 OLDEST = next(
@@ -23,11 +25,24 @@ OLDEST = next(
     None,
 )
 SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.facts import collect; " \
-         "print(json.dumps(collect(json.loads(sys.argv[2]))))"  # fmt: skip
+         "from allranks.protocol.codec import decode; from allranks.protocol.orders import SetupOrder; " \
+         "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
 PARTS = {
     "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "shm", "disk", "gpus", "nccl",
     "logind", "port_range", "identity", "ipv6", "cpu", "mem", "load", "data", "t", "monotonic",
 }  # fmt: skip
+
+
+def collected(order: dict[str, Any]) -> dict[str, Any]:
+    """The facts that an order asks for, in this process's environment where it names none."""
+    return facts.collect(decode(SetupOrder, {"environ": dict(os.environ), **order}))
+
+
+def asked(*arguments: Any, **more: Any) -> dict[str, Any]:
+    """What an interpreter says of itself, without what it does not say."""
+    answer = encode(facts.ask(*arguments, **more))
+    return {k: v for k, v in answer.items() if v is not None or (k == "torch" and answer["version"])}
+
 
 
 def put(tmp_path: Path, name: str, text: str) -> Path:
@@ -50,7 +65,7 @@ def said_by_ip() -> list[dict[str, Any]]:
 @pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")
 def test_interfaces_are_those_of_ip() -> None:
     for _ in range(5):  # other tests make and remove interfaces meanwhile
-        before, found, after = said_by_ip(), netfacts.interfaces(), said_by_ip()
+        before, found, after = said_by_ip(), encode(netfacts.interfaces()), said_by_ip()
         if before == after:
             break
     expected = {
@@ -69,7 +84,9 @@ def test_interfaces_are_those_of_ip() -> None:
 
 def test_the_fallback_without_netlink_says_the_same_of_interfaces_that_are_up() -> None:
     for _ in range(5):
-        before, found, after = netfacts.interfaces(), netfacts._from_ioctl(), netfacts.interfaces()
+        before = encode(netfacts.interfaces())
+        found = encode(netfacts._from_ioctl())
+        after = encode(netfacts.interfaces())
         if before == after:
             break
     assert addresses([i for i in found if i["up"]]) == addresses([i for i in before if i["up"]])
@@ -81,19 +98,19 @@ def test_netlink_refused_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError("seccomp")
 
     monkeypatch.setattr(netfacts, "_dump", refuse)
-    assert any(i["name"] == "lo" and i["running"] for i in netfacts.interfaces())
+    assert any(i["name"] == "lo" and i["running"] for i in encode(netfacts.interfaces()))
 
 
 def test_own_name() -> None:
-    assert netfacts.own_name("localhost")["addresses"][0] in ("127.0.0.1", "::1")
-    assert "error" in netfacts.own_name("no-such-host.invalid")
-    assert "error" in netfacts.own_name("x" * 300)
+    assert encode(netfacts.own_name("localhost"))["addresses"][0] in ("127.0.0.1", "::1")
+    assert "error" in encode(netfacts.own_name("no-such-host.invalid"))
+    assert "error" in encode(netfacts.own_name("x" * 300))
 
 
 def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: time.sleep(30) or [])
     begun = time.monotonic()
-    assert netfacts.own_name("h1", 0.1) == {"error": "no answer within 0.1 s"}
+    assert encode(netfacts.own_name("h1", 0.1)) == {"error": "no answer within 0.1 s"}
     assert time.monotonic() - begun < 5
 
 
@@ -106,7 +123,7 @@ def test_collect_has_every_part_and_is_json(tmp_path: Path) -> None:
         "workdir": str(tmp_path), "command": ["train.py", "--lr", "1"], "python": sys.executable,
         "environ": {"PATH": os.environ["PATH"], "NCCL_DEBUG": "INFO", "HOME": "/"}, "data_paths": ["/nowhere"],
     }  # fmt: skip
-    found = json.loads(json.dumps(facts.collect(request)))
+    found = json.loads(json.dumps(collected(request)))
     assert set(found) == PARTS
     assert [k for k, v in found.items() if isinstance(v, dict) and "error" in v] == []
     assert found["workdir"] == {"path": str(tmp_path), "exists": True, "readable": True, "cwd_ok": True}
@@ -141,7 +158,7 @@ def test_a_part_that_raises_or_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(facts, "FILE_SECONDS", 0.1)
     monkeypatch.setattr(facts, "_workdir", lambda _: time.sleep(30))
     begun = time.monotonic()
-    found = facts.collect({"workdir": str(tmp_path), "command": ["true"]})
+    found = collected({"workdir": str(tmp_path), "command": ["true"]})
     assert time.monotonic() - begun < 10
     assert found["mem"] == {"error": "ZeroDivisionError: x"}
     assert found["workdir"] == {"error": "no answer within 0.1 s"}
@@ -150,7 +167,7 @@ def test_a_part_that_raises_or_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 def test_nonsense_requests_do_not_raise() -> None:
     for request in ({}, {"command": []}, {"workdir": "/no/such"}, {"python": "/no/such"}, {"environ": {"PATH": ""}}):
-        assert set(facts.collect(request)) == PARTS
+        assert set(collected(request)) == PARTS
 
 
 # -- the program and its interpreter ---------------------------------------------------------------
@@ -180,7 +197,8 @@ def test_rule_of_the_interpreter(tmp_path: Path) -> None:
     request: dict[str, Any] = {"virtual_env": str(tmp_path / "venv"), "conda_prefix": str(tmp_path / "conda")}
 
     def chosen(command: list[str], **more: Any) -> tuple[str, str]:
-        path, how = facts.choose_interpreter({**request, **more}, facts.read_program(command), str(tmp_path), environ)
+        order = decode(SetupOrder, {**request, **more})
+        path, how = facts.choose_interpreter(order, facts.read_program(command), str(tmp_path), environ)
         return str(path).replace(str(tmp_path) + "/", ""), how.partition(":")[0]
 
     assert chosen(["python3.12", "x.py"], python="opt/py") == ("opt/py", "--python")
@@ -199,31 +217,31 @@ def test_modules_that_an_interpreter_lacks(tmp_path: Path, python: str | None) -
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "__init__.py").write_text("raise SystemExit(9)\n")
     names = ["json", "ours", "nosuch_launcher", "nosuch_module"]
-    found = facts.ask(python, str(tmp_path), dict(os.environ), names)
+    found = asked(python, str(tmp_path), dict(os.environ), names)
     assert found["lacks"] == ["nosuch_launcher", "nosuch_module"]
-    assert "lacks" not in facts.ask(python, str(tmp_path), dict(os.environ), ["json", "ours"])
+    assert "lacks" not in asked(python, str(tmp_path), dict(os.environ), ["json", "ours"])
 
 
 def test_a_missing_interpreter(tmp_path: Path) -> None:
-    found = facts.collect({"workdir": str(tmp_path), "command": ["x.py"], "python": "/opt/none"})["interpreter"]
+    found = collected({"workdir": str(tmp_path), "command": ["x.py"], "python": "/opt/none"})["interpreter"]
     assert found["missing"] and found["error"] and found["how"] == "--python: /opt/none"
 
 
 def test_a_program_starts_no_interpreter(tmp_path: Path) -> None:
-    found = facts.collect({"workdir": str(tmp_path), "command": ["sleep", "1"]})
+    found = collected({"workdir": str(tmp_path), "command": ["sleep", "1"]})
     assert found["interpreter"]["skipped"] and found["script"]["path"] == shutil.which("sleep")
 
 
 def test_interpreters_that_fail_hang_or_talk(tmp_path: Path) -> None:
     broken = put(tmp_path, "broken", "#!/bin/sh\necho no libpython >&2\nexit 127\n")
-    assert facts.ask(str(broken), "/", {}) == {"error": "ended with code 127: no libpython"}
+    assert asked(str(broken), "/", {}) == {"error": "ended with code 127: no libpython"}
     hangs = put(tmp_path, "hangs", "#!/bin/sh\nsleep 60 & wait\n")
     begun = time.monotonic()
-    assert facts.ask(str(hangs), "/", dict(os.environ), seconds=0.3) == {"error": "did not answer within 0.3 s"}
+    assert asked(str(hangs), "/", dict(os.environ), seconds=0.3) == {"error": "did not answer within 0.3 s"}
     assert time.monotonic() - begun < 10
     talks = put(tmp_path, "talks", f'#!/bin/sh\necho banner\nexec {sys.executable} "$@"\n')
-    assert facts.ask(str(talks), "/", {})["version"].startswith("3.")
-    assert "error" in facts.ask(str(tmp_path), "/", {})
+    assert asked(str(talks), "/", {})["version"].startswith("3.")
+    assert "error" in asked(str(tmp_path), "/", {})
 
 
 def test_torch_is_read_and_not_imported(tmp_path: Path) -> None:
@@ -233,7 +251,7 @@ def test_torch_is_read_and_not_imported(tmp_path: Path) -> None:
     put(tmp_path, "site/torch/__init__.py", "raise SystemExit('imported')")
     for name in ("torch", "re", "os"):
         put(tmp_path, f"work/{name}.py", "raise SystemExit('imported')")
-    found = facts.ask(sys.executable, str(tmp_path / "work"), {"PYTHONPATH": str(tmp_path / "site")})
+    found = asked(sys.executable, str(tmp_path / "work"), {"PYTHONPATH": str(tmp_path / "site")})
     assert (found["torch"], found["cuda"]) == ("2.13.0+cu128", "12.8") and "hip" not in found
 
 
@@ -242,21 +260,21 @@ def test_old_interpreters_answer(version: str) -> None:
     path = f"/root/.pyenv/versions/{version}/bin/python"
     if not Path(path).exists():
         pytest.skip(f"no Python {version} here")
-    assert facts.ask(path, "/", {}) == {"version": version, "executable": path, "torch": None}
+    assert asked(path, "/", {}) == {"version": version, "executable": path, "torch": None}
 
 
 def test_files_of_the_user(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"]}
     script = facts.read_program(["sub/train.py"])
-    assert not facts.find_target(script, str(tmp_path), environ)["exists"]
+    assert not encode(facts.find_target(script, str(tmp_path), environ))["exists"]
     put(tmp_path, "sub/train.py", "")
-    assert facts.find_target(script, str(tmp_path), environ)["exists"]
-    program = facts.find_target(facts.read_program(["no-such-program"]), str(tmp_path), environ)
+    assert encode(facts.find_target(script, str(tmp_path), environ))["exists"]
+    program = encode(facts.find_target(facts.read_program(["no-such-program"]), str(tmp_path), environ))
     assert program == {"kind": "program", "name": "no-such-program", "path": "no-such-program", "exists": False}
 
 
 def test_disk_names_the_first_base_that_can_be_written(tmp_path: Path) -> None:
-    disk = facts._disk("/nowhere", ["/proc/none", str(tmp_path), "/tmp"])
+    disk = encode(facts._disk("/nowhere", ["/proc/none", str(tmp_path), "/tmp"]))
     assert disk["node_dir"]["path"] == str(tmp_path) and disk["node_dir"]["bytes"] > 0
     assert disk["node_dirs"][0]["writable"] is False and disk["workdir"]["writable"] is False
 
@@ -266,30 +284,30 @@ def test_nccl_files_and_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     put(tmp_path, "lib/libnccl-net-ofi.so.1", "")
     put(tmp_path, "lib/libnccl.so.2", "")
     environ = {"NCCL_CONF_FILE": str(conf), "LD_LIBRARY_PATH": f"{tmp_path}/none::{tmp_path}/lib"}
-    found = facts._nccl(environ)
+    found = encode(facts._nccl(environ))
     assert found["conf"][str(conf)].startswith("NCCL_DEBUG=INFO\n") and len(found["conf"][str(conf)]) == 4096
     assert "libnccl-net-ofi.so.1" in found["plugins"] and "libnccl.so.2" not in found["plugins"]
     monkeypatch.setattr(facts, "_home", lambda: str(tmp_path))
     put(tmp_path, ".nccl.conf", "NCCL_SOCKET_IFNAME=eth1\n")
-    assert facts._nccl({})["conf"] == {str(tmp_path / ".nccl.conf"): "NCCL_SOCKET_IFNAME=eth1\n"}
+    assert encode(facts._nccl({}))["conf"] == {str(tmp_path / ".nccl.conf"): "NCCL_SOCKET_IFNAME=eth1\n"}
 
 
 def test_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "_user", lambda: "ann")
     root = str(tmp_path)
-    assert facts.logind(root) is None
+    assert encode(facts.logind(root)) is None
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    usual = facts.logind(root)
+    usual = encode(facts.logind(root))
     assert usual is not None and not usual["KillUserProcesses"] and usual["RemoveIPC"] and not usual["Linger"]
     put(tmp_path, "etc/systemd/logind.conf", "[Login]\n#KillUserProcesses=yes\n#RemoveIPC=yes\n")
-    assert facts.logind(root)["KillUserProcesses"]  # type: ignore[index]
+    assert encode(facts.logind(root))["KillUserProcesses"]
     put(tmp_path, "usr/lib/systemd/logind.conf.d/50.conf", "[Login]\nKillUserProcesses=no\n")
     put(tmp_path, "etc/systemd/logind.conf.d/60.conf", "[Login]\nRemoveIPC=no\n")
     put(tmp_path, "var/lib/systemd/linger/ann", "")
     put(tmp_path, "proc/self/cgroup", "0::/user.slice/user-1000.slice/session-4.scope\n")
-    assert facts.logind(root) == {"KillUserProcesses": False, "RemoveIPC": False, "Linger": True, "in_session": True}
+    assert facts.logind(root) == facts.LoginFacts(False, False, Linger=True, in_session=True)
     put(tmp_path, "etc/systemd/logind.conf.d/50.conf", "KillUserProcesses=yes\nKillExcludeUsers=root ann\n")
-    assert not facts.logind(root)["KillUserProcesses"]  # type: ignore[index]
+    assert not encode(facts.logind(root))["KillUserProcesses"]
 
 
 # -- GPUs ------------------------------------------------------------------------------------------
@@ -310,16 +328,16 @@ def test_visible_devices(value: str, expected: list[str]) -> None:
 def test_nvidia(tmp_path: Path) -> None:
     root = str(tmp_path)
     (tmp_path / "dev").mkdir()
-    assert gpufacts.gpus({}, root)["count"] == 0
+    assert encode(gpufacts.gpus({}, root))["count"] == 0
     for name in ("nvidia0", "nvidia3", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / "dev" / name).touch()
-    found = gpufacts.gpus({}, root)
+    found = encode(gpufacts.gpus({}, root))
     assert (found["count"], found["source"], found["vendor"], found["mig"]) == (3, "/dev/nvidia*", "nvidia", False)
-    assert gpufacts.gpus({"CUDA_VISIBLE_DEVICES": "1"}, root)["source"] == "CUDA_VISIBLE_DEVICES=1"
-    assert gpufacts.gpus({"CUDA_VISIBLE_DEVICES": ""}, root)["count"] == 0
-    assert gpufacts.gpus({"CUDA_VISIBLE_DEVICES": "MIG-4"}, root)["mig"]
+    assert encode(gpufacts.gpus({"CUDA_VISIBLE_DEVICES": "1"}, root))["source"] == "CUDA_VISIBLE_DEVICES=1"
+    assert encode(gpufacts.gpus({"CUDA_VISIBLE_DEVICES": ""}, root))["count"] == 0
+    assert encode(gpufacts.gpus({"CUDA_VISIBLE_DEVICES": "MIG-4"}, root))["mig"]
     (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi1").mkdir(parents=True)
-    assert gpufacts.gpus({}, root)["mig"]
+    assert encode(gpufacts.gpus({}, root))["mig"]
 
 
 def test_amd(tmp_path: Path) -> None:
@@ -329,12 +347,12 @@ def test_amd(tmp_path: Path) -> None:
     root = str(tmp_path)
     put(tmp_path, "dev/dri/renderD128", "")
     put(tmp_path, "dev/dri/renderD129", "")
-    assert gpufacts.gpus({}, root)["count"] == 0  # no /dev/kfd
+    assert encode(gpufacts.gpus({}, root))["count"] == 0  # no /dev/kfd
     put(tmp_path, "dev/kfd", "")
-    assert (gpufacts.gpus({}, root)["count"], gpufacts.gpus({}, root)["vendor"]) == (2, "amd")
+    assert (encode(gpufacts.gpus({}, root))["count"], encode(gpufacts.gpus({}, root))["vendor"]) == (2, "amd")
     both = {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}
-    assert gpufacts.gpus(both, root)["list"] == ["0"]
-    assert gpufacts.gpus({"HIP_VISIBLE_DEVICES": "1"}, root)["source"] == "HIP_VISIBLE_DEVICES=1"
+    assert encode(gpufacts.gpus(both, root))["list"] == ["0"]
+    assert encode(gpufacts.gpus({"HIP_VISIBLE_DEVICES": "1"}, root))["source"] == "HIP_VISIBLE_DEVICES=1"
 
 
 # -- who holds a port ------------------------------------------------------------------------------
@@ -345,7 +363,7 @@ def test_a_listener_is_found(family: socket.AddressFamily) -> None:
     with socket.socket(family) as sock:
         sock.bind(("", 0))
         sock.listen()
-        found = who_holds(sock.getsockname()[1])
+        found = encode(who_holds(sock.getsockname()[1]))
         me = read_process(os.getpid())
         assert found is not None and me is not None
         assert (found["pid"], found["start_time"], found["uid"]) == (me.pid, me.start, os.getuid())
@@ -355,7 +373,7 @@ def test_a_listener_is_found(family: socket.AddressFamily) -> None:
 def test_a_port_that_is_bound_and_not_listened_on() -> None:
     with socket.socket() as sock:
         sock.bind(("", 0))
-        found = who_holds(sock.getsockname()[1])
+        found = encode(who_holds(sock.getsockname()[1]))
         if found is None:
             pytest.skip("the kernel does not show bound sockets (Linux 6.8 and newer do)")
         assert (found["pid"], found["state"]) == (os.getpid(), "bound")
@@ -390,13 +408,13 @@ def test_a_process_that_may_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
-        found = who_holds(sock.getsockname()[1])
+        found = encode(who_holds(sock.getsockname()[1]))
     assert found is not None and "pid" not in found and found["note"] == "inode known but process not visible"
 
 
 def test_the_places_of_the_facts_are_not_written(tmp_path: Path) -> None:
     """collect only looks: the node directory is the agent's to make."""
     before = sorted(p.name for p in tmp_path.iterdir())
-    facts.collect({"workdir": str(tmp_path), "node_dirs": [str(tmp_path)], "command": ["true"]})
+    collected({"workdir": str(tmp_path), "node_dir": str(tmp_path), "command": ["true"]})
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     assert stat.S_ISDIR(tmp_path.stat().st_mode)

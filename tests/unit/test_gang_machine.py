@@ -52,6 +52,9 @@ from allranks.gang.states import (
     Unreachable,
 )
 from allranks.preflight.registry import built_in
+from allranks.protocol.codec import decode
+from allranks.protocol.messages import AttemptSummary
+from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
 PORT = 29500
@@ -77,6 +80,11 @@ def unreachable(node: str) -> Finding:
 
 # notes for `diagnose`, and one that every start on hosts has
 EVIDENCE = ("outputs-temporary", "plan", "failed", "stop-asked", "init-timeout", "rank-entered", "rank-departed")
+
+
+def decoded(attempt: dict[str, Any] | None) -> AttemptSummary | None:
+    """The attempt of a hello as it comes from the wire."""
+    return decode(AttemptSummary, attempt) if attempt is not None else None
 
 
 class Drive:
@@ -110,8 +118,8 @@ class Drive:
         for action in actions:
             if isinstance(action, Send):
                 assert self.roster.everyone[action.node].node_dir, "a message is for an agent that has spoken"
-                self.sent.append((action.node, dict(action.message)))
-                words.append(f"{action.message['type']}>{action.node}")
+                self.sent.append((action.node, ORDERS.write(action.order)))
+                words.append(f"{ORDERS.word(action.order)}>{action.node}")
             elif isinstance(action, Note):
                 self.notes.append(action)
                 words += [action.event] if action.event not in EVIDENCE else []
@@ -147,11 +155,11 @@ class Drive:
     # -- one method a word of the scripts ------------------------------------------------------------
 
     def hello(self, node: str, attempt: dict[str, Any] | None = None) -> list[str]:
-        return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, attempt=attempt))
+        return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, attempt=decoded(attempt)))
 
     def dead(self, node: str, *how: str, attempt: dict[str, Any] | None = None) -> list[str]:
         text = " ".join(how) or "was killed by signal 9"
-        return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, True, text, attempt))
+        return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, True, text, decoded(attempt)))
 
     def facts(self, node: str, error: str = "") -> list[str]:
         return self.feed(Facts(node, self.now, facts_of(int(node[1:])), error))

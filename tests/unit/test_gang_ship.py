@@ -10,10 +10,12 @@ from tests.unit.test_gang_machine import Drive, play
 
 from allranks.gang.clocks import Clock
 from allranks.gang.gathering import GATHER_PATIENCE
-from allranks.gang.places import ship_message, workdir_on
+from allranks.gang.places import ship_order, workdir_on
 from allranks.gang.states import Shipped, State
 from allranks.gang.translate import translate
 from allranks.plan.tree import Tree
+from allranks.protocol.messages import read_message
+from allranks.protocol.orders import ORDERS
 from allranks.text import name_with
 
 TREE = Tree("/home/me/project", "jobs", 12, 3456, 789, "ab" * 32, ("big.pt",))
@@ -193,17 +195,18 @@ def test_the_next_attempt_runs_in_the_same_tree() -> None:
 # -- messages ------------------------------------------------------------------------------------------
 
 
-def test_ship_message_is_what_the_agent_reads() -> None:
-    assert set(ship_message(TREE)) == {"type", "sha256", "packed", "bytes", "files"}
+def test_ship_order_is_what_the_agent_reads() -> None:
+    assert ORDERS.read(ORDERS.write(ship_order(TREE))) == ship_order(TREE)
 
 
 @pytest.mark.parametrize(
     ("message", "event"),
     [
-        ({"path": "/n/tree", "sha256": "ab", "files": 2}, Shipped("h0", 5.0, "ab", 2, "/n/tree")),
-        ({"path": "/n/tree", "error": "no", "errno": 28}, Shipped("h0", 5.0, "", 0, "/n/tree", "no", 28)),
-        ({"path": "/n/tree", "error": "no", "errno": None}, Shipped("h0", 5.0, "", 0, "/n/tree", "no")),
+        ({"path": "/n/tree", "sha256": "ab", "files": 2}, Shipped("h0", 0.0, "ab", 2, "/n/tree")),
+        ({"path": "/n/tree", "error": "no", "errno": 28}, Shipped("h0", 0.0, "", 0, "/n/tree", "no", 28)),
+        ({"path": "/n/tree", "error": "no", "errno": None}, Shipped("h0", 0.0, "", 0, "/n/tree", "no")),
     ],
 )
 def test_the_agents_answer(message: dict[str, Any], event: Shipped) -> None:
-    assert translate("h0", {"type": "shipped", "t": 5.0, **message}, Clock()) == event
+    read = read_message({"type": "shipped", **message})
+    assert translate("h0", read, Clock()) == event

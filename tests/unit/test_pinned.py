@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from tests.campaign import examples
 
 from allranks.cluster import Cluster, Node
-from allranks.gang.places import Setting, setup_message
+from allranks.gang.places import Setting, setup_order
 from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.facts import read_facts
 from allranks.plan.pinned import MOST_REACHES, NodeArguments, NotPinned, Pin
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
+from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
 FACTS = {"interpreter": {"path": "/opt/py/bin/python"}}
@@ -30,7 +31,7 @@ TOKEN = "0123456789abcdef/0/0"
 
 def own(spec: RunSpec = SPEC) -> NodeArguments:
     setting = Setting(run="", uid="", token="", workdir="/mine", run_outputs="")
-    message = setup_message(spec, setting)
+    message = ORDERS.write(setup_order(spec, setting))
     kept = ("workdir", "command", "kind", "python", "environ", "prelude", "nproc", "output_dir", "node_dir")
     return NodeArguments(spec, {key: message[key] for key in kept}, ("memory",))
 
@@ -57,7 +58,7 @@ def start_of(spec: RunSpec, tested: SuiteNodes | None = None, **place: object) -
     )  # fmt: skip
     where = dataclasses.replace(where, **place)
     attempt = Attempt(0, "10.0.0.1", 29500, tests=tested)
-    return orders(NodeLaunch(spec, plan.world_size, plan.nodes[1], where, attempt, read_facts(FACTS)))
+    return ORDERS.write(orders(NodeLaunch(spec, plan.world_size, plan.nodes[1], where, attempt, read_facts(FACTS))))
 
 
 def with_terms(**changed: object) -> dict:

@@ -5,74 +5,111 @@ older. Without word from a controller for the lease, it ends its ranks and itsel
 """
 
 import array
-import json
 import os
 import selectors
 import signal
 import socket
 import time
 import traceback
-from typing import Any, Callable, Dict, Optional
+from functools import partial
+from typing import Any, Callable, Dict, FrozenSet, Optional, Type, TypeVar
 
+from allranks.protocol.codec import DecodeError
+from allranks.protocol.foreign import read_report
 from allranks.protocol.frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, Output, Stream
-from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.header import AgentHeader
+from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.messages import (
+    CountersMessage,
+    DrainedMessage,
+    FactsMessage,
+    FaultMessage,
+    ListeningMessage,
+    Message,
+    PongMessage,
+    ProbedMessage,
+    ReachedMessage,
+    RefusedMessage,
+    ReplacedMessage,
+    ServingMessage,
+    StacksMessage,
+)
+from allranks.protocol.orders import (
+    MOST_ATTEMPTS,
+    MOST_PATH,
+    MOST_RANKS,
+    ORDERS,
+    AckOrder,
+    CountersOrder,
+    EndOrder,
+    HelloOrder,
+    ListenOrder,
+    PingOrder,
+    ProbeOrder,
+    ReachOrder,
+    ReleaseOrder,
+    ServeOrder,
+    SetupOrder,
+    ShipOrder,
+    SignalOrder,
+    StacksOrder,
+    StartOrder,
+)
 
 from . import peers
 from .asking import counters
 from .attempt import Attempt
 from .cgroups import join_own
-from .foreign import MOST_RANKS, report, text, whole
-from .gate import Gate, Nonce, nonce_name, port_failure, probe
-from .link import HIGH_WATER, Journal, Link, hello
-from .look import look, looks
+from .exitwatcher import ExitWatcher
+from .facts import NodeCheck, check_node
+from .journal import AgentBegun, Journal, LeaseOver, OutputDropped, Released
+from .link import HIGH_WATER, Link, PipeNote, hello, write_note
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
 from .processes import USER_SIGNALS, Process, machine, read_process, reap_children, send_signal
 from .ranks import Rank
-from .tasks import Task
-from .tree import Landing
-from .witness import Witness
+from .receiver import TreeReceiver
+from .rendezvous import MasterPort, Nonce, nonce_name, port_failure, probe
+from .sample import Samples, sample
+from .tasks import Nothing, Task
 
-TICK = 1.0  # seconds between looks at the supervisor, beats and lease checks
+TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start
-FILE_TICK = 0.25  # seconds between looks at followed files while ranks run
-LOOK_SECONDS = 30.0
+FILE_TICK = 0.25  # seconds between reads of followed files while ranks run
 FAILURES = 5  # errors of its own after which an agent gives up
-LOOK_AT_RANKS_SECONDS = 20.0  # gang/hanging.py waits a little longer
-MOST_ATTEMPTS = (1 << 16) - 1  # what a frame of output can name
+SAMPLE_SECONDS = 20.0  # gang/hangwatch.py waits a little longer
 MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
+REPORTS = "a report to the agent"  # what the program's datagrams are called where they cannot be read
 
 # how an agent ends; anything else is a death
 RELEASED = 0
 LEASE_OVER = 3
 
+Result = TypeVar("Result")
+
 
 class Agent:
     """The main loop and what the controller may ask for."""
 
-    def __init__(
-        self, header: Dict[str, Any], node_dir: str, listener: socket.socket, supervisor: socket.socket
-    ) -> None:
+    def __init__(self, header: AgentHeader, node_dir: str, listener: socket.socket, supervisor: socket.socket) -> None:
         self._header = header
         self._dir = node_dir
-        self._mark = header["mark"]
-        self._lease = float(header["lease"])
-        self._grace = float(header["grace"])
+        self._lease = header.lease
         self._supervisor_pid = os.getppid()
         self._supervisor = supervisor
         self._listener = listener
         self._link: Optional[Link] = None
         # an engine finds its processes by a group of its own: nothing is taken out of it
-        self._group = None if header.get("engine") else join_own("allranks-" + self._mark.replace("/", "-"))
-        self._journal = Journal(os.path.join(node_dir, "journal.jsonl"))
+        self._group = None if header.engine else join_own("allranks-" + header.mark.replace("/", "-"))
+        self._journal = Journal(node_dir)
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
         self._drops: Dict[str, int] = {}
         self._attempt: Optional[Attempt] = None
-        self._gate: Optional[Gate] = None
+        self._master_port: Optional[MasterPort] = None
         self._session = dict(os.environ)
         self._base = self._session
-        self._tasks: Dict[int, Task] = {}
+        self._tasks: Dict[int, Task[Any]] = {}
         self._selector = selectors.DefaultSelector()
         self._heard = time.monotonic()
         self._greeted = False
@@ -81,29 +118,29 @@ class Agent:
         self._supervisor_stops = 0
         self._supervisor_gone = False
         self._result: Optional[int] = None
-        self._drain_told = True
+        self._drain_reported = True
         self._failures = 0
         self._refusals = 0  # reports that could not be read
         self._nonce = Nonce()
-        self._landing = Landing(node_dir, self._reply, self._run_task)
+        self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._witness = Witness(self._selector, os.path.join(node_dir, "report.sock"))
-        self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
-            "hello": self._on_hello,
-            "ship": self._landing.ship,
-            "setup": self._on_setup,
-            "listen": self._on_listen,
-            "probe": self._on_probe,
-            "start": self._on_start,
-            "ping": self._on_ping,
-            "ack": self._on_ack,
-            "end": self._on_end,
-            "stacks": self._on_stacks,
-            "counters": self._on_counters,
-            "serve": self._on_serve,
-            "reach": self._on_reach,
-            "release": self._on_release,
-            "signal": self._on_signal,
+        self._exit_watcher = ExitWatcher(self._selector, os.path.join(node_dir, "report.sock"))
+        self._handlers: Dict[type, Callable[[Any], None]] = {
+            HelloOrder: self._on_hello,
+            ShipOrder: self._receiver.ship,
+            SetupOrder: self._on_setup,
+            ListenOrder: self._on_listen,
+            ProbeOrder: self._on_probe,
+            StartOrder: self._on_start,
+            PingOrder: self._on_ping,
+            AckOrder: self._on_ack,
+            EndOrder: self._on_end,
+            StacksOrder: self._on_stacks,
+            CountersOrder: self._on_counters,
+            ServeOrder: self._on_serve,
+            ReachOrder: self._on_reach,
+            ReleaseOrder: self._on_release,
+            SignalOrder: self._on_signal,
         }
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -121,9 +158,9 @@ class Agent:
         self._selector.register(wake_read, selectors.EVENT_READ, lambda: self._on_children(wake_read))
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
         self._selector.register(self._reports, selectors.EVENT_READ, self._on_report)
-        keepers = [[p.pid, p.start] for p in map(read_process, (os.getpid(), self._supervisor_pid)) if p is not None]
-        begun = {"event": "agent", "pid": os.getpid(), "keepers": keepers, "machine": machine(), "t": time.time()}
-        self._journal.write(begun)
+        processes = map(read_process, (os.getpid(), self._supervisor_pid))
+        keepers = tuple((p.pid, p.start) for p in processes if p is not None)
+        self._journal.note(AgentBegun(os.getpid(), keepers, machine(), time.time()))
         while self._result is None:
             try:
                 for key, _ in self._selector.select(self._timeout()):
@@ -143,9 +180,9 @@ class Agent:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = "%s:%s" % (os.path.basename(place.filename), place.lineno)
         text = "%s: %s (%s)" % (type(error).__name__, str(error)[:300], where)
-        self._tell({"type": "fault", "id": "internal-error", "message": text, "t": time.time()})
+        self._tell(FaultMessage("internal-error", text, t=time.time()))
         if self._attempt is not None and not self._attempt.ended:
-            self._attempt.begin_end(self._grace, "internal-error")
+            self._attempt.begin_end(self._header.grace, "internal-error")
 
     def _timeout(self) -> float:
         deadlines = [self._next_tick]
@@ -161,9 +198,10 @@ class Agent:
     def _work(self) -> None:
         """What is due by time, after all input that was pending has been read."""
         now = time.monotonic()
-        for fd, task in list(self._tasks.items()):
+        for task in list(self._tasks.values()):
             if now >= task.deadline:
-                self._end_task(fd, task.expire())
+                self._forget_task(task)
+                task.expire()
         if self._attempt is not None and self._attempt.ending and not self._attempt.ended:
             self._attempt.advance_end()
             if self._attempt.ended:
@@ -175,7 +213,7 @@ class Agent:
 
     def _tick(self, now: float) -> None:
         self._supervisor_beat()
-        self._look_at_supervisor()
+        self._check_supervisor()
         self._note_drops()
         if self._attempt is not None:
             self._attempt.observe()
@@ -191,13 +229,13 @@ class Agent:
         if not self._drops:
             self._log("output is dropped: the disk is full, or the spool has its share of it")
         self._drops = drops
-        self._journal.write({"event": "drops", "streams": drops, "t": time.time()})
+        self._journal.note(OutputDropped(drops, time.time()))
 
     def _holder_gone(self) -> bool:
         """The engine has ended its task on this node: its step is over, whatever is left of it."""
-        if not self._header.get("holder"):
+        if self._header.holder is None:
             return False
-        pid, start = self._header["holder"]
+        pid, start = self._header.holder
         process = read_process(pid)
         return process is None or process.start != start or process.state in "ZX"
 
@@ -206,22 +244,22 @@ class Agent:
         if attempt is None:
             self._result = RELEASED  # nothing ever ran here: nothing is worth keeping
         elif attempt.ended:
-            self._journal.write({"event": "lease-over", "t": time.time()})
+            self._journal.note(LeaseOver(time.time()))
             self._result = LEASE_OVER
         elif not attempt.ending:
             why = "no word from the controller for %g s: the lease is over" % self._lease
             self._log("%s, ending the ranks" % ("the engine has ended its step" if self._holder_gone() else why))
-            attempt.begin_end(self._grace, "lease")
+            attempt.begin_end(self._header.grace, "lease")
 
     # -- the supervisor ---------------------------------------------------------------------------------
 
     def _supervisor_beat(self) -> None:
         try:
-            self._supervisor.send(json.dumps({"group": self._group}).encode())
+            self._supervisor.send(write_note(PipeNote(self._group)))
         except OSError:
             pass
 
-    def _look_at_supervisor(self) -> None:
+    def _check_supervisor(self) -> None:
         """A dead supervisor, or one found stopped twice, ends the run: it is the guarantee against orphans."""
         if os.getppid() != self._supervisor_pid:
             self._supervisor_lost("died")
@@ -237,15 +275,14 @@ class Agent:
             return
         self._supervisor_gone = True
         self._log("the supervisor %s" % what)
-        text = "the supervisor process %s" % what
-        self._tell({"type": "fault", "id": "supervisor-lost", "message": text, "t": time.time()})
+        self._tell(FaultMessage("supervisor-lost", "the supervisor process %s" % what, t=time.time()))
         if self._attempt is not None:
-            self._attempt.begin_end(self._grace, "supervisor-lost")
+            self._attempt.begin_end(self._header.grace, "supervisor-lost")
 
     def _pass_pipe(self, rank: Rank) -> None:
         """Hands the supervisor the pipe's read end, and follows it here."""
         assert self._attempt is not None
-        note = json.dumps({"rank": rank.rank, "attempt": self._attempt.number}).encode()
+        note = write_note(PipeNote(self._group, rank.rank, self._attempt.number))
         try:
             rights = array.array("i", [rank.pipe])
             self._supervisor.sendmsg([note], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -284,7 +321,7 @@ class Agent:
                 moved = spool.pump(rank.pipe)
                 if not moved:
                     self._close_pipe(rank)
-        self._drain_told = False
+        self._drain_reported = False
 
     def _on_report(self) -> None:
         while True:
@@ -293,33 +330,32 @@ class Agent:
             except OSError:
                 return
             try:
-                message = report(data)
+                report = read_report(data)
             except DecodeError as error:
-                self._refused("a report to the agent", str(error))
+                self._refused(str(error))
                 continue
-            if message["event"] == "initialised" and self._gate is not None:
-                self._gate.release()
-            if not self._witness.heard(message, self._attempt):
-                self._tell({**message, "type": "report"})
+            if report.event == "initialised" and self._master_port is not None:
+                self._master_port.release()
+            if not self._exit_watcher.heard(report, self._attempt):
+                self._tell(report)
 
-    def _refused(self, source: str, why: str) -> None:
-        """What a program wrote can't be read: counted, and told once; the run goes on."""
-        first = not self._refusals
+    def _refused(self, why: str) -> None:
+        """What a program wrote cannot be read: counted, and said once; the run goes on."""
         self._refusals += 1
-        if first:
-            self._tell({"type": "refused", "source": source, "why": why, "t": time.time()})
+        if self._refusals == 1:
+            self._tell(RefusedMessage(REPORTS, why, time.time()))
 
     def _on_connection(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except OSError:
             return
-        self._drop_link({"type": "replaced"})
+        self._drop_link(ReplacedMessage())
         self._link = Link(sock)
         self._offsets_known = False
         self._selector.register(sock, selectors.EVENT_READ, self._on_link)
 
-    def _drop_link(self, last_word: Optional[Dict[str, Any]] = None) -> None:
+    def _drop_link(self, last_word: Optional[Message] = None) -> None:
         if self._link is None:
             return
         link = self._link
@@ -341,7 +377,7 @@ class Agent:
             frames = link.receive()
         except FrameError as error:
             self._log(str(error))
-            self._drop_link({"type": "fault", "id": "protocol", "message": str(error)})
+            self._drop_link(FaultMessage("protocol", str(error)))
             return
         except (EOFError, OSError):
             self._drop_link()
@@ -350,15 +386,24 @@ class Agent:
         for frame in frames:
             if self._link is not link:
                 return  # a message before has ended this connection
-            if isinstance(frame, Output) and frame.stream.kind == TREE:
-                self._landing.chunk(frame)
-                continue
-            handler = None if isinstance(frame, Output) else self._handlers.get(frame["type"])
-            if handler is None or isinstance(frame, Output):
-                text = "a message this agent does not know (protocol %d)" % PROTOCOL
-                self._tell({"type": "fault", "id": "protocol", "message": text})
+            if not isinstance(frame, Output):
+                self._obey(frame)
+            elif frame.stream.kind == TREE:
+                self._receiver.chunk(frame)
             else:
-                handler(frame)
+                self._refuse_order("bytes of stream %d" % frame.stream.kind)
+
+    def _obey(self, frame: JsonObject) -> None:
+        """Decode an order and carry it out; one that does not fit is refused, and nothing of it is done."""
+        try:
+            order = ORDERS.read(frame)
+            self._handlers[type(order)](order)
+        except DecodeError as error:
+            self._refuse_order("%s: %s" % (frame["type"][:20], error))
+
+    def _refuse_order(self, what: str) -> None:
+        text = "an order that this agent (protocol %d) cannot read: %s" % (PROTOCOL, what)
+        self._tell(FaultMessage("protocol", text))
 
     def _send_output(self) -> None:
         if self._link is None:
@@ -368,33 +413,28 @@ class Agent:
             if self._offsets_known and self._link.backlog < HIGH_WATER:
                 self._link.send_bytes(self._outlet.fill(HIGH_WATER - self._link.backlog))
                 for drop in self._outlet.new_drops():
-                    self._link.send(drop.to_message())
-                self._tell_drained()
+                    self._link.send(drop)
+                self._report_drained()
                 self._link.flush()
             mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.backlog else 0)
             self._selector.modify(self._link.sock, mask, self._on_link)
         except OSError:
             self._drop_link()
 
-    def _tell_drained(self) -> None:
-        if not self._drain_told and self._outlet.drained and self._attempt is not None and self._link is not None:
-            self._drain_told = True
-            self._link.send(
-                {
-                    "type": "drained",
-                    "attempt": self._attempt.number,
-                    "sizes": self._outlet.sizes(),
-                    "outputs": kept_outputs(self._dir),
-                    "refused": {"a report to the agent": self._refusals} if self._refusals else {},
-                }
-            )
+    def _report_drained(self) -> None:
+        attempt = self._attempt
+        if self._drain_reported or not self._outlet.drained or attempt is None:
+            return
+        self._drain_reported = True
+        refused = {REPORTS: self._refusals} if self._refusals else {}
+        self._reply(DrainedMessage(attempt.number, self._outlet.sizes(), kept_outputs(self._dir), refused))
 
-    def _tell(self, message: Dict[str, Any]) -> None:
+    def _tell(self, message: Message) -> None:
         """To the controller where there is one, and to the journal in any case."""
-        self._journal.write(message)
+        self._journal.keep(message)
         self._reply(message)
 
-    def _reply(self, message: Dict[str, Any]) -> None:
+    def _reply(self, message: Message) -> None:
         """To the controller where there is one."""
         if self._link is not None:
             self._link.send(message)
@@ -408,225 +448,222 @@ class Agent:
 
     # -- what the controller asks --------------------------------------------------------------------
 
-    def _on_hello(self, message: Dict[str, Any]) -> None:
-        if message.get("protocol") != PROTOCOL:
-            text = "this agent speaks protocol %d, the controller %s" % (PROTOCOL, message.get("protocol"))
-            self._drop_link({"type": "fault", "id": "protocol", "message": text})
+    def _on_hello(self, order: HelloOrder) -> None:
+        if order.protocol != PROTOCOL:
+            text = "this agent speaks protocol %d, the controller %d" % (PROTOCOL, order.protocol)
+            self._drop_link(FaultMessage("protocol", text))
             return
-        self._greeted = self._offsets_known = True
-        self._lease = float(message.get("lease", self._lease))
-        self._outlet.controller_has(message.get("have", {}))
-        self._drain_told = not (self._attempt is not None and self._attempt.ended)
-        assert self._link is not None
-        summary = self._attempt.summary() if self._attempt is not None else None
-        self._link.send(hello(self._dir, cwd=os.getcwd(), dead=False, attempt=summary))
+        self._greeted = True
+        self._offsets_known = True
+        if order.lease is not None:
+            self._lease = order.lease
+        self._outlet.controller_has(order.have)
+        self._drain_reported = not (self._attempt is not None and self._attempt.ended)
+        self._reply(hello(self._dir, self._attempt.summary() if self._attempt is not None else None))
 
-    def _run_task(
-        self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[Dict[str, Any]], None]
-    ) -> None:
-        if len(self._tasks) >= MOST_TASKS:
-            done({"error": "this node is at %d requests already" % MOST_TASKS})
-            return
-        task = Task(name, function, seconds, done)
-        self._tasks[task.pipe] = task
-        self._selector.register(task.pipe, selectors.EVENT_READ, lambda: self._on_task(task))
+    def _on_setup(self, order: SetupOrder) -> None:
+        """Check this node in a task, and keep the environment after the prelude, which may run once more."""
 
-    def _on_task(self, task: Task) -> None:
-        result = task.read()
-        if result is not None:
-            self._end_task(task.pipe, result)
-
-    def _end_task(self, fd: int, result: Dict[str, Any]) -> None:
-        task = self._tasks.pop(fd)
-        self._selector.unregister(fd)
-        task.close()
-        task.done(result)
-
-    def _on_setup(self, message: Dict[str, Any]) -> None:
-        """Looks at this node in a task, and keeps the environment after the prelude, which may run again."""
-
-        def done(result: Dict[str, Any]) -> None:
-            self._base = result.pop("environment", self._base)
-            self._tell({"type": "facts", **result})
+        def done(check: Optional[NodeCheck], error: str) -> None:
+            if check is None:
+                self._tell(FactsMessage(error=error))
+                return
+            self._base = check.environment
+            self._tell(FactsMessage(check.facts, check.prelude_error))
 
         base = self._session
-        seconds = float(message.get("seconds", LOOK_SECONDS))
-        self._run_task("the look at this node", lambda: look(message, base), seconds, done)
+        self._run_task("the check of this node", lambda: check_node(order, base), NodeCheck, order.seconds, done)
 
-    def _on_listen(self, message: Dict[str, Any]) -> None:
-        if self._gate is not None:
-            self._selector_forget_gate()
-        port = int(message.get("port", 0))
-        trouble = self._nonce.leave(message.get("nonce_dir"), message["token"])
+    # -- the rendezvous check --------------------------------------------------------------------------
+
+    def _on_listen(self, order: ListenOrder) -> None:
+        self._forget_master_port()
+        trouble = self._nonce.leave(order.nonce_dir, order.token)
         if trouble is not None:
             self._log(trouble)
         try:
-            self._gate = Gate(port, message["token"])
+            opened = MasterPort(order.port, order.token)
         except OSError as error:
-            self._tell({"type": "listening", "error": port_failure(port, error)})
+            self._tell(ListeningMessage(error=port_failure(order.port, error)))
             return
-        assert self._gate.listener is not None
-        self._selector.register(self._gate.listener, selectors.EVENT_READ, self._gate.accept)
-        self._tell({"type": "listening", "port": self._gate.port})
+        self._master_port = opened
+        assert opened.listener is not None
+        self._selector.register(opened.listener, selectors.EVENT_READ, opened.accept)
+        self._tell(ListeningMessage(opened.port))
 
-    def _selector_forget_gate(self) -> None:
-        assert self._gate is not None
-        if self._gate.listener is not None:
-            self._selector.unregister(self._gate.listener)
-        self._gate.release()
-        self._gate = None
+    def _stop_listening(self) -> None:
+        if self._master_port is not None and self._master_port.listener is not None:
+            self._selector.unregister(self._master_port.listener)
 
-    def _on_probe(self, message: Dict[str, Any]) -> None:
-        addresses = message["addresses"]
-        port = int(message["port"])
-        token = message["token"]
-        seconds = float(message["seconds"])
-        only = message.get("only")
-        directory = message.get("nonce_dir")
-        shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(token)))
-        self._run_task(
-            "the proof",
-            lambda: probe(addresses, port, token, seconds, only),
-            seconds + 5,
-            lambda result: self._tell({"type": "probed", **result, "shared": shared}),
-        )
+    def _forget_master_port(self) -> None:
+        if self._master_port is not None:
+            self._stop_listening()
+            self._master_port.release()
+            self._master_port = None
 
-    def _on_start(self, message: Dict[str, Any]) -> None:
+    def _on_probe(self, order: ProbeOrder) -> None:
+        directory = order.nonce_dir
+        shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(order.token)))
+
+        def done(probed: Optional[ProbedMessage], error: str) -> None:
+            message = probed or ProbedMessage(error=error)
+            self._tell(message._replace(shared=shared))
+
+        self._run_task("the rendezvous check", lambda: probe(order), ProbedMessage, order.seconds + 5, done)
+
+    # -- ranks -------------------------------------------------------------------------------------------
+
+    def _on_start(self, order: StartOrder) -> None:
         if self._attempt is not None and not self._attempt.ended:
-            self._tell({"type": "fault", "id": "protocol", "message": "an attempt is still running"})
+            self._tell(FaultMessage("protocol", "an attempt is still running"))
             return
-        number = whole(message["attempt"], 0, MOST_ATTEMPTS)
-        if number is None:
-            raise ValueError("an attempt without a number")
-        files = _followed(message, number)  # before anything is changed: a stream that is none would end all output
-        if self._gate is not None:
-            if self._gate.listener is not None:
-                self._selector.unregister(self._gate.listener)
-            self._gate.hold()
+        files = _followed(order)  # before anything is changed: a stream without a name would end all output
+        self._stop_listening()
+        if self._master_port is not None:
+            self._master_port.hold()
         self._nonce.remove()
-        self._attempt = Attempt(number, self._mark, self._group, self._outlet, self._tell)
+        self._attempt = Attempt(order.attempt, self._header.mark, self._group, self._outlet, self._tell)
         for stream, path in files.items():
             self._outlet.add_file(stream, path)
-        if self._make_directories(message):
-            self._attempt.start(message["ranks"], self._base, self._pass_pipe)
+        if self._make_directories(order):
+            self._attempt.start(order.ranks, self._base, self._pass_pipe)
 
-    def _make_directories(self, message: Dict[str, Any]) -> bool:
-        for path in message.get("make", []):
+    def _make_directories(self, order: StartOrder) -> bool:
+        for path in order.make:
             try:
                 os.makedirs(path, mode=0o700, exist_ok=True)
             except OSError as error:
-                rank = message["ranks"][0]["rank"]
+                rank = order.ranks[0].rank
                 text = "rank %d could not make its output directory %s: %s" % (rank, path, error.strerror)
-                self._tell({"type": "fault", "id": "start-failed", "rank": rank, "message": text, "t": time.time()})
+                self._tell(FaultMessage("start-failed", text, rank, time.time()))
                 return False
         return True
 
-    def _on_ping(self, message: Dict[str, Any]) -> None:
-        assert self._link is not None
-        self._link.send({"type": "pong", "sent": message.get("sent"), "t": time.time()})
+    def _on_ping(self, order: PingOrder) -> None:
+        self._reply(PongMessage(order.sent, time.time()))
 
-    def _on_ack(self, message: Dict[str, Any]) -> None:
-        self._outlet.acknowledge(message.get("sizes", {}))
+    def _on_ack(self, order: AckOrder) -> None:
+        self._outlet.acknowledge(order.sizes)
 
-    def _on_end(self, message: Dict[str, Any]) -> None:
+    def _on_end(self, order: EndOrder) -> None:
         self._nonce.remove()
-        if self._gate is not None:
-            self._selector_forget_gate()
+        self._forget_master_port()
         if self._attempt is None:
-            self._attempt = Attempt(0, self._mark, self._group, self._outlet, self._tell)
+            self._attempt = Attempt(0, self._header.mark, self._group, self._outlet, self._tell)
         if self._attempt.ended:
-            self._tell(
-                {
-                    "type": "ended",
-                    "attempt": self._attempt.number,
-                    "left": self._attempt.left,
-                    "reason": "already",
-                    "seconds": 0.0,
-                    "t": time.time(),
-                }
-            )
-            self._drain_told = False
+            self._attempt.tell_ended("already")
+            self._drain_reported = False
             return
-        self._attempt.begin_end(float(message["grace"]), message.get("reason", ""))
+        self._attempt.begin_end(order.grace, order.reason)
 
-    def _on_signal(self, message: Dict[str, Any]) -> None:
+    def _on_signal(self, order: SignalOrder) -> None:
         """SIGUSR1 or SIGUSR2 for the ranks: it came to the controller, or to an engine's task on some node."""
-        number = USER_SIGNALS.get(str(message.get("name")))
+        number = USER_SIGNALS.get(order.name)
         attempt = self._attempt
-        if number is None or attempt is None or attempt.number != message.get("attempt"):
+        if number is None or attempt is None or attempt.number != order.attempt:
             return
-        attempt.pass_signal(int(message["order"]), number, self._witness.processes)
+        attempt.pass_signal(order.order, number, self._exit_watcher.processes)
 
-    def _on_stacks(self, message: Dict[str, Any]) -> None:
-        """A look may have to signal a rank, which is done once: who has been is kept here."""
+    def _processes(self, ranks: FrozenSet[int]) -> Dict[int, Process]:
+        running = self._attempt.running() if self._attempt is not None else []
+        return {r.rank: r.process for r in running if r.rank in ranks}
+
+    def _on_stacks(self, order: StacksOrder) -> None:
+        """A sample may have to signal a rank, which is done once: who has been is kept here."""
         attempt = self._attempt
+        processes = self._processes(frozenset(order.ranks))
         signalled = (
             frozenset(r.rank for r in attempt.ranks.values() if r.signalled) if attempt is not None else frozenset()
         )
 
-        def remember(result: Dict[str, Any]) -> None:
-            for rank in result.pop("signalled", None) or ():
+        def done(samples: Optional[Samples], error: str) -> None:
+            if samples is None:
+                self._tell(StacksMessage(error=error))
+                return
+            for rank in samples.signalled:
                 if attempt is not None and rank in attempt.ranks:
                     attempt.ranks[rank].signalled = True
+            self._tell(StacksMessage(samples.ranks, samples.ras))
 
-        word = message.get("ask") or ""
-        self._look_at_ranks(message, lambda ranks: looks(ranks, self._dir, word, signalled), remember)
+        work = partial(sample, processes, self._dir, order.ask, signalled)
+        self._run_task("the stack sample", work, Samples, SAMPLE_SECONDS, done)
 
-    def _on_counters(self, message: Dict[str, Any]) -> None:
-        self._look_at_ranks(message, lambda ranks: counters(ranks, self._dir))
+    def _on_counters(self, order: CountersOrder) -> None:
+        def done(message: Optional[CountersMessage], error: str) -> None:
+            self._tell(message or CountersMessage(error=error))
 
-    def _look_at_ranks(
-        self,
-        message: Dict[str, Any],
-        look_at: Callable[[Dict[int, Process]], Dict[str, Any]],
-        remember: Callable[[Dict[str, Any]], None] = lambda result: None,
-    ) -> None:
-        running = self._attempt.running() if self._attempt is not None else []
-        wanted = {r.rank: r.process for r in running if r.rank in message.get("ranks", [])}
+        work = partial(counters, self._processes(frozenset(order.ranks)), self._dir)
+        self._run_task("the counters", work, CountersMessage, SAMPLE_SECONDS, done)
 
-        def done(result: Dict[str, Any]) -> None:
-            remember(result)
-            self._tell({"type": message["type"], **result})
+    # -- peers -------------------------------------------------------------------------------------------
 
-        self._run_task(message["type"], lambda: look_at(wanted), LOOK_AT_RANKS_SECONDS, done)
+    def _on_serve(self, order: ServeOrder) -> None:
+        """Open two ports for the peers' tries; a task answers there for as long as the controller said."""
 
-    def _on_serve(self, message: Dict[str, Any]) -> None:
-        """Opens two ports for the peers' tries; a task answers there for as long as the controller said."""
+        def serve() -> Nothing:
+            peers.serve(tcp, udp, order.token, order.seconds)
+            return Nothing()
+
         tcp, udp = peers.open_doors()
-        token = message["token"]
-        seconds = float(message["seconds"])
-        self._run_task("serving", lambda: peers.serve(tcp, udp, token, seconds), seconds + 5, lambda result: None)
-        self._tell({"type": "serving", "port": tcp.getsockname()[1], "udp": udp.getsockname()[1]})
+        self._run_task("serving", serve, Nothing, order.seconds + 5, lambda result, error: None)
+        self._tell(ServingMessage(tcp.getsockname()[1], udp.getsockname()[1]))
         tcp.close()
         udp.close()
 
-    def _on_reach(self, message: Dict[str, Any]) -> None:
-        seconds = float(message["seconds"]) + 5
-        self._run_task(
-            "reaching peers",
-            lambda: peers.reach(message),
-            seconds,
-            lambda result: self._tell({"type": "reached", **result}),
-        )
+    def _on_reach(self, order: ReachOrder) -> None:
+        def done(message: Optional[ReachedMessage], error: str) -> None:
+            self._tell(message or ReachedMessage(error=error))
 
-    def _on_release(self, message: Dict[str, Any]) -> None:
+        self._run_task("reaching peers", lambda: peers.reach(order), ReachedMessage, order.seconds + 5, done)
+
+    def _on_release(self, order: ReleaseOrder) -> None:
         """All is done and fetched. The supervisor removes the node directory."""
         if self._attempt is not None and not self._attempt.ended:
-            self._tell({"type": "fault", "id": "protocol", "message": "release before the ranks have ended"})
+            self._tell(FaultMessage("protocol", "release before the ranks have ended"))
             return
-        self._journal.write({"event": "released", "t": time.time()})
+        self._journal.note(Released(time.time()))
         self._result = RELEASED
         self._send_output()
         if self._supervisor_gone:
             remove(self._dir)  # the supervisor would have done it
 
+    # -- tasks -------------------------------------------------------------------------------------------
 
-def _followed(message: Dict[str, Any], number: int) -> Dict[Stream, str]:
-    """The files to follow in an attempt; raises ValueError where one is none."""
-    files = {}  # type: Dict[Stream, str]
-    for entry in message.get("follow", []):
-        kind, rank, path = FOLLOWED[entry["kind"]], whole(entry["rank"], 0, MOST_RANKS), text(entry["path"], 4096)
-        if rank is None or not path:
-            raise ValueError("a file to follow without a rank or a path")
-        files[Stream(kind, rank, number if kind in OF_ATTEMPT else 0)] = path
+    def _run_task(
+        self,
+        name: str,
+        function: Callable[[], Result],
+        kind: Type[Result],
+        seconds: float,
+        done: Callable[[Optional[Result], str], None],
+    ) -> None:
+        if len(self._tasks) >= MOST_TASKS:
+            done(None, "this node is at %d requests already" % MOST_TASKS)
+            return
+        task = Task(name, function, kind, seconds, done)
+        self._tasks[task.pipe] = task
+        self._selector.register(task.pipe, selectors.EVENT_READ, lambda: self._on_task(task))
+
+    def _on_task(self, task: Task[Any]) -> None:
+        if task.is_complete():
+            self._forget_task(task)
+            task.finish()
+
+    def _forget_task(self, task: Task[Any]) -> None:
+        del self._tasks[task.pipe]
+        self._selector.unregister(task.pipe)
+
+
+def _followed(order: StartOrder) -> Dict[Stream, str]:
+    """Give the files to follow in an attempt; raise DecodeError where a number or a path is out of bounds."""
+    if not 0 <= order.attempt <= MOST_ATTEMPTS or not order.ranks:
+        raise DecodeError("$: expected ranks of an attempt below %d" % (MOST_ATTEMPTS + 1))
+    if not all(0 <= rank.rank <= MOST_RANKS and rank.argv for rank in order.ranks):
+        raise DecodeError("$.ranks: expected ranks below %d, each with a command" % (MOST_RANKS + 1))
+    files: Dict[Stream, str] = {}
+    for entry in order.follow:
+        if entry.kind not in FOLLOWED or not 0 <= entry.rank <= MOST_RANKS or not 0 < len(entry.path) <= MOST_PATH:
+            raise DecodeError("$.follow: expected a kind, a rank and a path of a file")
+        kind = FOLLOWED[entry.kind]
+        files[Stream(kind, entry.rank, order.attempt if kind in OF_ATTEMPT else 0)] = entry.path
     return files

@@ -1,17 +1,17 @@
-"""Asks ranks which collective they are at: questions to the helper threads of their runners, all at once.
+"""Ask ranks which collective they are at: questions to the helper threads of their runners, all at once.
 
 A rank's answer holds what `allranks.diagnose.hangs.recorder` reads. A rank that gives none is a finding too, so
 why is said. Whole dumps are long: they go to a file that travels, and their newest entries into the answer.
 """
 
-import json
 import os
 import select
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
-from allranks.protocol.jsontext import read_object
+from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
+from allranks.protocol.messages import CountersMessage
 
 from .processes import Process, read_process
 
@@ -38,16 +38,16 @@ class Asking:
         self._dir = node_dir
         self._word = word
         self._deadline = time.monotonic() + SECONDS
-        self._found = {}  # type: Dict[int, Dict[str, Any]]
-        self._open = {}  # type: Dict[int, socket.socket]
-        self._data = {}  # type: Dict[int, bytearray]
+        self._answers: Dict[int, JsonObject] = {}
+        self._open: Dict[int, socket.socket] = {}
+        self._data: Dict[int, bytearray] = {}
         for rank in ranks:
             self._begin(rank)
 
     def _begin(self, rank: int) -> None:
         process = read_process(self._ranks[rank].pid)
         if process is None or process.state in "TtZX":
-            self._found[rank] = {"error": "its flight recorder could not answer: %s" % _state(process)}
+            self._answers[rank] = {"error": "its flight recorder could not answer: %s" % _state(process)}
             return
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel.setblocking(False)
@@ -58,11 +58,11 @@ class Asking:
             channel.close()
             absent = isinstance(error, (FileNotFoundError, ConnectionRefusedError))
             why = "it has no process group" if absent else str(error)
-            self._found[rank] = {"error": "its flight recorder could not be asked: %s" % why}
+            self._answers[rank] = {"error": "its flight recorder could not be asked: %s" % why}
             return
         self._open[rank], self._data[rank] = channel, bytearray()
 
-    def answers(self) -> Dict[int, Dict[str, Any]]:
+    def answers(self) -> Dict[int, JsonObject]:
         """By rank, when all have answered or the time is over."""
         while self._open and time.monotonic() < self._deadline:
             channels = {channel: rank for rank, channel in self._open.items()}
@@ -71,8 +71,8 @@ class Asking:
         for rank, channel in self._open.items():
             channel.close()
             why = "no answer within %g s (%s)" % (SECONDS, _state(read_process(self._ranks[rank].pid)))
-            self._found[rank] = {"error": "its flight recorder could not answer: %s" % why, "silent": True}
-        return self._found
+            self._answers[rank] = {"error": "its flight recorder could not answer: %s" % why, "silent": True}
+        return self._answers
 
     def _read(self, rank: int) -> None:
         try:
@@ -84,13 +84,13 @@ class Asking:
             return
         self._open.pop(rank).close()
         try:
-            found = read_object(bytes(self._data.pop(rank)), LIMIT + (1 << 18))
-        except ValueError:
-            found = {"error": "its flight recorder gave no document"}
-        self._found[rank] = found
+            answer = read_object(bytes(self._data.pop(rank)), LIMIT + (1 << 18))
+        except DecodeError:
+            answer = {"error": "its flight recorder gave no document"}
+        self._answers[rank] = answer
         if self._word == "dump":
-            _keep(flight_file(self._dir, rank), {k: v for k, v in found.items() if k != "stacks"})
-            for recorder in (found.get("recorders") or {}).values():
+            _keep(flight_file(self._dir, rank), {k: v for k, v in answer.items() if k != "stacks"})
+            for recorder in (answer.get("recorders") or {}).values():
                 recorder["entries"] = newest(recorder.get("entries") or [])
 
 
@@ -98,39 +98,39 @@ def _state(process: Optional[Process]) -> str:
     return "the process is in state %s" % process.state if process is not None else "the process is gone"
 
 
-def _keep(path: str, found: Dict[str, Any]) -> None:
-    """Adds a line; a full disk has none."""
+def _keep(path: str, answer: JsonObject) -> None:
+    """Add a line; a full disk has none."""
     try:
-        with open(path, "a") as file:
-            file.write(json.dumps(found) + "\n")
+        with open(path, "ab") as file:
+            file.write(write_json(answer) + b"\n")
     except OSError:
         pass
 
 
-def newest(entries: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def newest(entries: List[JsonObject]) -> List[JsonObject]:
     """The newest of each group, and before them the oldest one that is not done: there it stands."""
-    groups = {}  # type: Dict[str, List[Dict[str, Any]]]
+    groups: Dict[str, List[JsonObject]] = {}
     for entry in entries:
         groups.setdefault(str(entry.get("process_group")), []).append(entry)
-    kept = []  # type: List[Dict[str, Any]]
-    for mine in groups.values():
-        old = [e for e in mine[:-KEPT] if not e.get("retired") and e.get("state") != "completed"]
-        kept += old[:1] + mine[-KEPT:]
+    kept: List[JsonObject] = []
+    for group in groups.values():
+        old = [e for e in group[:-KEPT] if not e.get("retired") and e.get("state") != "completed"]
+        kept += old[:1] + group[-KEPT:]
     return kept
 
 
-def counters(ranks: Dict[int, Process], node_dir: str) -> Dict[str, Any]:
-    """How far each rank's groups are; what moves between two of these is alive."""
-    found = Asking(ranks, node_dir, "counters").answers()
-    return {"ranks": {str(rank): counted(answer) for rank, answer in found.items()}}
+def counters(ranks: Dict[int, Process], node_dir: str) -> CountersMessage:
+    """Say how far each rank's groups are; what moves between two of these is alive."""
+    answers = Asking(ranks, node_dir, "counters").answers()
+    return CountersMessage({rank: counted(answer) for rank, answer in answers.items()})
 
 
-def counted(answer: Dict[str, Any]) -> Dict[str, Any]:
+def counted(answer: JsonObject) -> JsonObject:
     """The numbers of an answer that grow with every collective; empty where there are none."""
-    found = {}  # type: Dict[str, Any]
+    numbers: JsonObject = {}
     for group in answer.get("groups") or []:
-        found[str(group.get("name"))] = group.get("sequence")
+        numbers[str(group.get("name"))] = group.get("sequence")
     for backend, recorder in (answer.get("recorders") or {}).items():
         for group, status in (recorder.get("pg_status") or {}).items():
-            found["%s/%s" % (backend, group)] = status
-    return found
+            numbers["%s/%s" % (backend, group)] = status
+    return numbers

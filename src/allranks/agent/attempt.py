@@ -3,13 +3,24 @@
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Callable, Dict, List, Optional, Sequence, Set
 
+from allranks.protocol.foreign import ReportMessage, clean_error, error_time
 from allranks.protocol.frames import RANK_LOG, Stream
-from allranks.protocol.jsontext import read_json
+from allranks.protocol.jsontext import DecodeError, JsonObject, read_json
+from allranks.protocol.messages import (
+    AttemptSummary,
+    EndedMessage,
+    ExitMessage,
+    FaultMessage,
+    Message,
+    RankSummary,
+    RemainingProcess,
+    StartedMessage,
+)
+from allranks.protocol.orders import RankOrder
 
 from .cgroups import members
-from .foreign import error_file, fields, number
 from .outlet import Outlet
 from .processes import (
     Process,
@@ -29,7 +40,7 @@ class Attempt:
     """Ranks of one attempt. `tell` takes messages for the controller and the journal."""
 
     def __init__(
-        self, number: int, mark: str, group: Optional[str], outlet: Outlet, tell: Callable[[Dict[str, Any]], None]
+        self, number: int, mark: str, group: Optional[str], outlet: Outlet, tell: Callable[[Message], None]
     ) -> None:
         self.number = number
         self._group = group
@@ -40,7 +51,7 @@ class Attempt:
         self._end_at: Optional[float] = None
         self._reason = ""
         self._began_end = 0.0
-        self.left: Optional[List[Dict[str, Any]]] = None
+        self.left: Optional[List[RemainingProcess]] = None
         self.signals = 0  # number of the last signal that was passed on to the ranks
         self._ooms = _oom_kills()
 
@@ -54,35 +65,19 @@ class Attempt:
         """True once looked for and verified: nothing is left, or what is left is in `left`."""
         return self.left is not None
 
-    def start(self, orders: List[Dict[str, Any]], base: Dict[str, str], pass_pipe: Callable[[Rank], None]) -> None:
+    def start(self, orders: Sequence[RankOrder], base: Dict[str, str], pass_pipe: Callable[[Rank], None]) -> None:
         """Starts all ranks; where one can't start, the others are not begun and the fault is told."""
         for order in orders:
             try:
                 rank = start_rank(order, base, os.getpid())
             except StartError as error:
-                self._tell(
-                    {
-                        "type": "fault",
-                        "id": "start-failed",
-                        "rank": order["rank"],
-                        "message": str(error),
-                        "t": time.time(),
-                    }
-                )
+                self._tell(FaultMessage("start-failed", str(error), order.rank, time.time()))
                 return
             self.ranks[rank.rank] = rank
-            self._outlet.add_spool(Stream(RANK_LOG, rank.rank, self.number))
+            self._outlet.add_spool(self.stream(rank))
             pass_pipe(rank)
-            self._tell(
-                {
-                    "type": "started",
-                    "rank": rank.rank,
-                    "pid": rank.process.pid,
-                    "attempt": self.number,
-                    "start_time": rank.process.start,
-                    "t": time.time(),
-                }
-            )
+            process = rank.process
+            self._tell(StartedMessage(rank.rank, process.pid, self.number, process.start, time.time()))
 
     def stream(self, rank: Rank) -> Stream:
         """The name of a rank's output."""
@@ -106,25 +101,28 @@ class Attempt:
     def observe(self) -> None:
         """Tell what the kernel shows of the ranks' processes."""
         for rank in self.running():
-            for report in rank.observed.look():
-                self._tell({"type": "report", "rank": rank.rank, "t": time.time(), **report})
+            change = rank.observed.sample()
+            if change is not None:
+                self._tell(ReportMessage(change.event, rank.rank, time.time(), program=change.program))
 
-    def _exit(self, rank: int, status: int, error_files: List[str]) -> Dict[str, Any]:
-        found = {"type": "exit", "rank": rank, "attempt": self.number, "t": time.time()}  # type: Dict[str, Any]
-        if os.WIFSIGNALED(status):
-            found["signal"] = os.WTERMSIG(status)
-        else:
-            found["code"] = os.WEXITSTATUS(status)
-        found["expected"] = self.ending
-        found["oom_kills"] = _oom_kills() - self._ooms
-        found["error"] = _first_error(error_files)
-        return found
+    def _exit(self, rank: int, status: int, error_files: Sequence[str]) -> ExitMessage:
+        is_killed = os.WIFSIGNALED(status)
+        return ExitMessage(
+            rank,
+            self.number,
+            time.time(),
+            code=None if is_killed else os.WEXITSTATUS(status),
+            signal=os.WTERMSIG(status) if is_killed else None,
+            expected=self.ending,
+            oom_kills=_oom_kills() - self._ooms,
+            error=_first_error(error_files),
+        )
 
-    def seen_end(self, rank: int, status: int) -> None:
-        """A rank that a launcher started has failed; not told where that launcher may start it anew."""
+    def launched_rank_ended(self, rank: int, status: int) -> None:
+        """A rank that a launcher started has failed; not told where that launcher may start it once more."""
         for owner in self.ranks.values():
             index = rank - owner.rank
-            if owner.seen and 0 <= index < len(owner.error_files):
+            if owner.starts_ranks and 0 <= index < len(owner.error_files):
                 self._tell(self._exit(rank, status, owner.error_files[index : index + 1]))
 
     def begin_end(self, grace: float, reason: str) -> None:
@@ -152,7 +150,7 @@ class Attempt:
             return
         self.signals = order
         for rank in self.running():
-            if not rank.seen:
+            if not rank.starts_ranks:
                 send_signal(rank.process, number)
         for process in launched.values():
             send_signal(process, number)
@@ -169,17 +167,12 @@ class Attempt:
             return
         left = end_all(self._everything, self._reap, END_SECONDS)
         self._await_exits({p.pid for p in left})
-        self.left = [{"pid": p.pid, "state": p.state, "command": command_of(p.pid)} for p in left]
-        self._tell(
-            {
-                "type": "ended",
-                "attempt": self.number,
-                "left": self.left,
-                "reason": self._reason,
-                "seconds": round(time.monotonic() - self._began_end, 3),
-                "t": time.time(),
-            }
-        )
+        self.left = remaining(left)
+        self.tell_ended(self._reason, round(time.monotonic() - self._began_end, 3))
+
+    def tell_ended(self, reason: str, seconds: float = 0.0) -> None:
+        """Say what the end came to; `seconds` is how long it took."""
+        self._tell(EndedMessage(self.number, tuple(self.left or ()), reason, seconds, time.time()))
 
     def _await_exits(self, left: Set[int]) -> None:
         """A killed process is a zombie before its last thread has given back its memory and can be waited for."""
@@ -200,36 +193,35 @@ class Attempt:
         """Ranks whose main process has not ended."""
         return [r for r in self.ranks.values() if r.exit is None]
 
-    def summary(self) -> Dict[str, Any]:
+    def summary(self) -> AttemptSummary:
         """State for a controller that comes back."""
-        return {
-            "attempt": self.number,
-            "ranks": {
-                str(r.rank): {"pid": r.process.pid, "start_time": r.process.start, "exit": r.exit}
-                for r in self.ranks.values()
-            },
-            "ending": self.ending,
-            "ended": self.left,
-            "signals": self.signals,
-        }
+        ranks = {r.rank: RankSummary(r.process.pid, r.process.start, r.exit) for r in self.ranks.values()}
+        return AttemptSummary(self.number, ranks, self.ending, self.signals)
 
 
-def _first_error(paths: List[str]) -> Optional[Dict[str, Any]]:
+def remaining(processes: Sequence[Process]) -> List[RemainingProcess]:
+    """Name processes that could not be ended."""
+    return [RemainingProcess(p.pid, p.state, command_of(p.pid)) for p in processes]
+
+
+def _first_error(paths: Sequence[str]) -> Optional[JsonObject]:
     """The structured error file of a rank; of several ranks that which was written first."""
-    found = [error for error in map(_error_file, paths) if error is not None]
-    return min(found, key=_error_time) if found else None
+    errors = [error for error in map(read_error_file, paths) if error is not None]
+    return min(errors, key=_error_order, default=None)
 
 
-def _error_time(error: Dict[str, Any]) -> float:
-    t = number(fields(error.get("allranks")).get("t"))
+def _error_order(error: JsonObject) -> float:
+    t = error_time(error)
     return t if t is not None else float("inf")
 
 
-def _error_file(path: str) -> Optional[Dict[str, Any]]:
+def read_error_file(path: str) -> Optional[JsonObject]:
+    """Read a rank's error file; None where there is none, or it says nothing."""
     try:
         with open(path, "rb") as file:
-            return error_file(read_json(file.read(ERROR_FILE_LIMIT + 1).decode("utf-8", "replace"), ERROR_FILE_LIMIT))
-    except (OSError, ValueError):
+            text = file.read(ERROR_FILE_LIMIT + 1).decode("utf-8", "replace")
+        return clean_error(read_json(text, ERROR_FILE_LIMIT))
+    except (OSError, DecodeError):
         return None
 
 

@@ -5,7 +5,6 @@ connects to one that is there, `sweep` lists or ends what earlier runs left, `di
 (srun starts it on every node of a step) and starts the others as it is told.
 """
 
-import json
 import os
 import resource
 import selectors
@@ -16,17 +15,23 @@ import subprocess
 import sys
 import time
 import traceback
-from typing import Any, Dict, List, Optional
+from functools import partial
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from allranks.protocol.frames import NODE_LOG, Stream, pack_json
+from allranks.protocol.codec import DecodeError, decode, encode
+from allranks.protocol.frames import NODE_LOG, FrameError, Stream
+from allranks.protocol.header import AgentHeader, DialHeader, SweepHeader, read_header
+from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
+from allranks.protocol.messages import FaultMessage, Message, pack_message
 
 from . import facts, nodedir
-from .dial import Dialler, Rules
-from .link import Link, read_journal
+from .journal import read_journal
+from .link import Link
 from .outlet import Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     USER_SIGNALS,
+    Process,
     end_all,
     marked,
     prctl,
@@ -40,36 +45,52 @@ from .supervisor import END_SECONDS, Keeper, Supervisor
 from .sweep import sweep
 
 BUFFER = 1 << 20
-FILES = 24  # 13 that stay open with one rank, and what a look at the node takes; with 16 parts of it failed
+MOST_HEADER = 8 << 20
+ARCHIVE_LINE = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.%s()"
+FILES = 24  # 13 that stay open with one rank, and what the check of the node takes; with 16 parts of it failed
 
 
 class TooFewFiles(Exception):
     """The limit of open files is too small for an agent; the text says it."""
 
 
-def main(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
-    """Entry point, called by the boot line with the header the controller sent."""
+Files = Dict[str, bytes]
+
+
+class ScopeOrder(NamedTuple):
+    """What the supervisor in a scope of its own is started with; `listener` is a descriptor that it inherits."""
+
+    header: AgentHeader
+    directory: str
+    listener: int
+    log: str
+
+
+def main(value: JsonObject, files: Files) -> None:
+    """Entry point, called by the boot line with the header that the controller sent."""
     survive_user_signals()
     raise_limits()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    if header.get("engine"):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it goes to every process of the step: ranks heed it, we stay
     try:
-        if header["mode"] == "sweep":
-            _say({"type": "swept", **sweep(header)})
-        elif header["mode"] == "attach":
-            _attach(header)
-        elif header["mode"] == "dial":
+        header = read_header(value)
+        if isinstance(header, SweepHeader):
+            _say(sweep(header))
+            return
+        if header.engine:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # every process of the step gets it: ranks heed it, we stay
+        if isinstance(header, DialHeader):
             _dial(header, files)
+        elif header.mode == "attach":
+            _attach(header)
         else:
             _start(header, files)
     except nodedir.NoNodeDir as error:
-        _say({"type": "fault", "id": "node-dir", "message": str(error)})
+        _say(FaultMessage("node-dir", str(error)))
     except TooFewFiles as error:
-        _say({"type": "fault", "id": "few-files", "message": str(error)})
+        _say(FaultMessage("few-files", str(error)))
     except Exception as error:
         text = "%s: %s" % (type(error).__name__, error)
-        _say({"type": "fault", "id": "boot", "message": text, "traceback": traceback.format_exc()[-2000:]})
+        _say(FaultMessage("boot", text, traceback=traceback.format_exc()[-2000:]))
 
 
 def _require_files() -> None:
@@ -85,18 +106,20 @@ def _ignore_user_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _say(message: Dict[str, Any]) -> None:
-    data = pack_json(message)
+def _say(message: Message) -> None:
+    data = pack_message(message)
     while data:
         data = data[os.write(1, data) :]
 
 
-def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
-    if header.get("engine"):
+def _start(header: AgentHeader, files: Files) -> None:
+    if header.engine:
         holder = read_process(os.getppid())  # the engine's own task: without it nobody can come back to us
-        header["holder"] = [holder.pid, holder.start] if holder is not None else None
-    _end_marked(header.get("ends", []))
-    directory = nodedir.make(header.get("node_dir"), header["uid"], header["node"])
+        header = header._replace(holder=(holder.pid, holder.start) if holder is not None else None)
+    _require_files()
+    for mark in header.ends:  # ranks of an agent before this one, which is lost or dead, must not live beside it
+        end_all(partial(_marked_now, mark), reap_children, END_SECONDS)
+    directory = nodedir.make(header.node_dir, header.uid, header.node)
     for name, content in files.items():
         if content:
             with open(os.path.join(directory, name), "wb") as file:
@@ -114,45 +137,42 @@ def _start(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
     _relay(path)
 
 
-def _end_marked(marks: List[str]) -> None:
-    """A second agent of a run on this node: ranks of the first, which is lost or dead, must not live beside it."""
-    _require_files()
-    for mark in marks:
-        end_all(lambda mark=mark: marked(mark, snapshot()), reap_children, END_SECONDS)  # type: ignore[misc]
+def _marked_now(mark: str) -> List[Process]:
+    return marked(mark, snapshot())
 
 
-def _dial(header: Dict[str, Any], files: Dict[str, bytes]) -> None:
-    """Dials header["places"] as the node whose number stands in the variable header["rank_from"]; exits.
+def _dial(header: DialHeader, files: Files) -> None:
+    """Dial the places as the node of this step; exits."""
+    from .dial import Dialler, Rules  # here: with the handshake, it takes 4 ms that other modes do not need
 
-    A place may name a variable ($NAME) that has the address.
-    """
-    rank = int(os.environ[header["rank_from"]])
-    hello = {**header.get("hello", {}), "rank": rank, "hostname": socket.gethostname()}
-    hello["instance"] = "%d-%d" % (os.getpid(), time.time_ns())
+    rank = int(os.environ[header.rank_from])
+    hostname = socket.gethostname()
+    instance = "%d-%d" % (os.getpid(), time.time_ns())
+    hello = {**header.hello, "rank": rank, "hostname": hostname, "instance": instance}
     archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
 
-    def spawn(order: Dict[str, Any]) -> "subprocess.Popen[bytes]":
-        return _start_relay(archive, order, files)
-
     def say(text: str) -> None:
-        os.write(2, ("allranks: node %d (%s): %s\n" % (rank, hello["hostname"], text)).encode("utf-8", "replace"))
+        os.write(2, ("allranks: node %d (%s): %s\n" % (rank, hostname, text)).encode("utf-8", "replace"))
 
-    places = [(os.path.expandvars(str(host)), int(port)) for host, port in header["places"]]
-    places = list(dict.fromkeys(place for place in places if not place[0].startswith("$")))
-    secret = bytes.fromhex(header["secret"])
-    dialler = Dialler(places, secret, hello, spawn, Rules(), header["patience"], header["lease"], say)
-    dialler.one_signal = bool(header.get("engine"))
+    places: Dict[Tuple[str, int], None] = {}  # in order, each once
+    for host, port in header.places:
+        host = os.path.expandvars(host)
+        if not host.startswith("$"):
+            places[host, port] = None
+    spawn = partial(_start_relay, archive, files)
+    secret = bytes.fromhex(header.secret)
+    dialler = Dialler(list(places), secret, hello, spawn, Rules(), header.patience, header.lease, say)
+    dialler.one_signal = header.engine
     outcome = dialler.run()
     if outcome.exit:
         say(outcome.message)
     sys.exit(outcome.exit)
 
 
-def _start_relay(archive: int, header: Dict[str, Any], files: Dict[str, bytes]) -> "subprocess.Popen[bytes]":
+def _start_relay(archive: int, files: Files, header: JsonObject) -> "subprocess.Popen[bytes]":
     """A relay of this very program, with its header and files."""
-    line = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.enter()"
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", line % archive],
+        [sys.executable, "-I", "-S", "-c", ARCHIVE_LINE % (archive, "enter")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(archive,),
@@ -161,34 +181,27 @@ def _start_relay(archive: int, header: Dict[str, Any], files: Dict[str, bytes]) 
         preexec_fn=_ignore_user_signals,
     )
     assert child.stdin is not None
-    for part in (json.dumps({**header, "files": list(files)}).encode(), *files.values()):
+    for part in (write_json({**header, "files": list(files)}), *files.values()):
         data = memoryview(len(part).to_bytes(4, "big") + part)
         while data:
             data = data[child.stdin.write(data) or 0 :]
     return child
 
 
-def needs_scope(logind: Optional[Dict[str, Any]]) -> bool:
-    """True where logind would end the agent with the ssh session, and a lingering user can keep it elsewhere."""
-    return bool(
-        logind
-        and logind["KillUserProcesses"]
-        and logind["in_session"]
-        and logind["Linger"]
-        and shutil.which("systemd-run")
-        and os.environ.get("XDG_RUNTIME_DIR")
-    )
+def needs_scope(login: Optional[facts.LoginFacts]) -> bool:
+    """Tell whether logind would end the agent with the ssh session, and a lingering user can keep it elsewhere."""
+    if login is None or not (login.KillUserProcesses and login.in_session and login.Linger):
+        return False
+    return shutil.which("systemd-run") is not None and bool(os.environ.get("XDG_RUNTIME_DIR"))
 
 
-def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.socket, log: str) -> bool:
-    """Starts supervisor and agent in a scope of the user's own service manager; False where that failed."""
+def _leave_in_scope(header: AgentHeader, directory: str, listener: socket.socket, log: str) -> bool:
+    """Start supervisor and agent in a scope of the user's own service manager; False where that failed."""
     archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
-    line = (
-        "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.scoped()" % archive
-    )
+    line = ARCHIVE_LINE % (archive, "scoped")
     words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", sys.executable, "-I", "-S", "-c", line]
     read_end, write_end = os.pipe()
-    given = json.dumps({"header": header, "directory": directory, "listener": listener.fileno(), "log": log})
+    order = ScopeOrder(header, directory, listener.fileno(), log)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     child = subprocess.Popen(
         words,
@@ -203,7 +216,7 @@ def _leave_in_scope(header: Dict[str, Any], directory: str, listener: socket.soc
     for fd in (write_end, out, archive):
         os.close(fd)
     assert child.stdin is not None
-    child.stdin.write(given.encode())
+    child.stdin.write(write_json(encode(order)))
     child.stdin.close()
     ready = os.read(read_end, 1) == b"1"
     os.close(read_end)
@@ -214,24 +227,24 @@ def scoped() -> None:
     """In the scope: becomes the supervisor. Its order comes over standard input."""
     survive_user_signals()
     raise_limits()
-    order = json.loads(sys.stdin.read())
+    order = decode(ScopeOrder, read_json(sys.stdin.read()))
     ready = int(os.environ.pop("ALLRANKS_READY"))
-    listener = socket.socket(fileno=order["listener"])
+    listener = socket.socket(fileno=order.listener)
     listener.set_inheritable(False)
-    _detach_output(order["log"])
+    _detach_output(order.log)
     os.write(ready, b"1")
     os.close(ready)
-    _watch_and_guard(order["header"], order["directory"], listener)
+    _supervise(order.header, order.directory, listener)
 
 
-def _leave(header: Dict[str, Any], directory: str, listener: socket.socket, log: str) -> None:
+def _leave(header: AgentHeader, directory: str, listener: socket.socket, log: str) -> None:
     """Forks the supervisor out of the ssh session; never returns."""
     try:
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
         _detach_output(log)
-        _watch_and_guard(header, directory, listener)
+        _supervise(header, directory, listener)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -252,14 +265,14 @@ def _detach_output(log: str) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def _watch_and_guard(header: Dict[str, Any], directory: str, listener: socket.socket) -> None:
+def _supervise(header: AgentHeader, directory: str, listener: socket.socket) -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agent = os.fork()
     if agent == 0:
         status = 1
         try:
-            from .agent import Agent
+            from .agent import Agent  # here: the supervisor does without what an agent needs
 
             ours.close()
             prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -274,11 +287,11 @@ def _watch_and_guard(header: Dict[str, Any], directory: str, listener: socket.so
     os._exit(0)
 
 
-def _attach(header: Dict[str, Any]) -> None:
+def _attach(header: AgentHeader) -> None:
     """To an agent (or its supervisor) that lives, else to what the node directory still holds."""
-    directory = nodedir.find(header.get("node_dir"), header["uid"], header["node"])
+    directory = nodedir.find(header.node_dir, header.uid, header.node)
     if directory is None:
-        _say({"type": "fault", "id": "no-run", "message": "nothing of run %s is on this node" % header["uid"]})
+        _say(FaultMessage("no-run", "nothing of run %s is on this node" % header.uid))
         return
     _, path = nodedir.scratch(directory)
     if not _relay(path):
@@ -290,7 +303,7 @@ def _keep(directory: str) -> None:
     outlet = Outlet(os.path.join(directory, "spool"))
     outlet.add_existing_spools()
     outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(directory, "node.log"))
-    keeper = Keeper(directory, outlet, read_journal(os.path.join(directory, "journal.jsonl")))
+    keeper = Keeper(directory, outlet, read_journal(directory))
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         ours.close()
@@ -307,7 +320,7 @@ def _keep(directory: str) -> None:
             if keeper.answer(link, link.receive()):
                 nodedir.remove(directory)
                 return
-    except (EOFError, OSError):
+    except (EOFError, OSError, FrameError, DecodeError):
         return
 
 
@@ -397,8 +410,8 @@ def read_exactly(count: int) -> bytes:
 def enter() -> None:
     """Reads the header (4 bytes length, JSON), then the files that it names (the same), and goes to `main`."""
     _restore_functions()
-    header = json.loads(_read_part().decode())
-    main(header, {name: _read_part() for name in header["files"]})
+    header = read_object(_read_part(), MOST_HEADER)
+    main(header, {str(name): _read_part() for name in header["files"]})
 
 
 def _restore_functions() -> None:

@@ -13,7 +13,7 @@ HIERARCHIES = ("", "freezer", "pids")
 
 def _parents() -> List[str]:
     """Directories of this process's own groups, version 2 first."""
-    found = []
+    parents = []
     try:
         with open("/proc/self/cgroup") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -22,8 +22,8 @@ def _parents() -> List[str]:
     for hierarchy in HIERARCHIES:
         for entry in lines:
             if len(entry) == 3 and hierarchy in entry[1].split(","):
-                found.append(os.path.join(ROOT, hierarchy, entry[2].lstrip("/")))
-    return found
+                parents.append(os.path.join(ROOT, hierarchy, entry[2].lstrip("/")))
+    return parents
 
 
 def join_own(name: str) -> Optional[str]:

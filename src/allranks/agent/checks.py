@@ -6,37 +6,38 @@ A check that hangs loses only itself: its thread is left behind and dies with th
 import importlib
 import threading
 import time
-from typing import Any, Dict, Iterable, List
+from typing import Iterable, List
 
 from allranks.preflight.check import Check, read_check
 from allranks.preflight.host import CouldNotLook
 from allranks.protocol.codec import encode
+from allranks.protocol.jsontext import JsonObject
 
 from .host import Host
 
 PACKAGE = "allranks.preflight.checks."
 
 
-def collect(names: Iterable[str], host: Host) -> Dict[str, Any]:
+def collect(names: Iterable[str], host: Host) -> JsonObject:
     """{name: what it found, or {"error": why not}}. Never raises."""
-    found = {}  # type: Dict[str, Any]
-    checks = []  # type: List[Check]
+    facts: JsonObject = {}
+    checks: List[Check] = []
     for name in names:
         try:
             checks.append(read_check(importlib.import_module(PACKAGE + name)))
         except Exception as error:
-            found[name] = {"error": "%s: %s" % (type(error).__name__, error)}
-    together = [c for c in checks if c.collect is not None and not c.alone]
-    _run_all(together, host, found)
+            facts[name] = {"error": "%s: %s" % (type(error).__name__, error)}
+    side_by_side = [c for c in checks if c.collect is not None and not c.alone]
+    _run_all(side_by_side, host, facts)
     for check in checks:
         if check.collect is not None and check.alone:
-            _run_all([check], host, found)
-    return dict(found)
+            _run_all([check], host, facts)
+    return dict(facts)
 
 
-def _run_all(checks: List[Check], host: Host, found: Dict[str, Any]) -> None:
+def _run_all(checks: List[Check], host: Host, facts: JsonObject) -> None:
     begun = time.monotonic()
-    results = {}  # type: Dict[str, Any]
+    results: JsonObject = {}
     threads = []
     for check in checks:
         thread = threading.Thread(target=_run, args=(check, host, results), daemon=True)
@@ -48,12 +49,12 @@ def _run_all(checks: List[Check], host: Host, found: Dict[str, Any]) -> None:
     for check, thread in threads:
         if thread.ident is not None:
             thread.join(max(0.0, begun + check.seconds - time.monotonic()))
-    found.update(results.copy())
+    facts.update(results.copy())
     for check in checks:
-        found.setdefault(check.name, {"error": "no answer within %g s" % check.seconds})
+        facts.setdefault(check.name, {"error": "no answer within %g s" % check.seconds})
 
 
-def _run(check: Check, host: Host, results: Dict[str, Any]) -> None:
+def _run(check: Check, host: Host, results: JsonObject) -> None:
     assert check.collect is not None
     try:
         result = encode(check.collect(host))

@@ -15,13 +15,30 @@ import socket
 import struct
 import subprocess
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from allranks.protocol.frames import Decoder, FrameError, pack_json
+from allranks.protocol.codec import DecodeError
+from allranks.protocol.controls import (
+    TO_COORDINATOR,
+    CloseControl,
+    ClosedControl,
+    OpenControl,
+    RefusedControl,
+    SignalControl,
+    StopControl,
+    ToCoordinator,
+    ToNode,
+    WaitControl,
+    read_to_node,
+)
+from allranks.protocol.frames import Decoder, FrameError, Output
+from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.messages import AddressProbe
+from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder, pack_order
 from allranks.protocol.secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
 
-from .gate import failure_word
 from .processes import USER_SIGNALS
+from .rendezvous import failure_word
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
@@ -40,11 +57,11 @@ SIGTERM_CODE = 143
 class Outcome(NamedTuple):
     """How it ended: the exit code, and a sentence for the person at this node.
 
-    `tried`: where no coordinator ever answered, the last try at each address, as `gate.probe` words it."""
+    `tried`: where no coordinator ever answered, the last try at each address, as `rendezvous.probe` words it."""
 
     exit: int
     message: str
-    tried: Tuple[Dict[str, Any], ...] = ()
+    tried: Tuple[AddressProbe, ...] = ()
 
 
 class Refused(Exception):
@@ -55,8 +72,7 @@ class NotStarted(Exception):
     """The agent's process could not be started here; the text is the system's."""
 
 
-Message = Dict[str, Any]
-Spawn = Callable[[Message], "subprocess.Popen[bytes]"]
+Spawn = Callable[[JsonObject], "subprocess.Popen[bytes]"]
 
 
 class Rules:
@@ -65,7 +81,7 @@ class Rules:
     def connected(self, coordinator: str, here: str) -> None:
         """The addresses of both ends of the connection."""
 
-    def header(self, header: Message) -> Message:
+    def header(self, header: JsonObject) -> JsonObject:
         """The header of a relay; raises Refused."""
         return header
 
@@ -84,7 +100,7 @@ class Dialler:
         self,
         places: List[Tuple[str, int]],
         secret: bytes,
-        hello: Message,
+        hello: JsonObject,
         spawn: Spawn,
         rules: Rules,
         patience: float,
@@ -103,20 +119,21 @@ class Dialler:
         self._records: Optional[Records] = None
         self._child: Optional["subprocess.Popen[bytes]"] = None
         self._number = -1
-        self._header: Message = {}
-        self._out, self._in = bytearray(), bytearray()  # to the controller, to the child
+        self._header: JsonObject = {}
+        self._out = bytearray()  # to the controller
+        self._in = bytearray()  # to the child
         self._heard = 0.0  # when the coordinator of this run last said something
         self._received = 0.0  # when anything last came over this connection
         self._begun = False  # an agent has been started here
         self._agent_lives = False  # and has not ended by itself, as far as its relay showed
-        self._tried: List[Message] = []
+        self._tried: List[AddressProbe] = []
         self._over: Optional[Outcome] = None
         self._over_at = 0.0
         self._signals: List[int] = []
         self._for_the_ranks: List[str] = []  # names of signals that the controller has not been told of
         self._passed_on = False
         self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
-        self._said = ""
+        self._last_text = ""
         self._wake_read, self._wake_write = os.pipe()
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -157,7 +174,7 @@ class Dialler:
     def _keep_for_ranks(self, number: int, frame: object) -> None:
         """A signal for the ranks came here. The controller passes it on to all of them, once it is told."""
         if len(self._for_the_ranks) < USER_SIGNALS_KEPT:
-            self._for_the_ranks += [name for name, known in USER_SIGNALS.items() if known == number]
+            self._for_the_ranks += [name for name, value in USER_SIGNALS.items() if value == number]
 
     def _rest(self, seconds: float) -> None:
         """Sleeps, but a signal ends it."""
@@ -173,8 +190,8 @@ class Dialler:
             pass
 
     def _once(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+        if text != self._last_text:
+            self._last_text = text
             self._say(text)
 
     # -- dialling ----------------------------------------------------------------------------------
@@ -186,15 +203,14 @@ class Dialler:
         self._tried = []
         for host, port in self._places:
             began = time.monotonic()
-            found = {"address": host, "port": port, "ok": False}  # type: Message
+            addresses: List[str] = []
             try:
-                self._greet(_connect(host, port, found))
+                self._greet(_connect(host, port, addresses))
                 return None
             except SecureError as error:
                 if not self._begun and not isinstance(error, ForeignError):
-                    return Outcome(
-                        USAGE, "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
-                    )
+                    text = "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
+                    return Outcome(USAGE, text)
                 word = "foreign"
                 text = str(error)
             except EOFError:
@@ -203,8 +219,10 @@ class Dialler:
             except OSError as error:
                 word = failure_word(error)
                 text = error.strerror or str(error)
-            self._tried.append({**found, "error": word, "text": text, "seconds": round(time.monotonic() - began, 4)})
-        why = "; ".join("%(address)s:%(port)d: %(text)s" % found for found in self._tried) or "no address"
+            seconds = round(time.monotonic() - began, 4)
+            ip = addresses[-1] if addresses else None
+            self._tried.append(AddressProbe(host, False, port, seconds, error=word, text=text, ip=ip))
+        why = "; ".join("%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in self._tried) or "no address"
         self._once(("dialling the coordinator again: " if self._begun else "waiting for the coordinator: ") + why)
         return None
 
@@ -228,7 +246,7 @@ class Dialler:
         self._socket, self._records = sock, shake.channel()
         self._received = time.monotonic()
         self._out.clear()
-        self._tell({**self._hello, "type": "hello", "begun": self._begun})
+        self._send_control({**self._hello, "type": "hello", "begun": self._begun})
 
     # -- serving -----------------------------------------------------------------------------------
 
@@ -239,7 +257,7 @@ class Dialler:
                 if self._signals:
                     self._pass_signal()
                 while self._for_the_ranks:
-                    self._tell({"type": "signal", "name": self._for_the_ranks.pop(0)})
+                    self._tell(SignalControl(self._for_the_ranks.pop(0)))
                 if self._over is not None and (self._child is None or time.monotonic() > self._over_at):
                     self._end_child()
                     if self._agent_lives:  # it was not released: its output may be wanted, its ranks are not
@@ -249,7 +267,7 @@ class Dialler:
                     self._round(selector)
                 except (EOFError, OSError):
                     return self._over
-                except (SecureError, FrameError, ValueError, TypeError, KeyError, struct.error) as error:
+                except (SecureError, FrameError, DecodeError, ValueError, struct.error) as error:
                     self._once("the connection to the coordinator is given up: %s" % error)
                     return self._over
                 except Refused as error:
@@ -299,39 +317,33 @@ class Dialler:
         self._received = time.monotonic()
         for record in self._records.feed(data):
             if record[:1] == b"C":
-                self._obey(read_control(record))
+                self._obey(read_to_node(read_control(record)))
             elif record[:1] == b"D" and struct.unpack_from(">I", record, 1)[0] == self._number:
                 self._heard = time.monotonic()
                 self._in += self._rules.down(record[5:])
 
-    def _obey(self, message: Message) -> None:
-        kind = message["type"]
-        if kind == "refused" and self._begun:
-            raise SecureError("another run's coordinator answers there (%s)" % _sentence(message))
+    def _obey(self, control: ToNode) -> None:
+        """Do as the coordinator says; raise SecureError, Refused, NotStarted."""
+        if isinstance(control, RefusedControl) and self._begun:
+            raise SecureError("another run's coordinator answers there (%s)" % _sentence(control.message))
         self._heard = time.monotonic()
-        if kind == "wait":
-            if message.get("say"):
-                self._once(_sentence(message, "say"))
-        elif kind == "open":
-            self._open(message)
-        elif kind == "close" and message.get("number") == self._number:
-            self._end_child()
-        elif kind in ("over", "refused"):
-            code = message.get("exit")
-            if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 255:
-                raise SecureError("an end without an exit code")
-            self._over = Outcome(code, _sentence(message))
+        if isinstance(control, WaitControl):
+            if control.say:
+                self._once(_sentence(control.say))
+        elif isinstance(control, OpenControl):
+            self._open(control)
+        elif isinstance(control, CloseControl):
+            if control.number == self._number:
+                self._end_child()
+        else:
+            self._over = Outcome(control.exit, _sentence(control.message))
             self._over_at = time.monotonic() + OVER_SECONDS
 
-    def _open(self, message: Message) -> None:
-        """A new channel: a relay of this node's own. Raises Refused, NotStarted."""
-        number = message.get("number")
-        header = message.get("header")
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 32:
-            raise SecureError("a channel without a number")
+    def _open(self, control: OpenControl) -> None:
+        """A new channel: a relay of this node's own. Raise Refused, NotStarted."""
         self._end_child()
-        self._header = self._rules.header(header if isinstance(header, dict) else {})
-        self._number = number
+        self._header = self._rules.header(control.header)
+        self._number = control.number
         self._begun = True
         try:
             child = self._child = self._spawn(self._header)
@@ -351,7 +363,7 @@ class Dialler:
             number = self._number
             self._end_child()
             self._agent_lives = False
-            self._tell({"type": "closed", "number": number})
+            self._tell(ClosedControl(number))
             return
         self._rules.up(data)
         assert self._records is not None
@@ -366,7 +378,10 @@ class Dialler:
         except OSError:
             self._in.clear()  # its end of output will tell
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, control: ToCoordinator) -> None:
+        self._send_control(TO_COORDINATOR.write(control))
+
+    def _send_control(self, message: JsonObject) -> None:
         assert self._records is not None
         self._out += self._records.pack(pack_control(message))
 
@@ -402,7 +417,7 @@ class Dialler:
             self._over = self._leave(self._signals[0])
         elif not self._passed_on:
             self._passed_on = True
-            self._tell({"type": "stop", "reason": "ctrl-c" if self._signals[0] == signal.SIGINT else "sigterm"})
+            self._tell(StopControl("ctrl-c" if self._signals[0] == signal.SIGINT else "sigterm"))
 
     def _refuse(self, why: str) -> Outcome:
         """An order that this node does not carry out ends what runs here."""
@@ -421,13 +436,13 @@ class Dialler:
         where = ", ".join("%s:%d" % place for place in self._places)
         if not self._begun:
             tried = tuple(self._tried)
-            why = "; ".join("%(address)s: %(text)s" % found for found in tried)
+            why = "; ".join("%s: %s" % (probe.address, probe.text) for probe in tried)
             text = "no coordinator answered at %s within %g s" % (where, limit)
             return Outcome(NODE_FAILED, text + (" (%s)" % why if why else ""), tried)
         self._end_agent(0.0, "lease")
         text = "nothing was heard from the coordinator (%s) for the lease of %g s: the ranks here are ended"
-        said = "; ".join(str(found["text"]) for found in self._tried)
-        return Outcome(NODE_FAILED, text % (where, limit) + (" (%s)" % said if said else ""))
+        why = "; ".join(str(probe.text) for probe in self._tried)
+        return Outcome(NODE_FAILED, text % (where, limit) + (" (%s)" % why if why else ""))
 
     def _end_agent(self, grace: float, reason: str, release: bool = True) -> None:
         """Has this node's agent end its ranks and itself, and waits for it (as a controller would)."""
@@ -438,9 +453,8 @@ class Dialler:
         except OSError:
             return  # its own lease ends it
         assert child.stdin is not None and child.stdout is not None
-        hello = {"type": "hello", "protocol": 1, "lease": 10.0, "have": {}}
         try:
-            child.stdin.write(pack_json(hello) + pack_json({"type": "end", "grace": grace, "reason": reason}))
+            child.stdin.write(pack_order(HelloOrder(lease=10.0)) + pack_order(EndOrder(grace, reason)))
             child.stdin.flush()
             self._await_end(child, release)
         except (OSError, ValueError):
@@ -462,20 +476,21 @@ class Dialler:
                 data = os.read(child.stdout.fileno(), 1 << 18)
                 if not data:
                     return
-                kinds = [f["type"] for f in decoder.feed(data) if isinstance(f, dict)]
-                if ("fault" in kinds or "ended" in kinds) and not release:
+                kinds = [frame["type"] for frame in decoder.feed(data) if not isinstance(frame, Output)]
+                if "fault" not in kinds and "ended" not in kinds:
+                    continue
+                if not release:
                     return
-                if "fault" in kinds or "ended" in kinds:
-                    child.stdin.write(pack_json({"type": "release"}))
-                    child.stdin.flush()
-                    deadline = min(deadline, time.monotonic() + 2.0)
+                child.stdin.write(pack_order(ReleaseOrder()))
+                child.stdin.flush()
+                deadline = min(deadline, time.monotonic() + 2.0)
 
 
-def _connect(host: str, port: int, found: Message) -> socket.socket:
-    """A connection to the first address of a name that answers; `found["ip"]` is the last one tried. Raises OSError."""
+def _connect(host: str, port: int, tried: List[str]) -> socket.socket:
+    """Connect to the first address of a name that answers, and add those tried; raise OSError."""
     failure = OSError("no address")
     for family, kind, proto, _, where in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
-        found["ip"] = str(where[0])
+        tried.append(str(where[0]))
         sock = socket.socket(family, kind, proto)
         try:
             sock.settimeout(CONNECT_SECONDS)
@@ -487,10 +502,9 @@ def _connect(host: str, port: int, found: Message) -> socket.socket:
     raise failure
 
 
-def _sentence(message: Message, key: str = "message") -> str:
+def _sentence(text: str) -> str:
     """Words of the coordinator's, on one line and of bounded length."""
-    text = str(message.get(key) or "")[:MOST_TEXT]
-    return "".join(char if char.isprintable() else " " for char in text)
+    return "".join(char if char.isprintable() else " " for char in text[:MOST_TEXT])
 
 
 def _want(selector: selectors.BaseSelector, wanted: Dict[int, Tuple[bool, bool]]) -> None:

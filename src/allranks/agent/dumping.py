@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 import time
-from typing import AbstractSet, Any, Dict, Optional
+from typing import AbstractSet, Dict, NamedTuple, Optional
 
 from .native import position
 from .observing import STACKS_SIGNAL, catches
@@ -29,9 +29,18 @@ def stacks_file(node_dir: str, rank: int) -> str:
     return os.path.join(node_dir, "stacks_rank_%03d.txt" % rank)
 
 
-def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) -> Dict[int, Dict[str, Any]]:
-    """By rank: text, or why there is none (error); `signalled` where the process itself was, and `moved`: the call
-    that this ended. Ranks in `signalled` have been before and are not again."""
+class SignalledStack(NamedTuple):
+    """A stack that the handler wrote, or why there is none; `signalled` where the process itself got the signal, and
+    `moved` the call that this ended."""
+
+    text: str = ""
+    error: str = ""
+    signalled: bool = False
+    moved: Optional[str] = None
+
+
+def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) -> Dict[int, SignalledStack]:
+    """Take stacks by rank. Ranks in `signalled` have been signalled before and are not a second time."""
     dumps = {rank: _Dump(process, stacks_file(node_dir, rank)) for rank, process in ranks.items()}
     for rank, one in dumps.items():
         one.begin(rank not in signalled)
@@ -39,7 +48,7 @@ def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) 
     while any(one.waits for one in dumps.values()) and time.monotonic() < deadline:
         time.sleep(0.05)
         for one in dumps.values():
-            one.look()
+            one.check()
     return {rank: one.result() for rank, one in dumps.items()}
 
 
@@ -50,7 +59,7 @@ class _Dump:
         self._process = process
         self._path = path
         self._start = _size(path)
-        self._seen = -1
+        self._size = -1
         self._before = position(process.pid)
         self._sent_to_process = False
         self._error = ""
@@ -69,25 +78,26 @@ class _Dump:
         else:
             self._error = "its stack was taken by a signal before, which is done once"
 
-    def look(self) -> None:
-        """Whether all is written."""
+    def check(self) -> None:
+        """See whether all is written."""
         if self.waits:
             size = _size(self._path)
-            self.waits = size == self._start or size != self._seen
-            self._seen = size
+            self.waits = size == self._start or size != self._size
+            self._size = size
 
-    def result(self) -> Dict[str, Any]:
-        found = {"signalled": True} if self._sent_to_process else {}  # type: Dict[str, Any]
+    def result(self) -> SignalledStack:
+        moved = None
         if self._sent_to_process and self._before.call:
             time.sleep(MOVED)
             if position(self._process.pid) != self._before:
-                found["moved"] = self._before.call
-        if self._error or self._seen <= self._start:
-            return dict(found, error=self._error or "no stack within %g s" % SECONDS)
+                moved = self._before.call
+        stack = SignalledStack(signalled=self._sent_to_process, moved=moved)
+        if self._error or self._size <= self._start:
+            return stack._replace(error=self._error or "no stack within %g s" % SECONDS)
         text = _tail(self._path, self._start)
         if not self._sent_to_process:  # the thread that ran the handler is not the main one, which comes last
             text = text.replace("Current thread 0x", "Thread 0x")
-        return dict(found, text=text, how="signal")
+        return stack._replace(text=text)
 
 
 def helper_thread(pid: int) -> Optional[int]:

@@ -1,8 +1,8 @@
-"""What a node is and has, for the checks before ranks start: `collect(request)` → one JSON object.
+"""What a node is and has, for the checks before ranks start: `check_node(order)` → one JSON object.
 
 Parts that may block (names, file systems of the user's, another interpreter) run side by side in
 threads with a limit each; the others only read /proc and /dev. A part that fails is {"error": …}. Then the
-checks that the request names collect theirs, each under its own name.
+checks that the order names collect theirs, each under its own name.
 """
 
 import glob
@@ -15,10 +15,16 @@ import socket
 import subprocess
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from allranks.protocol.codec import encode, omit_none
+from allranks.protocol.facts import Identity, NcclFacts
+from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.orders import SetupOrder
 
 from . import gpufacts, netfacts
 from .nodedir import bases
+from .prelude import run_prelude
 
 FILE_SECONDS = 5.0
 CONF_LIMIT = 4096
@@ -26,7 +32,7 @@ NCCL_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_")
 PLUGIN_PREFIXES = ("libnccl-net", "librccl-net", "libnccl-env")
 
 INTERPRETER_SECONDS = 20.0
-MARK = "ALLRANKS-PYTHON"
+ANSWER = "ALLRANKS-PYTHON"
 _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
@@ -71,55 +77,76 @@ sys.stdout.write("\nALLRANKS-PYTHON\t%s\n" % "\t".join("%s=%s" % i for i in out.
 """
 
 
+class NodeCheck(NamedTuple):
+    """The facts of a node, and the environment that ranks get after the prelude."""
+
+    facts: JsonObject
+    environment: Dict[str, str]
+    prelude_error: str = ""
+
+
 class Part(NamedTuple):
-    """One key of the facts; `seconds` 0 means it cannot block."""
+    """One key of the facts: how its value is made; `seconds` 0 means it cannot block."""
 
     name: str
-    look: Callable[[], Any]
+    collect: Callable[[], object]
     seconds: float = 0.0
 
 
-def collect(request: Mapping[str, Any]) -> Dict[str, Any]:
-    """The facts of this node (keys: see `_parts`, and hostname, t, monotonic). Never raises."""
-    found = {"hostname": _hostname()}  # type: Dict[str, Any]
+def check_node(order: SetupOrder, session: Dict[str, str]) -> NodeCheck:
+    """Run the prelude on top of the session's environment, and collect the facts of this node after it."""
+    environment = dict(session)
+    for name in ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"):
+        environment.pop(name, None)
+    remarks: List[str] = []
+    if order.prelude:
+        outcome = run_prelude(order.prelude, environment, order.workdir)
+        if outcome.environment is None:
+            return NodeCheck({}, environment, outcome.error)
+        environment = outcome.environment
+        remarks = outcome.remarks
+    facts = collect(order._replace(environ={**environment, **order.environ}))
+    facts["prelude"] = {"remarks": remarks}
+    return NodeCheck(facts, environment)
+
+
+def collect(order: SetupOrder) -> JsonObject:
+    """Collect the facts of this node (keys: see `_parts`, and hostname, t, monotonic). Never raises."""
+    facts: JsonObject = {"hostname": _hostname()}
     begun = time.monotonic()
-    parts = _parts(request)
-    waiting = [(part, _start(part, found)) for part in parts if part.seconds]
+    parts = _parts(order)
+    waiting = [(part, _start(part, facts)) for part in parts if part.seconds]
     for part in parts:
         if not part.seconds:
-            _run(part, found)
+            _run(part, facts)
     for part, thread in waiting:
         if thread is not None:
             thread.join(max(0.0, begun + part.seconds - time.monotonic()))
-    result = dict(found)  # a thread that comes late writes into the other one
+    result = dict(facts)  # a thread that comes late writes into the other one
     for part in parts:
         result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
-    if request.get("checks"):
+    if order.checks:
         from . import checks  # here: what they need takes a third of an agent's start
         from .host import Host
 
-        environ = request.get("environ") or dict(os.environ)
-        result.update(checks.collect(request["checks"], Host(request, environ, result)))
-    result["t"], result["monotonic"] = time.time(), time.monotonic()
+        result.update(checks.collect(order.checks, Host(encode(order), order.environ, result)))
+    result["t"] = time.time()
+    result["monotonic"] = time.monotonic()
     return result
 
 
-def _parts(request: Mapping[str, Any]) -> List[Part]:
-    environ = request.get("environ") or dict(os.environ)  # type: Mapping[str, str]
-    workdir = os.path.expanduser(str(request.get("workdir") or os.getcwd()))
-    program = read_program([str(w) for w in request.get("command") or []], request.get("kind"))
-    node_dirs = request.get("node_dirs") or bases(None)
+def _parts(order: SetupOrder) -> List[Part]:
+    environ = order.environ
+    workdir = os.path.expanduser(order.workdir or os.getcwd())
+    program = read_program(order.command, order.kind)
+    name_seconds = netfacts.NAME_SECONDS + 1
     return [
-        Part("own_name", lambda: netfacts.own_name(_hostname()), netfacts.NAME_SECONDS + 1),
-        Part(
-            "interpreter",
-            lambda: interpreter(request, program, workdir, environ),
-            INTERPRETER_SECONDS + 2,
-        ),
+        Part("own_name", lambda: netfacts.own_name(_hostname()), name_seconds),
+        Part("interpreter", lambda: interpreter(order, program, workdir, environ), INTERPRETER_SECONDS + 2),
         Part("workdir", lambda: _workdir(workdir), FILE_SECONDS),
         Part("script", lambda: find_target(program, workdir, environ), FILE_SECONDS),
-        Part("disk", lambda: _disk(workdir, [str(d) for d in node_dirs]), FILE_SECONDS),
-        Part("data", lambda: [_data(str(p)) for p in request.get("data_paths") or []], FILE_SECONDS),
+        Part("disk", lambda: _disk(workdir, bases(order.node_dir)), FILE_SECONDS),
+        Part("data", lambda: [_data(path) for path in order.data_paths], FILE_SECONDS),
         Part("nccl", lambda: _nccl(environ), FILE_SECONDS),
         Part("interfaces", netfacts.interfaces),
         Part("shm", lambda: _shm("/dev/shm")),
@@ -134,19 +161,19 @@ def _parts(request: Mapping[str, Any]) -> List[Part]:
     ]
 
 
-def _run(part: Part, found: Dict[str, Any]) -> None:
+def _run(part: Part, facts: JsonObject) -> None:
     try:
-        found[part.name] = part.look()
+        facts[part.name] = encode(part.collect())
     except Exception as error:
-        found[part.name] = {"error": "%s: %s" % (type(error).__name__, error)}
+        facts[part.name] = {"error": "%s: %s" % (type(error).__name__, error)}
 
 
-def _start(part: Part, found: Dict[str, Any]) -> Optional[threading.Thread]:
-    thread = threading.Thread(target=_run, args=(part, found), daemon=True)
+def _start(part: Part, facts: JsonObject) -> Optional[threading.Thread]:
+    thread = threading.Thread(target=_run, args=(part, facts), daemon=True)
     try:
         thread.start()
     except RuntimeError:  # no more threads allowed
-        _run(part, found)
+        _run(part, facts)
         return None
     return thread
 
@@ -170,66 +197,104 @@ def _read_or_none(path: str) -> Optional[str]:
         return None
 
 
-def _workdir(path: str) -> Dict[str, Any]:
-    return {
-        "path": path,
-        "exists": os.path.isdir(path),
-        "readable": os.access(path, os.R_OK),
-        "cwd_ok": os.path.isdir(path) and os.access(path, os.X_OK),
-    }
+class DirectoryFacts(NamedTuple):
+    """A directory, and whether this user may read and enter it."""
+
+    path: str
+    exists: bool
+    readable: bool
+    cwd_ok: bool
 
 
-def _data(path: str) -> Dict[str, Any]:
-    return {"path": path, "exists": os.path.exists(path), "readable": os.access(path, os.R_OK)}
+class PathFacts(NamedTuple):
+    """A path of the user's data."""
+
+    path: str
+    exists: bool
+    readable: bool
 
 
-def _disk(workdir: str, node_dirs: List[str]) -> Dict[str, Any]:
-    """Free space for this user; "node_dir" is the first base that can be written."""
-    places = [_space(path) for path in node_dirs]
-    usable = next((p for p in places if p.get("writable")), None)
-    return {"node_dir": usable, "node_dirs": places, "workdir": _space(workdir)}
+@omit_none
+class FreeSpace(NamedTuple):
+    """Free space for this user; some file systems do not count inodes."""
+
+    path: str
+    writable: bool
+    bytes: Optional[int] = None
+    inodes: Optional[int] = None
+    error: Optional[str] = None
 
 
-def _space(path: str) -> Dict[str, Any]:
+class DiskFacts(NamedTuple):
+    """Free space; `node_dir` is the first base that can be written."""
+
+    node_dir: Optional[FreeSpace]
+    node_dirs: Tuple[FreeSpace, ...]
+    workdir: FreeSpace
+
+
+class SharedMemory(NamedTuple):
+    """Bytes of /dev/shm."""
+
+    bytes: int
+    free: int
+
+
+class LoginFacts(NamedTuple):
+    """What systemd-logind does to this user's processes when a session ends (names of logind.conf(5))."""
+
+    KillUserProcesses: bool
+    RemoveIPC: bool
+    Linger: bool
+    in_session: bool
+
+
+def _workdir(path: str) -> DirectoryFacts:
+    exists = os.path.isdir(path)
+    return DirectoryFacts(path, exists, os.access(path, os.R_OK), exists and os.access(path, os.X_OK))
+
+
+def _data(path: str) -> PathFacts:
+    return PathFacts(path, os.path.exists(path), os.access(path, os.R_OK))
+
+
+def _disk(workdir: str, node_dirs: List[str]) -> DiskFacts:
+    places = tuple(_space(path) for path in node_dirs)
+    usable = next((p for p in places if p.writable), None)
+    return DiskFacts(usable, places, _space(workdir))
+
+
+def _space(path: str) -> FreeSpace:
     try:
-        found = os.statvfs(path)
+        disk = os.statvfs(path)
     except OSError as error:
-        return {"path": path, "writable": False, "error": error.strerror or str(error)}
-    writable = os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) and not found.f_flag & os.ST_RDONLY
-    return {
-        "path": path,
-        "writable": writable,
-        "bytes": found.f_bavail * found.f_frsize,
-        "inodes": found.f_favail if found.f_files else None,  # some file systems do not count them
-    }
+        return FreeSpace(path, False, error=error.strerror or str(error))
+    writable = os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY
+    return FreeSpace(path, writable, disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else None)
 
 
-def _shm(path: str) -> Dict[str, Any]:
-    found = os.statvfs(path)
-    return {"bytes": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+def _shm(path: str) -> SharedMemory:
+    disk = os.statvfs(path)
+    return SharedMemory(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
 
-def _nccl(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """Whatever may speak about NCCL's or Gloo's interfaces on this node."""
+def _nccl(environ: Mapping[str, str]) -> NcclFacts:
     rdma = "/sys/class/infiniband"
-    return {
-        "environ": {k: str(v) for k, v in environ.items() if k.startswith(NCCL_PREFIXES)},
-        "conf": _conf_files(environ),
-        "plugins": _plugins(environ),
-        "rdma": sorted(os.listdir(rdma)) if os.path.isdir(rdma) else [],
-    }
+    variables = {k: str(v) for k, v in environ.items() if k.startswith(NCCL_PREFIXES)}
+    devices = tuple(sorted(os.listdir(rdma))) if os.path.isdir(rdma) else ()
+    return NcclFacts(variables, _conf_files(environ), tuple(_plugins(environ)), devices)
 
 
 def _conf_files(environ: Mapping[str, str]) -> Dict[str, str]:
     """In NCCL's order (src/misc/param.cc, initEnvFunc): NCCL_CONF_FILE or ~/.nccl.conf, then /etc."""
-    own = environ.get("NCCL_CONF_FILE") or os.path.join(_home(), ".nccl.conf")
-    found = {}  # type: Dict[str, str]
-    for path in (own, "/etc/nccl.conf"):
+    user_file = environ.get("NCCL_CONF_FILE") or os.path.join(_home(), ".nccl.conf")
+    texts: Dict[str, str] = {}
+    for path in (user_file, "/etc/nccl.conf"):
         try:
-            found[path] = _read(path, CONF_LIMIT)
+            texts[path] = _read(path, CONF_LIMIT)
         except OSError:
             continue
-    return found
+    return texts
 
 
 def _home() -> str:
@@ -242,13 +307,13 @@ def _home() -> str:
 
 def _plugins(environ: Mapping[str, str]) -> List[str]:
     """Network plug-ins that dlopen would find: LD_LIBRARY_PATH and the loader's cache."""
-    found: Set[str] = set()
+    libraries: Set[str] = set()
     for directory in environ.get("LD_LIBRARY_PATH", "").split(":"):
         try:
             names = os.listdir(directory) if directory else []
         except OSError:
             continue
-        found.update(n for n in names if n.startswith(PLUGIN_PREFIXES) and ".so" in n)
+        libraries.update(n for n in names if n.startswith(PLUGIN_PREFIXES) and ".so" in n)
     try:
         cache = _read("/etc/ld.so.cache", 4 << 20)
     except OSError:
@@ -256,12 +321,12 @@ def _plugins(environ: Mapping[str, str]) -> List[str]:
     for prefix in PLUGIN_PREFIXES:
         at = cache.find(prefix)
         while at >= 0:
-            found.add(os.path.basename(cache[at : cache.find("\0", at)]))
+            libraries.add(os.path.basename(cache[at : cache.find("\0", at)]))
             at = cache.find(prefix, at + 1)
-    return sorted(found)
+    return sorted(libraries)
 
 
-def logind(root: str = "/") -> Optional[Dict[str, Any]]:
+def logind(root: str = "/") -> Optional[LoginFacts]:
     """What systemd-logind does to this user's processes when a session ends; None without systemd.
 
     logind.conf(5): drop-ins of /usr/lib, /run and /etc in the order of their names, above the main file,
@@ -278,20 +343,21 @@ def logind(root: str = "/") -> Optional[Dict[str, Any]]:
             if sign and key in values and (value.strip() or not is_default):
                 values[key] = value.strip()
     user = _user()
-    kills = values["KillUserProcesses"].lower() in ("yes", "true", "1", "on")
+    kills = _is_on(values["KillUserProcesses"])
     only = values["KillOnlyUsers"].split()
     kills = kills and user not in values["KillExcludeUsers"].split() and (not only or user in only)
-    return {
-        "KillUserProcesses": kills,
-        "RemoveIPC": values["RemoveIPC"].lower() in ("yes", "true", "1", "on"),
-        "Linger": os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)),
-        "in_session": "session-" in (_read_or_none(os.path.join(root, "proc/self/cgroup")) or ""),
-    }
+    linger = os.path.exists(os.path.join(root, "var/lib/systemd/linger", user))
+    group = _read_or_none(os.path.join(root, "proc/self/cgroup")) or ""
+    return LoginFacts(kills, _is_on(values["RemoveIPC"]), linger, "session-" in group)
+
+
+def _is_on(value: str) -> bool:
+    return value.lower() in ("yes", "true", "1", "on")
 
 
 def _logind_files(root: str) -> List[str]:
     homes = [os.path.join(root, d, "systemd") for d in ("usr/lib", "run", "etc")]
-    by_name = {}  # type: Dict[str, str]
+    by_name: Dict[str, str] = {}
     for home in homes:  # a later directory replaces a file of the same name
         for path in glob.glob(os.path.join(home, "logind.conf.d", "*.conf")):
             by_name[os.path.basename(path)] = path
@@ -310,16 +376,15 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _identity() -> Dict[str, Any]:
-    """Two nodes with the same boot_id, netns and pidns are the same machine."""
-    return {
-        "boot_id": _read_or_none("/proc/sys/kernel/random/boot_id"),
-        "machine_id": _read_or_none("/etc/machine-id"),
-        "netns": _inode("/proc/self/ns/net"),
-        "pidns": _inode("/proc/self/ns/pid"),
-        "uid": os.getuid(),
-        "user": _user(),
-    }
+def _identity() -> Identity:
+    return Identity(
+        _read_or_none("/proc/sys/kernel/random/boot_id"),
+        _read_or_none("/etc/machine-id"),
+        _inode("/proc/self/ns/net"),
+        _inode("/proc/self/ns/pid"),
+        os.getuid(),
+        _user(),
+    )
 
 
 def _inode(path: str) -> Optional[int]:
@@ -330,12 +395,12 @@ def _inode(path: str) -> Optional[int]:
 
 
 def _memory() -> Dict[str, int]:
-    found = {}  # type: Dict[str, int]
+    sizes: Dict[str, int] = {}
     for line in _read("/proc/meminfo").splitlines():
         key, _, rest = line.partition(":")
         if key in ("MemTotal", "MemAvailable"):
-            found[key[3:].lower()] = int(rest.split()[0]) * 1024
-    return found
+            sizes[key[3:].lower()] = int(rest.split()[0]) * 1024
+    return sizes
 
 
 # -- the training program and its interpreter ------------------------------------------------------
@@ -350,7 +415,7 @@ class Program(NamedTuple):
     target: Optional[str]
 
 
-def read_program(command: List[str], kind: Optional[str] = None) -> Program:
+def read_program(command: Sequence[str], kind: Optional[str] = None) -> Program:
     """The words after `--`; `kind`, where the controller has said it, decides."""
     if not command:
         return Program(kind or "program", None, None)
@@ -368,26 +433,38 @@ def read_program(command: List[str], kind: Optional[str] = None) -> Program:
     return Program(kind or "program", None, command[0])
 
 
-def _without_flags(words: List[str]) -> List[str]:
+def _without_flags(words: Sequence[str]) -> Sequence[str]:
     index = 0
     while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-c", "-", "--"):
         index += 2 if words[index] in _WITH_VALUE else 1
     return words[index:]
 
 
-def find_target(program: Program, workdir: str, environ: Mapping[str, str]) -> Dict[str, Any]:
-    """Whether the script or the program is there."""
+@omit_none
+class TargetFacts(NamedTuple):
+    """The script or the program, and whether it is there."""
+
+    kind: str
+    module: Optional[str] = None
+    name: Optional[str] = None
+    path: Optional[str] = None
+    exists: Optional[bool] = None
+    readable: Optional[bool] = None
+
+
+def find_target(program: Program, workdir: str, environ: Mapping[str, str]) -> TargetFacts:
+    """Tell whether the script or the program is there."""
     target = program.target
     if target is None:
-        return {"kind": program.kind}
+        return TargetFacts(program.kind)
     if program.kind == "python-module":
-        return {"kind": program.kind, "module": target}
+        return TargetFacts(program.kind, module=target)
     if program.kind == "program":
-        path = lookup(target, workdir, environ)
-        return {"kind": program.kind, "name": target, "path": path or target, "exists": path is not None}
+        place = lookup(target, workdir, environ)
+        return TargetFacts(program.kind, name=target, path=place or target, exists=place is not None)
     path = os.path.join(workdir, target)
     exists = os.path.isfile(path) or (os.path.exists(path) and not os.path.isdir(path))
-    return {"kind": program.kind, "path": path, "exists": exists, "readable": os.access(path, os.R_OK)}
+    return TargetFacts(program.kind, path=path, exists=exists, readable=os.access(path, os.R_OK))
 
 
 def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]:
@@ -400,35 +477,48 @@ def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]
 
 
 def choose_interpreter(
-    request: Mapping[str, Any], program: Program, workdir: str, environ: Mapping[str, str]
+    order: SetupOrder, program: Program, workdir: str, environ: Mapping[str, str]
 ) -> Tuple[Optional[str], str]:
     """Path (None: absent) and which rule chose it: --python, the command's first word, the caller's
     VIRTUAL_ENV or CONDA_PREFIX where it is on this node too, python3 on the PATH after the prelude."""
-    for word, how in ((request.get("python"), "--python"), (program.python, "the command")):
+    for word, how in ((order.python, "--python"), (program.python, "the command")):
         if word:
-            return lookup(str(word), workdir, environ), "%s: %s" % (how, word)
-    for key, how in (("virtual_env", "VIRTUAL_ENV"), ("conda_prefix", "CONDA_PREFIX")):
-        prefix = request.get(key)
+            return lookup(word, workdir, environ), "%s: %s" % (how, word)
+    for prefix, how in ((order.virtual_env, "VIRTUAL_ENV"), (order.conda_prefix, "CONDA_PREFIX")):
         if prefix:
-            path = lookup(os.path.join(str(prefix), "bin", "python"), workdir, environ)
+            path = lookup(os.path.join(prefix, "bin", "python"), workdir, environ)
             if path is not None:
                 return path, "%s: %s" % (how, prefix)
     return lookup("python3", workdir, environ), "python3 on PATH"
 
 
-def interpreter(
-    request: Mapping[str, Any], program: Program, workdir: str, environ: Mapping[str, str]
-) -> Dict[str, Any]:
-    """The training interpreter: path, version, torch (None: absent), how; or error. Not for programs."""
-    if program.kind == "program" and not request.get("python") and not request.get("modules"):
+class InterpreterFacts(NamedTuple):
+    """An interpreter as it describes itself: version, path, torch (None: absent) with its CUDA or HIP, and which of
+    the modules asked for it lacks; or why it said nothing."""
+
+    version: Optional[str] = None
+    executable: Optional[str] = None
+    torch: Optional[str] = None
+    cuda: Optional[str] = None
+    hip: Optional[str] = None
+    lacks: Optional[Tuple[str, ...]] = None
+    error: Optional[str] = None
+
+
+def interpreter(order: SetupOrder, program: Program, workdir: str, environ: Mapping[str, str]) -> JsonObject:
+    """Find the training interpreter: path, how it was chosen, and what it says of itself. Not for programs."""
+    if program.kind == "program" and not order.python and not order.modules:
         return {"kind": program.kind, "skipped": "the command is no Python program"}
-    path, how = choose_interpreter(request, program, workdir, environ)
-    found = {"kind": program.kind, "how": how}  # type: Dict[str, Any]
+    path, how = choose_interpreter(order, program, workdir, environ)
     if path is None:
         searched = environ.get("PATH", os.defpath)
-        return {**found, "error": "not found or not executable", "missing": True, "searched": searched}
-    modules = [str(name) for name in request.get("modules") or []]
-    return {**found, "path": path, **ask(path, workdir, environ, modules)}
+        error = "not found or not executable"
+        return {"kind": program.kind, "how": how, "error": error, "missing": True, "searched": searched}
+    answer = ask(path, workdir, environ, order.modules)
+    described = {name: value for name, value in encode(answer).items() if value is not None}
+    if answer.error is None:
+        described["torch"] = answer.torch
+    return {"kind": program.kind, "how": how, "path": path, **described}
 
 
 def ask(
@@ -437,8 +527,8 @@ def ask(
     environ: Mapping[str, str],
     modules: Sequence[str] = (),
     seconds: float = INTERPRETER_SECONDS,
-) -> Dict[str, Any]:
-    """Starts an interpreter once and reads what it says of itself; "lacks" are those of `modules` that it has not."""
+) -> InterpreterFacts:
+    """Start an interpreter once and read what it says of itself."""
     try:
         process = subprocess.Popen(
             [path, "-c", QUESTION, *modules],
@@ -450,32 +540,31 @@ def ask(
             stderr=subprocess.PIPE,
         )
     except (OSError, ValueError) as error:
-        return {"error": "could not be started: %s" % error}
+        return InterpreterFacts(error="could not be started: %s" % error)
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        _kill(process)
-        return {"error": "did not answer within %g s" % seconds}
+        end_group(process)
+        return InterpreterFacts(error="did not answer within %g s" % seconds)
     return _answer(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), process.returncode)
 
 
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """Its whole session, so that a shim's child does not stay; never waits for long."""
+def end_group(child: "subprocess.Popen[bytes]") -> None:
+    """End the session that a command of ours was started in, with a shim's child; what the kernel holds is left."""
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(1)
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait(1.0)
     except (OSError, subprocess.TimeoutExpired):
         pass
 
 
-def _answer(out: str, err: str, code: int) -> Dict[str, Any]:
+def _answer(out: str, err: str, code: int) -> InterpreterFacts:
     for line in out.splitlines():
         words = line.split("\t")
-        if words[0] == MARK:
-            found = dict(w.split("=", 1) for w in words[1:] if "=" in w)  # type: Dict[str, Any]
-            found.setdefault("torch", None)
-            if "lacks" in found:
-                found["lacks"] = found["lacks"].split(",")
-            return found
+        if words[0] == ANSWER:
+            values = dict(w.split("=", 1) for w in words[1:] if "=" in w)
+            lacks = tuple(values["lacks"].split(",")) if "lacks" in values else None
+            known_values = {name: values.get(name) for name in InterpreterFacts._fields[:5]}
+            return InterpreterFacts(lacks=lacks, **known_values)
     last = (err.strip().splitlines() or ["no output"])[-1]
-    return {"error": "ended with code %d: %s" % (code, last[:300])}
+    return InterpreterFacts(error="ended with code %d: %s" % (code, last[:300]))

@@ -6,20 +6,22 @@
 import glob
 import os
 import re
-from typing import Any, Dict, List, Mapping
+from typing import Dict, List, Mapping
+
+from allranks.protocol.facts import Gpus
 
 _NVIDIA = re.compile(r"nvidia\d+\Z")
 
 
-def gpus(environ: Mapping[str, str], root: str = "/") -> Dict[str, Any]:
-    """count, source (where the count comes from), vendor, list (device numbers or UUIDs), mig."""
+def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
+    """Count the GPUs that ranks would see."""
     nvidia = _nvidia_devices(root)
     if nvidia:
         return _nvidia(nvidia, environ, root)
     amd = _amd_devices(root)
     if amd:
         return _amd(amd, environ)
-    return {"count": 0, "source": "no /dev/nvidia* and no /dev/kfd", "vendor": None, "list": [], "mig": False}
+    return Gpus(0, "no /dev/nvidia* and no /dev/kfd", None, (), False)
 
 
 def _nvidia_devices(root: str) -> List[str]:
@@ -30,42 +32,42 @@ def _nvidia_devices(root: str) -> List[str]:
     return sorted((n[len("nvidia") :] for n in names), key=int)
 
 
-def _nvidia(devices: List[str], environ: Mapping[str, str], root: str) -> Dict[str, Any]:
+def _nvidia(devices: List[str], environ: Mapping[str, str], root: str) -> Gpus:
     wanted = environ.get("CUDA_VISIBLE_DEVICES")
     mig = bool(glob.glob(os.path.join(root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*")))
-    found = {"source": "/dev/nvidia*", "vendor": "nvidia", "mig": mig}  # type: Dict[str, Any]
-    chosen = [str(i) for i in range(len(devices))]
-    if wanted is not None:
-        chosen = visible(wanted, len(devices))
-        found.update(source="CUDA_VISIBLE_DEVICES=%s" % wanted, mig=mig or "MIG-" in wanted)
-    return {"count": len(chosen), "list": chosen, **found}
+    if wanted is None:
+        chosen = [str(i) for i in range(len(devices))]
+        return Gpus(len(chosen), "/dev/nvidia*", "nvidia", tuple(chosen), mig)
+    chosen = visible(wanted, len(devices))
+    source = "CUDA_VISIBLE_DEVICES=%s" % wanted
+    return Gpus(len(chosen), source, "nvidia", tuple(chosen), mig or "MIG-" in wanted)
 
 
 def visible(value: str, count: int) -> List[str]:
     """The devices a *_VISIBLE_DEVICES value leaves: the list ends at the first entry that is not one
     (CUDA C++ Programming Guide, "CUDA Environment Variables"; HIP reads it the same way)."""
-    found = []  # type: List[str]
+    devices: List[str] = []
     for word in value.split(","):
         word = word.strip()
         if not re.match(r"(GPU|MIG)-", word) and not (word.isdecimal() and int(word) < count):
             break
-        found.append(word)
-    return found
+        devices.append(word)
+    return devices
 
 
 def _amd_devices(root: str) -> List[str]:
     """KFD topology nodes with compute units whose render node this user's namespace has."""
     if not os.path.exists(os.path.join(root, "dev/kfd")):
         return []
-    found = []  # type: List[str]
+    devices: List[str] = []
     for path in glob.glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/properties")):
         values = _properties(path)
         if int(values.get("simd_count", "0")) <= 0:
             continue
         minor = values.get("drm_render_minor")
         if minor is None or os.path.exists(os.path.join(root, "dev/dri/renderD" + minor)):
-            found.append(os.path.basename(os.path.dirname(path)))
-    return sorted(found, key=lambda name: int(name) if name.isdecimal() else 0)
+            devices.append(os.path.basename(os.path.dirname(path)))
+    return sorted(devices, key=lambda name: int(name) if name.isdecimal() else 0)
 
 
 def _properties(path: str) -> Dict[str, str]:
@@ -77,7 +79,7 @@ def _properties(path: str) -> Dict[str, str]:
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
-def _amd(devices: List[str], environ: Mapping[str, str]) -> Dict[str, Any]:
+def _amd(devices: List[str], environ: Mapping[str, str]) -> Gpus:
     """ROCR_VISIBLE_DEVICES first, then HIP's (which CUDA_VISIBLE_DEVICES stands in for) on what is left."""
     chosen = [str(i) for i in range(len(devices))]
     source = "/dev/kfd"
@@ -86,4 +88,4 @@ def _amd(devices: List[str], environ: Mapping[str, str]) -> Dict[str, Any]:
         if name is not None:
             chosen = visible(environ[name], len(chosen))
             source = "%s=%s" % (name, environ[name])
-    return {"count": len(chosen), "source": source, "vendor": "amd", "list": chosen, "mig": False}
+    return Gpus(len(chosen), source, "amd", tuple(chosen), False)

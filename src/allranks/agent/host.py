@@ -3,14 +3,16 @@
 import glob
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 from allranks.preflight.facts import Facts, Request
 from allranks.preflight.host import Ran, Space
+from allranks.protocol.jsontext import JsonObject
+
+from .facts import end_group
 
 OUTPUT_LIMIT = 4 << 20
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -19,7 +21,7 @@ SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 class Host:
     """What `allranks.preflight.host.Host` describes."""
 
-    def __init__(self, request: Mapping[str, Any], env: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+    def __init__(self, request: JsonObject, env: Mapping[str, str], facts: JsonObject) -> None:
         self.request = Request(request)
         self.env = env
         self.facts = Facts(facts)
@@ -67,13 +69,13 @@ class Host:
         path = argv[0] if "/" in argv[0] else self.which(argv[0])
         if path is None:
             return Ran(None, "", "%s is not installed" % argv[0])
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            given.write(input.encode())
-            given.seek(0)
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            stdin.write(input.encode())
+            stdin.seek(0)
             try:
                 child = subprocess.Popen(
                     [path, *argv[1:]],
-                    stdin=given,
+                    stdin=stdin,
                     stdout=out,
                     stderr=err,
                     cwd=cwd,
@@ -83,7 +85,7 @@ class Host:
             except OSError as error:
                 return Ran(None, "", "%s: %s" % (argv[0], error.strerror))
             try:
-                code = child.wait(seconds)  # type: Optional[int]
+                code: Optional[int] = child.wait(seconds)
                 late = ""
             except subprocess.TimeoutExpired:
                 code = None
@@ -105,18 +107,9 @@ class Host:
 
     def space(self, path: str) -> Space:
         """Of the file system that holds a path."""
-        found = os.statvfs(path)
-        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)
+        disk = os.statvfs(path)
+        return Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize, disk.f_files, disk.f_favail)
 
     def now(self) -> float:
         """Unix seconds."""
         return time.time()
-
-
-def end_group(child: "subprocess.Popen[bytes]") -> None:
-    """Ends the session that a command of ours was started in; what is stuck in the kernel is left."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait(1.0)
-    except (OSError, subprocess.TimeoutExpired):
-        pass

@@ -1,28 +1,28 @@
-"""One connection to a controller, as the agent or the supervisor sees it: buffers over a Unix socket."""
+"""One connection to a controller, as the agent or the supervisor has it: buffers over a Unix socket."""
 
-import json
 import os
 import socket
 import time
-from typing import Any, Dict, List
+from typing import List, NamedTuple, Optional
 
-from allranks.protocol.frames import PROTOCOL, Decoder, Frame, pack_json
-from allranks.protocol.jsontext import read_object
+from allranks.protocol.codec import decode, encode
+from allranks.protocol.frames import Decoder, Frame
+from allranks.protocol.jsontext import read_json, write_json
+from allranks.protocol.messages import AttemptSummary, HelloMessage, Message, pack_message
 
 HIGH_WATER = 1 << 20  # bytes waiting to be sent above which no more output is packed
 
 
-def hello(node_dir: str, **fields: Any) -> Dict[str, Any]:
-    """The first message to a controller: who speaks, from where; `fields` are the agent's or the supervisor's own."""
-    return {
-        "type": "hello",
-        "protocol": PROTOCOL,
-        "node_dir": node_dir,
-        "pid": os.getpid(),
-        "t": time.time(),
-        "hostname": socket.gethostname(),
-        **fields,
-    }
+def hello(node_dir: str, attempt: Optional[AttemptSummary]) -> HelloMessage:
+    """Make the first message to a controller: who speaks, from where, and which attempt it has."""
+    return HelloMessage(
+        node_dir=node_dir,
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        t=time.time(),
+        cwd=os.getcwd(),
+        attempt=attempt,
+    )
 
 
 class Link:
@@ -39,16 +39,16 @@ class Link:
         """Bytes that wait to be sent."""
         return len(self._out)
 
-    def send(self, message: Dict[str, Any]) -> None:
-        """Queues a control message."""
-        self._out += pack_json(message)
+    def send(self, message: Message) -> None:
+        """Queue a message."""
+        self._out += pack_message(message)
 
     def send_bytes(self, frames: bytes) -> None:
-        """Queues packed frames."""
+        """Queue packed frames."""
         self._out += frames
 
     def flush(self) -> None:
-        """Sends what the socket takes now; raises OSError where the other side is gone."""
+        """Send what the socket takes now; raise OSError where the other side has closed."""
         while self._out:
             try:
                 sent = self.sock.send(memoryview(self._out)[: 256 << 10])
@@ -57,7 +57,7 @@ class Link:
             del self._out[:sent]
 
     def receive(self) -> List[Frame]:
-        """All frames that have arrived; raises EOFError at the end of the stream, FrameError, OSError."""
+        """Give all frames that have arrived; raise EOFError at the end of the stream, FrameError, OSError."""
         frames: List[Frame] = []
         while True:
             try:
@@ -71,34 +71,23 @@ class Link:
             frames += self._decoder.feed(data)
 
     def close(self) -> None:
-        """Closes the socket."""
+        """Close the socket."""
         self.sock.close()
 
 
-class Journal:
-    """What happened on this node, one JSON object a line, for whoever comes after this process."""
+class PipeNote(NamedTuple):
+    """What an agent sends its supervisor: its control group; with the read end of a pipe, whose output that is."""
 
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def write(self, entry: Dict[str, Any]) -> None:
-        """Appends one entry; a full disk loses it, never the run."""
-        try:
-            os.write(self._fd, json.dumps(entry).encode() + b"\n")
-        except OSError:
-            pass
+    group: Optional[str] = None
+    rank: Optional[int] = None
+    attempt: Optional[int] = None
 
 
-def read_journal(path: str) -> List[Dict[str, Any]]:
-    """The entries of a journal; a line cut short is skipped."""
-    entries = []
-    try:
-        with open(path, "rb") as file:
-            for line in file.read(64 << 20).splitlines():
-                try:
-                    entries.append(read_object(line, 1 << 20))
-                except ValueError:
-                    continue
-    except OSError:
-        pass
-    return entries
+def write_note(note: PipeNote) -> bytes:
+    """Make the datagram of a note."""
+    return write_json(encode(note))
+
+
+def read_note(data: bytes) -> PipeNote:
+    """Read the datagram of a note; raise DecodeError."""
+    return decode(PipeNote, read_json(data))

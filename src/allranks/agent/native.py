@@ -8,7 +8,7 @@ import os
 import shutil
 import struct
 import subprocess
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import BinaryIO, List, NamedTuple, Optional, Tuple
 
 from .observing import command_line
 
@@ -83,23 +83,10 @@ def position(pid: int) -> Position:
     return Position(name if number >= 0 else "", int(words[-2], 16), int(words[-1], 16))
 
 
-def native_facts(pid: int) -> Dict[str, Any]:
-    """syscall: the call that the main thread is in; library: the native code that called it. What can't be read is
-    left out."""
-    found = {}  # type: Dict[str, Any]
-    here = position(pid)
-    if here.call:
-        found["syscall"] = here.call
-        library = calling_library(pid, here)
-        if library is not None:
-            found["library"] = library
-    return found
-
-
 def calling_library(pid: int, here: Position) -> Optional[str]:
     """The innermost library on the stack that is neither C's nor Python's: by the first return address in one."""
     code = _code_ranges(pid)
-    own = os.path.basename(_link("/proc/%d/exe" % pid))
+    program = os.path.basename(_link("/proc/%d/exe" % pid))
     if not code or not here.stack:
         return None
     try:
@@ -111,7 +98,7 @@ def calling_library(pid: int, here: Position) -> Optional[str]:
                 if path is None or not _is_after_call(memory, word):
                     continue
                 name = os.path.basename(path)
-                if name == own or name.startswith("libpython"):
+                if name == program or name.startswith("libpython"):
                     return None  # Python itself called
                 if not name.startswith(BETWEEN):
                     return name
@@ -122,20 +109,20 @@ def calling_library(pid: int, here: Position) -> Optional[str]:
 
 def _code_ranges(pid: int) -> List[Tuple[int, int, str]]:
     """Executable mappings of files."""
-    found = []
+    ranges = []
     for line in _read("/proc/%d/maps" % pid, 4 << 20).splitlines():
         words = line.split(None, 5)
         if len(words) == 6 and "x" in words[1] and words[5].startswith("/"):
             low, _, high = words[0].partition("-")
-            found.append((int(low, 16), int(high, 16), words[5]))
-    return found
+            ranges.append((int(low, 16), int(high, 16), words[5]))
+    return ranges
 
 
 def _holder(code: List[Tuple[int, int, str]], address: int) -> Optional[str]:
     return next((path for low, high, path in code if low < address < high), None)
 
 
-def _is_after_call(memory: Any, address: int) -> bool:
+def _is_after_call(memory: BinaryIO, address: int) -> bool:
     """Whether a call instruction ends at an address: then it is where a function returns to.
 
     x86-64: E8 rel32, or FF /2 with two to seven bytes; AArch64: BL, BLR (the architectures' manuals)."""
@@ -151,29 +138,38 @@ def _is_after_call(memory: Any, address: int) -> bool:
     return any(before[-n] == 0xFF and before[-n + 1] >> 3 & 7 == 2 for n in (2, 3, 6, 7))
 
 
-def py_spy(pid: int, native: bool, seconds: float) -> Dict[str, str]:
-    """The stacks by py-spy, which reads the process's memory: `text`, or why there is none (`error`).
+class Stacks(NamedTuple):
+    """What py-spy gave: the stacks, or why there are none."""
+
+    text: str
+    error: str
+
+
+def py_spy(pid: int, native: bool, seconds: float) -> Stacks:
+    """Take the stacks by py-spy, which reads the process's memory.
 
     With `native` frames it has to stop the process for some milliseconds; without it does not."""
     tool = _py_spy_tool(pid)
     if tool is None:
-        return {"error": "py-spy is not installed here"}
+        return Stacks("", "py-spy is not installed here")
     how = "--native" if native else "--nonblocking"
-    found = _run([tool, "dump", how, "--full-filenames", "--pid", str(pid)], seconds)
-    if "full-filenames" in found.get("error", ""):  # an older one
-        found = _run([tool, "dump", how, "--pid", str(pid)], seconds)
-    return found
+    stacks = _run([tool, "dump", how, "--full-filenames", "--pid", str(pid)], seconds)
+    if "full-filenames" in stacks.error:  # an older one
+        stacks = _run([tool, "dump", how, "--pid", str(pid)], seconds)
+    return stacks
 
 
-def _run(command: List[str], seconds: float) -> Dict[str, str]:
+def _run(command: List[str], seconds: float) -> Stacks:
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"error": "py-spy: %s" % error}
+        return Stacks("", "py-spy: %s" % error)
     text = done.stdout.decode("utf-8", "replace")[:TEXT_LIMIT]
-    return {"text": text} if done.returncode == 0 else {"error": "py-spy: " + text[-300:].strip()}
+    if done.returncode == 0:
+        return Stacks(text, "")
+    return Stacks("", "py-spy: " + text[-300:].strip())
 
 
 def _py_spy_tool(pid: int) -> Optional[str]:

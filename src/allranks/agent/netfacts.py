@@ -9,7 +9,9 @@ import fcntl
 import socket
 import struct
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
+
+from allranks.protocol.facts import Address, InterfaceFacts, OwnName
 
 IFF_UP = 0x1
 IFF_LOOPBACK = 0x8
@@ -29,8 +31,8 @@ _DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ADDRESS_FLAGS = {0x01: "temporary", 0x08: "dadfailed", 0x20: "deprecated", 0x40: "tentative"}
 
 
-def interfaces() -> List[Dict[str, Any]]:
-    """All interfaces in the kernel's order; each address with its scope, and its label where that is
+def interfaces() -> List[InterfaceFacts]:
+    """Give all interfaces in the kernel's order; each address with its scope, and its label where that is
     another name than the interface's (glibc and so NCCL take the label for the name)."""
     try:
         return _from_netlink()
@@ -38,32 +40,30 @@ def interfaces() -> List[Dict[str, Any]]:
         return _from_ioctl()
 
 
-def interface(name: str, index: int, flags: int) -> Dict[str, Any]:
-    """One interface without addresses."""
-    return {
-        "name": name,
-        "index": index,
-        "up": bool(flags & IFF_UP),
-        "running": bool(flags & IFF_RUNNING),
-        "loopback": bool(flags & IFF_LOOPBACK),
-        "addresses": [],
-    }
+def interface(name: str, index: int, flags: int) -> InterfaceFacts:
+    """Make an interface without addresses."""
+    up = bool(flags & IFF_UP)
+    return InterfaceFacts(name, index, up, bool(flags & IFF_RUNNING), bool(flags & IFF_LOOPBACK), ())
 
 
-def _from_netlink() -> List[Dict[str, Any]]:
-    found = {}  # type: Dict[int, Dict[str, Any]]
+def _with_address(item: InterfaceFacts, address: Address) -> InterfaceFacts:
+    return item._replace(addresses=(*(item.addresses or ()), address))
+
+
+def _from_netlink() -> List[InterfaceFacts]:
+    items: Dict[int, InterfaceFacts] = {}
     for body in _dump(_RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0), _RTM_NEWLINK):
         index, flags = struct.unpack_from("=iI", body, 4)
         names = [value for kind, value in _attributes(body, 16) if kind == _IFLA_IFNAME]
         if names:
-            found[index] = interface(_text(names[0]), index, flags)
+            items[index] = interface(_text(names[0]), index, flags)
     for body in _dump(_RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, 0), _RTM_NEWADDR):
         index = struct.unpack_from("=I", body, 4)[0]
-        if index in found:
-            address = _address(body, found[index]["name"])
+        if index in items:
+            address = _address(body, items[index].name)
             if address is not None:
-                found[index]["addresses"].append(address)
-    return list(found.values())
+                items[index] = _with_address(items[index], address)
+    return list(items.values())
 
 
 def _dump(request: int, body: bytes, answer: int) -> Iterator[bytes]:
@@ -99,26 +99,21 @@ def _text(data: bytes) -> str:
     return data.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def _address(body: bytes, name: str) -> Optional[Dict[str, Any]]:
+def _address(body: bytes, name: str) -> Optional[Address]:
     """An ifaddrmsg: IFA_LOCAL is the own address (IFA_ADDRESS the peer's on point-to-point links)."""
     family, prefix, flags, scope = struct.unpack_from("=BBBB", body, 0)
     if family not in (socket.AF_INET, socket.AF_INET6):
         return None
-    found = dict(_attributes(body, 8))
-    raw = found.get(_IFA_LOCAL, found.get(_IFA_ADDRESS))
+    values = dict(_attributes(body, 8))
+    raw = values.get(_IFA_LOCAL, values.get(_IFA_ADDRESS))
     if raw is None:
         return None
-    if _IFA_FLAGS in found:
-        flags = struct.unpack("=I", found[_IFA_FLAGS])[0]
-    text = socket.inet_ntop(family, raw)
-    address = described(text, prefix, scope)
+    if _IFA_FLAGS in values:
+        flags = struct.unpack("=I", values[_IFA_FLAGS])[0]
     words = [word for bit, word in _ADDRESS_FLAGS.items() if flags & bit and not _is_secondary(bit, family)]
-    if words:
-        address["flags"] = words
-    label = _text(found.get(_IFA_LABEL, b""))
-    if label and label != name:
-        address["label"] = label
-    return address
+    label = _text(values.get(_IFA_LABEL, b""))
+    address = described(socket.inet_ntop(family, raw), prefix, scope)
+    return address._replace(flags=tuple(words) or None, label=label if label and label != name else None)
 
 
 def _is_secondary(bit: int, family: int) -> bool:
@@ -126,29 +121,28 @@ def _is_secondary(bit: int, family: int) -> bool:
     return bit == 0x01 and family == socket.AF_INET
 
 
-def described(text: str, prefix: int, scope: int) -> Dict[str, Any]:
-    """An address as facts carry it; `scope` is an RT_SCOPE number."""
+def described(text: str, prefix: int, scope: int) -> Address:
+    """Make an address as facts carry it; `scope` is an RT_SCOPE number."""
     word = {253: "link", 254: "host"}.get(scope, "global")
     if text.startswith("169.254.") or text.lower().startswith("fe80:"):
         word = "link"
-    return {"address": text, "prefix": prefix, "family": 6 if ":" in text else 4, "scope": word}
+    return Address(text, prefix, 6 if ":" in text else 4, word)
 
 
-def _from_ioctl() -> List[Dict[str, Any]]:
-    found = {name: interface(name, index, 0) for index, name in socket.if_nameindex()}
+def _from_ioctl() -> List[InterfaceFacts]:
+    items: Dict[str, InterfaceFacts] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for name, item in found.items():
-            item.update(interface(name, item["index"], _flags(sock, name)))
+        for index, name in socket.if_nameindex():
+            items[name] = interface(name, index, _flags(sock, name))
         for label, text in _configured(sock):
-            item = found.setdefault(label.split(":")[0], interface(label, 0, _flags(sock, label)))
+            name = label.split(":")[0]
+            item = items.get(name) or interface(label, 0, _flags(sock, label))
             address = described(text, _prefix(sock, label), 254 if text.startswith("127.") else 0)
-            if label != item["name"]:
-                address["label"] = label
-            item["addresses"].append(address)
+            items[name] = _with_address(item, address._replace(label=label if label != item.name else None))
     for name, address in _inet6():
-        if name in found:
-            found[name]["addresses"].append(address)
-    return sorted(found.values(), key=lambda item: int(item["index"]))
+        if name in items:
+            items[name] = _with_address(items[name], address)
+    return sorted(items.values(), key=lambda item: item.index_)
 
 
 def _flags(sock: socket.socket, name: str) -> int:
@@ -178,7 +172,7 @@ def _configured(sock: socket.socket) -> List[Tuple[str, str]]:
     return [(_text(data[at : at + 16]), socket.inet_ntoa(data[at + 20 : at + 24])) for at in range(0, used, size)]
 
 
-def _inet6() -> Iterator[Tuple[str, Dict[str, Any]]]:
+def _inet6() -> Iterator[Tuple[str, Address]]:
     """/proc/net/if_inet6: address, index, prefix, scope (0x20 link, 0x10 host), flags, name."""
     try:
         with open("/proc/net/if_inet6") as file:
@@ -192,21 +186,21 @@ def _inet6() -> Iterator[Tuple[str, Dict[str, Any]]]:
         yield words[5], described(text, int(words[2], 16), scope)
 
 
-def own_name(name: str, seconds: float = NAME_SECONDS) -> Dict[str, Any]:
-    """What the own host name resolves to; a resolver that hangs costs `seconds`, no more."""
-    found = {}  # type: Dict[str, Any]
+def own_name(name: str, seconds: float = NAME_SECONDS) -> OwnName:
+    """Resolve the own host name; a resolver that hangs costs `seconds`, no more."""
+    answers: List[OwnName] = []
 
     def resolve() -> None:
         try:
-            answers = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
-            found["addresses"] = list(dict.fromkeys(str(a[4][0]) for a in answers))
+            addresses = [str(a[4][0]) for a in socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)]
+            answers.append(OwnName(tuple(dict.fromkeys(addresses))))
         except (OSError, UnicodeError) as error:
-            found["error"] = getattr(error, "strerror", None) or str(error)
+            answers.append(OwnName(error=getattr(error, "strerror", None) or str(error)))
 
     thread = threading.Thread(target=resolve, daemon=True)
     thread.start()
     thread.join(seconds)
-    return dict(found) or {"error": "no answer within %g s" % seconds}
+    return answers[0] if answers else OwnName(error="no answer within %g s" % seconds)
 
 
 def dual_stack() -> bool:

@@ -6,7 +6,7 @@ import shutil
 import stat
 from typing import List, Optional, Sequence, Tuple
 
-from . import tree
+from . import receiver
 
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 LONGEST_NAME = len("/report.sock")
@@ -22,8 +22,8 @@ def bases(wanted: Optional[str]) -> List[str]:
     """Where to try, in order: what the user asked for alone, or the usual places."""
     if wanted:
         return [wanted]
-    given = os.environ.get("TMPDIR")
-    return ([given] if given else []) + list(DEFAULT_BASES)
+    temporary = os.environ.get("TMPDIR")
+    return ([temporary] if temporary else []) + list(DEFAULT_BASES)
 
 
 def make(wanted: Optional[str], run: str, node: str) -> str:
@@ -63,13 +63,13 @@ def kept_outputs(path: str) -> Optional[str]:
 def _kept(path: str) -> List[str]:
     outputs = os.path.join(path, "outputs")
     kept = ["outputs"] if os.path.isdir(outputs) and _worth_keeping(outputs) else []
-    return kept + ([tree.NAME] if tree.has_results(path) else [])
+    return kept + ([receiver.NAME] if receiver.has_results(path) else [])
 
 
 def remove(path: str) -> None:
     """Removes the directory, but keeps what `kept_outputs` names, and that a second time too."""
     kept = _kept(path)
-    kept += [tree.MANIFEST] if tree.NAME in kept else []
+    kept += [receiver.MANIFEST] if receiver.NAME in kept else []
     for name in os.listdir(path):
         if name not in kept:
             _remove_entry(os.path.join(path, name))
@@ -142,13 +142,13 @@ def _remove_empty(directories: Sequence[str]) -> None:
 
 
 def _check_private(directory: str) -> None:
-    found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode):
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode):
         raise NoNodeDir("%s is not a directory (a symbolic link is refused)" % directory)
-    if found.st_uid != os.getuid():
-        raise NoNodeDir("%s belongs to user %d" % (directory, found.st_uid))
-    if found.st_mode & 0o077:
-        raise NoNodeDir("%s may be entered by others (mode %o)" % (directory, found.st_mode & 0o777))
+    if status.st_uid != os.getuid():
+        raise NoNodeDir("%s belongs to user %d" % (directory, status.st_uid))
+    if status.st_mode & 0o077:
+        raise NoNodeDir("%s may be entered by others (mode %o)" % (directory, status.st_mode & 0o777))
 
 
 def scratch(path: str) -> Tuple[str, str]:

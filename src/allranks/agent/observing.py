@@ -5,40 +5,47 @@ Nothing is sent to the process and nothing in it is touched.
 
 import os
 import signal
-from typing import Any, Dict, List, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 from .processes import Process, read_process
 
 # agent/runner.py catches it; exec resets the handlers of a process. macOS, which starts no ranks, has no SIGRTMIN.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7
 STACKS_FILE = 960  # agent/runner.py: its file descriptor, closed by exec
-GONE_LOOKS = 2  # a main thread that has ended is seen so for an instant at every end
+GONE_SAMPLES = 2  # a main thread that has ended is seen so for an instant at every end
 BECOME_LIMIT = 3  # programs that a rank has become; more are not reported
 
 
-class Observed:
-    """One rank. `argv` is what it was started with; `look` once a second."""
+class Change(NamedTuple):
+    """What has changed of a rank: main-gone, or became (by exec) a program."""
 
-    def __init__(self, process: Process, argv: List[str]) -> None:
+    event: str
+    program: str = ""
+
+
+class Observed:
+    """One rank. `argv` is what it was started with; `sample` once a second."""
+
+    def __init__(self, process: Process, argv: Sequence[str]) -> None:
         self._process = process
-        self._argv = argv
+        self._argv = list(argv)
         self._runner = next((at for at, word in enumerate(argv) if os.path.basename(word) == "runner.py"), None)
         self._gone = 0
-        self._programs = []  # type: List[str]
+        self._programs: List[str] = []
 
-    def look(self) -> List[Dict[str, Any]]:
-        """Reports of what has changed: main-gone, became."""
+    def sample(self) -> Optional[Change]:
+        """Give what has changed since the last call; None where nothing has."""
         now = read_process(self._process.pid)
         if now is None or now.start != self._process.start:
-            return []
+            return None
         if now.state == "Z":
             self._gone += 1
-            return [{"event": "main-gone"}] if self._gone == GONE_LOOKS else []
+            return Change("main-gone") if self._gone == GONE_SAMPLES else None
         program = self._other_program()
         if program is None or program in self._programs or len(self._programs) == BECOME_LIMIT:
-            return []
+            return None
         self._programs.append(program)
-        return [{"event": "became", "program": program}]
+        return Change("became", program)
 
     def _other_program(self) -> Optional[str]:
         """The name of the program that replaced the runner's by exec; None while it is the runner's.

@@ -5,16 +5,12 @@ metrics). The controller's log sizes are the only acknowledgement, so a new cont
 """
 
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple, Union
 
-from allranks.protocol.frames import CHUNK, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream, pack_output
+from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output, stream_key
+from allranks.protocol.messages import DroppedMessage
 
 from .spool import Budget, Spool, spool_names
-
-
-def stream_key(stream: Stream) -> str:
-    """The stream as a JSON key: kind/rank/attempt."""
-    return "%d/%d/%d" % stream
 
 
 def spool_name(stream: Stream) -> str:
@@ -28,25 +24,6 @@ def parse_spool_name(name: str) -> Optional[Stream]:
     if not (attempt[:1] == "a" and attempt[1:].isdecimal() and rank.isdecimal()):
         return None
     return Stream(RANK_LOG, int(rank), int(attempt[1:]))
-
-
-class Drop(NamedTuple):
-    """How many bytes of a stream have been dropped in all; `bounded`: as the spool may take no more of the disk."""
-
-    stream: Stream
-    total: int
-    bounded: bool
-
-    def to_message(self) -> Dict[str, Any]:
-        """For the controller, which may hear it twice."""
-        return {
-            "type": "dropped",
-            "kind": self.stream.kind,
-            "rank": self.stream.rank,
-            "attempt": self.stream.attempt,
-            "total": self.total,
-            "bounded": self.bounded,
-        }
 
 
 class _File:
@@ -88,7 +65,7 @@ class Outlet:
     def __init__(self, spool_dir: str, budget: Optional[Budget] = None) -> None:
         self._dir = spool_dir
         self._budget = budget or Budget()
-        self._sources: Dict[Stream, Any] = {}
+        self._sources: Dict[Stream, Union[Spool, _File]] = {}
         self._sent: Dict[Stream, int] = {}
         self._have: Dict[str, int] = {}
         self._reported_drops: Dict[Stream, int] = {}
@@ -133,7 +110,7 @@ class Outlet:
 
     def fill(self, room: int) -> bytes:
         """Frames with up to about `room` bytes of output, fairly over all streams."""
-        parts = []
+        parts: List[bytes] = []
         used = 0
         moved = True
         while moved and used < room:
@@ -154,14 +131,14 @@ class Outlet:
         """True when everything there is has been put into frames."""
         return all(source.end <= self._sent[stream] for stream, source in self._sources.items())
 
-    def new_drops(self) -> List[Drop]:
+    def new_drops(self) -> List[DroppedMessage]:
         """Streams of which more was dropped since the last call, or since a controller connected."""
-        found = []
+        messages = []
         for stream, source in self._sources.items():
             if source.dropped > self._reported_drops.get(stream, 0):
-                found.append(Drop(stream, source.dropped, source.bounded))
+                messages.append(DroppedMessage(*stream, source.dropped, source.bounded))
                 self._reported_drops[stream] = source.dropped
-        return found
+        return messages
 
     def drops(self) -> Dict[str, int]:
         """Bytes dropped in all, by stream; for whoever comes after this process."""
@@ -175,15 +152,3 @@ class Outlet:
     def sizes(self) -> Dict[str, int]:
         """Where each stream ends now."""
         return {stream_key(stream): source.end for stream, source in self._sources.items()}
-
-
-__all__ = [
-    "METRICS",
-    "NCCL_LOG",
-    "NODE_LOG",
-    "RANK_LOG",
-    "Outlet",
-    "Stream",
-    "parse_spool_name",
-    "spool_name",
-]

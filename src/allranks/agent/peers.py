@@ -7,16 +7,20 @@ NCCL and Gloo take ports that the kernel picks, so that is where they are tried.
 """
 
 import errno
-import json
 import os
 import select
 import socket
 import struct
 import threading
 import time
-from typing import Any, Dict, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Set, Tuple, Union
 
-from .gate import failure_word
+from allranks.protocol.codec import DecodeError, decode, encode, omit_none
+from allranks.protocol.jsontext import JsonObject, read_json, write_json
+from allranks.protocol.messages import ReachedMessage
+from allranks.protocol.orders import PeerAddress, ReachOrder
+
+from .rendezvous import failure_word
 
 AT_ONCE = 8  # peers tried at a time
 MOST_CLIENTS = 1024  # connections answered at a time: who asks may be anybody
@@ -65,6 +69,13 @@ def open_doors() -> Tuple[socket.socket, socket.socket]:
 # -- serving ---------------------------------------------------------------------------------------
 
 
+class Arrived(NamedTuple):
+    """What has arrived over UDP of one sender: packets of the burst, and bytes of the largest packet."""
+
+    arrived: int
+    largest: int
+
+
 class _Counts:
     """What has arrived over UDP, by sender."""
 
@@ -72,12 +83,12 @@ class _Counts:
         self.numbers: Dict[int, Set[int]] = {}
         self.largest: Dict[int, int] = {}
 
-    def answer(self, sender: int) -> Dict[str, int]:
-        return {"arrived": len(self.numbers.get(sender, ())), "largest": self.largest.get(sender, 0)}
+    def answer(self, sender: int) -> bytes:
+        return write_json(encode(Arrived(len(self.numbers.get(sender, ())), self.largest.get(sender, 0))))
 
 
-def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) -> Dict[str, Any]:
-    """Answers peers until the time is over or the parent is gone."""
+def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) -> None:
+    """Answer peers until the time is over or the parent is gone."""
     counts = _Counts()
     parent = os.getppid()
     deadline = time.monotonic() + seconds
@@ -92,7 +103,6 @@ def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) ->
                     threading.Thread(target=_answer, args=(client, token, counts, room), daemon=True).start()
                 else:
                     client.close()
-    return {}
 
 
 def _count(udp: socket.socket, token: bytes, counts: _Counts) -> None:
@@ -104,17 +114,16 @@ def _count(udp: socket.socket, token: bytes, counts: _Counts) -> None:
             return
         if len(data) < _HEAD.size:
             continue
-        given, number, kind, sequence = _HEAD.unpack_from(data)
-        if given != token[:16].ljust(16, b"\0"):
+        sent_token, number, kind, sequence = _HEAD.unpack_from(data)
+        if sent_token != token[:16].ljust(16, b"\0"):
             continue
         if kind == BURST_KIND:
             counts.numbers.setdefault(number, set()).add(sequence)
         elif kind == SIZE_KIND:
             counts.largest[number] = max(counts.largest.get(number, 0), sequence)
         elif kind == ASK_KIND:
-            answer = json.dumps(counts.answer(number)).encode()
             try:
-                udp.sendto(_HEAD.pack(given, number, ANSWER_KIND, sequence) + answer, sender)
+                udp.sendto(_HEAD.pack(sent_token, number, ANSWER_KIND, sequence) + counts.answer(number), sender)
             except OSError:
                 pass
 
@@ -126,120 +135,154 @@ def _answer(client: socket.socket, token: str, counts: _Counts, room: threading.
         with client, client.makefile("rwb") as stream:
             if stream.readline(LINE).decode().strip() != token:
                 return
-            _write(stream, token)
+            _write(stream, token.encode())
             for raw in iter(lambda: stream.readline(LINE), b""):
                 word, _, value = raw.decode().strip().partition(" ")
                 if word == "bulk":
                     left = min(int(value), BULK)
                     while left > 0:
                         left -= len(stream.read(min(left, 65536))) or left
-                    _write(stream, "got")
+                    _write(stream, b"got")
                 elif word == "count":
-                    _write(stream, json.dumps(counts.answer(int(value))))
+                    _write(stream, counts.answer(int(value)))
     except (OSError, ValueError):
         pass
     finally:
         room.release()
 
 
-def _write(stream: Any, text: str) -> None:
-    stream.write(text.encode() + b"\n")
+def _write(stream: Any, line: bytes) -> None:
+    stream.write(line + b"\n")
     stream.flush()
 
 
 # -- trying ----------------------------------------------------------------------------------------
 
 
-def reach(request: Mapping[str, Any]) -> Dict[str, Any]:
-    """Tries all peers, and what their names resolve to here. `request`: token, sender (a number of this
-    node), names, and peers: {name: {"address", "ways": [other addresses], "port", "udp"}}."""
-    results = {}  # type: Dict[str, Any]
-    names = {}  # type: Dict[str, Any]
+@omit_none
+class Pair(NamedTuple):
+    """What became of a peer: the connection (`error` is one word, `text` the system's), the bulk over it, packets sent
+    and arrived, MTUs in bytes of IP packets; and the connections to its other addresses."""
+
+    address: str
+    local_address: Optional[str] = None
+    connect_s: Optional[float] = None
+    ok: Optional[bool] = None
+    error: Optional[str] = None
+    text: Optional[str] = None
+    seconds: Optional[float] = None
+    bulk: Optional[bool] = None
+    bulk_error: Optional[str] = None
+    bulk_s: Optional[float] = None
+    mtu_local: Optional[int] = None
+    sent: Optional[int] = None
+    arrived: Optional[int] = None
+    mtu_arrived: Optional[int] = None
+    udp_error: Optional[str] = None
+    ways: Optional[Tuple["Pair", ...]] = None
+
+
+class Unresolved(NamedTuple):
+    """Why a name has no address here."""
+
+    error: str
+
+
+Resolved = Union[Tuple[str, ...], Unresolved]
+
+
+def reach(order: ReachOrder) -> ReachedMessage:
+    """Try all peers, and say what their names resolve to here."""
+    pairs: Dict[str, Pair] = {}
+    names: Dict[str, Resolved] = {}
     slots = threading.Semaphore(AT_ONCE)
     threads = []
-    for name in request.get("names") or []:
+    for name in order.names:
         threads.append(threading.Thread(target=_resolve, args=(name, names), daemon=True))
-    for name, peer in request["peers"].items():
-        arguments = (name, peer, request, slots, results)
-        threads.append(threading.Thread(target=_try_peer, args=arguments, daemon=True))
+    for name, peer in order.peers.items():
+        threads.append(threading.Thread(target=_try_peer, args=(name, peer, order, slots, pairs), daemon=True))
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + float(request["seconds"])
+    deadline = time.monotonic() + order.seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {"pairs": dict(results), "names": dict(names)}
+    # copies: a thread that is late goes on writing
+    return ReachedMessage({name: _json(pair) for name, pair in pairs.copy().items()}, encode(names.copy()))
 
 
-def _resolve(name: str, names: Dict[str, Any]) -> None:
+def _json(pair: Pair) -> JsonObject:
+    value: JsonObject = encode(pair)
+    return value
+
+
+def _resolve(name: str, names: Dict[str, Resolved]) -> None:
     try:
         answers = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
-        names[name] = sorted({str(a[4][0]) for a in answers})
+        names[name] = tuple(sorted({str(a[4][0]) for a in answers}))
     except (OSError, UnicodeError) as error:
-        names[name] = {"error": getattr(error, "strerror", None) or str(error)}
+        names[name] = Unresolved(getattr(error, "strerror", None) or str(error))
 
 
 def _try_peer(
-    name: str, peer: Mapping[str, Any], request: Mapping[str, Any], slots: threading.Semaphore, results: Dict[str, Any]
+    name: str, peer: PeerAddress, order: ReachOrder, slots: threading.Semaphore, pairs: Dict[str, Pair]
 ) -> None:
     with slots:
-        found = {"address": peer["address"]}  # type: Dict[str, Any]
-        token = request["token"]
-        sender = int(request["sender"])
-        ways = [_Way(address, int(peer["port"]), token) for address in peer.get("ways") or []]
+        ways = [_Way(address, peer.port, order.token) for address in peer.ways]
         for way in ways:
             way.start()
-        patience = min(WORD_SECONDS, WORD_SHARE * float(request["seconds"]))
-        stream = _tcp(found, peer["address"], int(peer["port"]), token, patience)
-        if peer.get("udp"):
-            _udp(found, peer["address"], int(peer["udp"]), token, sender, stream)
-        if stream is not None:
-            stream.close()
+        patience = min(WORD_SECONDS, WORD_SHARE * order.seconds)
+        pair, sock = _connect(peer.address, peer.port, order.token, CONNECT_SECONDS, patience)
+        if sock is not None:
+            pair, sock = _send_bulk(pair, sock)
+        if peer.udp:
+            pair = _try_udp(pair, peer.udp, order, sock)
+        if sock is not None:
+            sock.close()
         for way in ways:
             way.join(WAY_SECONDS + 1)
-        found["ways"] = [way.result for way in ways]
-        results[name] = found
+        pairs[name] = pair._replace(ways=tuple(way.result for way in ways))
 
 
-def _tcp(found: Dict[str, Any], address: str, port: int, token: str, word_seconds: float) -> Optional[socket.socket]:
-    """Connects, greets, sends the bulk; the connection where it is of use afterwards."""
+def _send_bulk(pair: Pair, sock: socket.socket) -> Tuple[Pair, Optional[socket.socket]]:
+    """Send what an MTU black hole swallows; the connection where it is of use afterwards."""
     begun = time.monotonic()
-    sock = _connect(found, address, port, token, CONNECT_SECONDS, word_seconds)
-    if sock is None:
-        return None
-    begun = time.monotonic()
+    arrived = False
+    why = None
     try:
         sock.settimeout(BULK_SECONDS)
         sock.sendall(b"bulk %d\n" % BULK + bytes(BULK))
-        found["bulk"] = sock.recv(16).startswith(b"got")
+        arrived = sock.recv(16).startswith(b"got")
     except OSError as error:
-        found["bulk"], found["bulk_error"] = False, _word(error)
-    found["bulk_s"] = round(time.monotonic() - begun, 4)
-    if not found["bulk"]:
-        sock.close()
-        return None
-    return sock
+        why = _word(error)
+    pair = pair._replace(bulk=arrived, bulk_error=why, bulk_s=round(time.monotonic() - begun, 4))
+    if arrived:
+        return pair, sock
+    sock.close()
+    return pair, None
 
 
 def _connect(
-    found: Dict[str, Any], address: str, port: int, token: str, seconds: float, word_seconds: float
-) -> Optional[socket.socket]:
+    address: str, port: int, token: str, seconds: float, word_seconds: float
+) -> Tuple[Pair, Optional[socket.socket]]:
+    """Connect and greet; the socket where the peer has answered."""
     begun = time.monotonic()
-    sock = None  # type: Optional[socket.socket]
+    made = Pair(address)
+    sock: Optional[socket.socket] = None
     try:
         sock = socket.create_connection((address, port), seconds)
-        found["local_address"] = sock.getsockname()[0]
-        found["connect_s"] = round(time.monotonic() - begun, 4)
+        made = made._replace(local_address=sock.getsockname()[0], connect_s=round(time.monotonic() - begun, 4))
         sock.settimeout(word_seconds)
         sock.sendall(token.encode() + b"\n")
-        found["ok"] = sock.recv(LINE).strip() == token.encode()
-        if not found["ok"]:
-            found.update(error="foreign", text="another program answers there")
+        made = made._replace(ok=sock.recv(LINE).strip() == token.encode())
+        if not made.ok:
+            made = made._replace(error="foreign", text="another program answers there")
     except OSError as error:
-        found.update(ok=False, error=_word(error), text=error.strerror or str(error))
-    found["seconds"] = round(time.monotonic() - begun, 4)
-    if sock is not None and not found["ok"]:
+        made = made._replace(ok=False, error=_word(error), text=error.strerror or str(error))
+    made = made._replace(seconds=round(time.monotonic() - begun, 4))
+    if sock is not None and not made.ok:
         sock.close()
-    return sock if found["ok"] else None
+        sock = None
+    return made, sock
 
 
 def _word(error: OSError) -> str:
@@ -253,10 +296,10 @@ class _Way(threading.Thread):
     def __init__(self, address: str, port: int, token: str) -> None:
         super().__init__(daemon=True)
         self._place = (address, port, token)
-        self.result = {"address": address}  # type: Dict[str, Any]
+        self.result = Pair(address)
 
     def run(self) -> None:
-        sock = _connect(self.result, *self._place, WAY_SECONDS, WAY_SECONDS)
+        self.result, sock = _connect(*self._place, WAY_SECONDS, WAY_SECONDS)
         if sock is not None:
             sock.close()
 
@@ -264,40 +307,37 @@ class _Way(threading.Thread):
 # -- UDP -------------------------------------------------------------------------------------------
 
 
-def _udp(
-    found: Dict[str, Any], address: str, port: int, token: str, sender: int, control: Optional[socket.socket]
-) -> None:
-    """Adds sent, arrived (of the burst), mtu_local and mtu_arrived (bytes of IP packets); not what failed."""
+def _try_udp(pair: Pair, port: int, order: ReachOrder, control: Optional[socket.socket]) -> Pair:
+    """Send a burst and packets of several sizes; a part that failed is left out."""
     try:
-        family, _, _, _, where = socket.getaddrinfo(address, port, 0, socket.SOCK_DGRAM)[0]
+        family, _, _, _, where = socket.getaddrinfo(pair.address, port, 0, socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(where)
-            _measure(found, sock, token, sender, control)
+            return _measure(pair, sock, order.token, order.sender, control)
     except OSError as error:
-        found["udp_error"] = _word(error)
+        return pair._replace(udp_error=_word(error))
 
 
-def _measure(
-    found: Dict[str, Any], sock: socket.socket, token: str, sender: int, control: Optional[socket.socket]
-) -> None:
+def _measure(pair: Pair, sock: socket.socket, token: str, sender: int, control: Optional[socket.socket]) -> Pair:
     head = token.encode()[:16].ljust(16, b"\0")
     version = 6 if sock.family == socket.AF_INET6 else 4
-    found["mtu_local"] = _local_mtu(sock, version)
+    mtu = _local_mtu(sock, version)
     for _ in range(2):
-        _send_sizes(sock, head, sender, version, int(found["mtu_local"]))
+        _send_sizes(sock, head, sender, version, mtu)
     sent = 0
-    answer = None  # type: Optional[Dict[str, int]]
+    answer: Optional[Arrived] = None
     for _ in range(ROUNDS):
         for _ in range(BURST):
             _send(sock, _HEAD.pack(head, sender, BURST_KIND, sent) + bytes(40))
             sent += 1
             time.sleep(BURST_PAUSE)
         answer = _ask(sock, head, sender) or _ask_over(control, sender)
-        if answer is None or answer["arrived"] == sent:
+        if answer is None or answer.arrived == sent:
             break
-    found["sent"] = sent
-    if answer is not None:
-        found.update(arrived=answer["arrived"], mtu_arrived=answer["largest"])
+    pair = pair._replace(mtu_local=mtu, sent=sent)
+    if answer is None:
+        return pair
+    return pair._replace(arrived=answer.arrived, mtu_arrived=answer.largest)
 
 
 def _local_mtu(sock: socket.socket, version: int) -> int:
@@ -325,7 +365,7 @@ def _send(sock: socket.socket, data: bytes) -> None:
         pass  # a rejected packet before, or one that is too large: what arrives is counted at the other end
 
 
-def _ask(sock: socket.socket, head: bytes, sender: int) -> Optional[Dict[str, int]]:
+def _ask(sock: socket.socket, head: bytes, sender: int) -> Optional[Arrived]:
     """What has arrived, asked over UDP itself: over a lossy link TCP could take longer."""
     for number in range(12):
         _send(sock, _HEAD.pack(head, sender, ASK_KIND, number))
@@ -339,7 +379,7 @@ def _ask(sock: socket.socket, head: bytes, sender: int) -> Optional[Dict[str, in
     return None
 
 
-def _ask_over(control: Optional[socket.socket], sender: int) -> Optional[Dict[str, int]]:
+def _ask_over(control: Optional[socket.socket], sender: int) -> Optional[Arrived]:
     if control is None:
         return None
     try:
@@ -350,9 +390,8 @@ def _ask_over(control: Optional[socket.socket], sender: int) -> Optional[Dict[st
         return None
 
 
-def _counts(data: bytes) -> Optional[Dict[str, int]]:
+def _counts(data: bytes) -> Optional[Arrived]:
     try:
-        found = json.loads(data.decode())
-        return {"arrived": int(found["arrived"]), "largest": int(found["largest"])}
-    except (ValueError, KeyError, TypeError):
+        return decode(Arrived, read_json(data, LINE))
+    except DecodeError:
         return None

@@ -10,7 +10,9 @@ import re
 import socket
 import struct
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import List, NamedTuple, Optional, Set, Tuple
+
+from allranks.protocol.messages import PortOwner
 
 from .processes import Process, command_of, mark_of, read_process
 
@@ -31,66 +33,69 @@ class _Socket(NamedTuple):
     inode: int
 
 
-def who_holds(port: int) -> Optional[Dict[str, Any]]:
-    """The process on a port: pid, start_time, command, user, uid; None where no socket is on it.
+def who_holds(port: int) -> Optional[PortOwner]:
+    """Give the process on a port; None where no socket is on it.
 
-    `start_time` is in clock ticks since boot and makes the pid unique. Where the socket is seen but its
-    process is not (another user's), there is no pid and "note" says so. Of a process of an allranks run `run` is
-    that run's uid, and `run_lives` whether its agent runs. Never raises; at most about 1 s.
+    Where the socket is seen but its process is not (another user's), there is no pid and `note` says so.
+    Never raises; takes about 1 s at most.
     """
     try:
         sockets = _sockets(port)
     except Exception as error:
-        return {"note": "could not look: %s" % error}
+        return PortOwner(note="could not look: %s" % error)
     if not sockets:
         return None
     best = min(sockets, key=lambda s: (s.state != LISTEN, s.state not in BOUND, s.inode == 0))
-    found = {"uid": best.uid, "user": _user(best.uid), "state": _state_name(best.state)}  # type: Dict[str, Any]
+    owner = PortOwner(uid=best.uid, user=_user(best.uid), state=_state_name(best.state))
     if best.inode == 0:
-        return {**found, "note": "an old connection in %s, no process" % _state_name(best.state)}
+        return owner._replace(note="an old connection in %s, no process" % owner.state)
     process = _process_of({s.inode for s in sockets if s.state == best.state and s.inode})
     if process is None:
-        return {**found, "inode": best.inode, "note": "inode known but process not visible"}
-    named = {"pid": process.pid, "start_time": process.start, "command": command_of(process.pid)}
-    return {**found, **named, **_run_of(process)}
+        return owner._replace(note="inode known but process not visible")
+    run, run_lives = _run_of(process)
+    command = command_of(process.pid)
+    return owner._replace(pid=process.pid, start_time=process.start, command=command, run=run, run_lives=run_lives)
 
 
-def _run_of(process: Process) -> Dict[str, Any]:
-    """The run that a process belongs to: by an agent that it is or descends from, else by its run mark."""
-    above = process  # type: Optional[Process]
+def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
+    """The run that a process belongs to, by an agent that it is or descends from, else by its run tag; and whether
+    its agent runs."""
+    above: Optional[Process] = process
     while above is not None and above.pid > 1:
-        run = _guarded(above.pid)
+        run = _run_of_agent(above.pid)
         if run is not None:
-            return {"run": run, "run_lives": True}
+            return run, True
         above = read_process(above.parent)
     mark = mark_of(process.pid)
-    return {"run": mark.partition("/")[0], "run_lives": False} if mark else {}
+    if mark:
+        return mark.partition("/")[0], False
+    return None, None
 
 
-def _guarded(pid: int) -> Optional[str]:
+def _run_of_agent(pid: int) -> Optional[str]:
     """The uid of the run that an agent works for: its standard error is the log in its node directory."""
     try:
-        found = NODE_LOG.search(os.readlink("/proc/%d/fd/2" % pid))
+        match = NODE_LOG.search(os.readlink("/proc/%d/fd/2" % pid))
     except OSError:
         return None
-    return found.group(1) if found else None
+    return match.group(1) if match else None
 
 
 def _sockets(port: int) -> List[_Socket]:
-    found = []  # type: List[_Socket]
+    sockets: List[_Socket] = []
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            found += _from_sock_diag(family, port)
+            sockets += _from_sock_diag(family, port)
         except OSError:
-            found += _from_proc("/proc/net/tcp6" if family == socket.AF_INET6 else "/proc/net/tcp", port)
-    return found
+            sockets += _from_proc("/proc/net/tcp6" if family == socket.AF_INET6 else "/proc/net/tcp", port)
+    return sockets
 
 
 def _from_sock_diag(family: int, port: int) -> List[_Socket]:
     """One inet_diag dump (linux/inet_diag.h: inet_diag_req_v2, inet_diag_msg)."""
     body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + bytes(48)
     head = struct.pack("=IHHII", 16 + len(body), _SOCK_DIAG_BY_FAMILY, _DUMP_REQUEST, 1, 0)
-    found = []  # type: List[_Socket]
+    sockets: List[_Socket] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as link:
         link.settimeout(SCAN_SECONDS)
         link.send(head + body)
@@ -100,43 +105,43 @@ def _from_sock_diag(family: int, port: int) -> List[_Socket]:
             while offset + 16 <= len(data):
                 length, kind = struct.unpack_from("=IH", data, offset)
                 if kind == _DONE:
-                    return found
+                    return sockets
                 if kind == _ERROR or length < 16:
                     raise OSError("sock_diag refused")
                 state = data[offset + 17]
                 if struct.unpack_from(">H", data, offset + 20)[0] == port:
                     uid, inode = struct.unpack_from("=II", data, offset + 16 + 64)
-                    found.append(_Socket(state, uid, inode))
+                    sockets.append(_Socket(state, uid, inode))
                 offset += (length + 3) & ~3
 
 
 def _from_proc(path: str, port: int) -> List[_Socket]:
-    found = []  # type: List[_Socket]
+    sockets: List[_Socket] = []
     try:
         with open(path) as file:
             next(file, None)
             for line in file:
                 words = line.split()
                 if int(words[1].rsplit(":", 1)[1], 16) == port:
-                    found.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
+                    sockets.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
     except (OSError, ValueError, IndexError):
         pass
-    return found
+    return sockets
 
 
 def _process_of(inodes: Set[int]) -> Optional[Process]:
     """The oldest process that has one of the sockets open."""
     wanted = {"socket:[%d]" % inode for inode in inodes}
     deadline = time.monotonic() + SCAN_SECONDS
-    found = []  # type: List[Process]
+    owners: List[Process] = []
     for name in os.listdir("/proc"):
         if time.monotonic() > deadline:
             break
         if name.isdecimal() and _has_open(int(name), wanted):
             process = read_process(int(name))
             if process is not None:
-                found.append(process)
-    return min(found, key=lambda p: (p.start, p.pid)) if found else None
+                owners.append(process)
+    return min(owners, key=lambda p: (p.start, p.pid), default=None)
 
 
 def _has_open(pid: int, links: Set[str]) -> bool:

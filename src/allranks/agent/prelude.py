@@ -114,8 +114,8 @@ def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str
 
 def find_bash(environment: Dict[str, str]) -> Optional[str]:
     """The first bash on the node's PATH, else where distributions have it."""
-    found = shutil.which("bash", path=environment.get("PATH", os.defpath))
-    return found or next((place for place in PLACES if os.access(place, os.X_OK)), None)
+    bash = shutil.which("bash", path=environment.get("PATH", os.defpath))
+    return bash or next((place for place in PLACES if os.access(place, os.X_OK)), None)
 
 
 class _Run:
@@ -123,7 +123,7 @@ class _Run:
 
     def __init__(self, bash: str, prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> None:
         self.reports, report_end = os.pipe()
-        own = {
+        variables = {
             "ALLRANKS_FD": str(report_end),
             "ALLRANKS_TEXT": "".join(prelude.split()),
             "ALLRANKS_TRAPS": TRAPS,
@@ -134,7 +134,7 @@ class _Run:
             self.process = subprocess.Popen(
                 ["bash", "-c", FIRST + prelude + LAST],
                 executable=bash,
-                env={**environment, **own},
+                env={**environment, **variables},
                 cwd=workdir if workdir and os.path.isdir(workdir) else None,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -207,16 +207,16 @@ def _read(run: _Run, finished: bool) -> Outcome:
     words = [field.decode("utf-8", "replace") for field in fields]
     rows = [words[at : at + 5] for at in range(0, len(words), 5)]
     reports = [Report(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in rows if len(row) == 5]
-    said = run.last_words()
+    last_words = run.last_words()
     if not finished:
-        return Outcome(None, _with("the prelude did not finish within %g s" % SECONDS, said))
+        return Outcome(None, _with("the prelude did not finish within %g s" % SECONDS, last_words))
     failed = [report for report in reports if report.kind == "failed" or not _ends_in_condition(report.source)]
     if failed:
-        return Outcome(None, _with(_sentence(failed[0]), said))
+        return Outcome(None, _with(_sentence(failed[0]), last_words))
     if not rest:
         how = "the prelude ended with code %d before its environment could be read" % (run.process.returncode or 0)
-        return Outcome(None, _with(how, said))
-    remarks = [_with(_sentence(report), said) for report in reports]
+        return Outcome(None, _with(how, last_words))
+    remarks = [_with(_sentence(report), last_words) for report in reports]
     return Outcome(json.loads(rest.decode()), "", remarks)
 
 
@@ -225,8 +225,8 @@ def _sentence(report: Report) -> str:
     return "line %d of the prelude ended with code %d: %s" % (report.line, report.code, command)
 
 
-def _with(sentence: str, said: str) -> str:
-    return "%s\n%s" % (sentence, said) if said else sentence
+def _with(sentence: str, last_words: str) -> str:
+    return "%s\n%s" % (sentence, last_words) if last_words else sentence
 
 
 def _ends_in_condition(path: str) -> bool:

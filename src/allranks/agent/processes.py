@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import time
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 MARK = "ALLRANKS_MARK"
 PR_SET_PDEATHSIG = 1
@@ -62,11 +62,11 @@ def prctl(option: int, value: int) -> None:
 def everything(mark: str, group: List[int]) -> List[Process]:
     """All of a run below this process: by lineage, by run mark, by control group; never this process."""
     processes = snapshot()
-    found = {p.pid: p for p in descendants([os.getpid()], processes)}
+    members = {p.pid: p for p in descendants([os.getpid()], processes)}
     for process in marked(mark, processes) + [processes[pid] for pid in group if pid in processes]:
-        found.setdefault(process.pid, process)
-    found.pop(os.getpid(), None)
-    return list(found.values())
+        members.setdefault(process.pid, process)
+    members.pop(os.getpid(), None)
+    return list(members.values())
 
 
 def read_process(pid: int) -> Optional[Process]:
@@ -82,7 +82,7 @@ def read_process(pid: int) -> Optional[Process]:
     return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
 
 
-def machine() -> List[str]:
+def machine() -> Tuple[str, str, str]:
     """Host name, boot and pid namespace: where a pid of ours means something."""
     boot = space = ""
     try:
@@ -91,18 +91,18 @@ def machine() -> List[str]:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
         pass
-    return [os.uname().nodename, boot, space]
+    return os.uname().nodename, boot, space
 
 
 def snapshot() -> Dict[int, Process]:
     """All processes that can be seen now."""
-    found = {}
+    processes = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
             process = read_process(int(name))
             if process is not None:
-                found[process.pid] = process
-    return found
+                processes[process.pid] = process
+    return processes
 
 
 def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> List[Process]:
@@ -110,16 +110,16 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> List[Pro
     children: Dict[int, List[Process]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
-    found = []
+    below = []
     queue = list(roots)
-    seen = set(roots)
+    visited = set(roots)
     while queue:
         for child in children.get(queue.pop(), []):
-            if child.pid not in seen:
-                seen.add(child.pid)
-                found.append(child)
+            if child.pid not in visited:
+                visited.add(child.pid)
+                below.append(child)
                 queue.append(child.pid)
-    return found
+    return below
 
 
 def mark_of(pid: int) -> Optional[str]:
@@ -178,12 +178,12 @@ def send_signal(process: Process, number: int) -> bool:
 
 def alive(processes: Iterable[Process]) -> List[Process]:
     """Those that still run: the dead that nobody has reaped do not count."""
-    found = []
+    running = []
     for process in processes:
         now = read_process(process.pid)
         if now is not None and now.start == process.start and now.state not in "ZX":
-            found.append(process)
-    return found
+            running.append(process)
+    return running
 
 
 def end_all(find: Callable[[], List[Process]], reap: Callable[[], object], seconds: float) -> List[Process]:
@@ -211,15 +211,15 @@ def end_all(find: Callable[[], List[Process]], reap: Callable[[], object], secon
 
 def reap_children() -> Dict[int, int]:
     """Collects every dead child; gives wait statuses by pid."""
-    found: Dict[int, int] = {}
+    statuses: Dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except OSError:
-            return found
+            return statuses
         if pid == 0:
-            return found
-        found[pid] = status
+            return statuses
+        statuses[pid] = status
 
 
 def open_names(pids: Iterable[int]) -> Set[str]:

@@ -4,7 +4,10 @@ import fcntl
 import os
 import signal
 import struct
-from typing import Any, Dict, List, Optional
+from typing import Dict, NoReturn, Optional, Tuple
+
+from allranks.protocol.messages import ExitMessage
+from allranks.protocol.orders import RankOrder
 
 from .observing import Observed
 from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_process
@@ -16,38 +19,34 @@ SYSTEM_PATHS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/s
 class Rank:
     """A rank of the present attempt: its main process, its pipe, how it ended."""
 
-    def __init__(
-        self, rank: int, local_rank: int, process: Process, pipe: int, error_files: List[str], observed: Observed
-    ) -> None:
-        self.rank = rank
-        self.local_rank = local_rank
+    def __init__(self, order: RankOrder, process: Process, pipe: int) -> None:
+        self.rank = order.rank
         self.process = process
         self.pipe = pipe  # -1 once at its end
-        self.error_files = error_files  # of itself, or of all ranks that it starts
-        self.observed = observed
+        self.error_files = order.error_files  # of itself, or of all ranks that it starts
+        self.observed = Observed(process, order.argv)
         self.signalled = False  # its stack was taken by a signal
-        self.seen = False  # the ranks that it starts are to be seen end
-        self.exit: Optional[Dict[str, Any]] = None
+        self.starts_ranks = order.seen  # their ends are to be watched
+        self.exit: Optional[ExitMessage] = None
 
 
 class StartError(Exception):
     """A rank could not be started; the text says which call failed on what."""
 
 
-def environment_of(order: Dict[str, Any], base: Dict[str, str]) -> Dict[str, str]:
-    """The environment of a rank: the node's own below what was ordered, but for what yields to it."""
+def environment_of(order: RankOrder, base: Dict[str, str]) -> Dict[str, str]:
+    """Give the environment of a rank: the node's own below what was ordered, but for what yields to it."""
     environment = dict(base)
-    for name in order.get("unset", []):
-        environment.pop(name, None)
-    kept = [name for name in order.get("weak", []) if name in environment]
-    environment.update({k: v for k, v in order["env"].items() if k not in kept})
-    environment["PATH"] = _path(environment.get("PATH", os.defpath), order.get("path_first"))
-    environment["PWD"] = order["workdir"]  # as after cd: the session's own is the home directory
+    for name, value in order.env.items():
+        if name not in base or name not in order.weak:
+            environment[name] = value
+    environment["PATH"] = _path(environment.get("PATH", os.defpath), order.path_first)
+    environment["PWD"] = order.workdir  # as after cd: the session's own is the home directory
     return environment
 
 
-def start_rank(order: Dict[str, Any], base: Dict[str, str], agent_pid: int) -> Rank:
-    """Forks and execs one rank as the controller ordered; raises StartError."""
+def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int) -> Rank:
+    """Fork and exec one rank as the controller ordered; raise StartError."""
     environment = environment_of(order, base)
     _write_files(order)
     read_end, write_end = os.pipe()
@@ -65,10 +64,7 @@ def start_rank(order: Dict[str, Any], base: Dict[str, str], agent_pid: int) -> R
         os.close(read_end)
         number, step = _unpack_failure(failure)
         raise StartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
-    observed = Observed(process, order["argv"])
-    rank = Rank(order["rank"], order["local_rank"], process, read_end, list(order.get("error_files", [])), observed)
-    rank.seen = bool(order.get("seen"))
-    return rank
+    return Rank(order, process, read_end)
 
 
 def _path(path: str, first: Optional[str]) -> str:
@@ -79,19 +75,19 @@ def _path(path: str, first: Optional[str]) -> str:
     return ":".join([first] + [entry for entry in entries if entry != first])
 
 
-def _write_files(order: Dict[str, Any]) -> None:
+def _write_files(order: RankOrder) -> None:
     """What a launcher reads: a hostfile, a configuration. They lie in the node directory."""
-    for path, text in order.get("files", {}).items():
+    for path, text in order.files.items():
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 file.write(text)
         except OSError as error:
-            raise StartError("rank %d could not write %s: %s" % (order["rank"], path, error.strerror)) from None
+            raise StartError("rank %d could not write %s: %s" % (order.rank, path, error.strerror)) from None
 
 
-def _step_text(step: int, order: Dict[str, Any]) -> str:
-    steps = ["start", "enter the working directory %s" % order["workdir"], "run %s" % order["argv"][0]]
-    return "rank %d could not %s" % (order["rank"], steps[min(step, 2)])
+def _step_text(step: int, order: RankOrder) -> str:
+    steps = ["start", "enter the working directory %s" % order.workdir, "run %s" % order.argv[0]]
+    return "rank %d could not %s" % (order.rank, steps[min(step, 2)])
 
 
 def _grow(pipe: int) -> None:
@@ -112,12 +108,15 @@ def _read_all(fd: int) -> bytes:
         data += part
 
 
-def _unpack_failure(data: bytes) -> List[int]:
-    return list(struct.unpack("ii", data)) if len(data) == 8 else [0, 0]
+def _unpack_failure(data: bytes) -> Tuple[int, int]:
+    if len(data) != 8:
+        return 0, 0
+    number, step = struct.unpack("ii", data)
+    return number, step
 
 
-def _become_rank(order: Dict[str, Any], environment: Dict[str, str], output: int, failure: int, agent_pid: int) -> None:
-    """In the child: never returns."""
+def _become_rank(order: RankOrder, environment: Dict[str, str], output: int, failure: int, agent_pid: int) -> NoReturn:
+    """In the child."""
     step = 0
     try:
         os.setsid()
@@ -131,9 +130,9 @@ def _become_rank(order: Dict[str, Any], environment: Dict[str, str], output: int
         os.dup2(output, 1)
         os.dup2(output, 2)
         step = 1
-        os.chdir(order["workdir"])
+        os.chdir(order.workdir)
         step = 2
-        os.execvpe(order["argv"][0], order["argv"], environment)
+        os.execvpe(order.argv[0], order.argv, environment)
     except OSError as error:
         os.write(failure, struct.pack("ii", error.errno or 0, step))
     finally:

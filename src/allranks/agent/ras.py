@@ -53,15 +53,15 @@ def _has_nccl(pid: int) -> bool:
 
 def _address(pid: int) -> Tuple[str, int]:
     """NCCL_RAS_ADDR of the rank, else the default."""
-    given = ADDRESS
+    place = ADDRESS
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             for entry in file.read().split(b"\0"):
                 if entry.startswith(b"NCCL_RAS_ADDR="):
-                    given = entry.partition(b"=")[2].decode("utf-8", "replace")
+                    place = entry.partition(b"=")[2].decode("utf-8", "replace")
     except OSError:
         pass
-    host, _, port = given.rpartition(":")
+    host, _, port = place.rpartition(":")
     return (host.strip("[]") or "localhost", int(port)) if port.isdecimal() else ("localhost", 28028)
 
 

@@ -73,10 +73,10 @@ class Budget:
         if self._disk is not None:
             return self._disk
         try:
-            found = os.statvfs(directory)
+            disk = os.statvfs(directory)
         except OSError:
             return LEAST_ON_DISK
-        share = (found.f_bavail * found.f_frsize + self.on_disk) // DISK_SHARE
+        share = (disk.f_bavail * disk.f_frsize + self.on_disk) // DISK_SHARE
         return max(LEAST_ON_DISK, min(share, MOST_ON_DISK))
 
 

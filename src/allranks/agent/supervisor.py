@@ -6,25 +6,29 @@ controller can fetch what is left and learn what happened.
 """
 
 import array
-import json
 import os
 import selectors
 import signal
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
-from allranks.protocol.frames import NODE_LOG, FrameError, Output, Stream
+from allranks.protocol.codec import DecodeError
+from allranks.protocol.frames import NODE_LOG, RANK_LOG, Frame, FrameError, Output, Stream
+from allranks.protocol.header import AgentHeader
+from allranks.protocol.messages import DrainedMessage, EndedMessage, HelloMessage, PongMessage
+from allranks.protocol.orders import ORDERS, AckOrder, EndOrder, HelloOrder, PingOrder, ReleaseOrder
 
+from .attempt import remaining
 from .cgroups import members
 from .cgroups import remove as remove_group
-from .link import HIGH_WATER, Journal, Link, hello, read_journal
+from .journal import AgentDeath, Journal, Past, read_journal
+from .link import HIGH_WATER, Link, hello, read_note
 from .nodedir import kept_outputs, remove
-from .outlet import RANK_LOG, Outlet
+from .outlet import Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     Process,
-    command_of,
     end_all,
     everything,
     prctl,
@@ -43,7 +47,7 @@ class Supervisor:
     """Waits for one agent. `link` is a socket pair to it: beats and the pipes' read ends come over it."""
 
     def __init__(
-        self, header: Dict[str, Any], node_dir: str, listener: socket.socket, agent: int, link: socket.socket
+        self, header: AgentHeader, node_dir: str, listener: socket.socket, agent: int, link: socket.socket
     ) -> None:
         self._header = header
         self._dir = node_dir
@@ -76,9 +80,9 @@ class Supervisor:
 
     def _wait(self, selector: selectors.BaseSelector, wake: int) -> str:
         """Until the agent has ended or is stopped; says how."""
-        next_look = time.monotonic() + TICK
+        next_sample = time.monotonic() + TICK
         while True:
-            selector.select(max(0.0, next_look - time.monotonic()))
+            selector.select(max(0.0, next_sample - time.monotonic()))
             self._take_pipes()
             try:
                 os.read(wake, 4096)
@@ -87,13 +91,13 @@ class Supervisor:
             statuses = reap_children()
             if self._agent in statuses:
                 return _how(statuses[self._agent])
-            if time.monotonic() >= next_look:
-                next_look = time.monotonic() + TICK
+            if time.monotonic() >= next_sample:
+                next_sample = time.monotonic() + TICK
                 if self._agent_is_stopped():
                     return "was stopped (SIGSTOP)"
 
     def _agent_is_stopped(self) -> bool:
-        """Two looks a second apart: a shell's momentary stop is none."""
+        """Two samples a second apart: a shell's momentary stop is none."""
         process = read_process(self._agent)
         self._stops = self._stops + 1 if process is not None and process.state in "Tt" else 0
         return self._stops >= 2
@@ -110,11 +114,12 @@ class Supervisor:
             for level, kind, content in rights:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-            note = json.loads(data.decode())
-            self._group = note.get("group", self._group)
+            note = read_note(data)
+            self._group = note.group
             for fd in fds:
                 os.set_inheritable(fd, False)
-                self._keep(Stream(RANK_LOG, note["rank"], note["attempt"]), fd)
+                assert note.rank is not None and note.attempt is not None
+                self._keep(Stream(RANK_LOG, note.rank, note.attempt), fd)
 
     def _keep(self, stream: Stream, fd: int) -> None:
         """Pipes of earlier attempts are at their end and no longer needed."""
@@ -123,7 +128,7 @@ class Supervisor:
         self._pipes[stream] = fd
 
     def _everything(self) -> List[Process]:
-        return everything(self._header["mark"], [p for p in members(self._group) if p != self._agent])
+        return everything(self._header.mark, [p for p in members(self._group) if p != self._agent])
 
     def _after_death(self, how: str, left: List[Process]) -> None:
         """The agent is gone: drain, note it, and serve whoever comes until the lease is over."""
@@ -131,11 +136,9 @@ class Supervisor:
         outlet.add_existing_spools()
         self._drain(outlet)
         outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(self._dir, "node.log"))
-        names = [{"pid": p.pid, "state": p.state, "command": command_of(p.pid)} for p in left]
-        journal = os.path.join(self._dir, "journal.jsonl")
-        Journal(journal).write({"event": "agent-death", "how": how, "left": names, "t": time.time()})
-        keeper = Keeper(self._dir, outlet, read_journal(journal))
-        if keeper.serve(self._listener, float(self._header["lease"])):
+        Journal(self._dir).note(AgentDeath(how, tuple(remaining(left)), time.time()))
+        keeper = Keeper(self._dir, outlet, read_journal(self._dir))
+        if keeper.serve(self._listener, self._header.lease):
             remove(self._dir)
 
     def _drain(self, outlet: Outlet) -> None:
@@ -158,14 +161,13 @@ def _how(status: int) -> str:
 class Keeper:
     """Serves what a dead agent left: its state out of the journal, its output out of the spool."""
 
-    def __init__(self, node_dir: str, outlet: Outlet, journal: List[Dict[str, Any]]) -> None:
+    def __init__(self, node_dir: str, outlet: Outlet, past: Past) -> None:
         self._dir = node_dir
         self._outlet = outlet
-        self._journal = journal
-        self._told = False
+        self._past = past
+        self._drain_reported = False
         self._greeted = False  # no output flows before a controller said how much it has
-        drops = [e["streams"] for e in journal if e.get("event") == "drops"]
-        outlet.remember_drops(drops[-1] if drops else {})
+        outlet.remember_drops(past.dropped)
 
     def serve(self, listener: socket.socket, lease: float) -> bool:
         """Until a controller releases (True) or none is heard for the lease (False)."""
@@ -188,7 +190,7 @@ class Keeper:
                     heard = time.monotonic()
                 if self.answer(link, frames):
                     return True
-            except (EOFError, OSError, FrameError):
+            except (EOFError, OSError, FrameError, DecodeError):
                 link.close()
                 link = None
         return False
@@ -200,82 +202,53 @@ class Keeper:
             return link
         if link is not None:
             link.close()
-        self._told = self._greeted = False
+        self._drain_reported = False
+        self._greeted = False
         return Link(sock)
 
-    def answer(self, link: Link, frames: List[Any]) -> bool:
-        """Answers frames and sends output; True once released."""
+    def answer(self, link: Link, frames: Sequence[Frame]) -> bool:
+        """Answer orders and send output; True once released. Raise OSError, DecodeError."""
         for frame in frames:
-            kind = "" if isinstance(frame, Output) else frame["type"]
-            if kind == "hello":
+            if isinstance(frame, Output):
+                continue
+            order = ORDERS.read(frame)
+            if isinstance(order, HelloOrder):
                 self._greeted = True
-                self._outlet.controller_has(frame.get("have", {}))
+                self._outlet.controller_has(order.have)
                 link.send(self._hello())
-            elif kind == "ping":
-                link.send({"type": "pong", "sent": frame.get("sent"), "t": time.time()})
-            elif kind == "ack":
-                self._outlet.acknowledge(frame.get("sizes", {}))
-            elif kind == "release":
+            elif isinstance(order, PingOrder):
+                link.send(PongMessage(order.sent, time.time()))
+            elif isinstance(order, AckOrder):
+                self._outlet.acknowledge(order.sizes)
+            elif isinstance(order, ReleaseOrder):
                 return True
-            elif kind == "end":
-                link.send(
-                    {
-                        "type": "ended",
-                        "attempt": self._summary()["attempt"],
-                        "left": self._left(),
-                        "reason": "agent-death",
-                        "seconds": 0.0,
-                        "t": time.time(),
-                    }
-                )
-                self._told = False
+            elif isinstance(order, EndOrder):
+                number = self._past.attempt.attempt
+                link.send(EndedMessage(number, self._past.left, "agent-death", 0.0, time.time()))
+                self._drain_reported = False
         link.flush()
-        if self._greeted and link.backlog < HIGH_WATER:
-            link.send_bytes(self._outlet.fill(HIGH_WATER))
-            for drop in self._outlet.new_drops():
-                link.send(drop.to_message())
-        if self._outlet.drained and not self._told and self._greeted:
-            self._told = True
-            link.send(
-                {
-                    "type": "drained",
-                    "attempt": self._summary()["attempt"],
-                    "sizes": self._outlet.sizes(),
-                    "outputs": kept_outputs(self._dir),
-                }
-            )
-        link.flush()
+        if self._greeted:
+            self._send_output(link)
         return False
 
-    def _hello(self) -> Dict[str, Any]:
-        death = [e for e in self._journal if e.get("event") == "agent-death"]
-        over = [e for e in self._journal if e.get("event") == "lease-over"]
-        if death:
-            how = death[-1]["how"]
-        elif over:
+    def _send_output(self, link: Link) -> None:
+        if link.backlog < HIGH_WATER:
+            link.send_bytes(self._outlet.fill(HIGH_WATER))
+            for drop in self._outlet.new_drops():
+                link.send(drop)
+        if self._outlet.drained and not self._drain_reported:
+            self._drain_reported = True
+            link.send(DrainedMessage(self._past.attempt.attempt, self._outlet.sizes(), kept_outputs(self._dir)))
+        link.flush()
+
+    def _hello(self) -> HelloMessage:
+        past = self._past
+        how = "is gone"
+        died_t = None
+        if past.death is not None:
+            how = past.death.how
+            died_t = past.death.t
+        elif past.lease_over is not None:
             how = "ended: its lease was over"
-        else:
-            how = "is gone"
-        died_t = (death or over or [{"t": None}])[-1]["t"]
-        return hello(self._dir, dead=True, how=how, died_t=died_t, attempt=self._summary())
-
-    def _left(self) -> List[Dict[str, Any]]:
-        death = [e for e in self._journal if e.get("event") == "agent-death"]
-        return list(death[-1]["left"]) if death else []
-
-    def _summary(self) -> Dict[str, Any]:
-        """The last attempt's ranks as the journal has them."""
-        number = max([e.get("attempt", 0) for e in self._journal if e.get("type") == "started"] or [0])
-        ranks: Dict[str, Any] = {}
-        for entry in self._journal:
-            if entry.get("attempt") != number:
-                continue
-            if entry.get("type") == "started":
-                ranks[str(entry["rank"])] = {
-                    "pid": entry["pid"],
-                    "start_time": entry["start_time"],
-                    "exit": None,
-                }
-            elif entry.get("type") == "exit" and str(entry["rank"]) in ranks:
-                ranks[str(entry["rank"])]["exit"] = entry
-        return {"attempt": number, "ranks": ranks, "ending": True, "ended": self._left()}
+            died_t = past.lease_over.t
+        return hello(self._dir, past.attempt)._replace(dead=True, how=how, died_t=died_t)

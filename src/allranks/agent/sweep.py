@@ -2,9 +2,12 @@
 
 import os
 import time
-from typing import Any, Dict, List, Set
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
-from .link import read_journal
+from allranks.protocol.header import SweepHeader
+from allranks.protocol.messages import SweptMessage, SweptProcess
+
+from .journal import AgentBegun, read_journal
 from .nodedir import bases, remove
 from .portowner import who_holds
 from .processes import (
@@ -26,53 +29,42 @@ GPU_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/renderD")
 NOT_A_GPU = ("/dev/nvidiactl", "/dev/nvidia-modeset")
 
 
-def sweep(header: Dict[str, Any]) -> Dict[str, Any]:
-    """Lists leftovers of this user; with "end" (list of [pid, start]) ends exactly those.
-
-    "live" marks processes whose run still has its agent: they are listed, and ended only when named.
-    """
-    if header.get("end") is not None:
-        return {"left": _end(header["end"])}
-    if header.get("remove") is not None:
-        return {"removed": _remove(header["remove"], header.get("node_dir"))}
-    if header.get("foreign") is not None:
-        return {"foreign": _foreign(int(header["foreign"].get("port") or 0))}
-    live = _agents(header.get("node_dir"))
-    found = []
+def sweep(header: SweepHeader) -> SweptMessage:
+    """List the orphans of this user, or do what the header asks for."""
+    if header.end is not None:
+        return SweptMessage(left=_end(header.end))
+    if header.remove is not None:
+        return SweptMessage(removed=_remove(header.remove, header.node_dir))
+    if header.foreign is not None:
+        return SweptMessage(foreign=_foreign(header.foreign.port))
+    live = _agents(header.node_dir)
+    orphans = []
     for process in snapshot().values():
         mark = mark_of(process.pid)
         if mark is None or process.state in "ZX":
             continue
         uid, _, node = mark.partition("/")
-        found.append(
-            {
-                "uid": uid,
-                "node": node,
-                "pid": process.pid,
-                "start_time": process.start,
-                "command": command_of(process.pid),
-                "live": mark in live,
-            }
-        )
-    return {"processes": found, "directories": _directories(header.get("node_dir"), live)}
+        orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, mark in live)
+        orphans.append(orphan)
+    return SweptMessage(orphans, _directories(header.node_dir, live))
 
 
-def _foreign(port: int) -> List[Dict[str, Any]]:
-    """This user's processes without a run mark that hold a GPU, or the port."""
-    found: Dict[int, str] = {}
+def _foreign(port: int) -> List[SweptProcess]:
+    """This user's processes without a run tag that hold a GPU, or the port."""
+    reasons: Dict[int, str] = {}
     holder = who_holds(port) if port else None
-    if holder is not None and holder.get("pid"):
-        found[int(holder["pid"])] = "holds port %d" % port
+    if holder is not None and holder.pid:
+        reasons[holder.pid] = "holds port %d" % port
     for pid in snapshot():
         devices = sorted(n for n in open_names([pid]) if n.startswith(GPU_DEVICES) and n not in NOT_A_GPU)
         if devices:
-            found.setdefault(pid, "holds " + devices[0])
-    ours = os.getuid()
+            reasons.setdefault(pid, "holds " + devices[0])
+    user = os.getuid()
     listed = []
-    for pid, why in sorted(found.items()):
+    for pid, why in sorted(reasons.items()):
         process = read_process(pid)
-        if process is not None and mark_of(pid) is None and _owner(pid) == ours:
-            listed.append({"pid": pid, "start_time": process.start, "command": command_of(pid), "why": why})
+        if process is not None and mark_of(pid) is None and _owner(pid) == user:
+            listed.append(SweptProcess(pid, process.start, command_of(pid), why=why))
     return listed
 
 
@@ -83,9 +75,9 @@ def _owner(pid: int) -> int:
         return -1
 
 
-def _end(names: List[List[int]]) -> List[Dict[str, Any]]:
-    """Ends the named processes and what is below them, by pid and start time."""
-    wanted = [Process(int(pid), 0, "R", int(start)) for pid, start in names]
+def _end(named: Iterable[Tuple[int, int]]) -> List[SweptProcess]:
+    """End the named processes and what is below them, by pid and start time."""
+    wanted = [Process(pid, 0, "R", start) for pid, start in named]
 
     def find() -> List[Process]:
         roots = alive(wanted)
@@ -94,16 +86,16 @@ def _end(names: List[List[int]]) -> List[Dict[str, Any]]:
         return roots + below
 
     left = end_all(find, reap_children, 5.0)
-    return [{"pid": p.pid, "start_time": p.start, "command": command_of(p.pid)} for p in left]
+    return [SweptProcess(p.pid, p.start, command_of(p.pid)) for p in left]
 
 
-def _run_dirs(wanted: Any) -> List[str]:
-    found = []
+def _run_dirs(wanted: Optional[str]) -> List[str]:
+    directories: Set[str] = set()
     for base in bases(wanted):
         top = os.path.join(os.path.abspath(base), "allranks-%d" % os.getuid())
         for run in _names(top):
-            found += [os.path.join(top, run, node) for node in _names(os.path.join(top, run))]
-    return sorted(set(found))
+            directories.update(os.path.join(top, run, node) for node in _names(os.path.join(top, run)))
+    return sorted(directories)
 
 
 def _names(path: str) -> List[str]:
@@ -113,40 +105,43 @@ def _names(path: str) -> List[str]:
         return []
 
 
-def _agents(wanted: Any) -> Set[str]:
-    """Run marks of which agent or supervisor live, or may live: they run on another machine that sees this disk."""
-    here = machine()
-    found = set()
+def _tag_of(node_dir: str) -> str:
+    """The run tag of the agent that made a node directory."""
+    return "%s/%s" % (os.path.basename(os.path.dirname(node_dir)), os.path.basename(node_dir))
+
+
+def _agents(wanted: Optional[str]) -> Set[str]:
+    """Run tags of which agent or supervisor live, or may live: they run on another machine that sees this disk."""
+    tags = set()
     for path in _run_dirs(wanted):
-        begun = (read_journal(os.path.join(path, "journal.jsonl")) or [{}])[0]
-        keepers = [Process(int(pid), 0, "", int(start)) for pid, start in begun.get("keepers", [])]
-        there = begun.get("machine", here)
-        elsewhere = there[0] != here[0] or (there[1] == here[1] and there[2] != here[2])
-        if elsewhere or alive(keepers) or _is_being_made(path, begun):
-            found.add("%s/%s" % (os.path.basename(os.path.dirname(path)), os.path.basename(path)))
-    return found
+        begun = read_journal(path).begun
+        if _is_being_made(path) if begun is None else _may_live(begun):
+            tags.add(_tag_of(path))
+    return tags
 
 
-def _is_being_made(path: str, begun: Dict[str, Any]) -> bool:
+def _may_live(begun: AgentBegun) -> bool:
+    host, boot, space = machine()
+    is_elsewhere = begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
+    return is_elsewhere or bool(alive([Process(pid, 0, "", start) for pid, start in begun.keepers]))
+
+
+def _is_being_made(path: str) -> bool:
     try:
-        return not begun and 0 <= time.time() - os.stat(path).st_mtime < BEING_MADE
+        return 0 <= time.time() - os.stat(path).st_mtime < BEING_MADE
     except OSError:
         return False
 
 
-def _directories(wanted: Any, live: Set[str]) -> List[str]:
+def _directories(wanted: Optional[str], live: Set[str]) -> List[str]:
     """Node directories that no agent uses."""
-    return [
-        path
-        for path in _run_dirs(wanted)
-        if "%s/%s" % (os.path.basename(os.path.dirname(path)), os.path.basename(path)) not in live
-    ]
+    return [path for path in _run_dirs(wanted) if _tag_of(path) not in live]
 
 
-def _remove(paths: List[str], wanted: Any) -> List[str]:
-    """Removes dead runs' directories, only such as this sweep itself would list."""
-    known = set(_directories(wanted, _agents(wanted)))
-    removed = [path for path in paths if path in known]
+def _remove(paths: Iterable[str], wanted: Optional[str]) -> List[str]:
+    """Remove dead runs' directories, only such as this sweep itself would list."""
+    unused = set(_directories(wanted, _agents(wanted)))
+    removed = [path for path in paths if path in unused]
     for path in removed:
         remove(path)
     return removed

@@ -1,29 +1,46 @@
 """Work that may block (names, interpreters, connections) runs in a forked child with a time limit.
 
-So the agent stays single-threaded, forks ranks safely, and a look that hangs loses only itself.
+So the agent stays single-threaded, forks ranks safely, and work that hangs loses only itself.
 """
 
-import json
 import os
 import signal
 import time
 import traceback
-from typing import Any, Callable, Dict, Optional
+from typing import Callable, Generic, NamedTuple, NoReturn, Optional, Type, TypeVar
+
+from allranks.protocol.codec import DecodeError, decode, encode
+from allranks.protocol.jsontext import JsonObject, read_object, write_json
 
 from .processes import read_process, send_signal
 
+LIMIT = 1 << 30  # bytes of a result; the child is ours
+Result = TypeVar("Result")
 
-class Task:
-    """A function running in a child; its JSON result comes back through a pipe."""
+
+class Nothing(NamedTuple):
+    """The result of a task that is done for what it does."""
+
+
+class Task(Generic[Result]):
+    """A function that runs in a child; its result, a record of `kind`, comes back through a pipe.
+
+    `done` gets the record and no error, or None and the error."""
 
     def __init__(
-        self, name: str, function: Callable[[], Any], seconds: float, done: Callable[[Dict[str, Any]], None]
+        self,
+        name: str,
+        function: Callable[[], Result],
+        kind: Type[Result],
+        seconds: float,
+        done: Callable[[Optional[Result], str], None],
     ) -> None:
-        self.name = name
-        self.done = done
-        self.deadline = time.monotonic() + seconds
+        self._name = name
+        self._kind = kind
         self._seconds = seconds
+        self._done = done
         self._data = bytearray()
+        self.deadline = time.monotonic() + seconds
         self.pipe, write_end = os.pipe()
         os.set_blocking(self.pipe, False)
         self.pid = os.fork()
@@ -31,48 +48,57 @@ class Task:
             _run_in_child(function, write_end)
         os.close(write_end)
 
-    def read(self) -> Optional[Dict[str, Any]]:
-        """The result once it is complete, else None."""
+    def is_complete(self) -> bool:
+        """Read what has come; tell whether that is all."""
         while True:
             try:
                 data = os.read(self.pipe, 65536)
             except BlockingIOError:
-                return None
+                return False
             if not data:
-                return self._result()
+                return True
             self._data += data
 
-    def _result(self) -> Dict[str, Any]:
+    def finish(self) -> None:
+        """Close the pipe and hand over the result."""
+        os.close(self.pipe)
         try:
-            result = json.loads(bytes(self._data).decode())
-        except ValueError:
-            result = {"error": "%s ended without a result" % self.name}
-        return result if isinstance(result, dict) else {"error": "%s gave no object" % self.name}
+            value = read_object(bytes(self._data), LIMIT)
+        except DecodeError:
+            self._done(None, "%s ended without a result" % self._name)
+            return
+        if "error" in value:
+            self._done(None, str(value["error"]))
+            return
+        try:
+            result = decode(self._kind, value.get("result"))
+        except DecodeError as error:
+            self._done(None, "%s gave another result: %s" % (self._name, error))
+            return
+        self._done(result, "")
 
-    def expire(self) -> Dict[str, Any]:
-        """Ends the child; the result says that it took too long."""
+    def expire(self) -> None:
+        """End the child, which took too long."""
         process = read_process(self.pid)
         if process is not None and process.parent == os.getpid():
             send_signal(process, signal.SIGKILL)
-        return {"error": "%s did not finish within %g s" % (self.name, self._seconds)}
-
-    def close(self) -> None:
-        """Closes the pipe."""
         os.close(self.pipe)
+        self._done(None, "%s did not finish within %g s" % (self._name, self._seconds))
 
 
-def _run_in_child(function: Callable[[], Any], write_end: int) -> None:
-    """Never returns. Standard output and error of the child are the node's log."""
+def _run_in_child(function: Callable[[], object], write_end: int) -> NoReturn:
+    """Standard output and error of the child are the node's log."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        answer: JsonObject = {}
         try:
-            result = function()
+            answer["result"] = encode(function())
         except Exception as error:
             traceback.print_exc()
-            result = {"error": "%s: %s" % (type(error).__name__, error)}
-        data = json.dumps(result).encode()
+            answer["error"] = "%s: %s" % (type(error).__name__, error)
+        data = write_json(answer)
         while data:
             data = data[os.write(write_end, data) :]
         status = 0

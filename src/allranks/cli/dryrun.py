@@ -14,7 +14,7 @@ from allranks.agent.ranks import environment_of
 from allranks.cluster import Cluster
 from allranks.engines import reach_nodes
 from allranks.gang.members import NodeState
-from allranks.gang.places import Setting, place_for, setup_message
+from allranks.gang.places import Setting, place_for, setup_order
 from allranks.gang.session import RunNames, make_setting
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.facts import read_facts
@@ -22,6 +22,7 @@ from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, Plan, SuiteNodes
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
+from allranks.protocol.orders import ORDERS, RankOrder
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv, redact_env
 from allranks.text import count_of
@@ -72,18 +73,19 @@ def _nodes(
         facts = known_facts(spec, setting) if is_known else {}
         state = NodeState(node.name, node.index, node_dir="<node dir>")
         place = place_for(spec, setting, state, _chosen_later(spec, setting, is_known))
-        message = orders(NodeLaunch(spec, plan.world_size, planned, place, attempt, read_facts(facts)))
+        order = orders(NodeLaunch(spec, plan.world_size, planned, place, attempt, read_facts(facts)))
         if is_known:
-            message["ranks"] = [_as_started(rank) for rank in message["ranks"]]
-        nodes.append({"name": node.name, "reached_by": reach(node), "nproc": planned.nproc, **message})
+            order = order._replace(ranks=tuple(_as_started(rank) for rank in order.ranks))
+        start = ORDERS.write(order)
+        nodes.append({"name": node.name, "reached_by": reach(node), "nproc": planned.nproc, **start})
     return [_redacted(node) for node in nodes]
 
 
 def known_facts(spec: RunSpec, setting: Setting) -> dict[str, Any]:
     """What the agent of a local node would find of the training interpreter, by its own rules."""
-    request = setup_message(spec, setting)
-    program = read_program(list(request["command"]), request["kind"])
-    path, how = choose_interpreter(request, program, str(request["workdir"]), os.environ)
+    order = setup_order(spec, setting)
+    program = read_program(order.command, order.kind)
+    path, how = choose_interpreter(order, program, order.workdir or os.getcwd(), os.environ)
     return {"interpreter": {"kind": program.kind, "how": how, "path": path}} if path is not None else {}
 
 
@@ -94,14 +96,14 @@ def _chosen_later(spec: RunSpec, setting: Setting, is_known: bool) -> dict[str, 
     return {} if is_set else {name: "<interface>"}
 
 
-def _as_started(rank: dict[str, Any]) -> dict[str, Any]:
+def _as_started(rank: RankOrder) -> RankOrder:
     """A rank with the variables that it would get from this process's environment below the order."""
     base = dict(os.environ)
     environment = environment_of(rank, base)
-    shown = {name: environment[name] for name in rank["env"]}
+    shown = {name: environment[name] for name in rank.env}
     if environment["PATH"] != base.get("PATH"):
         shown["PATH"] = environment["PATH"]
-    return {**rank, "env": shown}
+    return rank._replace(env=shown)
 
 
 def _listed(spec: RunSpec) -> Tree:

@@ -21,13 +21,15 @@ from allranks.errors import AllranksError, UsageError
 from allranks.findings import Verdict
 from allranks.gang import session as sessions
 from allranks.gang.bundle import node_zip
-from allranks.gang.places import Setting, setup_message
+from allranks.gang.places import Setting, setup_order
 from allranks.gang.plugins import all_checks
 from allranks.gang.session import own_environment
 from allranks.gang.transport import Reach
 from allranks.plan.facts import read_facts, read_probes
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
+from allranks.protocol.codec import encode
+from allranks.protocol.orders import ORDERS
 from allranks.report.lines import LinesView
 from allranks.report.live import View
 from allranks.report.text import verdict_lines
@@ -254,8 +256,8 @@ def take_part(spec: RunSpec, secret: bytes, json_: bool) -> int:
     outcome = follow(spec, own_of(spec), secret, hello, places, say)
     finding = None
     if outcome.tried:
-        facts = read_facts({"interfaces": interfaces()})
-        finding = never_reached(str(hello["hostname"]), spec, facts, read_probes(outcome.tried))
+        facts = read_facts({"interfaces": encode(interfaces())})
+        finding = never_reached(str(hello["hostname"]), spec, facts, read_probes(encode(outcome.tried)))
     verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE).to_json() if finding is not None else None
     message = finding.message if finding is not None else outcome.message
     _terminate(verdict, message)
@@ -286,5 +288,5 @@ def own_of(spec: RunSpec) -> NodeArguments:
         virtual_env=os.environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=os.environ.get("CONDA_PREFIX"),
     )
-    message = setup_message(spec, setting)
+    message = ORDERS.write(setup_order(spec, setting))
     return NodeArguments(spec, {key: message[key] for key in OWN_SETUP}, tuple(all_checks()))

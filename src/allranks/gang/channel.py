@@ -21,7 +21,8 @@ from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
 from allranks.plan.tree import CHUNK, WINDOW
-from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, pack_json, pack_output
+from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, pack_output
+from allranks.protocol.orders import HelloOrder, Order, pack_order
 
 from .bundle import MARKER, beside_the_runner, node_zip, payload_parts
 from .clocks import Clock
@@ -67,9 +68,9 @@ class Channel:
         self._booted: asyncio.Future[None] | None = None
         self._open_fds: set[int] = set()
         self._header: dict[str, Any] = {}
-        self._first: dict[str, Any] = {}
+        self._first: Order = HelloOrder()
 
-    async def open(self, header: Mapping[str, Any], first: Mapping[str, Any], seconds: float) -> None:
+    async def open(self, header: Mapping[str, Any], first: Order, seconds: float) -> None:
         """Starts the node side and returns when its marker came; raises ChannelFailed.
 
         A client that sshd turned away before authentication (MaxStartups) is tried again.
@@ -86,16 +87,14 @@ class Channel:
                     raise
                 await asyncio.sleep(min(0.2 * 2**attempt, left / 2))
 
-    async def _open_once(
-        self, header: Mapping[str, Any], first: Mapping[str, Any], deadline: float, seconds: float
-    ) -> None:
+    async def _open_once(self, header: Mapping[str, Any], first: Order, deadline: float, seconds: float) -> None:
         self.close()
         loop = asyncio.get_running_loop()
         self._decoder = Decoder()
         self._out.clear()
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
-        self._header, self._first = dict(header), dict(first)
+        self._header, self._first = dict(header), first
         try:
             self._client = await self._transport.connect(self.node, header, max(0.1, deadline - loop.time()))
             if self._client is None:
@@ -103,7 +102,7 @@ class Channel:
             self._watch(self._client)
             if not self._client.boots:
                 self._booted.set_result(None)
-                self._write(pack_json(self._first))
+                self._write(pack_order(self._first))
                 return
             self._write(self._transport.opening(self.node))
             _read_payload(header)  # while the first connection is being set up
@@ -162,7 +161,7 @@ class Channel:
             return
         assert self._booted is not None
         self._booted.set_result(None)
-        self._write(*payload_parts(self._header), pack_json(self._first))
+        self._write(*payload_parts(self._header), pack_order(self._first))
         rest = bytes(self._banner[at + len(MARKER) :])
         if rest:
             self._feed(rest)
@@ -202,10 +201,10 @@ class Channel:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Queues a message; nothing happens on a closed channel."""
+    def send(self, order: Order) -> None:
+        """Queue an order; nothing happens on a closed channel."""
         if self.is_open:
-            self._write(pack_json(dict(message)))
+            self._write(pack_order(order))
 
     def send_bytes(self, frames: bytes) -> None:
         """Queues packed frames; nothing happens on a closed channel."""
@@ -287,7 +286,6 @@ class Member:
         self.known = False  # its agent has said hello once
         self.greeted = asyncio.Event()  # with `known`
         self.opening: asyncio.Task[None] | None = None
-        self.waiting: list[Mapping[str, Any]] = []
         self.has_ended = False  # its word, after a crash of the controller's own
         self.behind = False  # its output has found no room in the run directory since its last hello
         self.ends: Mapping[str, int] = {}  # where its streams end, once its ranks have

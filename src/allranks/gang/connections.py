@@ -5,10 +5,20 @@ These events come in every state of the gang.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from allranks.diagnose.incident import Pause
+from allranks.protocol.messages import AttemptSummary, RankSummary
+from allranks.protocol.orders import (
+    EndOrder,
+    ListenOrder,
+    Order,
+    ProbeOrder,
+    SetupOrder,
+    ShipOrder,
+    SignalOrder,
+    StartOrder,
+)
 
 from .ending import Ending
 from .gathering import Gathering
@@ -42,13 +52,13 @@ class Connections:
         self.gathering = gathering
         self.running = running
         self.signals = signals
-        self._last_requests: dict[str, Mapping[str, Any]] = {}  # by node: a broken channel loses the last one
+        self._last_requests: dict[str, Order] = {}  # by node: a broken channel loses the last one
 
     def remember(self, actions: Iterable[Action]) -> None:
         """Keep the last request to each node."""
         for action in actions:
-            if isinstance(action, Send) and action.message["type"] != "signal":
-                self._last_requests[action.node] = action.message
+            if isinstance(action, Send) and not isinstance(action.order, SignalOrder):
+                self._last_requests[action.node] = action.order
 
     def forget(self, names: Iterable[str]) -> None:
         """These nodes get another agent, which was asked nothing yet."""
@@ -124,46 +134,46 @@ class Connections:
     def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
         """What happened on a node while it was not heard."""
         roster = self.roster
-        summary = event.attempt or {}
+        summary = event.attempt
         actions: list[Action] = []
         if node.state == "silent":
             actions += self.on_back(event, now)
         if roster.is_adopted and not event.dead and roster.state is State.RUNNING:
             actions += self._adopt_ranks(node, event, now)
-        if summary.get("attempt") != roster.attempt:
+        if summary is None or summary.attempt != roster.attempt:
             return actions + self._resend(node, event.dead)
-        for key, report in (summary.get("ranks") or {}).items():
-            rank = node.ranks.get(int(key))
+        for number, report in summary.ranks.items():
+            rank = node.ranks.get(number)
             if rank is not None:
                 actions += self._catch_up_rank(node, rank, report, event.t, now)
-        if summary.get("ending") and roster.state is State.RUNNING and not event.dead:
+        if summary.ending and roster.state is State.RUNNING and not event.dead:
             fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
             actions += [roster.add_fault(fault), *self.ending.fail(now)]
-        actions += self.signals.missed(node, int(summary.get("signals") or 0))
+        actions += self.signals.missed(node, summary.signals)
         return actions + self._resend(node, only_end=True)
 
     def _catch_up_rank(
-        self, node: NodeState, rank: RankState, report: Mapping[str, Any], t: float, now: float
+        self, node: NodeState, rank: RankState, report: RankSummary, t: float, now: float
     ) -> list[Action]:
         actions: list[Action] = []
         if rank.pid is None and self.roster.is_adopted and rank.state != "waiting":
-            rank.pid = report["pid"]  # the controller before this one has written its event
+            rank.pid = report.pid  # the controller before this one has written its event
         elif rank.pid is None:
-            started = Started(node.name, t, rank.rank, report["pid"], self.roster.attempt)
+            started = Started(node.name, t, rank.rank, report.pid, self.roster.attempt)
             actions += self.running.on_started(started, now)
-        if report.get("exit") is not None and rank.exit is None:
-            actions += self.running.on_exit(read_exit(node.name, report["exit"], t), now)
+        if report.exit is not None and rank.exit is None:
+            actions += self.running.on_exit(read_exit(node.name, report.exit, t), now)
         return actions
 
     def _adopt_ranks(self, node: NodeState, event: Hello, now: float) -> list[Action]:
         """What the controller before this one had not written down: a later attempt, ranks, or no start at all."""
         roster = self.roster
-        summary = event.attempt or {}
-        roster.attempt = max(roster.attempt, int(summary.get("attempt", 0)))
-        numbers = sorted(int(key) for key in summary.get("ranks") or {})
+        summary = event.attempt or AttemptSummary(0)
+        roster.attempt = max(roster.attempt, summary.attempt)
+        numbers = sorted(summary.ranks)
         for rank in numbers:
             node.ranks.setdefault(rank, RankState(rank, rank - numbers[0]))
-        if numbers and summary["attempt"] == roster.attempt:
+        if numbers and summary.attempt == roster.attempt:
             return []
         message = "had not started its ranks when the controller of the run was lost"
         fault = Fault(node.name, event.t, "start-cut", message)
@@ -173,15 +183,15 @@ class Connections:
         """Repeat the request that may have been lost with the old channel."""
         state = self.roster.state
         if state is State.ENDING and not (node.ended and node.drained):
-            return [Send(node.name, {"type": "end", "grace": self.ending.grace, "reason": "again"})]
-        last = self._last_requests.get(node.name, {})
-        unanswered = {
-            "ship": state is State.GATHERING and not node.synced,
-            "setup": state is State.GATHERING and node.facts is None,
-            "listen": state is State.LISTENING,
-            "probe": state is State.PROVING and node.probes is None,
-            "start": state is State.RUNNING,
+            return [Send(node.name, EndOrder(self.ending.grace, "again"))]
+        last = self._last_requests.get(node.name)
+        unanswered: dict[type[Order], bool] = {
+            ShipOrder: state is State.GATHERING and not node.synced,
+            SetupOrder: state is State.GATHERING and node.facts is None,
+            ListenOrder: state is State.LISTENING,
+            ProbeOrder: state is State.PROVING and node.probes is None,
+            StartOrder: state is State.RUNNING,
         }
-        if only_end or not unanswered.get(str(last.get("type"))):
+        if only_end or last is None or not unanswered.get(type(last)):
             return []
         return [Send(node.name, last)]

@@ -10,17 +10,29 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from allranks.agent.foreign import fields, number, text, whole
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
-from allranks.protocol.frames import METRICS, PROTOCOL, Frame, Output, Stream
+from allranks.protocol.frames import METRICS, RANK_LOG, Frame, Output, Stream
 from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.messages import (
+    DrainedMessage,
+    DroppedMessage,
+    EndedMessage,
+    GotMessage,
+    HelloMessage,
+    Message,
+    PongMessage,
+    RefusedMessage,
+    ReplacedMessage,
+    read_message,
+)
+from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
 from allranks.runs.logs import LogWriter
@@ -206,7 +218,7 @@ class Controller:
         if not self._abandoned:
             self._abandoned = True
             for member in self.members.values():
-                self._send(member, {"type": "end", "grace": self.spec.limits.grace, "reason": "crash"})
+                self._send(member, EndOrder(self.spec.limits.grace, "crash"))
         self._over.set()
 
     async def _await_ends(self) -> None:
@@ -236,7 +248,7 @@ class Controller:
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                self._send(self.members[action.node], action.message)
+                self._send(self.members[action.node], action.order)
             elif isinstance(action, Note):
                 self._note(action)
             elif isinstance(action, Reach):
@@ -271,7 +283,7 @@ class Controller:
     def _let_go(self, member: Member) -> None:
         """Another node has its place: its agent goes at once, if it lives and all its output is here."""
         if member.open and self._may_go(member):
-            self._send(member, {"type": "release"})
+            self._send(member, ReleaseOrder())
         self.released.add(member.node.name)
 
     def _reach_anew(self, member: Member, pause: float) -> None:
@@ -280,7 +292,7 @@ class Controller:
         What is left of the old one is let go, or ends with its lease.
         """
         if member.open and self._may_go(member):
-            self._send(member, {"type": "release"})
+            self._send(member, ReleaseOrder())
         elif member.channel is not None:
             member.channel.close()
         member.lost = True  # nothing of the old channel is renewed or heard any more
@@ -314,9 +326,9 @@ class Controller:
 
     # -- channels ----------------------------------------------------------------------------------
 
-    def _send(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _send(self, member: Member, order: Order) -> None:
         if member.channel is not None and member.channel.is_open:
-            member.channel.send(message)
+            member.channel.send(order)
 
     def _open(self, member: Member) -> None:
         if self._over.is_set():
@@ -389,9 +401,9 @@ class Controller:
             "audit": bool(self.spec.recovery.audit_data),
         }
 
-    def _hello(self, member: Member) -> dict[str, Any]:
+    def _hello(self, member: Member) -> HelloOrder:
         have = self.logs.sizes(member.node.index, member.node.name)
-        return {"type": "hello", "protocol": PROTOCOL, "lease": self.spec.limits.lease, "have": have}
+        return HelloOrder(lease=self.spec.limits.lease, have=have)
 
     def _closed(self, member: Member, why: str) -> None:
         """The channel ended: an agent that is being released does that; any other is looked for again."""
@@ -417,58 +429,51 @@ class Controller:
                 self._output(member, frame)
                 continue
             try:
-                self._message(member, frame)
+                self._message(member, read_message(frame))
             except DecodeError as error:
                 self.undecodable.note(f"messages of {member.node.name}", str(error))
 
-    def _message(self, member: Member, message: dict[str, Any]) -> None:
-        """Raises DecodeError."""
-        kind = message["type"]
+    def _message(self, member: Member, message: Message) -> None:
+        """Raise DecodeError where the gang could not read what it needs."""
         if self._abandoned:
-            member.has_ended = member.has_ended or kind == "ended"
-            return
-        if kind == "pong":
-            sent = number(message.get("sent"))
-            t = number(message.get("t"))
-            if sent is None or t is None:
-                raise DecodeError("expected the times of a ping")
-            member.clock.sample(sent, t, time.time())
-            return
-        if kind == "got":
-            have = whole(message.get("bytes"))
-            if have is None:
-                raise DecodeError("expected a size")
-            if self._shipper is not None and member.channel is not None and self._is_gathered(member):
-                self._shipper.go_on(member.node.index, have, bool(message.get("begin")), member.channel)
-            return
-        if kind == "refused":
-            self._refused(member, text(message.get("source"), 80), text(message.get("why"), 200))
-            return
-        if kind == "hello":
-            if not member.known:
-                self._rename(member, text(message.get("hostname"), 253))
-            member.known = True
-            member.behind = False
-            member.greeted.set()
-            self._send(member, {"type": "ping", "sent": time.time()})
-        if kind == "drained":
-            member.ends = {key: size for key, size in fields(message.get("sizes")).items() if whole(size) is not None}
-            for source, count in fields(message.get("refused")).items():
-                self.undecodable.told(f"{source} of {member.node.name}", whole(count) or 0)
-        if kind == "replaced":
+            member.has_ended = member.has_ended or isinstance(message, EndedMessage)
+        elif isinstance(message, PongMessage):
+            member.clock.sample(message.sent, message.t, time.time())
+        elif isinstance(message, GotMessage):
+            self._ship_on(member, message)
+        elif isinstance(message, RefusedMessage):
+            self.undecodable.note(f"{message.source[:80]} of {member.node.name}", message.why[:200])
+        elif isinstance(message, ReplacedMessage):
             self.replaced = True
             self._over.set()
-            return
-        if kind == "dropped":
+        elif isinstance(message, DroppedMessage):
             self._dropped(member, message)
-            return
+        else:
+            self._event(member, message)
+
+    def _event(self, member: Member, message: Message) -> None:
+        """Feed a message to the gang; raise DecodeError."""
+        if isinstance(message, HelloMessage):
+            self._greeted(member, message)
+        if isinstance(message, DrainedMessage):
+            member.ends = message.sizes
+            for source, count in message.refused.items():
+                self.undecodable.told(f"{source[:80]} of {member.node.name}", count)
         event = translate(member.node.name, message, member.clock)
         if event is not None:
             self.feed(event)
 
-    def _refused(self, member: Member, source: str, why: str) -> None:
-        """A node's word on what its ranks wrote; the count comes with the end of its output."""
-        self.undecodable.note(f"{source} of {member.node.name}", why)
+    def _greeted(self, member: Member, message: HelloMessage) -> None:
+        if not member.known:
+            self._rename(member, message.hostname)
+        member.known = True
+        member.behind = False
+        member.greeted.set()
+        self._send(member, PingOrder(time.time()))
+
+    def _ship_on(self, member: Member, message: GotMessage) -> None:
+        if self._shipper is not None and member.channel is not None and self._is_gathered(member):
+            self._shipper.go_on(member.node.index, message.bytes, message.begin, member.channel)
 
     def _is_gathered(self, member: Member) -> bool:
         """Its tree is still wanted: before the start, or for a place it may have to take."""
@@ -505,22 +510,20 @@ class Controller:
             self.auditor.take(stream, data, now)
         if stream.attempt == self.roster.attempt or stream.kind == METRICS:
             self.progress.output(stream, data, now, t)
-        if stream.kind == 0:
+        if stream.kind == RANK_LOG:
             self.view.output(node.name, stream.rank, data, t)
         elif stream.kind == METRICS:
             self._dirty = True
 
-    def _dropped(self, member: Member, message: dict[str, Any]) -> None:
+    def _dropped(self, member: Member, message: DroppedMessage) -> None:
         """A node says how much of a stream it has dropped in all; it says so again over a new channel."""
-        kind, rank, attempt, total = (whole(message.get(name)) for name in ("kind", "rank", "attempt", "total"))
-        if kind is None or rank is None or attempt is None or total is None:
-            raise DecodeError("expected a stream and its dropped bytes")
-        stream = Stream(kind, rank, attempt)
+        stream = Stream(message.kind, message.rank, message.attempt)
+        total = message.total
         fresh = total - member.dropped.get(stream, 0)
         if fresh > 0:
             member.dropped[stream] = total
             name = member.node.name
-            why = "bound" if message.get("bounded") else "full"
+            why = "bound" if message.bounded else "full"
             ranks = self.dropped.setdefault(name, {})
             ranks[stream.rank] = ranks.get(stream.rank, 0) + fresh
             fields = {"node": name, "rank": stream.rank, "bytes": fresh, "total": ranks[stream.rank], "why": why}
@@ -554,7 +557,7 @@ class Controller:
         if now >= self._next_beat:
             self._next_beat = now + self._beat
             for member in self.members.values():
-                self._send(member, {"type": "ping", "sent": time.time()})
+                self._send(member, PingOrder(time.time()))
         if now >= self._next_ack:
             self._next_ack = now + ACK_EVERY
             self._acknowledge()
@@ -591,7 +594,7 @@ class Controller:
                 self._send(member, self._hello(member))  # sends again from what has found room
             fresh = self.logs.fresh_sizes(member.node.index)
             if fresh:
-                self._send(member, {"type": "ack", "sizes": fresh})
+                self._send(member, AckOrder(fresh))
 
     def _watch_silence(self, now: float) -> None:
         """Three missing beats: renew the channel. The whole lease: the node is lost."""
@@ -669,7 +672,7 @@ class Controller:
             for member in self.members.values():
                 if member.node.name not in asked and member.open and self._may_go(member):
                     asked.add(member.node.name)
-                    self._send(member, {"type": "release"})
+                    self._send(member, ReleaseOrder())
             waited_for = any(m.open and m.node.name in asked for m in self.members.values())
             coming = time.monotonic() < opening and any(m.is_coming for m in self.members.values())
             if not waited_for and not coming:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from allranks.findings import Finding
+from allranks.protocol.orders import EndOrder
 
 from .roster import Roster
 from .states import Action, AttemptOver, Drained, Ended, Event, Fault, Note, Send, State, Stop
@@ -59,12 +60,12 @@ class Ending:
         roster.state = State.ENDING
         self.grace = grace
         self._deadline = now + grace + END_PATIENCE
-        message = {"type": "end", "grace": grace, "reason": reason}
+        order = EndOrder(grace, reason)
         started = sum(1 for r in roster.ranks() if r.pid is not None and r.exit is None and r.state != "lost")
         actions: list[Action] = [Note("ending", {"reason": reason, "grace": grace, "ranks": started})]
         for node in roster.nodes.values():
             if node.node_dir and not node.gone:
-                actions.append(Send(node.name, message))
+                actions.append(Send(node.name, order))
         return actions + self.check(now)
 
     def fence(self, now: float) -> None:

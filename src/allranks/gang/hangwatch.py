@@ -15,6 +15,7 @@ from allranks.diagnose.hangs.attribute import Hang, attribute
 from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.findings import Finding, Where
+from allranks.protocol.orders import CountersOrder, StacksOrder
 
 from .ending import Ending
 from .remarks import moved_by_look
@@ -145,7 +146,7 @@ class HangWatch:
             counted.by_rank = {}  # of an earlier silence
         counted.asked_at = now
         running = self._running_ranks()
-        return [Send(name, {"type": "counters", "ranks": ranks}) for name, ranks in running.items()]
+        return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in running.items()]
 
     def _ask_stacks(self, suspicion: Suspicion, now: float) -> list[Action]:
         """All nodes for all ranks that run; the second time for their recorders too."""
@@ -153,7 +154,7 @@ class HangWatch:
         running = self._running_ranks()
         suspicion.waiting.update(running)
         word = "look" if len(suspicion.samples) == 1 else "dump"
-        return [Send(name, {"type": "stacks", "ranks": ranks, "ask": word}) for name, ranks in running.items()]
+        return [Send(name, StacksOrder(tuple(ranks), word)) for name, ranks in running.items()]
 
     def _running_ranks(self) -> dict[str, list[int]]:
         """The ranks that run, by node."""

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
@@ -20,12 +20,27 @@ from allranks.plan.facts import NodeFacts, read_facts, read_probes
 from allranks.plan.network import offered
 from allranks.plan.reach import main_addresses, other_ways
 from allranks.preflight.schedule import peers_of
-from allranks.protocol.frames import PROTOCOL, Frame
+from allranks.protocol.codec import encode
+from allranks.protocol.frames import Frame, Output
+from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.messages import (
+    FactsMessage,
+    FaultMessage,
+    HelloMessage,
+    ListeningMessage,
+    Message,
+    PongMessage,
+    ProbedMessage,
+    ReachedMessage,
+    ServingMessage,
+    read_message,
+)
+from allranks.protocol.orders import HelloOrder, Order, PeerAddress, PingOrder, ReachOrder, ReleaseOrder, ServeOrder
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
 from .clocks import Clock
-from .places import Setting, collectors, listen_message, mark, node_label, probe_message, setup_message
+from .places import Setting, collectors, listen_order, mark, node_label, probe_order, setup_order
 from .tasks import run_with_callbacks, start_task
 from .transport import Transport
 
@@ -36,7 +51,8 @@ PAIR_SECONDS = 30.0
 PAIR_SECONDS_A_PEER = 0.5
 LEASE = 60.0
 
-Message = dict[str, Any]
+Facts = dict[str, Any]
+Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass
@@ -45,10 +61,14 @@ class Evidence:
     the gate ("name", "port", "error", "addresses"), and the nodes that could not be looked at. `hosts` are what the
     list has for each node, which may have told another name."""
 
-    nodes: dict[str, Message] = field(default_factory=dict)
+    nodes: dict[str, Facts] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
-    gate: Message = field(default_factory=dict)
+    gate: Facts = field(default_factory=dict)
     unreachable: list[Finding] = field(default_factory=list)
+
+
+class NoAnswer(Exception):
+    """A node did not answer an order; the text says why."""
 
 
 class Peer:
@@ -58,29 +78,34 @@ class Peer:
         self.node, self.clock = node, Clock()
         self.channel: Channel | None = None
         self.failure: Finding | None = None
-        self._waiting: dict[str, asyncio.Future[Message]] = {}
+        self._waiting: dict[type[Any], asyncio.Future[Message]] = {}
 
-    def expect(self, kind: str) -> asyncio.Future[Message]:
-        """The next message of a kind."""
+    def expect(self, kind: type[Any]) -> asyncio.Future[Message]:
+        """The next message of a kind, or the fault that came in its place."""
         self._waiting[kind] = asyncio.get_running_loop().create_future()
         return self._waiting[kind]
 
     def receive(self, frames: list[Frame]) -> None:
         """Messages of this node's agent."""
         for frame in frames:
-            if not isinstance(frame, dict):
+            if isinstance(frame, Output):
                 continue
-            if frame["type"] == "fault":
-                self.lose(str(frame.get("message")))
-            waiting = self._waiting.get(frame["type"])
+            try:
+                message = read_message(frame)
+            except DecodeError as error:
+                self.lose(f"its {str(frame['type'])[:20]} message cannot be read: {error}")
+                continue
+            if isinstance(message, FaultMessage):
+                self.lose(message.message)
+            waiting = self._waiting.get(type(message))
             if waiting is not None and not waiting.done():
-                waiting.set_result(frame)
+                waiting.set_result(message)
 
     def lose(self, why: str) -> None:
         """No more answers will come."""
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_result({"type": "fault", "error": why})
+                waiting.set_result(FaultMessage("no-answer", why))
 
 
 class Inspection:
@@ -131,7 +156,7 @@ class Inspection:
             await asyncio.sleep(LEASE / 6)
             for peer in self._peers.values():
                 if peer.channel is not None and peer.channel.is_open:
-                    peer.channel.send({"type": "ping", "sent": time.time()})
+                    peer.channel.send(PingOrder(time.time()))
 
     async def _each(self, what: str, step: Callable[[Peer], Any]) -> None:
         """One step on all nodes at once."""
@@ -143,15 +168,18 @@ class Inspection:
             done += 1
             self._told(what, done, count)
 
-    async def _ask(self, peer: Peer, message: Mapping[str, Any], answer: str, seconds: float) -> Message:
-        """The answer; {"error": …} where none came."""
+    async def _ask(self, peer: Peer, order: Order, kind: type[Answer], seconds: float) -> Answer:
+        """Give the answer, a message of `kind`; raise NoAnswer where none comes."""
         assert peer.channel is not None
-        waiting = peer.expect(answer)
-        peer.channel.send(message)
+        waiting = peer.expect(kind)
+        peer.channel.send(order)
         try:
-            return await asyncio.wait_for(waiting, seconds)
+            message = await asyncio.wait_for(waiting, seconds)
         except asyncio.TimeoutError:
-            return {"error": f"{peer.node.name} gave no answer within {seconds:g} s"}
+            raise NoAnswer(f"{peer.node.name} gave no answer within {seconds:g} s") from None
+        if not isinstance(message, kind):
+            raise NoAnswer(message.message if isinstance(message, FaultMessage) else "another answer")
+        return message
 
     # -- the steps -----------------------------------------------------------------------------------
 
@@ -168,10 +196,10 @@ class Inspection:
             "checks": collectors(self._setting.checks),
         }
         peer.channel = Channel(node, self._transport, peer.receive, peer.lose)
-        hello = peer.expect("hello")
+        hello = peer.expect(HelloMessage)
         try:
             async with self._semaphore:
-                first = {"type": "hello", "protocol": PROTOCOL, "lease": LEASE, "have": {}}
+                first = HelloOrder(lease=LEASE)
                 await peer.channel.open(header, first, self._spec.limits.connect_timeout)
             answer = await asyncio.wait_for(hello, ANSWER_SECONDS)
         except ChannelFailed as error:
@@ -180,10 +208,11 @@ class Inspection:
         except asyncio.TimeoutError:
             self._lost(peer, self._transport.silence(node, ANSWER_SECONDS))
             return
-        if answer.get("error"):
-            self._lost(peer, self._transport.failure(node, b"", str(answer["error"]), None))
+        if not isinstance(answer, HelloMessage):
+            why = answer.message if isinstance(answer, FaultMessage) else "another answer"
+            self._lost(peer, self._transport.failure(node, b"", why, None))
             return
-        hostname = str(answer.get("hostname") or "")
+        hostname = answer.hostname
         taken = hostname in self._peers or any(p.node.name == hostname for p in self._peers.values())
         if is_address(node.name) and hostname and not taken and not hostname.startswith("localhost"):
             peer.node = dataclasses.replace(node, name=hostname)  # outputs show names
@@ -196,15 +225,19 @@ class Inspection:
 
     async def _look(self, peer: Peer) -> None:
         for _ in range(PINGS):
-            pong = await self._ask(peer, {"type": "ping", "sent": time.time()}, "pong", ANSWER_SECONDS)
-            if "sent" in pong:
-                peer.clock.sample(float(pong["sent"]), float(pong["t"]), time.time())
-        message = setup_message(self._spec, self._setting)
-        answer = await self._ask(peer, message, "facts", float(message["seconds"]) + ANSWER_SECONDS)
-        facts = dict(answer.get("facts") or {})
-        error = answer.get("prelude_error") or answer.get("error")
-        if error:
-            facts["look"] = {"error": str(error)}
+            with contextlib.suppress(NoAnswer):
+                pong = await self._ask(peer, PingOrder(time.time()), PongMessage, ANSWER_SECONDS)
+                peer.clock.sample(pong.sent, pong.t, time.time())
+        order = setup_order(self._spec, self._setting)
+        facts: Facts = {}
+        try:
+            answer = await self._ask(peer, order, FactsMessage, order.seconds + ANSWER_SECONDS)
+            facts.update(answer.facts)
+            why = answer.prelude_error or answer.error
+        except NoAnswer as error:
+            why = str(error)
+        if why:
+            facts["look"] = {"error": why}
         facts["clock"] = {"offset": round(peer.clock.offset, 4), "delay": round(peer.clock.delay or 0.0, 4)}
         self._found.nodes[peer.node.name] = facts
 
@@ -212,20 +245,28 @@ class Inspection:
         """The gate of a run, up to the point where ranks would start."""
         master = next(iter(self._peers.values()))
         token = self._setting.token
-        answer = await self._ask(master, listen_message(self._spec, token), "listening", ANSWER_SECONDS)
-        gate = self._found.gate = {"name": master.node.name, "port": int(answer.get("port") or 0)}
-        if answer.get("error"):
-            gate["error"] = answer["error"]
+        gate: Facts = {"name": master.node.name, "port": 0}
+        self._found.gate = gate
+        try:
+            listening = await self._ask(master, listen_order(self._spec, token), ListeningMessage, ANSWER_SECONDS)
+        except NoAnswer as error:
+            gate["error"] = str(error)
             return
+        if listening.error is not None:
+            gate["error"] = encode(listening.error)
+            return
+        gate["port"] = listening.port
         offers = offered(self._plan_facts(), master.node.name, self._spec.rendezvous.network)
         gate["addresses"] = (
             [self._spec.rendezvous.master_addr] if self._spec.rendezvous.master_addr else [o.address for o in offers]
         )
-        message = probe_message(self._spec, gate["addresses"], gate["port"], token)
+        order = probe_order(self._spec, gate["addresses"], gate["port"], token)
 
         async def probe(peer: Peer) -> None:
-            found = await self._ask(peer, message, "probed", float(message["seconds"]) + ANSWER_SECONDS)
-            self._found.nodes[peer.node.name]["probes"] = list(found.get("results") or ())
+            probes = self._found.nodes[peer.node.name]["probes"] = []
+            with contextlib.suppress(NoAnswer):
+                probed = await self._ask(peer, order, ProbedMessage, order.seconds + ANSWER_SECONDS)
+                probes += encode(probed.results)
 
         await self._each(f"reaching {master.node.name}", probe)
 
@@ -244,11 +285,12 @@ class Inspection:
         plan = peers_of(list(self._peers))
         most = max(len(peers) for peers in plan.values())
         seconds = PAIR_SECONDS + most * PAIR_SECONDS_A_PEER
-        serve = {"type": "serve", "token": self._setting.token, "seconds": seconds + 2 * ANSWER_SECONDS}
-        doors: dict[str, Message] = {}
+        serve = ServeOrder(self._setting.token, seconds + 2 * ANSWER_SECONDS)
+        doors: dict[str, ServingMessage] = {}
 
         async def open_door(peer: Peer) -> None:
-            doors[peer.node.name] = await self._ask(peer, serve, "serving", ANSWER_SECONDS)
+            with contextlib.suppress(NoAnswer):
+                doors[peer.node.name] = await self._ask(peer, serve, ServingMessage, ANSWER_SECONDS)
 
         await self._each("opening ports", open_door)
         plan_facts = self._plan_facts()
@@ -257,28 +299,18 @@ class Inspection:
         names = sorted({host for host in hosts if not is_address(host)})
 
         async def reach(peer: Peer) -> None:
-            mine = peer.node.name
-            wanted = {
-                name: {
-                    "address": main[name],
-                    "ways": other_ways(plan_facts[mine], plan_facts[name], main[name]),
-                    "port": doors[name]["port"],
-                    "udp": doors[name].get("udp"),
-                }
-                for name in plan[mine]
-                if main.get(name) and doors[name].get("port")
-            }
-            message = {
-                "type": "reach",
-                "token": self._setting.token,
-                "sender": peer.node.index,
-                "names": names,
-                "peers": wanted,
-                "seconds": seconds,
-            }
-            found = await self._ask(peer, message, "reached", seconds + ANSWER_SECONDS)
-            facts[mine]["peer_names"] = found.get("names") or {}
-            facts[mine]["pairs"] = found.get("pairs") or {}
+            name = peer.node.name
+            peers = {}
+            for other in plan[name]:
+                door = doors.get(other)
+                if door is not None and main.get(other):
+                    ways = tuple(other_ways(plan_facts[name], plan_facts[other], main[other]))
+                    peers[other] = PeerAddress(main[other], door.port, ways, door.udp)
+            order = ReachOrder(self._setting.token, peer.node.index, seconds, tuple(names), peers)
+            facts[name].update(peer_names={}, pairs={})
+            with contextlib.suppress(NoAnswer):
+                reached = await self._ask(peer, order, ReachedMessage, seconds + ANSWER_SECONDS)
+                facts[name].update(peer_names=reached.names, pairs=reached.pairs)
 
         await self._each("trying every pair" if most == len(self._peers) - 1 else "trying pairs", reach)
 
@@ -286,7 +318,7 @@ class Inspection:
         open_ones = [p for p in self._peers.values() if p.channel is not None and p.channel.is_open]
         for peer in open_ones:
             assert peer.channel is not None
-            peer.channel.send({"type": "release"})
+            peer.channel.send(ReleaseOrder())
         deadline = time.monotonic() + 2.0
         while time.monotonic() < deadline and any(p.channel is not None and p.channel.is_open for p in open_ones):
             with contextlib.suppress(asyncio.CancelledError):

@@ -13,6 +13,7 @@ from allranks.plan.launchers.words import launched_by, read_training
 from allranks.plan.network import target_words
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
+from allranks.protocol.orders import ORDERS, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 
@@ -66,14 +67,14 @@ def collectors(checks: tuple[Check, ...]) -> list[str]:
 
 def look_seconds(checks: tuple[Check, ...]) -> float:
     """How long a look may take: the basic facts, the slowest of the checks, and those that run alone."""
-    mine = [c for c in checks if c.collect is not None]
-    together = max([c.seconds for c in mine if not c.alone], default=0.0)
-    return FACTS_SECONDS + together + sum(c.seconds for c in mine if c.alone)
+    collecting = [c for c in checks if c.collect is not None]
+    slowest = max([c.seconds for c in collecting if not c.alone], default=0.0)
+    return FACTS_SECONDS + slowest + sum(c.seconds for c in collecting if c.alone)
 
 
-def ship_message(tree: Tree) -> dict[str, Any]:
-    """Announces the synced tree; the agent says how much of it has arrived, from 0 on."""
-    return {"type": "ship", "sha256": tree.sha256, "packed": tree.packed, "bytes": tree.bytes, "files": tree.files}
+def ship_order(tree: Tree) -> ShipOrder:
+    """Announce the synced tree; the agent says how much of it has arrived, from 0 on."""
+    return ShipOrder(tree.sha256, tree.packed, tree.bytes, tree.files)
 
 
 def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
@@ -96,44 +97,43 @@ def _program(spec: RunSpec) -> tuple[str, ...]:
     return (*((words.python,) if words.python else ()), *words.program)
 
 
-def setup_message(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> dict[str, Any]:
-    """What an agent is asked to look at."""
-    return {
-        "type": "setup",
-        "workdir": workdir_on(spec, setting, node_dir),
-        "command": list(_program(spec)),
-        "kind": _kind(spec),
-        "launching": launcher_settings(spec),
-        "modules": needed_modules(spec),
-        "python": spec.launch.python,
-        "virtual_env": setting.virtual_env,
-        "conda_prefix": setting.conda_prefix,
-        "environ": {**setting.forwarded, **spec.launch.env},
-        "prelude": spec.launch.prelude,
-        "master_port": spec.rendezvous.master_port,
-        "nproc": spec.launch.nproc,
-        "data_paths": list(spec.preflight.data_paths),
-        "expect_gpus": spec.preflight.expect_gpus,
-        "node_dir": spec.places.node_dir,
-        "output_dir": spec.places.output_dir,
-        "target": target_words(spec),
-        "uid": setting.uid,
-        "checks": collectors(setting.checks),
-        "seconds": look_seconds(setting.checks),
-    }
+def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> SetupOrder:
+    """Ask an agent for the facts of its node."""
+    return SetupOrder(
+        workdir=workdir_on(spec, setting, node_dir),
+        command=_program(spec),
+        kind=_kind(spec),
+        launching=launcher_settings(spec),
+        modules=tuple(needed_modules(spec)),
+        python=spec.launch.python,
+        virtual_env=setting.virtual_env,
+        conda_prefix=setting.conda_prefix,
+        environ={**setting.forwarded, **spec.launch.env},
+        prelude=spec.launch.prelude,
+        master_port=spec.rendezvous.master_port,
+        nproc=spec.launch.nproc,
+        data_paths=spec.preflight.data_paths,
+        expect_gpus=spec.preflight.expect_gpus,
+        node_dir=spec.places.node_dir,
+        output_dir=spec.places.output_dir,
+        target=target_words(spec),
+        uid=setting.uid,
+        checks=tuple(collectors(setting.checks)),
+        seconds=look_seconds(setting.checks),
+    )
 
 
 def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> Send:
     """What an agent is asked first: to take the tree, else to look at the node."""
     if setting.tree is not None and not node.synced:
-        return Send(node.name, ship_message(setting.tree))
-    return Send(node.name, setup_message(spec, setting, node.node_dir))
+        return Send(node.name, ship_order(setting.tree))
+    return Send(node.name, setup_order(spec, setting, node.node_dir))
 
 
 def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str, Any]:
     """What the quick look is judged against."""
     return {
-        **setup_message(spec, setting),
+        **ORDERS.write(setup_order(spec, setting)),
         "virtual": bool(spec.target.local),
         "local": sorted(cluster.local_names),
         "slots": {n.name: n.slots for n in (*cluster.nodes, *cluster.spares)},
@@ -143,21 +143,15 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str
     }
 
 
-def listen_message(spec: RunSpec, token: str) -> dict[str, Any]:
-    """Asks the master to open the proof port."""
-    return {"type": "listen", "port": spec.rendezvous.master_port, "token": token, "nonce_dir": spec.places.output_dir}
+def listen_order(spec: RunSpec, token: str) -> ListenOrder:
+    """Ask the master to open its port for the rendezvous check."""
+    return ListenOrder(spec.rendezvous.master_port, token, spec.places.output_dir)
 
 
-def probe_message(spec: RunSpec, addresses: list[str], port: int, token: str) -> dict[str, Any]:
-    """Asks a node to try the master's addresses."""
-    return {
-        "type": "probe",
-        "addresses": addresses,
-        "port": port,
-        "token": token,
-        "seconds": PROBE_SECONDS + (spec.target.local or 0) * PROBE_SECONDS_A_VIRTUAL_NODE,
-        "nonce_dir": spec.places.output_dir,
-    }
+def probe_order(spec: RunSpec, addresses: list[str], port: int, token: str) -> ProbeOrder:
+    """Ask a node to try the master's addresses."""
+    seconds = PROBE_SECONDS + (spec.target.local or 0) * PROBE_SECONDS_A_VIRTUAL_NODE
+    return ProbeOrder(tuple(addresses), port, token, seconds, spec.places.output_dir)
 
 
 def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapping[str, str]) -> Place:

@@ -6,8 +6,9 @@ import re
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
-from allranks.agent.foreign import number, whole
+from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_object
 
@@ -16,7 +17,15 @@ from .members import RankProgress
 
 WINDOW = 20  # steps the rate is taken over
 LINE_LIMIT = 64 << 10
+MOST_STEPS = (1 << 53) - 1
 _LINE_END = re.compile(rb"[\r\n]")
+
+
+class MetricsEntry(NamedTuple):
+    """What of a line of metrics is read: the step, and when it was made (unix seconds)."""
+
+    step: int | None = None
+    t: float | None = None
 
 
 class StepReader:
@@ -43,14 +52,12 @@ class StepReader:
             if not line.strip():
                 continue
             try:
-                entry = read_object(line, LINE_LIMIT)
+                entry = decode_parts(MetricsEntry, read_object(line, LINE_LIMIT))
             except DecodeError as error:
                 on_refused(str(error))
                 continue
-            step = whole(entry.get("step"))
-            if step is not None:
-                t = number(entry.get("t"))
-                self.note(step, t if t is not None else now)
+            if entry.step is not None and 0 <= entry.step <= MOST_STEPS:
+                self.note(entry.step, entry.t if entry.t is not None else now)
                 has_step = True
         return has_step
 

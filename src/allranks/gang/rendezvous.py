@@ -7,7 +7,7 @@ from allranks.plan.network import choose_address, no_address, offered, port_take
 
 from .ending import Ending
 from .members import RankState
-from .places import listen_message, probe_message
+from .places import listen_order, probe_order
 from .remarks import not_shared
 from .roster import Roster
 from .running import Running
@@ -45,7 +45,7 @@ class RendezvousCheck:
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
         plan = Note("plan", {"world_size": roster.plan.world_size, "ranks": self._rank_counts()})
-        return [plan, Send(roster.master.name, listen_message(roster.spec, self._token()))]
+        return [plan, Send(roster.master.name, listen_order(roster.spec, self._token()))]
 
     @property
     def port_was_taken(self) -> bool:
@@ -83,9 +83,9 @@ class RendezvousCheck:
         addresses = self._offers()
         if not addresses:
             return self.ending.refuse([no_address(roster.spec, roster.master.name)], now)
-        message = probe_message(roster.spec, addresses, event.port, self._token())
+        order = probe_order(roster.spec, addresses, event.port, self._token())
         note = Note("gate-listening", {"node": roster.master.name, "addresses": addresses, "port": event.port})
-        return [note, *(Send(name, message) for name in roster.nodes)]
+        return [note, *(Send(name, order) for name in roster.nodes)]
 
     def on_probed(self, event: Probed, now: float) -> list[Action]:
         """When every node has answered: the best address that all reach, or who does not reach which."""

@@ -9,6 +9,7 @@ from allranks.findings import Finding
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt, SuiteNodes
+from allranks.protocol.orders import StacksOrder
 
 from .ending import Ending
 from .groups import ProcessGroups
@@ -154,7 +155,7 @@ class Running:
             for node in roster.nodes.values():
                 ranks = [r for r in node.ranks if r in waited_for]
                 if ranks:
-                    actions.append(Send(node.name, {"type": "stacks", "ranks": ranks}))
+                    actions.append(Send(node.name, StacksOrder(tuple(ranks))))
             return actions
         if now - self._stacks_asked_at < STACKS_PATIENCE:
             return []

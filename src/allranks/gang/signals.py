@@ -8,7 +8,8 @@ node's task tells the controller by itself (Slurm 22.05: `_handle_signal_contain
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from allranks.protocol.orders import SignalOrder
 
 from .members import NodeState
 from .roster import Roster
@@ -60,7 +61,7 @@ class UserSignals:
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self._ways = SignalWays()
-        self._passed_on: list[dict[str, Any]] = []
+        self._passed_on: list[SignalOrder] = []
         self._before = 0  # in this attempt, by the controller before this one
 
     def begin_attempt(self) -> None:
@@ -72,7 +73,7 @@ class UserSignals:
         """Signals for a node's ranks that were lost with its old channel; `count` is what the node has passed on."""
         if self.roster.is_adopted and not self._passed_on:
             self._before = max(self._before, count)
-        return [Send(node.name, message) for message in self._passed_on if message["order"] > count]
+        return [Send(node.name, signal) for signal in self._passed_on if signal.order > count]
 
     def on_user_signal(self, event: UserSignal, now: float) -> list[Action]:
         """SIGUSR1 or SIGUSR2 goes to every rank, once."""
@@ -82,11 +83,10 @@ class UserSignals:
         running = [r for r in roster.processes() if r.pid is not None and r.exit is None and r.state != "lost"]
         if roster.testing or not running:
             return [_not_passed_on(event)]
-        order = self._before + len(self._passed_on) + 1
-        message = {"type": "signal", "attempt": roster.attempt, "order": order, "name": event.name}
-        self._passed_on.append(message)
+        signal = SignalOrder(roster.attempt, self._before + len(self._passed_on) + 1, event.name)
+        self._passed_on.append(signal)
         note = Note("signal", {"signal": f"SIG{event.name}", "ranks": len(running), "source": event.source or None})
-        return [note, *(Send(n.name, message) for n in roster.nodes.values() if not n.gone)]
+        return [note, *(Send(n.name, signal) for n in roster.nodes.values() if not n.gone)]
 
     def on_early_signal(self, event: UserSignal, now: float) -> list[Action]:
         """Before the ranks run it would have to wait, and then end those that handle it later."""

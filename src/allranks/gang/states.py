@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.findings import Finding
+from allranks.protocol.messages import AttemptSummary, ExitMessage
+from allranks.protocol.orders import Order
 
 
 class State(enum.Enum):
@@ -43,7 +45,7 @@ class Hello(Event):
     hostname: str
     dead: bool = False
     how: str = ""
-    attempt: Mapping[str, Any] | None = None
+    attempt: AttemptSummary | None = None
 
 
 @dataclass(frozen=True)
@@ -120,18 +122,18 @@ class Exit(Event):
     error: Mapping[str, Any] | None = None
 
 
-def read_exit(node: str, message: Mapping[str, Any], t: float) -> Exit:
-    """An `exit` message as an event; `t` is its corrected time."""
+def read_exit(node: str, message: ExitMessage, t: float) -> Exit:
+    """Give the event of a rank's end; `t` is its corrected time."""
     return Exit(
         node,
         t,
-        int(message["rank"]),
-        int(message.get("attempt", 0)),
-        message.get("code"),
-        message.get("signal"),
-        bool(message.get("expected")),
-        int(message.get("oom_kills") or 0),
-        message.get("error"),
+        message.rank,
+        message.attempt,
+        message.code,
+        message.signal,
+        message.expected,
+        message.oom_kills,
+        message.error,
     )
 
 
@@ -258,10 +260,10 @@ class Tick(Event):
 
 @dataclass(frozen=True)
 class Send:
-    """A message to a node's agent."""
+    """An order to a node's agent."""
 
     node: str
-    message: Mapping[str, Any]
+    order: Order
 
 
 @dataclass(frozen=True)

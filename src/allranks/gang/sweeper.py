@@ -8,7 +8,10 @@ from typing import Any
 
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
-from allranks.protocol.frames import Frame
+from allranks.protocol.frames import Frame, Output
+from allranks.protocol.jsontext import DecodeError, JsonObject
+from allranks.protocol.messages import read_message
+from allranks.protocol.orders import HelloOrder
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
@@ -39,8 +42,8 @@ async def _one(
 
     def on_frames(frames: list[Frame]) -> None:
         for frame in frames:
-            if isinstance(frame, dict) and not answer.done():
-                answer.set_result(frame)
+            if not isinstance(frame, Output) and not answer.done():
+                answer.set_result(_checked(frame))
 
     def on_closed(why: str) -> None:
         if not answer.done():
@@ -49,9 +52,7 @@ async def _one(
     channel = Channel(node, transport, on_frames, on_closed)
     async with limit:
         try:
-            await channel.open(
-                {"mode": "sweep", "node_dir": spec.places.node_dir, **header}, {"type": "hello"}, SECONDS
-            )
+            await channel.open({"mode": "sweep", "node_dir": spec.places.node_dir, **header}, HelloOrder(), SECONDS)
             found = await asyncio.wait_for(answer, SECONDS)
         except ChannelFailed as error:
             raise TransportError(f"{error.finding.message}\n  {error.finding.remedy}") from None
@@ -62,3 +63,12 @@ async def _one(
     if found["type"] != "swept":
         raise TransportError(f"{node.name}: {found.get('message')}")
     return found
+
+
+def _checked(frame: JsonObject) -> JsonObject:
+    """Give a message as it is where it fits its record, else a fault that says what does not."""
+    try:
+        read_message(frame)
+    except DecodeError as error:
+        return {"type": "fault", "message": f"its answer cannot be read: {error}"}
+    return frame

@@ -64,7 +64,7 @@ class Place:
         return f"{self.node_dir}/error_a{attempt}_rank_{_digits(rank)}.json"
 
     def stacks(self, rank: int | str) -> str:
-        """Where a rank's runner writes stacks on SIGRTMIN+7 (agent/look.py has the same name)."""
+        """Where a rank's runner writes stacks on SIGRTMIN+7 (agent/sample.py has the same name)."""
         return f"{self.node_dir}/stacks_rank_{_digits(rank)}.txt"
 
     def asked(self, rank: int | str) -> str:

@@ -140,7 +140,7 @@ def target_words(spec: RunSpec) -> str:
 
 
 def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
-    """The master could not open its port; `error` is what its listener said (see agent.gate.port_failure).
+    """The master could not open its port; `error` is what its listener said (see agent.rendezvous).
 
     `target` names the nodes in commands.
     """

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from allranks.cluster import Node
+from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, Place
@@ -31,7 +32,7 @@ MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/node_[0-9]{2,6}(_[0-9]{1,4}
 HOST = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
 TOKEN = re.compile(r"[A-Za-z0-9_/-]{8,128}")
 REASON = re.compile(r"[A-Za-z0-9 _-]{0,64}")
-STREAM = re.compile(r"[0-9]{1,3}/[0-9]{1,10}/[0-9]{1,5}")  # kind/rank/attempt: see node.outlet.stream_key
+STREAM = re.compile(r"[0-9]{1,3}/[0-9]{1,10}/[0-9]{1,5}")  # kind/rank/attempt: see protocol.frames.stream_key
 INTERFACES = re.compile(r"[=^]?[A-Za-z0-9._,:-]{1,200}")
 INTERFACE_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 STACK_WORDS = ("", "look", "dump")
@@ -303,7 +304,7 @@ class Pin:
             interfaces=_interfaces(terms.get("interfaces") or {}),
             torch=self._facts.torch,
         )
-        return orders(NodeLaunch(spec, world_size, node, place, attempt, self._facts))
+        return ORDERS.write(orders(NodeLaunch(spec, world_size, node, place, attempt, self._facts)))
 
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
         """This node's own settings for a program, or for tests, if it was started for that."""

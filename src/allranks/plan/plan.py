@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.cluster import Cluster, Node
+from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder
 from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, Process, rank_environment, weak_names
@@ -50,8 +51,8 @@ def room_on(node: Node, facts: NodeFacts, shared_by: int = 1) -> int | None:
     return facts.gpu_count // shared_by or None
 
 
-def orders(launch: NodeLaunch) -> dict[str, Any]:
-    """The `start` message for one node's agent."""
+def orders(launch: NodeLaunch) -> StartOrder:
+    """The order to start for one node's agent."""
     spec = launch.spec
     place = launch.place
     launcher = collectives if launch.attempt.tests else LAUNCHERS[spec.launch.launcher]
@@ -59,27 +60,26 @@ def orders(launch: NodeLaunch) -> dict[str, Any]:
     for process in launcher(launch):
         environment = rank_environment(launch, process)
         ranks.append(
-            {
-                "rank": process.rank,
-                "local_rank": process.local_rank,
-                "argv": [*shlex.split(spec.launch.wrap or ""), *process.argv],
-                "env": {**environment, **process.env},
-                "weak": weak_names(spec, place),
-                "path_first": _programs_beside(spec, process.argv),
-                "workdir": place.workdir,
-                "files": dict(process.files),
-                "error_files": _error_files(launch, process, environment),
-                "seen": not process.per_rank and spec.launch.launcher != "command",
-            }
+            RankOrder(
+                rank=process.rank,
+                local_rank=process.local_rank,
+                argv=(*shlex.split(spec.launch.wrap or ""), *process.argv),
+                env={**environment, **process.env},
+                weak=tuple(weak_names(spec, place)),
+                path_first=_programs_beside(spec, process.argv),
+                workdir=place.workdir,
+                files=dict(process.files),
+                error_files=_error_files(launch, process, environment),
+                seen=not process.per_rank and spec.launch.launcher != "command",
+            )
         )
-    return {
-        "type": "start",
-        "attempt": launch.attempt.number,
-        "ranks": ranks,
-        "make": [place.output_dir],
-        "follow": _followed(launch),
-        "terms": terms(launch),
-    }
+    return StartOrder(
+        attempt=launch.attempt.number,
+        ranks=tuple(ranks),
+        make=(place.output_dir,),
+        follow=_followed(launch),
+        terms=terms(launch),
+    )
 
 
 def _programs_beside(spec: RunSpec, argv: tuple[str, ...]) -> str | None:
@@ -91,11 +91,11 @@ def _programs_beside(spec: RunSpec, argv: tuple[str, ...]) -> str | None:
     )
 
 
-def _error_files(launch: NodeLaunch, process: Process, environment: Mapping[str, str]) -> list[str]:
+def _error_files(launch: NodeLaunch, process: Process, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Of the rank that a process is, or of those that it starts."""
     if process.per_rank:
-        return [environment["TORCHELASTIC_ERROR_FILE"]]
-    return [launch.place.error(rank, launch.attempt.number) for rank in launch.node.ranks]
+        return (environment["TORCHELASTIC_ERROR_FILE"],)
+    return tuple(launch.place.error(rank, launch.attempt.number) for rank in launch.node.ranks)
 
 
 def terms(launch: NodeLaunch) -> dict[str, Any]:
@@ -121,11 +121,11 @@ def terms(launch: NodeLaunch) -> dict[str, Any]:
     }
 
 
-def _followed(launch: NodeLaunch) -> list[dict[str, Any]]:
+def _followed(launch: NodeLaunch) -> tuple[FollowedFile, ...]:
     """Files that others write and that travel to the run directory."""
     place = launch.place
     attempt = launch.attempt
-    followed: list[dict[str, Any]] = [{"kind": "ras", "rank": 0, "path": place.ras()}]
+    followed = [FollowedFile("ras", 0, place.ras())]
     for rank in launch.node.ranks:
         paths = {
             "metrics": f"{place.output_dir}/rank_{rank:02d}_metrics.jsonl",
@@ -135,5 +135,5 @@ def _followed(launch: NodeLaunch) -> list[dict[str, Any]]:
         }
         if launch.spec.recovery.audit_data and not attempt.tests:
             paths["audit"] = place.audit(f"{rank:03d}", attempt.number)
-        followed += [{"kind": kind, "rank": rank, "path": path} for kind, path in paths.items()]
-    return followed
+        followed += [FollowedFile(kind, rank, path) for kind, path in paths.items()]
+    return tuple(followed)

@@ -15,9 +15,9 @@ import enum
 import json
 import typing
 from collections import abc
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, FrozenSet, Generic, List, Mapping, Set, Tuple, Type, TypeVar
 
-from .jsontext import DIGITS
+from .jsontext import DIGITS, JsonObject
 from .jsontext import DecodeError as DecodeError  # for those who decode
 from .jsontext import read_json as read_json
 from .jsontext import write_json as write_json
@@ -31,13 +31,13 @@ SHOWN = 60  # characters of a wrong value in a message
 
 # -- decoding ------------------------------------------------------------------------------------------
 
-_decoders = {}  # type: Dict[object, Decoder]
-_annotated = {}  # type: Dict[object, Mapping[str, object]]
+_decoders: Dict[object, Decoder] = {}
+_annotated: Dict[object, Mapping[str, object]] = {}
 
 
 def decode(kind: Type[Record], value: object, path: str = "$") -> Record:
     """Make a record (or any annotated type) of a JSON value; raise DecodeError that names the place."""
-    decoder = _decoder(kind)  # type: Callable[[object, str], Record]
+    decoder: Callable[[object, str], Record] = _decoder(kind)
     return decoder(value, path)
 
 
@@ -155,7 +155,12 @@ _SIMPLE = {
     object: _anything,
     Any: _anything,
 }  # type: Dict[object, Decoder]
-_SEQUENCES = {list: list, abc.Sequence: tuple, frozenset: frozenset, abc.Set: frozenset}  # type: Dict[object, Callable[[List[Any]], Any]]
+_SEQUENCES: Dict[object, Callable[[List[Any]], Any]] = {
+    list: list,
+    abc.Sequence: tuple,
+    frozenset: frozenset,
+    abc.Set: frozenset,
+}
 _MAPPINGS = (dict, abc.Mapping)
 
 
@@ -238,7 +243,7 @@ def _mapping(key: object, part: object) -> Decoder:
     def read(value: object, path: str) -> Dict[Any, object]:
         if not isinstance(value, dict):
             raise _expected(path, "an object", value)
-        result = {}  # type: Dict[Any, object]
+        result: Dict[Any, object] = {}
         for name, item in value.items():
             place = "%s.%s" % (path, name)
             result[_key(key, name, place)] = decoder(item, place)
@@ -258,7 +263,7 @@ def _key(kind: object, name: object, path: str) -> object:
 
 def _record(kind: Any) -> Decoder:
     defaults = _defaults(kind)
-    fields = []  # type: List[Tuple[str, str, Decoder, bool]]
+    fields: List[Tuple[str, str, Decoder, bool]] = []
     for name, annotation in _annotations(kind).items():
         fields.append((name, json_name(name), _decoder(annotation), name in defaults))
 
@@ -290,7 +295,8 @@ def _annotations(kind: Any) -> Mapping[str, object]:
 
 
 def _names(kind: Any) -> Tuple[str, ...]:
-    return tuple(getattr(kind, "_fields", None) or kind.__dataclass_fields__)
+    fields = getattr(kind, "_fields", None)
+    return tuple(kind.__dataclass_fields__ if fields is None else fields)
 
 
 def _defaults(kind: Any) -> FrozenSet[str]:
@@ -306,7 +312,8 @@ def _defaults(kind: Any) -> FrozenSet[str]:
 
 # -- encoding ------------------------------------------------------------------------------------------
 
-_omitted = {}  # type: Dict[object, FrozenSet[str]]
+_omitted: Dict[object, FrozenSet[str]] = {}
+_sparse: Set[object] = set()
 
 
 def omit_empty(*names: str) -> Callable[[Type[Record]], Type[Record]]:
@@ -320,6 +327,12 @@ def omit_empty(*names: str) -> Callable[[Type[Record]], Type[Record]]:
         return kind
 
     return mark
+
+
+def omit_none(kind: Type[Record]) -> Type[Record]:
+    """Decorate a record: fields that are None are left out of its JSON."""
+    _sparse.add(kind)
+    return kind
 
 
 def encode(value: object) -> Any:
@@ -344,12 +357,13 @@ def _encode_key(key: object) -> str:
     return str(key.value if isinstance(key, enum.Enum) else key)
 
 
-def _encode_record(value: object, kind: Any) -> Dict[str, Any]:
+def _encode_record(value: object, kind: Any) -> JsonObject:
     omitted = _omitted.get(kind, ())
+    is_sparse = kind in _sparse
     result = {}
     for name in _names(kind):
         item = getattr(value, name)
-        if name in omitted and _is_empty(item):
+        if (name in omitted and _is_empty(item)) or (item is None and is_sparse):
             continue
         result[json_name(name)] = encode(item)
     return result
@@ -357,3 +371,32 @@ def _encode_record(value: object, kind: Any) -> Dict[str, Any]:
 
 def _is_empty(item: object) -> bool:
     return item is None or (isinstance(item, (str, tuple, list, dict, frozenset)) and not item)
+
+
+# -- words for records ---------------------------------------------------------------------------------
+
+
+class Vocabulary(Generic[Record]):
+    """Records that travel as JSON objects, each with the word for its kind under `key`."""
+
+    def __init__(self, key: str, kinds: Dict[str, Any]) -> None:
+        self._key = key
+        self._kinds = kinds
+        self._words = {kind: word for word, kind in kinds.items()}
+
+    def word(self, record: Record) -> str:
+        """Give the word for a record's kind."""
+        return self._words[type(record)]
+
+    def write(self, record: Record) -> JsonObject:
+        """Make the JSON object of a record."""
+        return {self._key: self.word(record), **_encode_record(record, type(record))}
+
+    def read(self, value: JsonObject) -> Record:
+        """Make the record of a JSON object; raise DecodeError that names the kind and the place."""
+        word = value.get(self._key)
+        kind = self._kinds.get(word) if isinstance(word, str) else None
+        if kind is None:
+            raise DecodeError("$.%s: expected a known word, got %s" % (self._key, _shown(word)))
+        record: Record = decode(kind, value)
+        return record

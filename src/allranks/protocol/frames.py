@@ -5,11 +5,10 @@ with a "type"; type O is raw output: kind (1 byte), rank (4), attempt (2), offse
 Sizes are bounded; an unknown type is an error that names both versions.
 """
 
-import json
 import struct
-from typing import Any, Dict, List, NamedTuple, Union
+from typing import List, NamedTuple, Union
 
-from .jsontext import read_object
+from .jsontext import JsonObject, read_object, write_json
 
 PROTOCOL = 1
 MAX_JSON = 8 << 20  # a start message for 1024 ranks with large environments stays below 4 MiB
@@ -55,12 +54,17 @@ class Output(NamedTuple):
     data: bytes
 
 
-Frame = Union[Dict[str, Any], Output]
+Frame = Union[JsonObject, Output]
 
 
-def pack_json(message: Dict[str, Any]) -> bytes:
-    """One control message as a frame."""
-    body = json.dumps(message, separators=(",", ":")).encode()
+def stream_key(stream: Stream) -> str:
+    """Name a stream in a table of sizes: kind/rank/attempt."""
+    return "%d/%d/%d" % stream
+
+
+def pack_json(message: JsonObject) -> bytes:
+    """Make a frame of one control message; raise FrameError where it is too long."""
+    body = write_json(message)
     if len(body) > MAX_JSON:
         raise FrameError("a control message of %d bytes is over the limit of %d" % (len(body), MAX_JSON))
     return _HEAD.pack(len(body) + 1, ord("J")) + body

@@ -9,6 +9,8 @@ import math
 import re
 from typing import Any, Dict, Union
 
+JsonObject = Dict[str, Any]  # an object whose fields another module reads, or none
+
 LIMIT = 1 << 20  # bytes or characters of a text
 DEEPEST = 64  # nested arrays and objects; no document of ours has more than eight
 DIGITS = 40  # of an integer in a text; int() of thousands of digits takes quadratic time
@@ -35,12 +37,12 @@ def read_json(data: Union[bytes, str], limit: int = LIMIT) -> Any:
         raise DecodeError("expected JSON") from None
 
 
-def read_object(data: Union[bytes, str], limit: int = LIMIT) -> Dict[str, Any]:
+def read_object(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
     """Read one JSON object of at most `limit` bytes or characters."""
-    found = read_json(data, limit)
-    if not isinstance(found, dict):
+    value = read_json(data, limit)
+    if not isinstance(value, dict):
         raise DecodeError("expected a JSON object")
-    return found
+    return value
 
 
 def write_json(value: object) -> bytes:

@@ -12,10 +12,11 @@ connection. What is sent is not hidden: use a network you trust with your logs, 
 
 import hashlib
 import hmac
-import json
 import os
 import struct
-from typing import Any, Dict, List
+from typing import List
+
+from .jsontext import DecodeError, JsonObject, read_object, write_json
 
 NAME = b"ALLRANKS-JOIN "
 HELLO = NAME + b"1\n"
@@ -35,18 +36,18 @@ class ForeignError(SecureError):
     """The other side is another program."""
 
 
-def pack_control(message: Dict[str, Any]) -> bytes:
-    """A control message as a record's payload."""
-    return b"C" + json.dumps(message).encode()
+def pack_control(message: JsonObject) -> bytes:
+    """Make a record's payload of a control message."""
+    return b"C" + write_json(message)
 
 
-def read_control(record: bytes) -> Dict[str, Any]:
-    """The message of a control record, an object with a "type" that is text; raises SecureError."""
+def read_control(record: bytes) -> JsonObject:
+    """Read the message of a control record, an object with a "type" that is text; raise SecureError."""
     try:
-        message = json.loads(record[1:].decode())
-    except (ValueError, RecursionError):
-        message = None
-    if record[:1] != b"C" or not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        message = read_object(record[1:], MAX_RECORD)
+    except DecodeError:
+        message = {}
+    if record[:1] != b"C" or not isinstance(message.get("type"), str):
         raise SecureError("a control record that is not a message")
     return message
 

@@ -9,8 +9,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from allranks.agent.outlet import stream_key
-from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, RAS, STACKS, Stream
+from allranks.protocol.frames import (
+    AUDIT,
+    FLIGHT,
+    METRICS,
+    NCCL_LOG,
+    NODE_LOG,
+    RANK_LOG,
+    RAS,
+    STACKS,
+    Stream,
+    stream_key,
+)
 
 from .directory import RunDirectory, safe_name
 from .index import EVERY, note

@@ -9,13 +9,13 @@ import socket
 import sys
 
 from allranks.agent.link import Link
-from allranks.protocol.frames import PROTOCOL
+from allranks.protocol.orders import HelloOrder, StacksOrder, pack_order
 
 sock = socket.socket(socket.AF_UNIX)
 sock.connect(sys.argv[1])
 link = Link(sock)
-link.send({"type": "hello", "protocol": PROTOCOL, "lease": 60, "have": {}})
-link.send({"type": "stacks", "ranks": [int(word) for word in sys.argv[2:]]})
+link.send_bytes(pack_order(HelloOrder(lease=60.0)))
+link.send_bytes(pack_order(StacksOrder(tuple(int(word) for word in sys.argv[2:]))))
 link.flush()
 with selectors.DefaultSelector() as selector:
     selector.register(sock, selectors.EVENT_READ)

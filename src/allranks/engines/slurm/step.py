@@ -221,13 +221,12 @@ def _admit(seats: dict[int, Seat], hello: Hello, address: str) -> int:
 
 def own_addresses() -> list[str]:
     """This machine's addresses for others, of interfaces that are up; the loopback only where there is no other."""
-    found = []
+    reachable = []
     loopback = []
     for item in interfaces():
-        usable = item.get("up") and item.get("running")
-        for address in item.get("addresses") or ():
-            if item.get("loopback"):
-                loopback.append(str(address["address"]))
-            elif usable and address.get("scope") == "global":
-                found.append(str(address["address"]))
-    return found or loopback
+        for address in item.addresses or ():
+            if item.loopback:
+                loopback.append(address.address)
+            elif item.up and item.running and address.scope == "global":
+                reachable.append(address.address)
+    return reachable or loopback

@@ -9,37 +9,39 @@ import ctypes
 import os
 import selectors
 import time
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
+
+from allranks.protocol.foreign import ReportMessage
 
 from .attempt import Attempt
 from .processes import Process, read_process
 
 PIDFD_OPEN = 434  # the same on every architecture
-EXEC_LOOKS = 50
-EXEC_PAUSE = 0.002  # seconds between two looks at a process that is in the midst of exec(2)
+EXEC_TRIES = 50
+EXEC_PAUSE = 0.002  # seconds between two tries to read a process that is in the midst of exec(2)
 
 
-class Witness:
+class ExitWatcher:
     """Follows processes through the agent's selector. `reports` is the socket that they know, by their environment:
     in a container of its own counting a number may be another's."""
 
     def __init__(self, selector: selectors.BaseSelector, reports: str) -> None:
         self._selector, self._proof = selector, ("ALLRANKS_REPORT_SOCKET=" + reports).encode()
-        self._attempt = None  # type: Optional[Attempt]
-        self._open = []  # type: List[int]
+        self._attempt: Optional[Attempt] = None
+        self._open: List[int] = []
         self.processes: Dict[int, Process] = {}
 
-    def heard(self, message: Dict[str, Any], attempt: "Optional[Attempt]") -> bool:
-        """Takes the word of a process that starts; the attempt is told of its failure."""
-        if message.get("event") != "launched":
+    def heard(self, report: ReportMessage, attempt: Optional[Attempt]) -> bool:
+        """Take the word of a process that starts; tell whether it was one. The attempt learns how it ends."""
+        if report.event != "launched":
             return False
         if attempt is not self._attempt:
             self.forget()
             self._attempt = attempt
-        pid = message.get("pid")
-        fd = _pidfd(pid) if isinstance(pid, int) and self._proof in _environment(pid) else None
-        if fd is not None and isinstance(pid, int):
-            self._follow(fd, pid, int(message["rank"]))
+        if report.pid is not None and self._proof in _environment(report.pid):
+            fd = _pidfd(report.pid)
+            if fd is not None:
+                self._follow(fd, report.pid, report.rank)
         return True
 
     def _follow(self, fd: int, pid: int, rank: int) -> None:
@@ -47,13 +49,13 @@ class Witness:
         process = read_process(pid)
         if process is not None:
             self.processes[rank] = process
-        self._selector.register(fd, selectors.EVENT_READ, lambda: self._look(fd, pid, rank))
+        self._selector.register(fd, selectors.EVENT_READ, lambda: self._ended(fd, pid, rank))
 
-    def _look(self, fd: int, pid: int, rank: int) -> None:
+    def _ended(self, fd: int, pid: int, rank: int) -> None:
         status = exit_status(pid)
         self._close(fd)
         if status and self._attempt is not None:
-            self._attempt.seen_end(rank, status)
+            self._attempt.launched_rank_ended(rank, status)
 
     def _close(self, fd: int) -> None:
         self._open.remove(fd)
@@ -82,14 +84,14 @@ def _environment(pid: int) -> List[bytes]:
 
     A process reports, then becomes the runner: in the midst of exec(2) its environment reads as empty.
     """
-    for _ in range(EXEC_LOOKS):
+    for _ in range(EXEC_TRIES):
         try:
             with open("/proc/%d/environ" % pid, "rb") as file:
-                found = file.read()
+                data = file.read()
         except OSError:
             return []
-        if found:
-            return found.split(b"\0")
+        if data:
+            return data.split(b"\0")
         time.sleep(EXEC_PAUSE)
     return []
 
@@ -99,7 +101,7 @@ def _pidfd(pid: int) -> Optional[int]:
     try:
         if hasattr(os, "pidfd_open"):
             return os.pidfd_open(pid)
-        found = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_OPEN, pid, 0)
+        fd = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_OPEN, pid, 0)
     except OSError:
         return None
-    return found if found >= 0 else None
+    return fd if fd >= 0 else None

@@ -21,9 +21,9 @@ from tests.hosts.waiting import wait_until
 
 from allranks.agent.asking import ask_path
 from allranks.agent.dumping import dump, helper_thread, stacks_file
-from allranks.agent.look import looks
-from allranks.agent.native import native_facts, position
+from allranks.agent.native import calling_library, position
 from allranks.agent.processes import Process, read_process
+from allranks.agent.sample import sample
 from allranks.diagnose.hangs.doing import Kind, doing, read_sample
 
 pytestmark = pytest.mark.processes
@@ -102,8 +102,8 @@ class Rank:
         wait_until(lambda: bool(position(process.pid).call) == waits, 60, "in the C function")
 
     def look(self, word: str, signalled: frozenset[int] = frozenset()) -> dict[str, Any]:
-        found = looks({0: self.process}, str(self.place), word, signalled)
-        return {**found["ranks"]["0"], "sent": found["signalled"]}
+        samples = sample({0: self.process}, str(self.place), word, signalled)
+        return {**samples.ranks[0], "sent": samples.signalled}
 
     def is_undisturbed(self) -> bool:
         """It runs, and has not come out of the C function."""
@@ -199,7 +199,7 @@ def test_a_python_program_does_not_move_by_it(tmp_path: Path, no_py_spy: None, c
         assert process is not None
         wait_until(lambda: position(popen.pid).call, 60, "asleep")
         found = dump({0: process}, str(tmp_path), frozenset())[0]
-        assert "train.py" in found["text"] and "moved" not in found, found
+        assert "train.py" in found.text and found.moved is None, found
     finally:
         popen.kill()
         popen.communicate()
@@ -207,14 +207,14 @@ def test_a_python_program_does_not_move_by_it(tmp_path: Path, no_py_spy: None, c
 
 def test_what_cannot_be_read_is_left_out() -> None:
     """Of a process that is gone, and of one that runs in Python alone."""
-    assert native_facts(2**22 - 3) == {}
+    assert position(2**22 - 3).call == ""
     libc = ctypes.CDLL(None)
     child = os.fork()
     if child == 0:
         libc.pause()
     try:
         wait_until(lambda: position(child).call == "pause", 60, "paused")
-        assert native_facts(child) == {"syscall": "pause"}, "ctypes is Python's own"
+        assert calling_library(child, position(child)) is None, "ctypes is Python's own"
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from tests.hosts.waiting import wait_until
 
-from allranks.agent import witness
+from allranks.agent import exitwatcher
 from allranks.agent.attempt import Attempt
-from allranks.agent.witness import Witness, exit_status
+from allranks.agent.exitwatcher import ExitWatcher, exit_status
+from allranks.protocol.foreign import ReportMessage
 
 pytestmark = pytest.mark.processes
 
@@ -29,12 +30,12 @@ time.sleep(600)
 
 
 class Ends(Attempt):
-    """Only what the witness tells an attempt."""
+    """Only what the exit watcher tells an attempt."""
 
     def __init__(self, found: list[tuple[int, int]]) -> None:
         self.found = found
 
-    def seen_end(self, rank: int, status: int) -> None:
+    def launched_rank_ended(self, rank: int, status: int) -> None:
         self.found.append((rank, status))
 
 
@@ -45,7 +46,7 @@ def settled(pid: int) -> int:
 
 
 def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[int, int]]:
-    """What the witness says of a grandchild."""
+    """What the exit watcher says of a grandchild."""
     found: list[tuple[int, int]] = []
     selector = selectors.DefaultSelector()
     env = {**os.environ, "ALLRANKS_REPORT_SOCKET": SOCKET}
@@ -54,8 +55,8 @@ def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[in
     try:
         assert parent.stdout is not None and parent.stdin is not None
         pid = settled(int(parent.stdout.readline()))
-        one = Witness(selector, socket)
-        assert one.heard({"event": "launched", "pid": pid, "rank": 3}, Ends(found))
+        one = ExitWatcher(selector, socket)
+        assert one.heard(ReportMessage("launched", 3, pid=pid), Ends(found))
         registered = len(selector.get_map())
         parent.stdin.write("go\n")
         parent.stdin.flush()
@@ -102,10 +103,10 @@ def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPa
 
     child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
     with selectors.DefaultSelector() as selector:
-        one = Witness(selector, SOCKET)
+        one = ExitWatcher(selector, SOCKET)
         settled(child.pid)
-        monkeypatch.setattr(witness, "open", empty_at_first, raising=False)
-        one.heard({"event": "launched", "pid": child.pid, "rank": 5}, None)
+        monkeypatch.setattr(exitwatcher, "open", empty_at_first, raising=False)
+        one.heard(ReportMessage("launched", 5, pid=child.pid), None)
         assert (len(selector.get_map()), list(one.processes)) == (1, [5])
         one.forget()
     child.kill()
@@ -113,7 +114,7 @@ def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPa
 
 
 def test_before_python_3_9(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(witness.os, "pidfd_open", raising=False)
+    monkeypatch.delattr(exitwatcher.os, "pidfd_open", raising=False)
     assert [(rank, os.waitstatus_to_exitcode(s)) for rank, s in seen("os._exit(4)")] == [(3, 4)]
 
 
@@ -126,10 +127,10 @@ def test_the_living_and_the_gone_have_no_status() -> None:
 
 def test_what_is_forgotten_is_closed() -> None:
     with selectors.DefaultSelector() as selector:
-        one = Witness(selector, SOCKET)
+        one = ExitWatcher(selector, SOCKET)
         child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
-        assert not one.heard({"event": "initialised", "rank": 0}, None)
-        one.heard({"event": "launched", "pid": settled(child.pid), "rank": 0}, None)
+        assert not one.heard(ReportMessage("initialised", 0), None)
+        one.heard(ReportMessage("launched", 0, pid=settled(child.pid)), None)
         assert len(selector.get_map()) == 1
         one.forget()
         assert not selector.get_map()

@@ -9,9 +9,12 @@ import errno
 import json
 import os
 import shutil
-from typing import IO, Any, Callable, Dict, Iterator, List, Set, Tuple
+from functools import partial
+from typing import IO, Callable, Iterator, List, Optional, Set, Tuple, Type, Union
 
 from allranks.protocol.frames import Output
+from allranks.protocol.messages import GotMessage, ShippedMessage
+from allranks.protocol.orders import ShipOrder
 
 NAME = "tree"
 MANIFEST = "tree.json"
@@ -23,75 +26,83 @@ SECONDS = 60.0
 BYTES_A_SECOND = 2 << 20
 FILES_A_SECOND = 200
 
-RunTask = Callable[[str, Callable[[], Any], float, Callable[[Dict[str, Any]], None]], None]
+Unpacked = Callable[[Optional[ShippedMessage], str], None]
+RunTask = Callable[[str, Callable[[], ShippedMessage], Type[ShippedMessage], float, Unpacked], None]
 
 
 class Refused(Exception):
     """The archive is not what was announced, or has no business here; the text says why."""
 
 
-class Landing:
+class TreeReceiver:
     """Takes the archive in. `reply` sends to the controller where there is one; it asks again after a break."""
 
-    def __init__(self, node_dir: str, reply: Callable[[Dict[str, Any]], None], run_task: RunTask) -> None:
+    def __init__(
+        self, node_dir: str, reply: Callable[[Union[GotMessage, ShippedMessage]], None], run_task: RunTask
+    ) -> None:
         self._dir = node_dir
         self._reply = reply
         self._run_task = run_task
-        self._archive, self._target = os.path.join(node_dir, "tree.tar.gz"), os.path.join(node_dir, NAME)
-        self._order: Dict[str, Any] = {}
-        self._answer: Dict[str, Any] = {}
+        self._archive = os.path.join(node_dir, "tree.tar.gz")
+        self._target = os.path.join(node_dir, NAME)
+        self._order: Optional[ShipOrder] = None
+        self._answer: Optional[ShippedMessage] = None
         self._fd = -1
         self._have = 0
 
-    def ship(self, message: Dict[str, Any]) -> None:
-        """A tree is announced, for the first time or again over a new connection: says how much of it is here."""
-        if not self._order:
-            self._order = message
+    def ship(self, order: ShipOrder) -> None:
+        """A tree is announced, for the first time or again over a new connection: say how much of it is here."""
+        if self._order is None:
+            self._order = order
             try:
-                self._begin(int(message["packed"]), int(message["bytes"]), int(message["files"]))
+                self._begin(order.packed, order.bytes, order.files)
             except OSError as error:
                 self._give_up(error)
                 return
-        if self._answer:
+        if self._answer is not None:
             self._reply(self._answer)
         elif self._fd >= 0:
-            self._reply({"type": "got", "bytes": self._have, "begin": True})
+            self._reply(GotMessage(self._have, True))
 
     def _begin(self, packed: int, unpacked: int, files: int) -> None:
         """Room is looked for before anything travels."""
         if not 0 < packed <= MOST:
             raise OSError(errno.EFBIG, "an archive of %d bytes" % packed)
-        found = os.statvfs(self._dir)
-        free = found.f_bavail * found.f_frsize
+        disk = os.statvfs(self._dir)
+        free = disk.f_bavail * disk.f_frsize
         needed = packed + unpacked + files * BLOCK // 2
         if free < needed:
             raise OSError(errno.ENOSPC, "%d MB needed, %d MB free" % (-(-needed >> 20), free >> 20))
-        if found.f_files and found.f_favail < files:
-            raise OSError(errno.ENOSPC, "%d files, %d inodes free" % (files, found.f_favail))
+        if disk.f_files and disk.f_favail < files:
+            raise OSError(errno.ENOSPC, "%d files, %d inodes free" % (files, disk.f_favail))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(self._archive, flags, 0o600)
 
     def chunk(self, frame: Output) -> None:
         """A piece of the archive. One that does not go on from the last is of a connection that broke."""
-        if self._fd < 0 or frame.offset != self._have:
+        order = self._order
+        if order is None or self._fd < 0 or frame.offset != self._have:
             return
         try:
-            if self._have + len(frame.data) > self._order["packed"]:
+            if self._have + len(frame.data) > order.packed:
                 raise OSError(errno.EFBIG, "more arrived than was announced")
             _write(self._fd, frame.data)
         except OSError as error:
             self._give_up(error)
             return
         self._have += len(frame.data)
-        if self._have < self._order["packed"]:
-            self._reply({"type": "got", "bytes": self._have})
+        if self._have < order.packed:
+            self._reply(GotMessage(self._have))
             return
         self._close()
-        order = self._order
-        archive = self._archive
-        target = self._target
-        seconds = SECONDS + order["bytes"] / BYTES_A_SECOND + order["files"] / FILES_A_SECOND
-        self._run_task("unpacking the tree", lambda: unpack(archive, target, order), seconds, self._finish)
+        seconds = SECONDS + order.bytes / BYTES_A_SECOND + order.files / FILES_A_SECOND
+        self._run_task(
+            "unpacking the tree",
+            partial(unpack, self._archive, self._target, order),
+            ShippedMessage,
+            seconds,
+            self._unpacked,
+        )
 
     def _close(self) -> None:
         os.close(self._fd)
@@ -101,30 +112,33 @@ class Landing:
         if self._fd >= 0:
             self._close()
             os.unlink(self._archive)
-        self._finish(_failure(error))
+        self._finish(_failure(error, self._target))
 
-    def _finish(self, result: Dict[str, Any]) -> None:
-        self._answer = {"type": "shipped", "path": self._target, **result}
-        self._reply(self._answer)
+    def _unpacked(self, message: Optional[ShippedMessage], error: str) -> None:
+        self._finish(message or ShippedMessage(self._target, error=error))
+
+    def _finish(self, message: ShippedMessage) -> None:
+        self._answer = message
+        self._reply(message)
 
 
-def unpack(archive: str, target: str, order: Dict[str, Any]) -> Dict[str, Any]:
-    """{"sha256", "files"}, or {"error", "errno"} and no target; the archive is gone in either case."""
+def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
+    """Fill the target, or say why there is none; the archive is removed in either case."""
     import tarfile  # here: a run without --sync has no use for it
 
     try:
-        found = _sha256(archive)
-        if found != order["sha256"]:
-            return {"error": "the archive arrived damaged (sha256 %s)" % found, "sha256": found}
-        files = extract(archive, target, int(order["files"]), int(order["bytes"]))
+        sha256 = _sha256(archive)
+        if sha256 != order.sha256:
+            return ShippedMessage(target, sha256, error="the archive arrived damaged (sha256 %s)" % sha256)
+        files = extract(archive, target, order.files, order.bytes)
         _note_states(target)
-        return {"sha256": found, "files": files}
+        return ShippedMessage(target, sha256, files)
     except (Refused, tarfile.TarError, EOFError, ValueError) as error:
         shutil.rmtree(target, ignore_errors=True)
-        return {"error": "the archive is refused: %s" % error}
+        return ShippedMessage(target, error="the archive is refused: %s" % error)
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
-        return _failure(error)
+        return _failure(error, target)
     finally:
         os.unlink(archive)
 
@@ -142,10 +156,10 @@ def _states(target: str) -> Iterator[Tuple[str, List[int]]]:
         for name in files:
             path = os.path.join(folder, name)
             try:
-                found = os.lstat(path)
+                status = os.lstat(path)
             except OSError:
-                continue  # gone since its directory was read
-            yield os.path.relpath(path, target), [found.st_size, found.st_mtime_ns]
+                continue  # removed since its directory was read
+            yield os.path.relpath(path, target), [status.st_size, status.st_mtime_ns]
 
 
 def has_results(node_dir: str) -> bool:
@@ -163,27 +177,27 @@ def has_results(node_dir: str) -> bool:
     return any(shipped.get(name) != state for name, state in _states(target))
 
 
-def _failure(error: OSError) -> Dict[str, Any]:
+def _failure(error: OSError, target: str) -> ShippedMessage:
     name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
     where = ": %s" % name if name else ""
-    known = os.strerror(error.errno) if error.errno else str(error)
-    more = " (%s)" % error.strerror if error.strerror and error.strerror != known else ""
-    return {"error": known + more + where, "errno": error.errno}
+    text = os.strerror(error.errno) if error.errno else str(error)
+    more = " (%s)" % error.strerror if error.strerror and error.strerror != text else ""
+    return ShippedMessage(target, error=text + more + where, errno=error.errno)
 
 
 def _sha256(path: str) -> str:
-    import hashlib
+    import hashlib  # here, as tarfile: only a run with --sync needs it
 
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
         for part in iter(lambda: file.read(PART), b""):
-            found.update(part)
-    return found.hexdigest()
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def extract(archive: str, target: str, most_files: int, most_bytes: int) -> int:
     """Makes `target` and fills it; gives the number of files and links. Raises Refused, OSError, TarError."""
-    import tarfile
+    import tarfile  # here, as above
 
     tree = _Target(os.fsencode(target), most_files, most_bytes)
     with tarfile.open(archive, "r|gz", encoding="utf-8", errors="surrogateescape") as tar:

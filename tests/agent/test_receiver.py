@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from tests.agent.tree_archives import Member, Node, listing, make_node_dir, order_of, tar_of
 
-from allranks.agent import nodedir
-from allranks.agent import tree as landing
-from allranks.agent.tree import has_results
+from allranks.agent import nodedir, receiver
+from allranks.agent.receiver import has_results
 from allranks.gang.channel import Shipper
 from allranks.gang.tree import Archive, pack_tree
 from allranks.plan.tree import CHUNK, WINDOW
@@ -45,11 +44,11 @@ def archive_of(pieces: int) -> tuple[bytes, dict[str, Any]]:
 def test_pieces_in_order_are_acknowledged(node_dir: Path) -> None:
     data, order = archive_of(3)
     node = Node(node_dir)
-    node.landing.ship(order)
+    node.ship(order)
     assert node.said == [{"type": "got", "bytes": 0, "begin": True}]
     node.chunk(0, data[:1000])
     node.chunk(1000, data[1000:2500])
-    assert node.said[1:] == [{"type": "got", "bytes": 1000}, {"type": "got", "bytes": 2500}]
+    assert [(m["type"], m["bytes"], m["begin"]) for m in node.said[1:]] == [("got", 1000, False), ("got", 2500, False)]
     node.chunk(2500, data[2500:])
     assert len(node.said) == 3, "nothing is said until it is unpacked"
     node.work()
@@ -60,13 +59,13 @@ def test_pieces_in_order_are_acknowledged(node_dir: Path) -> None:
 def test_pieces_that_come_twice_or_out_of_order(node_dir: Path) -> None:
     data, order = archive_of(5)
     node = Node(node_dir)
-    node.landing.ship(order)
+    node.ship(order)
     node.chunk(2000, data[2000:3000])  # too early
     node.chunk(0, data[:1000])
     node.chunk(0, data[:1000])  # again
     node.chunk(500, data[500:1500])  # overlapping
     assert [m["bytes"] for m in node.said] == [0, 1000]
-    node.landing.ship(order)  # the connection broke: announced again
+    node.ship(order)  # the connection broke: announced again
     assert node.last == {"type": "got", "bytes": 1000, "begin": True}
     node.chunk(1000, data[1000:])
     node.chunk(1000, data[1000:])
@@ -79,15 +78,15 @@ def test_a_break_while_it_is_unpacked_and_after(node_dir: Path) -> None:
     """Announced again: the answer comes when there is one, and is the same ever after."""
     data, order = archive_of(1)
     node = Node(node_dir)
-    node.landing.ship(order)
+    node.ship(order)
     node.chunk(0, data)
     said = len(node.said)
-    node.landing.ship(order)
+    node.ship(order)
     assert len(node.said) == said and len(node.tasks) == 1
     node.work()
     answer = node.last
     (node_dir / "tree/result.txt").write_text("the program's")
-    node.landing.ship(order)
+    node.ship(order)
     assert node.last == answer and not node.tasks
     assert (node_dir / "tree/result.txt").exists()
 
@@ -101,29 +100,29 @@ def test_pieces_without_an_announcement(node_dir: Path) -> None:
 def test_more_than_was_announced(node_dir: Path) -> None:
     data, order = archive_of(1)
     node = Node(node_dir)
-    node.landing.ship(order)
+    node.ship(order)
     node.chunk(0, data + b"x")
     assert "more arrived than was announced" in node.last["error"] and not node.tasks
     assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]
     node.chunk(0, data)
-    node.landing.ship(order)
+    node.ship(order)
     assert [m["type"] for m in node.said] == ["got", "shipped", "shipped"]
 
 
-@pytest.mark.parametrize("packed", [0, -1, landing.MOST + 1])
+@pytest.mark.parametrize("packed", [0, -1, receiver.MOST + 1])
 def test_an_archive_of_an_impossible_size(packed: int, node_dir: Path) -> None:
     node = Node(node_dir)
-    node.landing.ship(order_of(b"", packed=packed))
+    node.ship(order_of(b"", packed=packed))
     assert node.last["errno"] == errno.EFBIG and sorted(os.listdir(node_dir)) == ["outputs", "spool"]
 
 
 def test_a_task_that_was_ended(node_dir: Path) -> None:
     data, order = archive_of(1)
     node = Node(node_dir)
-    node.landing.ship(order)
+    node.ship(order)
     node.chunk(0, data)
     ((_, done),) = node.tasks
-    done({"error": "unpacking the tree did not finish within 60 s"})
+    done(None, "unpacking the tree did not finish within 60 s")
     assert "did not finish" in node.last["error"]
     nodedir.remove(str(node_dir))
     assert not node_dir.exists()
@@ -134,13 +133,13 @@ def test_a_task_that_was_ended(node_dir: Path) -> None:
 
 def test_no_room_is_said_before_anything_travels(node_dir: Path) -> None:
     node = Node(node_dir)
-    node.landing.ship(order_of(b"x" * 100, size=1 << 60))
+    node.ship(order_of(b"x" * 100, size=1 << 60))
     (answer,) = node.said
     assert answer["errno"] == errno.ENOSPC
     assert answer["error"].startswith("No space left on device (") and "MB free" in answer["error"]
     assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]
     node.chunk(0, b"x" * 100)
-    node.landing.ship(order_of(b"x" * 100, size=1 << 60))
+    node.ship(order_of(b"x" * 100, size=1 << 60))
     assert node.said == [answer, answer]
 
 
@@ -160,14 +159,14 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 def test_too_few_inodes(small: Path) -> None:
     node = Node(small)
-    node.landing.ship(order_of(b"x", files=100, size=1000))
+    node.ship(order_of(b"x", files=100, size=1000))
     assert node.last["errno"] == errno.ENOSPC and "inodes free" in node.last["error"]
 
 
 def test_a_disk_that_fills_up_while_it_arrives(small: Path) -> None:
     data = tar_of(Member("a", os.urandom(300 << 10)))
     node = Node(small)
-    node.landing.ship(order_of(data, files=1, size=300 << 10))
+    node.ship(order_of(data, files=1, size=300 << 10))
     node.chunk(0, data[:1000])
     (small / "filler").write_bytes(bytes(os.statvfs(small).f_bavail * 4096))
     node.chunk(1000, data[1000:])
@@ -178,7 +177,7 @@ def test_a_disk_that_fills_up_while_it_arrives(small: Path) -> None:
 def test_a_disk_that_fills_up_while_it_is_unpacked(small: Path) -> None:
     data = tar_of(Member("d/a", os.urandom(300 << 10)))
     node = Node(small)
-    node.landing.ship(order_of(data, files=1, size=300 << 10))
+    node.ship(order_of(data, files=1, size=300 << 10))
     node.chunk(0, data)
     (small / "filler").write_bytes(bytes(os.statvfs(small).f_bavail * 4096 - 8192))
     node.work()
@@ -229,7 +228,7 @@ class Wire:
 def ship(archive: Archive, node: Node, order: dict[str, Any], break_after: int | None = None) -> int:
     """Controller and node until all is there; gives the number of frames. May lose the connection once."""
     shipper, wire, frames = Shipper(archive), Wire(), 0
-    node.landing.ship(order)
+    node.ship(order)
     heard = 0
     while not node.tasks:
         for word in node.said[heard:]:
@@ -240,10 +239,10 @@ def ship(archive: Archive, node: Node, order: dict[str, Any], break_after: int |
         assert sum(len(f.data) for f in arrived) <= WINDOW + CHUNK
         for number, frame in enumerate(arrived):
             frames += 1
-            node.landing.chunk(frame)
+            node.receiver.chunk(frame)
             if frames == break_after:
                 heard, wire = len(node.said), Wire()  # the rest and all words about it are lost
-                node.landing.ship(order)
+                node.ship(order)
                 assert number + 1 < len(arrived)
                 break
     return frames
@@ -307,23 +306,25 @@ OLD_NODE = """
 import base64, json, os, sys
 sys.path.insert(0, {source!r})
 from allranks.protocol.frames import TREE, Output, Stream
-from allranks.agent.tree import Landing, has_results
+from allranks.agent.receiver import TreeReceiver, has_results
+from allranks.protocol.codec import decode, encode
+from allranks.protocol.orders import ShipOrder
 from allranks.agent import nodedir
 order = json.loads({order!r})
 said, tasks = [], []
-landing = Landing({node_dir!r}, said.append, lambda *words: tasks.append(words))
-landing.ship(order)
+receiver = TreeReceiver({node_dir!r}, said.append, lambda *words: tasks.append(words))
+receiver.ship(decode(ShipOrder, order))
 with open({archive!r}, "rb") as file:
     offset = 0
     for data in iter(lambda: file.read(70000), b""):
-        landing.chunk(Output(Stream(TREE, 0, 0), offset, data))
+        receiver.chunk(Output(Stream(TREE, 0, 0), offset, data))
         offset += len(data)
-(name, function, seconds, done), = tasks
-done(function())
+(name, function, kind, seconds, done), = tasks
+done(function(), "")
 before = has_results({node_dir!r})
 with open(os.path.join({node_dir!r}, "tree", "lib", "empty.py"), "w") as file:
     file.write("x")
-print(json.dumps([sys.version_info[:2], said[-1], before, nodedir.kept_outputs({node_dir!r})]))
+print(json.dumps([sys.version_info[:2], encode(said[-1]), before, nodedir.kept_outputs({node_dir!r})]))
 """
 
 

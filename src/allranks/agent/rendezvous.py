@@ -1,4 +1,4 @@
-"""The proof that every node reaches the master's port, from the node's side.
+"""The rendezvous check, from the node's side: every node connects to the master's port.
 
 The master listens as torch will (wildcard, IPv6 dual stack where there is IPv6, SO_REUSEADDR) and
 answers with the run's token; every node connects to every offered address and reads the token, so a
@@ -13,7 +13,10 @@ import random
 import selectors
 import socket
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import List, Optional, Sequence, Set, Tuple
+
+from allranks.protocol.messages import AddressProbe, PortFailure, ProbedMessage
+from allranks.protocol.orders import ProbeOrder
 
 from .portowner import who_holds
 
@@ -42,32 +45,26 @@ def failure_word(error: OSError) -> str:
 
 
 def wildcard(port: int, reuse: bool) -> socket.socket:
-    """A stream socket bound as torch's TCPStore binds; raises OSError."""
+    """Bind a stream socket as torch's TCPStore does; raise OSError."""
     try:
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        address = "::"
     except OSError:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        address = "0.0.0.0"
+        return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ("0.0.0.0", port), reuse)
     try:
-        if reuse:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((address, port))
-        return sock
+        return _bound(sock, ("::", port), reuse)
     except OSError as error:
-        sock.close()
-        if address == "::" and error.errno == errno.EADDRNOTAVAIL:  # IPv6 is built in but switched off
-            return _wildcard4(port, reuse)
-        raise
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+    # IPv6 is built in but switched off
+    return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ("0.0.0.0", port), reuse)
 
 
-def _wildcard4(port: int, reuse: bool) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _bound(sock: socket.socket, place: Tuple[str, int], reuse: bool) -> socket.socket:
     try:
         if reuse:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("0.0.0.0", port))
+        sock.bind(place)
     except OSError:
         sock.close()
         raise
@@ -94,7 +91,7 @@ def _free_port() -> int:
     raise OSError(errno.EADDRINUSE, "no free port found between %d and %d" % (first, last))
 
 
-class Gate:
+class MasterPort:
     """The master's listening socket, then the socket that holds the port."""
 
     def __init__(self, port: int, token: str) -> None:
@@ -142,7 +139,7 @@ class Gate:
         try:
             self._holder = wildcard(self.port, reuse=True)
         except OSError:
-            self._holder = None  # somebody was faster: rank 0 will say EADDRINUSE, the gate is repeated
+            self._holder = None  # somebody was faster: rank 0 will say EADDRINUSE, the check is repeated
 
     def _close_listener(self) -> None:
         for _, client in self._clients:
@@ -193,24 +190,19 @@ def nonce_name(token: str) -> str:
     return ".allranks-" + "".join(c for c in token if c.isalnum())
 
 
-def port_failure(port: int, error: OSError) -> Dict[str, Any]:
-    """Why the port could not be had, with its owner where one can be seen."""
-    return {
-        "port": port,
-        "errno": errno.errorcode.get(error.errno or 0, "?"),
-        "text": os.strerror(error.errno) if error.errno else str(error),
-        "owner": who_holds(port) if error.errno == errno.EADDRINUSE else None,
-    }
+def port_failure(port: int, error: OSError) -> PortFailure:
+    """Say why the port could not be had, with its owner where one can be seen."""
+    owner = who_holds(port) if error.errno == errno.EADDRINUSE else None
+    text = os.strerror(error.errno) if error.errno else str(error)
+    return PortFailure(port, errno.errorcode.get(error.errno or 0, "?"), text, owner)
 
 
 class _Probe:
     """One connection attempt: connect, read the token, note the source address."""
 
     def __init__(self, address: str, port: int, token: bytes, allowed: Optional["Allowed"]) -> None:
-        self.address = address
-        self._port = port
         self._token = token
-        self.result: Dict[str, Any] = {"address": address, "port": port, "ok": False}
+        self.result = AddressProbe(address, False, port)
         self._begin = time.monotonic()
         self._data = b""
         self.sock: Optional[socket.socket] = None
@@ -233,12 +225,9 @@ class _Probe:
     def done(self) -> bool:
         return self.sock is None
 
-    def _finish(self, error: Optional[str], text: str = "") -> None:
-        self.result["seconds"] = round(time.monotonic() - self._begin, 4)
-        if error is None:
-            self.result["ok"] = True
-        else:
-            self.result.update(error=error, text=text)
+    def _finish(self, error: Optional[str], text: Optional[str] = None) -> None:
+        seconds = round(time.monotonic() - self._begin, 4)
+        self.result = self.result._replace(ok=error is None, seconds=seconds, error=error, text=text)
         if self.sock is not None:
             self.sock.close()
             self.sock = None
@@ -253,9 +242,9 @@ class _Probe:
         if number:
             self._failed(number)
             return
-        if "local_address" not in self.result:
+        if self.result.local_address is None:
             try:
-                self.result["local_address"] = self.sock.getsockname()[0]
+                self.result = self.result._replace(local_address=self.sock.getsockname()[0])
             except OSError:
                 pass
         if readable:
@@ -283,52 +272,52 @@ class _Probe:
 class Allowed:
     """Where a node that joined by itself may look for the master: names, addresses and networks of its own."""
 
-    def __init__(self, words: List[str]) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
         self._networks = [ipaddress.ip_network(word, strict=False) for word in words if "/" in word]
         self._addresses = {address for word in words if "/" not in word for address in _resolved(word)}
 
     def has(self, address: str) -> bool:
-        """Whether an IP address is one of them."""
-        found = ipaddress.ip_address(address.partition("%")[0])
-        return str(found) in self._addresses or any(found in network for network in self._networks)
+        """Tell whether an IP address is one of them."""
+        candidate = ipaddress.ip_address(address.partition("%")[0])
+        return str(candidate) in self._addresses or any(candidate in network for network in self._networks)
 
     def __str__(self) -> str:
         return " or ".join(sorted(self._addresses) + [str(network) for network in self._networks])
 
 
-def _resolved(word: str) -> List[str]:
+def _resolved(word: str) -> Set[str]:
     """The IP addresses that a name or an address has here, without zones."""
     try:
-        return [str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(word, None, 0, socket.SOCK_STREAM)]
+        answers = socket.getaddrinfo(word, None, 0, socket.SOCK_STREAM)
     except OSError:
-        return []
+        return set()
+    return {str(answer[4][0]).partition("%")[0] for answer in answers}
 
 
-def probe(
-    addresses: List[str], port: int, token: str, seconds: float, only: Optional[List[str]] = None
-) -> Dict[str, Any]:
-    """Tries all addresses at once, those of `only` where it is given. Blocks up to `seconds`: run it as a task."""
+def probe(order: ProbeOrder) -> ProbedMessage:
+    """Try all addresses at once. Blocks for the order's seconds at most: run it as a task."""
     began = time.monotonic()
-    allowed = Allowed(only) if only is not None else None
-    probes = [_Probe(address, port, token.encode() + b"\n", allowed) for address in addresses]
-    deadline = time.monotonic() + seconds
+    allowed = Allowed(order.only) if order.only is not None else None
+    token = order.token.encode() + b"\n"
+    probes = [_Probe(address, order.port, token, allowed) for address in order.addresses]
+    deadline = began + order.seconds
     with selectors.DefaultSelector() as selector:
         for item in probes:
             if item.sock is not None:
                 selector.register(item.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, item)
-        proven = False
+        has_answer = False
         while any(not p.done for p in probes) and time.monotonic() < deadline:
             for key, events in selector.select(max(0.0, min(0.05, deadline - time.monotonic()))):
                 _advance(selector, key.data, events)
-            if not proven and any(p.result["ok"] for p in probes):
-                proven = True
+            if not has_answer and any(p.result.ok for p in probes):
+                has_answer = True
                 # on a busy machine the others need longer, too: as long again as the first one took
                 now = time.monotonic()
                 deadline = min(deadline, now + max(EXTRA, 2 * (now - began)))
     for item in probes:
         if not item.done:
             item.expire()
-    return {"results": [p.result for p in probes]}
+    return ProbedMessage(tuple(item.result for item in probes))
 
 
 def _advance(selector: selectors.BaseSelector, item: _Probe, events: int) -> None:

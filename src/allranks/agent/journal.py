@@ -1,0 +1,163 @@
+"""The journal of a node: what happened there, one JSON object a line, for the processes that come after the agent."""
+
+import os
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+
+from allranks.protocol.codec import DecodeError, Vocabulary
+from allranks.protocol.jsontext import JsonObject, read_object, write_json
+from allranks.protocol.messages import (
+    MESSAGES,
+    AttemptSummary,
+    ExitMessage,
+    Message,
+    RankSummary,
+    RemainingProcess,
+    StartedMessage,
+)
+
+NAME = "journal.jsonl"
+LIMIT = 64 << 20
+LINE_LIMIT = 1 << 20
+
+
+class AgentBegun(NamedTuple):
+    """An agent has started; `keepers` are agent and supervisor (pid and start), `machine` where pids mean something."""
+
+    pid: int
+    keepers: Tuple[Tuple[int, int], ...]
+    machine: Tuple[str, str, str]
+    t: float
+
+
+class OutputDropped(NamedTuple):
+    """Bytes dropped in all, by stream."""
+
+    streams: Dict[str, int]
+    t: float
+
+
+class LeaseOver(NamedTuple):
+    """The agent has ended its ranks without a controller."""
+
+    t: float
+
+
+class Released(NamedTuple):
+    """The controller has let the agent go."""
+
+    t: float
+
+
+class AgentDeath(NamedTuple):
+    """The agent has ended otherwise: how, and what its supervisor could not end."""
+
+    how: str
+    left: Tuple[RemainingProcess, ...]
+    t: float
+
+
+Entry = Union[AgentBegun, OutputDropped, LeaseOver, Released, AgentDeath]
+ENTRIES: Vocabulary[Entry] = Vocabulary(
+    "event",
+    {
+        "agent": AgentBegun,
+        "drops": OutputDropped,
+        "lease-over": LeaseOver,
+        "released": Released,
+        "agent-death": AgentDeath,
+    },
+)
+
+
+class Journal:
+    """Adds entries of this process, and every message that it sends."""
+
+    def __init__(self, node_dir: str) -> None:
+        path = os.path.join(node_dir, NAME)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def note(self, entry: Entry) -> None:
+        """Append an entry."""
+        self._write(ENTRIES.write(entry))
+
+    def keep(self, message: Message) -> None:
+        """Append a message."""
+        self._write(MESSAGES.write(message))
+
+    def _write(self, value: JsonObject) -> None:
+        """A full disk loses a line, never the run."""
+        try:
+            os.write(self._fd, write_json(value) + b"\n")
+        except OSError:
+            pass
+
+
+class Past(NamedTuple):
+    """What a journal tells: the newest entry of each kind, and the last attempt."""
+
+    begun: Optional[AgentBegun] = None
+    death: Optional[AgentDeath] = None
+    lease_over: Optional[LeaseOver] = None
+    dropped: Dict[str, int] = {}
+    attempt: AttemptSummary = AttemptSummary(0, {}, True)
+
+    @property
+    def left(self) -> Tuple[RemainingProcess, ...]:
+        """What could not be ended after the agent's death."""
+        return self.death.left if self.death is not None else ()
+
+
+def read_journal(node_dir: str) -> Past:
+    """Read the journal of a node; a line that was cut short is skipped."""
+    past = Past()
+    started: List[StartedMessage] = []
+    exits: List[ExitMessage] = []
+    for value in _lines(os.path.join(node_dir, NAME)):
+        try:
+            if "type" in value:
+                message = MESSAGES.read(value)
+                if isinstance(message, StartedMessage):
+                    started.append(message)
+                elif isinstance(message, ExitMessage):
+                    exits.append(message)
+            else:
+                past = _with(past, ENTRIES.read(value))
+        except DecodeError:
+            continue
+    return past._replace(attempt=_last_attempt(started, exits))
+
+
+def _with(past: Past, entry: Entry) -> Past:
+    if isinstance(entry, AgentBegun):
+        return past._replace(begun=past.begun or entry)
+    if isinstance(entry, AgentDeath):
+        return past._replace(death=entry)
+    if isinstance(entry, LeaseOver):
+        return past._replace(lease_over=entry)
+    if isinstance(entry, OutputDropped):
+        return past._replace(dropped=entry.streams)
+    return past
+
+
+def _last_attempt(started: List[StartedMessage], exits: List[ExitMessage]) -> AttemptSummary:
+    number = max([message.attempt for message in started], default=0)
+    ranks = {m.rank: RankSummary(m.pid, m.start_time) for m in started if m.attempt == number}
+    for message in exits:
+        if message.attempt == number and message.rank in ranks:
+            ranks[message.rank] = ranks[message.rank]._replace(exit=message)
+    return AttemptSummary(number, ranks, ending=True)
+
+
+def _lines(path: str) -> List[JsonObject]:
+    values = []
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(LIMIT).splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            values.append(read_object(line, LINE_LIMIT))
+        except DecodeError:
+            continue
+    return values

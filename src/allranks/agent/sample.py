@@ -1,0 +1,170 @@
+"""A stack sample of ranks: what each is doing at one moment of a suspected hang.
+
+A sample must not change the program. The ranks are asked first; what does not answer is read from outside (/proc,
+py-spy); a signal is the last means: not at a first sample, and once in a rank's life.
+"""
+
+import os
+import time
+from typing import AbstractSet, Dict, List, NamedTuple, Optional
+
+from allranks.protocol.codec import encode, omit_none
+from allranks.protocol.jsontext import JsonObject
+
+from .asking import Asking, counted
+from .dumping import dump, stacks_file
+from .native import ENDED_BY_STOP, calling_library, position, py_spy
+from .processes import Process, read_process
+from .ras import ask_ras
+
+STACK_LIMIT = 64 << 10
+PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
+OUTSIDE_SECONDS = 8.0  # all ranks of the node
+READ = {"x86_64": "0", "aarch64": "63"}  # the number of the system call
+
+
+@omit_none
+class RankSample(NamedTuple):
+    """One rank's: its stacks (`how`: asked, py-spy, signal) or why there are none; where it was silent, the system call
+    of its main thread and the library that made it; what /proc says; and what its flight recorder answered.
+
+    `cpu` and `ready` in seconds (of work, and of waiting for a CPU), `io` in bytes, `file` is what the main thread is
+    reading."""
+
+    text: Optional[str] = None
+    how: Optional[str] = None
+    error: Optional[str] = None
+    silent: Optional[bool] = None
+    syscall: Optional[str] = None
+    library: Optional[str] = None
+    signalled: Optional[bool] = None
+    moved: Optional[str] = None
+    state: Optional[str] = None
+    cpu: Optional[float] = None
+    ready: Optional[float] = None
+    io: Optional[int] = None
+    wchan: Optional[str] = None
+    file: Optional[str] = None
+    recorder: Optional[JsonObject] = None
+    counted: Optional[JsonObject] = None
+
+
+class Samples(NamedTuple):
+    """The samples of a node as JSON objects by rank, NCCL's word on the whole job, and which ranks were signalled."""
+
+    ranks: Dict[int, JsonObject]
+    ras: Optional[str]
+    signalled: List[int]
+
+
+def sample(ranks: Dict[int, Process], node_dir: str, word: str, signalled: AbstractSet[int] = frozenset()) -> Samples:
+    """Sample ranks; `word` (look or dump) is what flight recorders are asked for, `signalled` have had their signal.
+
+    With a dump, NCCL's word on the whole job too, where it has one.
+    """
+    answers = Asking(ranks, node_dir, word).answers() if word else {}
+    samples: Dict[int, RankSample] = {}
+    deadline = time.monotonic() + OUTSIDE_SECONDS
+    for rank, process in ranks.items():
+        answer = answers.get(rank, {})
+        text = str(answer.pop("stacks", ""))[-STACK_LIMIT:]
+        if text:
+            samples[rank] = RankSample(text=text, how="asked")
+        else:
+            samples[rank] = from_outside(process, bool(answer.get("silent")), word == "dump", deadline)
+    if word != "look":
+        _signal_blind(samples, ranks, node_dir, signalled)
+    for rank, one in samples.items():
+        if one.how in ("asked", "py-spy"):  # the handler of the signal writes there itself
+            _append(stacks_file(node_dir, rank), one.text or "")
+        samples[rank] = with_process_facts(one, ranks[rank].pid)
+        if rank in answers:
+            samples[rank] = samples[rank]._replace(recorder=answers[rank], counted=counted(answers[rank]))
+    return Samples(
+        {rank: encode(one) for rank, one in samples.items()},
+        ask_ras(ranks, node_dir) if word == "dump" else None,
+        [rank for rank, one in samples.items() if one.signalled],
+    )
+
+
+def _signal_blind(
+    samples: Dict[int, RankSample], ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]
+) -> None:
+    """Signal the ranks of which nothing else gave a stack."""
+    blind = {rank: ranks[rank] for rank, one in samples.items() if not one.text and not one.state}
+    for rank, stack in dump(blind, node_dir, signalled).items():
+        one = samples[rank]._replace(signalled=stack.signalled or None, moved=stack.moved)
+        if stack.error:
+            samples[rank] = one._replace(error=stack.error)
+        else:
+            samples[rank] = one._replace(text=stack.text, how="signal")
+
+
+def _append(path: str, text: str) -> None:
+    """To the evidence; a full disk has none."""
+    try:
+        with open(path, "a") as file:
+            file.write(text + "\n")
+    except OSError:
+        pass
+
+
+def from_outside(process: Process, silent: bool, last: bool, deadline: float) -> RankSample:
+    """Read what can be read of a rank that gave no stack itself.
+
+    `silent`: its thread that answers was asked and did not, so something holds the interpreter's lock: then, at the
+    last sample, py-spy stops the process for its native frames, unless it is in a call that a stop would end."""
+    now = read_process(process.pid)
+    if now is None or now.state in "TtZX":
+        state = now.state if now is not None else "gone"
+        return RankSample(error="no stack: the process is in state %s" % state, state=state)
+    one = RankSample()
+    if silent:
+        here = position(process.pid)
+        library = calling_library(process.pid, here) if here.call else None
+        one = one._replace(silent=True, syscall=here.call or None, library=library)
+    native = silent and last and one.syscall not in ENDED_BY_STOP
+    stacks = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
+    if native and stacks.error:
+        stacks = py_spy(process.pid, False, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
+    if stacks.error:
+        return one._replace(error="could not look: %s" % stacks.error)
+    return one._replace(text=stacks.text, how="py-spy")
+
+
+def with_process_facts(one: RankSample, pid: int) -> RankSample:
+    """Add what /proc says of a process; what cannot be read is left out."""
+    fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
+    if len(fields) > 12:
+        ticks = os.sysconf("SC_CLK_TCK")
+        one = one._replace(state=fields[0], cpu=(int(fields[11]) + int(fields[12])) / ticks)
+    ready = _read("/proc/%d/schedstat" % pid).split()
+    if len(ready) > 1:
+        one = one._replace(ready=int(ready[1]) / 1e9)
+    moved = [line.split()[1] for line in _read("/proc/%d/io" % pid).splitlines() if line[1:6] == "char:"]
+    if moved:  # rchar and wchar: what went through read and write, whatever it was
+        one = one._replace(io=sum(map(int, moved)))
+    wchan = _read("/proc/%d/wchan" % pid)
+    if wchan not in ("", "0"):
+        one = one._replace(wchan=wchan)
+    return one._replace(file=_file_in_read(pid))
+
+
+def _file_in_read(pid: int) -> Optional[str]:
+    """The file that the main thread of a process is reading."""
+    call = _read("/proc/%d/syscall" % pid).split()
+    if len(call) < 2 or call[0] != READ.get(os.uname().machine):
+        return None
+    try:
+        path = os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
+    except (OSError, ValueError):
+        return None
+    return path if path.startswith("/") and not path.startswith("/dev/") else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(4096).strip()
+    except OSError:
+        return ""

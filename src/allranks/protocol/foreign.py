@@ -1,0 +1,168 @@
+"""What of the training program's files and datagrams may reach the rest of allranks (pure).
+
+The text is read by `jsontext`, with bounds. Here each field is taken with the type that it has, cut where it is long,
+and left out where it is something else.
+"""
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+from .codec import DecodeError, decode, decode_parts, encode, omit_empty
+from .jsontext import JsonObject, read_object
+from .orders import MOST_PATH, MOST_RANKS
+
+# characters of a text and a traceback; exceptions of a chain
+TEXT = 16 << 10
+TRACE = 64 << 10
+LINKS = 32
+NAME = 200  # characters of a type, a function, a program
+THREADS = 64
+# characters of a field, by its name; others have TEXT
+LONGEST = {
+    "type": NAME,
+    "module": NAME,
+    "function": NAME,
+    "backend": NAME,
+    "program": NAME,
+    "event": 40,
+    "link": 40,
+    "timestamp": 40,
+    "file": MOST_PATH,
+    "traceback": TRACE,
+    "message": TRACE,
+    "py_callstack": TRACE,
+}
+
+
+def cut(record: Any) -> Any:
+    """Cut the texts of a record to the length that their field may have."""
+    shorter = {}
+    for name, value in record._asdict().items():
+        if isinstance(value, str):
+            shorter[name] = value[: LONGEST.get(name, TEXT)]
+    return record._replace(**shorter)
+
+
+# -- error files -------------------------------------------------------------------------------------
+
+
+class ErrorExtra(NamedTuple):
+    """torchelastic's own facts of an exception."""
+
+    py_callstack: str = ""
+    timestamp: str = ""
+
+
+@omit_empty("link")
+class ErrorLink(NamedTuple):
+    """An exception that another one came from."""
+
+    type: str = ""
+    text: str = ""
+    file: str = ""
+    line: Optional[int] = None
+    function: str = ""
+    link: str = ""
+
+
+class ErrorDetails(NamedTuple):
+    """What allranks' runner adds to an error file."""
+
+    type: str = ""
+    text: str = ""
+    file: str = ""
+    line: Optional[int] = None
+    function: str = ""
+    schema: int = 1
+    module: str = ""
+    t: Optional[float] = None
+    rank: Optional[int] = None
+    pid: Optional[int] = None
+    traceback: str = ""
+    chain: Tuple[ErrorLink, ...] = ()
+
+
+def clean_error(value: object) -> Optional[JsonObject]:
+    """Give what a rank's error file says, of torch's form with allranks' own part; None where it says nothing."""
+    if not isinstance(value, dict):
+        return None
+    clean: JsonObject = {}
+    message = value.get("message")
+    if isinstance(message, dict):
+        text = message.get("message")
+        clean["message"] = {
+            "message": text[:TRACE] if isinstance(text, str) else "",
+            "extraInfo": encode(cut(decode_parts(ErrorExtra, message.get("extraInfo")))),
+        }
+    elif isinstance(message, str) and message:
+        clean["message"] = message[:TRACE]
+    details = _details(value.get("allranks"))
+    if details.type:
+        clean["allranks"] = encode(details)
+    return clean or None
+
+
+def _details(value: object) -> ErrorDetails:
+    if not isinstance(value, dict):
+        return ErrorDetails()
+    links = value.get("chain")
+    own = dict(value, chain=(), schema=1)
+    chain = []
+    for link in (links if isinstance(links, list) else [])[:LINKS]:
+        if isinstance(link, dict):
+            chain.append(cut(decode_parts(ErrorLink, link)))
+    details: ErrorDetails = cut(decode_parts(ErrorDetails, own))
+    return details._replace(chain=tuple(chain))
+
+
+def error_time(error: Optional[JsonObject]) -> Optional[float]:
+    """When the exception of a clean error file was raised, by the clock of its node."""
+    own = (error or {}).get("allranks")
+    t = own.get("t") if isinstance(own, dict) else None
+    return t if isinstance(t, float) else None
+
+
+# -- reports -----------------------------------------------------------------------------------------
+
+
+@omit_empty()
+class ReportMessage(NamedTuple):
+    """The runner's word on a rank (init-entered, initialised, destroyed, never-joined, raised, leaving,
+    threads-ended; a launcher's: alone, launched), or what the agent observes (main-gone, became).
+
+    `code` and `threads` are of a program that leaves: its exit code, and the threads that its process waits for;
+    `program` is what a rank has become by exec."""
+
+    event: str
+    rank: int
+    t: Optional[float] = None
+    pid: Optional[int] = None
+    world_size: Optional[int] = None
+    code: Optional[int] = None
+    threads: Tuple[str, ...] = ()
+    backend: str = ""
+    program: str = ""
+
+
+BOUNDS = (
+    ("rank", 0, MOST_RANKS),
+    ("pid", 1, 1 << 31),
+    ("world_size", 0, MOST_RANKS),
+    ("code", -255, 255),
+)
+
+
+def read_report(data: bytes) -> ReportMessage:
+    """Read a datagram to the agent: who writes there is the training program, whatever it loads, and its launcher."""
+    return check_report(decode(ReportMessage, read_object(data, 1 << 16)))
+
+
+def check_report(report: ReportMessage) -> ReportMessage:
+    """Give a report with its texts cut; raise DecodeError where a number is out of bounds."""
+    if not report.event:
+        raise DecodeError("expected an event of a rank")
+    for name, low, high in BOUNDS:
+        value = getattr(report, name)
+        if value is not None and not low <= value <= high:
+            raise DecodeError("%s: expected a number between %d and %d" % (name, low, high))
+    short: ReportMessage = cut(report)
+    return short._replace(threads=tuple(name[:NAME] for name in report.threads[:THREADS]))

@@ -1,0 +1,359 @@
+"""Messages: what a node's agent sends to the controller, one record each (pure, Python 3.8).
+
+`MESSAGES` names them in JSON. The controller decodes each once, where it arrives (`read_message`); one that does not
+fit is counted and left out. `t` is unix time by the node's clock.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from .codec import Vocabulary, omit_empty, omit_none
+from .foreign import ReportMessage, check_report, clean_error
+from .frames import PROTOCOL, pack_json
+from .jsontext import JsonObject
+
+
+@omit_none
+class ExitMessage(NamedTuple):
+    """A rank's main process ended; `error` is its error file. `expected`: allranks was ending it."""
+
+    rank: int
+    attempt: int = 0
+    t: Optional[float] = None
+    code: Optional[int] = None
+    signal: Optional[int] = None
+    expected: bool = False
+    oom_kills: int = 0
+    error: Optional[JsonObject] = None
+
+
+class RankSummary(NamedTuple):
+    """A rank of an agent that was away."""
+
+    pid: int
+    start_time: int = 0
+    exit: Optional[ExitMessage] = None
+
+
+class AttemptSummary(NamedTuple):
+    """The attempt of an agent that was away: its ranks, and how many signals it has passed on."""
+
+    attempt: int
+    ranks: Dict[int, RankSummary] = {}
+    ending: bool = False
+    signals: int = 0
+
+
+@omit_none
+class HelloMessage(NamedTuple):
+    """The first word of an agent, or of its supervisor (`dead`: `how` the agent ended, and when)."""
+
+    node_dir: str
+    hostname: str
+    protocol: int = PROTOCOL
+    pid: int = 0
+    t: Optional[float] = None
+    cwd: str = ""
+    dead: bool = False
+    how: str = ""
+    died_t: Optional[float] = None
+    attempt: Optional[AttemptSummary] = None
+
+
+class GotMessage(NamedTuple):
+    """So many bytes of the synced tree have arrived; `begin`: the answer to a `ship` order."""
+
+    bytes: int
+    begin: bool = False
+
+
+@omit_empty()
+class ShippedMessage(NamedTuple):
+    """The synced tree lies at `path`, or `error` says why it does not."""
+
+    path: str
+    sha256: str = ""
+    files: int = 0
+    error: str = ""
+    errno: Optional[int] = None
+
+
+@omit_none
+class FactsMessage(NamedTuple):
+    """The facts of a node (see `facts.NodeFacts`), or why there are none."""
+
+    facts: JsonObject = {}
+    prelude_error: str = ""
+    error: str = ""
+
+
+@omit_none
+class PortOwner(NamedTuple):
+    """Who holds a port, as far as this user may see; `note` says why there is no process.
+
+    `start_time` is in clock ticks since boot. Of a process of an allranks run `run` is that run's uid, and
+    `run_lives` says whether its agent runs."""
+
+    uid: Optional[int] = None
+    user: Optional[str] = None
+    state: Optional[str] = None
+    pid: Optional[int] = None
+    start_time: Optional[int] = None
+    command: Optional[str] = None
+    note: Optional[str] = None
+    run: Optional[str] = None
+    run_lives: Optional[bool] = None
+
+
+class PortFailure(NamedTuple):
+    """Why a port could not be opened."""
+
+    port: Optional[int] = None
+    errno: Optional[str] = None
+    text: Optional[str] = None
+    owner: Optional[PortOwner] = None
+
+
+class ListeningMessage(NamedTuple):
+    """The master's port is open, or `error` says why it is not."""
+
+    port: int = 0
+    error: Optional[PortFailure] = None
+
+
+@omit_none
+class AddressProbe(NamedTuple):
+    """What became of one address: `error` is one word (plan.network reads it), `text` the system's."""
+
+    address: str
+    ok: bool = False
+    port: int = 0
+    seconds: Optional[float] = None
+    local_address: Optional[str] = None
+    error: Optional[str] = None
+    text: Optional[str] = None
+    ip: Optional[str] = None  # of a name
+
+
+class ProbedMessage(NamedTuple):
+    """The addresses of the master as this node reaches them; `shared`: it sees the nonce of the output directory."""
+
+    results: Tuple[AddressProbe, ...] = ()
+    error: str = ""
+    shared: bool = True
+
+
+class StartedMessage(NamedTuple):
+    """A rank's process runs; `start_time` in clock ticks since boot."""
+
+    rank: int
+    pid: int
+    attempt: int
+    start_time: int = 0
+    t: Optional[float] = None
+
+
+class RemainingProcess(NamedTuple):
+    """A process that could not be ended."""
+
+    pid: int
+    state: str = ""
+    command: str = ""
+
+
+class EndedMessage(NamedTuple):
+    """The node has ended its ranks and looked for others; reason `lease`: nobody asked it."""
+
+    attempt: int = 0
+    left: Tuple[RemainingProcess, ...] = ()
+    reason: str = ""
+    seconds: float = 0.0
+    t: Optional[float] = None
+
+
+class DrainedMessage(NamedTuple):
+    """All output was sent. `sizes` say where each stream ends, `outputs` where the program's own files stay, and
+    `refused` how many texts of the program could not be read, by source."""
+
+    attempt: int = 0
+    sizes: Dict[str, int] = {}
+    outputs: Optional[str] = None
+    refused: Dict[str, int] = {}
+
+
+@omit_none
+class StacksMessage(NamedTuple):
+    """Stack samples by rank (see agent.sample), and NCCL's word on the job."""
+
+    ranks: Dict[int, JsonObject] = {}
+    ras: Optional[str] = None
+    error: str = ""
+
+
+class CountersMessage(NamedTuple):
+    """How many collectives each rank has begun and done, in numbers that only grow."""
+
+    ranks: Dict[int, JsonObject] = {}
+    error: str = ""
+
+
+@omit_none
+class FaultMessage(NamedTuple):
+    """An agent's own failure, or that of the way to it."""
+
+    id: str
+    message: str
+    rank: Optional[int] = None
+    t: Optional[float] = None
+    traceback: str = ""
+
+
+class PongMessage(NamedTuple):
+    """The answer to a ping: the controller's time in it, and the node's."""
+
+    sent: float
+    t: float
+
+
+class RefusedMessage(NamedTuple):
+    """A text of the training program could not be read."""
+
+    source: str = ""
+    why: str = ""
+    t: Optional[float] = None
+
+
+class DroppedMessage(NamedTuple):
+    """Bytes of a stream that were dropped in all; `bounded`: the spool has its share of the disk."""
+
+    kind: int
+    rank: int
+    attempt: int
+    total: int
+    bounded: bool = False
+
+
+class ReplacedMessage(NamedTuple):
+    """Another controller has connected."""
+
+
+class ServingMessage(NamedTuple):
+    """The ports on which peers may try this node."""
+
+    port: int
+    udp: int
+
+
+class ReachedMessage(NamedTuple):
+    """What became of each peer (agent/peers.py says what), and what names resolve to here."""
+
+    pairs: Dict[str, JsonObject] = {}
+    names: Dict[str, Any] = {}
+    error: str = ""
+
+
+@omit_none
+class SweptProcess(NamedTuple):
+    """A process of an earlier run (`live`: the run still has its agent), or one that is in the way (`why`)."""
+
+    pid: int
+    start_time: int
+    command: str
+    uid: Optional[str] = None
+    node: Optional[str] = None
+    live: Optional[bool] = None
+    why: Optional[str] = None
+
+
+@omit_none
+class SweptMessage(NamedTuple):
+    """The answer to a sweep of a node; None is what was not asked for.
+
+    `processes` are orphans, `directories` those that no agent uses, `foreign` the user's processes outside any run,
+    `left` what could not be ended, `removed` the directories that are gone."""
+
+    processes: Optional[List[SweptProcess]] = None
+    directories: Optional[List[str]] = None
+    foreign: Optional[List[SweptProcess]] = None
+    left: Optional[List[SweptProcess]] = None
+    removed: Optional[List[str]] = None
+
+
+Message = Union[
+    HelloMessage,
+    GotMessage,
+    ShippedMessage,
+    FactsMessage,
+    ListeningMessage,
+    ProbedMessage,
+    StartedMessage,
+    ReportMessage,
+    ExitMessage,
+    EndedMessage,
+    DrainedMessage,
+    StacksMessage,
+    CountersMessage,
+    FaultMessage,
+    PongMessage,
+    RefusedMessage,
+    DroppedMessage,
+    ReplacedMessage,
+    ServingMessage,
+    ReachedMessage,
+    SweptMessage,
+]
+
+MESSAGES: Vocabulary[Message] = Vocabulary(
+    "type",
+    {
+        "hello": HelloMessage,
+        "got": GotMessage,
+        "shipped": ShippedMessage,
+        "facts": FactsMessage,
+        "listening": ListeningMessage,
+        "probed": ProbedMessage,
+        "started": StartedMessage,
+        "report": ReportMessage,
+        "exit": ExitMessage,
+        "ended": EndedMessage,
+        "drained": DrainedMessage,
+        "stacks": StacksMessage,
+        "counters": CountersMessage,
+        "fault": FaultMessage,
+        "pong": PongMessage,
+        "refused": RefusedMessage,
+        "dropped": DroppedMessage,
+        "replaced": ReplacedMessage,
+        "serving": ServingMessage,
+        "reached": ReachedMessage,
+        "swept": SweptMessage,
+    },
+)
+
+
+def pack_message(message: Message) -> bytes:
+    """Make the frame of a message."""
+    return pack_json(MESSAGES.write(message))
+
+
+def read_message(value: JsonObject) -> Message:
+    """Decode a message of an agent; raise DecodeError. What came from the training program is cleaned again."""
+    message = MESSAGES.read(value)
+    if isinstance(message, ExitMessage):
+        return _clean_exit(message)
+    if isinstance(message, ReportMessage):
+        return check_report(message)
+    if isinstance(message, HelloMessage) and message.attempt is not None:
+        return message._replace(attempt=_clean_summary(message.attempt))
+    return message
+
+
+def _clean_summary(summary: AttemptSummary) -> AttemptSummary:
+    ranks = {}
+    for number, rank in summary.ranks.items():
+        ended = _clean_exit(rank.exit) if rank.exit is not None else None
+        ranks[number] = rank._replace(exit=ended)
+    return summary._replace(ranks=ranks)
+
+
+def _clean_exit(message: ExitMessage) -> ExitMessage:
+    return message._replace(error=clean_error(message.error))

@@ -1,0 +1,225 @@
+"""Orders: what the controller asks of a node's agent, one record each (pure, Python 3.8).
+
+`ORDERS` names them in JSON. An agent decodes each once, where it arrives; what does not fit is refused there.
+"""
+
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+
+from .codec import Vocabulary
+from .frames import PROTOCOL, pack_json
+
+MOST_RANKS = 1 << 20
+MOST_ATTEMPTS = (1 << 16) - 1  # what a frame of output can name
+MOST_PATH = 4096  # bytes of a path (PATH_MAX)
+
+
+class HelloOrder(NamedTuple):
+    """The first word of a controller. `have` are the sizes of its logs, by stream (`frames.stream_key`)."""
+
+    protocol: int = PROTOCOL
+    lease: Optional[float] = None
+    have: Dict[str, int] = {}
+
+
+class ShipOrder(NamedTuple):
+    """A synced tree comes: bytes of the archive, and bytes and files that it holds."""
+
+    sha256: str
+    packed: int
+    bytes: int
+    files: int
+
+
+class SetupOrder(NamedTuple):
+    """Collect the facts of the node, after the prelude and with the named checks.
+
+    The checks that the order names read all of it by name (`Host.request`); `launching` is theirs alone."""
+
+    workdir: Optional[str] = None
+    command: Tuple[str, ...] = ()
+    kind: Optional[str] = None
+    launching: Any = None
+    modules: Tuple[str, ...] = ()
+    python: Optional[str] = None
+    virtual_env: Optional[str] = None
+    conda_prefix: Optional[str] = None
+    environ: Dict[str, str] = {}
+    prelude: Optional[str] = None
+    master_port: int = 0
+    nproc: Optional[int] = None
+    data_paths: Tuple[str, ...] = ()
+    expect_gpus: Optional[int] = None
+    node_dir: Optional[str] = None
+    output_dir: Optional[str] = None
+    target: Any = None
+    uid: str = ""
+    checks: Tuple[str, ...] = ()
+    seconds: float = 30.0
+
+
+class ListenOrder(NamedTuple):
+    """Open the master's port for the rendezvous check (0: a free one); a nonce goes into a shared directory."""
+
+    port: int
+    token: str
+    nonce_dir: Optional[str] = None
+
+
+class ProbeOrder(NamedTuple):
+    """Connect to the master's port at each address; a joined node looks up names in `only` alone."""
+
+    addresses: Tuple[str, ...]
+    port: int
+    token: str
+    seconds: float
+    nonce_dir: Optional[str] = None
+    only: Optional[Tuple[str, ...]] = None
+
+
+class RankOrder(NamedTuple):
+    """One process to start. `weak` names variables that yield to the node's own; `path_first` goes before PATH;
+    `files` are written first; `seen`: the ranks that it starts are watched by their exit."""
+
+    rank: int
+    local_rank: int
+    argv: Tuple[str, ...]
+    env: Dict[str, str]
+    workdir: str
+    weak: Tuple[str, ...] = ()
+    path_first: Optional[str] = None
+    files: Dict[str, str] = {}
+    error_files: Tuple[str, ...] = ()
+    seen: bool = False
+
+
+class FollowedFile(NamedTuple):
+    """A file that others write and that travels to the run directory; `kind` as in `frames.FOLLOWED`."""
+
+    kind: str
+    rank: int
+    path: str
+
+
+class StartOrder(NamedTuple):
+    """Make the directories and start the ranks. `terms` are for a joined node, which makes its own order of them."""
+
+    attempt: int
+    ranks: Tuple[RankOrder, ...]
+    make: Tuple[str, ...] = ()
+    follow: Tuple[FollowedFile, ...] = ()
+    terms: Any = None
+
+
+class PingOrder(NamedTuple):
+    """Answer with the node's time; `sent` is the controller's."""
+
+    sent: float
+
+
+class AckOrder(NamedTuple):
+    """The controller has these sizes on its disk, by stream."""
+
+    sizes: Dict[str, int] = {}
+
+
+class EndOrder(NamedTuple):
+    """End the ranks: SIGTERM, and SIGKILL after `grace` seconds."""
+
+    grace: float
+    reason: str = ""
+
+
+class StacksOrder(NamedTuple):
+    """Sample the stacks of ranks; `ask`: look or dump, what their flight recorders are asked for."""
+
+    ranks: Tuple[int, ...] = ()
+    ask: str = ""
+
+
+class CountersOrder(NamedTuple):
+    """Say how many collectives the ranks have begun and done."""
+
+    ranks: Tuple[int, ...] = ()
+
+
+class ServeOrder(NamedTuple):
+    """Open two ports on which peers try this node."""
+
+    token: str
+    seconds: float
+
+
+class PeerAddress(NamedTuple):
+    """Where a peer serves: its main address with both ports, and other addresses that are connected to only."""
+
+    address: str
+    port: int
+    ways: Tuple[str, ...] = ()
+    udp: Optional[int] = None
+
+
+class ReachOrder(NamedTuple):
+    """Try the peers, and resolve names. `sender` is this node's number."""
+
+    token: str
+    sender: int
+    seconds: float
+    names: Tuple[str, ...] = ()
+    peers: Dict[str, PeerAddress] = {}
+
+
+class ReleaseOrder(NamedTuple):
+    """All is done and fetched: remove the node directory and exit."""
+
+
+class SignalOrder(NamedTuple):
+    """SIGUSR1 or SIGUSR2 (`name` without SIG) for the ranks, numbered in its attempt: none is sent twice."""
+
+    attempt: int
+    order: int
+    name: str
+
+
+Order = Union[
+    HelloOrder,
+    ShipOrder,
+    SetupOrder,
+    ListenOrder,
+    ProbeOrder,
+    StartOrder,
+    PingOrder,
+    AckOrder,
+    EndOrder,
+    StacksOrder,
+    CountersOrder,
+    ServeOrder,
+    ReachOrder,
+    ReleaseOrder,
+    SignalOrder,
+]
+
+ORDERS: Vocabulary[Order] = Vocabulary(
+    "type",
+    {
+        "hello": HelloOrder,
+        "ship": ShipOrder,
+        "setup": SetupOrder,
+        "listen": ListenOrder,
+        "probe": ProbeOrder,
+        "start": StartOrder,
+        "ping": PingOrder,
+        "ack": AckOrder,
+        "end": EndOrder,
+        "stacks": StacksOrder,
+        "counters": CountersOrder,
+        "serve": ServeOrder,
+        "reach": ReachOrder,
+        "release": ReleaseOrder,
+        "signal": SignalOrder,
+    },
+)
+
+
+def pack_order(order: Order) -> bytes:
+    """Make the frame of an order."""
+    return pack_json(ORDERS.write(order))
