@@ -187,7 +187,7 @@ class Listener:
         count: int,
         secret: bytes,
         admit: Callable[[dict[int, Seat], Hello, str], int],
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         first: int = 1,
     ) -> None:
         self.seats = {rank: Seat(rank) for rank in range(first, count)}
@@ -195,7 +195,7 @@ class Listener:
         self.signalled: Callable[[int, str], None] = lambda rank, name: None
         self._secret = secret
         self._admit = admit
-        self._told = told
+        self._told = report
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
         self._servers: list[asyncio.Server] = []
@@ -216,16 +216,16 @@ class Listener:
             raise UsageError(f"port {port} cannot be listened on: {error.strerror}. Set --port") from None
 
     def wait(
-        self, deadline: float, told: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
+        self, deadline: float, report: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
     ) -> list[int]:
         """Until every seat is taken, `deadline` (monotonic) has come or it is given up; gives the missing ranks."""
         missing = self.missing()
-        told(missing)
+        report(missing)
         while missing and not given_up() and time.monotonic() < deadline:
             self._call(self._wait_change(min(1.0, max(0.0, deadline - time.monotonic()))))
             now = self.missing()
             if now != missing:
-                told(now)
+                report(now)
             missing = now
         return missing
 

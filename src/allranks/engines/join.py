@@ -46,13 +46,13 @@ Message = dict[str, Any]
 
 def take_secret(path: str | None, environ: dict[str, str] | os._Environ[str]) -> bytes:
     """The shared secret, removed from the environment that ranks will inherit; empty where there is none."""
-    given = environ.pop(SECRET, "").strip()
+    text_of_secret = environ.pop(SECRET, "").strip()
     if path is not None:
         try:
-            given = Path(path).read_text(errors="replace").strip()
+            text_of_secret = Path(path).read_text(errors="replace").strip()
         except OSError as error:
             raise UsageError(f"--secret-file {path}: {error.strerror}") from None
-    secret = given.encode()
+    secret = text_of_secret.encode()
     if secret and len(secret) < LEAST_SECRET:
         raise UsageError(
             f"the join secret has {len(secret)} bytes, which can be guessed. Set at least {LEAST_SECRET}: "
@@ -66,10 +66,10 @@ def take_secret(path: str | None, environ: dict[str, str] | os._Environ[str]) ->
 def require_loopback(host: str, port: int) -> None:
     """Without a secret all of it stays on this machine; raises UsageError."""
     try:
-        found = {str(item[4][0]) for item in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        addresses = {str(item[4][0]) for item in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except OSError as error:
         raise UsageError(f"--master-addr {host}: {error.strerror}") from None
-    outside = [a for a in sorted(found) if not ipaddress.ip_address(a.split("%")[0]).is_loopback]
+    outside = [a for a in sorted(addresses) if not ipaddress.ip_address(a.split("%")[0]).is_loopback]
     if outside:
         raise UsageError(
             f"no join secret, and {host} is no loopback address{'' if host == outside[0] else f' ({outside[0]})'}: "
@@ -177,8 +177,8 @@ class Admission:
         self._compare(hello, f"node {rank}, {who},")
         if rank not in seats:
             most = self._mine.nnodes - 1
-            said = f"{who} came as node {rank}. Node ranks are 0 to {most}, and 0 is {self._hostname}"
-            self._contradict(DUPLICATE, said)
+            message = f"{who} came as node {rank}. Node ranks are 0 to {most}, and 0 is {self._hostname}"
+            self._contradict(DUPLICATE, message)
         seat = seats[rank]
         if seat.taken and seat.hello.instance != hello.instance:
             self._same_rank(seat, rank, who)
@@ -191,16 +191,16 @@ class Admission:
         if self.started:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:
-            said = f"two nodes came as node {rank}: {other} and {who}. Set another --node-rank on one of them"
-            self._contradict(DUPLICATE, said)
+            message = f"two nodes came as node {rank}: {other} and {who}. Set another --node-rank on one of them"
+            self._contradict(DUPLICATE, message)
 
     def _compare(self, hello: Hello, who: str) -> None:
         mine = self._mine.to_json()
         for key, (cause, text) in COMPARED.items():
             theirs = hello.agreed.get(key, "")
             if mine[key] != theirs and mine[key] and theirs:
-                said = text.format(theirs=theirs[:300], mine=mine[key], host=self._hostname)
-                self._contradict(cause, f"{who} {said}")
+                message = text.format(theirs=theirs[:300], mine=mine[key], host=self._hostname)
+                self._contradict(cause, f"{who} {message}")
 
     def _contradict(self, cause: str, text: str) -> None:
         if not self.started:

@@ -68,7 +68,7 @@ class Signals:
         self._seen = WORDS[signal.Signals(number)]
 
     def _note_for_ranks(self, number: int, frame: FrameType | None) -> None:
-        self._for_the_ranks += [name for name, known in USER_SIGNALS.items() if known == number]
+        self._for_the_ranks += [name for name, signal_number in USER_SIGNALS.items() if signal_number == number]
 
     def take_for_the_ranks(self) -> list[str]:
         """Return USR1 or USR2 once for each arrival since the last call."""
@@ -78,9 +78,9 @@ class Signals:
 
     def take(self) -> str | None:
         """ctrl-c, stop or leave, if it has come since the last call."""
-        seen = self._seen
+        request = self._seen
         self._seen = None
-        return seen
+        return request
 
     def restore(self) -> None:
         """As it was before."""

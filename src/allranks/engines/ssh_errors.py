@@ -48,13 +48,13 @@ def destination(node: Node) -> str:
 def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Finding:
     """The finding for an ssh client that ended before the node answered."""
     lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
-    said = lines[-1][:300] if lines else ""
+    last_line = lines[-1][:300] if lines else ""
     for pattern, cause in _RULES:
         if pattern.search(stderr):
-            told = next((line for line in lines if pattern.search(line)), said)[:300]
-            return _finding(node, cause, _USER.sub("", told), tuple(lines[-3:]), have_key)
-    if code == 127 or "not found" in said or "No such file" in said:
-        message = f"{node.name}: the login shell could not start /bin/sh: {said}"
+            line_that_tells = next((line for line in lines if pattern.search(line)), last_line)[:300]
+            return _finding(node, cause, _USER.sub("", line_that_tells), tuple(lines[-3:]), have_key)
+    if code == 127 or "not found" in last_line or "No such file" in last_line:
+        message = f"{node.name}: the login shell could not start /bin/sh: {last_line}"
         return Finding(
             "remote-path-missing",
             "fail",
@@ -63,7 +63,7 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
             Where(node=node.name),
             tuple(lines[-3:]),
         )
-    message = f"{node.name}: ssh {how_ended(code)} before the node answered" + (f": {said}" if said else "")
+    message = f"{node.name}: ssh {how_ended(code)} before the node answered" + (f": {last_line}" if last_line else "")
     remedy = f"try it by hand: ssh -T -o BatchMode=yes {shlex.quote(destination(node))} true"
     return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))
 
@@ -139,14 +139,14 @@ def silent(node: Node, seconds: float) -> Finding:
     )
 
 
-def _finding(node: Node, cause: str, said: str, evidence: tuple[str, ...], have_key: bool) -> Finding:
+def _finding(node: Node, cause: str, last_line: str, evidence: tuple[str, ...], have_key: bool) -> Finding:
     to = shlex.quote(destination(node))
     port = f"-p {node.port} " if node.port else ""
     remedies = {
         "ssh-auth": ("" if have_key else "ssh-keygen -t ed25519\n") + f"ssh-copy-id {port}{to}",
         "ssh-hostkey": f"check the key with the node's owner, then: ssh {port}{to} true"
-        + (f"   (a changed key: ssh-keygen -R {shlex.quote(node.host)})" if "CHANGED" in said else ""),
+        + (f"   (a changed key: ssh-keygen -R {shlex.quote(node.host)})" if "CHANGED" in last_line else ""),
         "name-resolution": f"write {node.name}'s address into the host list, or add it to /etc/hosts here",
         "ssh-unreachable": f"is the host up, and sshd on port {node.port or 22}? try: ssh {port}{to} true",
     }
-    return Finding(cause, "fail", f"{node.name}: {said}", remedies[cause], Where(node=node.name), evidence)
+    return Finding(cause, "fail", f"{node.name}: {last_line}", remedies[cause], Where(node=node.name), evidence)

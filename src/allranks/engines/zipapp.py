@@ -75,8 +75,8 @@ def _packed(files: dict[str, bytes]) -> bytes:
 def _files() -> dict[str, bytes]:
     """Every file by its name in the archive."""
     names = {path.relative_to(HOME).as_posix(): path for path in HOME.rglob("*.py")}
-    found = {f"allranks/{name}": path.read_bytes() for name, path in names.items()}
+    contents = {f"allranks/{name}": path.read_bytes() for name, path in names.items()}
     for path in CLICK.glob("*.py"):
         if path.name not in ("_winconsole.py", "testing.py"):
-            found[f"click/{path.name}"] = path.read_bytes()
-    return found
+            contents[f"click/{path.name}"] = path.read_bytes()
+    return contents

@@ -145,17 +145,17 @@ class Inside:
             return ended(job.reported("NODE_FAIL", node), line=line, advice=advice)
         if job.state == "RUNNING" and out_of_memory(printed):
             return ended(job.reported("OUT_OF_MEMORY"), line=out_of_memory(printed), advice=advice)
-        said = cancelled(printed) or cancelled(_end_of(job.stdout)) or ("CANCELLED", "")
-        if said[0] != "CANCELLED":
-            return ended(job.reported(said[0]), kill_wait(), said[1], advice)
+        end_state = cancelled(printed) or cancelled(_end_of(job.stdout)) or ("CANCELLED", "")
+        if end_state[0] != "CANCELLED":
+            return ended(job.reported(end_state[0]), kill_wait(), end_state[1], advice)
         if job.state in ("RUNNING", "PENDING"):
             return None
         if job.state not in ("COMPLETING", "COMPLETED", "FAILED"):
-            return ended(job, kill_wait(), said[1], advice)
+            return ended(job, kill_wait(), end_state[1], advice)
         if job.restarts > self.allocation.restarts:
-            return ended(job.reported("REQUEUED"), kill_wait(), said[1], advice)
-        own_end = script_ended(job, said[1]) if self._below_the_script() else None
-        return own_end or (ended(job.reported("CANCELLED"), kill_wait(), said[1], advice) if stopped else None)
+            return ended(job.reported("REQUEUED"), kill_wait(), end_state[1], advice)
+        own_end = script_ended(job, end_state[1]) if self._below_the_script() else None
+        return own_end or (ended(job.reported("CANCELLED"), kill_wait(), end_state[1], advice) if stopped else None)
 
     def _below_the_script(self) -> bool:
         """A batch script is above us, and may have ended; False where this process has taken its place (exec)."""

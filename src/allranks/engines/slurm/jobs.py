@@ -105,8 +105,8 @@ def version() -> tuple[int, int]:
 def words(stderr: str) -> str:
     """The last words of a command of Slurm's, without its name in front."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    told = [re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in lines[-3:]]
-    return "; ".join(told)
+    reasons = [re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in lines[-3:]]
+    return "; ".join(reasons)
 
 
 def _check(done: subprocess.CompletedProcess[str], what: str) -> None:

@@ -95,14 +95,14 @@ class Step:
             "checks": header.get("checks"),
             "tests": header.get("tests"),
         }
-        given = os.memfd_create("allranks-step")
-        with os.fdopen(given, "wb", closefd=False) as file:
+        order_fd = os.memfd_create("allranks-step")
+        with os.fdopen(order_fd, "wb", closefd=False) as file:
             file.write(payload(order))
-        os.lseek(given, 0, os.SEEK_SET)
+        os.lseek(order_fd, 0, os.SEEK_SET)
         try:
             self._process = subprocess.Popen(
                 self.argv(),
-                stdin=given,
+                stdin=order_fd,
                 stdout=self._log,
                 stderr=self._log,
                 env=step_environment(os.environ),
@@ -110,7 +110,7 @@ class Step:
                 preexec_fn=die_with_the_controller,
             )
         finally:
-            os.close(given)
+            os.close(order_fd)
         threading.Thread(target=self._await_end, args=(self._process,), name="srun", daemon=True).start()
 
     def on_end(self, act: Callable[[], None]) -> None:
@@ -195,8 +195,8 @@ class StepTransport(DialledTransport):
             text = f"{node.name} did not start: the step ended because of {', '.join(sorted(blamed))}"
             return Finding("slurm-config", "skipped", text, "", place)
         if self._step.ended:
-            said = lines[-1] if lines else "it said nothing"
-            text = f"{node.name}: srun ended before the node answered: {said[:300]}"
+            last_line = lines[-1] if lines else "it said nothing"
+            text = f"{node.name}: srun ended before the node answered: {last_line[:300]}"
             return Finding("slurm-config", "fail", text, "see srun.log in the run directory", place, lines[-3:])
         return Finding(
             "master-unreachable",
