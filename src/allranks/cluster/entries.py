@@ -52,7 +52,7 @@ def _check_printable(text: str) -> None:
 
 def _attributes(hosts: str, words: list[str]) -> dict[str, str]:
     """The attributes of a line by name; unknown, empty or repeated ones are refused."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         name = name.replace("max-slots", "max_slots")
@@ -63,10 +63,10 @@ def _attributes(hosts: str, words: list[str]) -> dict[str, str]:
             raise UsageError(_unknown(name, equals))
         if not value:
             raise UsageError(f"{name}= has no value")
-        if name in found:
+        if name in attributes:
             raise UsageError(f"{name}= is given twice")
-        found[name] = value
-    return found
+        attributes[name] = value
+    return attributes
 
 
 def _unknown(name: str, equals: str) -> str:

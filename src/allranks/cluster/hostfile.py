@@ -103,17 +103,17 @@ def _check_total(placed: list[_Placed], where: str) -> None:
 
 def _nodes(placed: list[_Placed], source: str, unit: str) -> list[Node]:
     """Entries as nodes: duplicates refused, names unique, indices in order."""
-    seen: dict[tuple[str, int], int] = {}
+    first_places: dict[tuple[str, int], int] = {}
     for item in placed:
         key = (host_key(item.entry.host), item.entry.port or 22)
-        if key in seen:
+        if key in first_places:
             where = f"{source}:{item.line}" if unit == "line" else f"{source}: entry {item.line}"
             raise HostfileError(
-                f"{where}: {show(item.entry.host)} is in {unit} {seen[key]} already. "
+                f"{where}: {show(item.entry.host)} is in {unit} {first_places[key]} already. "
                 "Remove one of them, or use slots=N for more ranks on a host"
             )
-        seen[key] = item.line
-    hosts = Counter(host for host, _ in seen)
+        first_places[key] = item.line
+    hosts = Counter(host for host, _ in first_places)
     return [
         Node(index, _name(item.entry, hosts), item.entry.host, item.entry.user, item.entry.port, item.entry.slots)
         for index, item in enumerate(placed)

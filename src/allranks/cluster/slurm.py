@@ -73,13 +73,13 @@ def _refuse_heterogeneous(environ: Mapping[str, str]) -> None:
 
 def tasks_per_node(text: str) -> tuple[int, ...]:
     """Slurm's `4(x2),3` as 4, 4, 3; ConfigError for anything else but nothing."""
-    found: list[int] = []
+    counts: list[int] = []
     for part in text.split(",") if text else ():
         match = _TASKS.fullmatch(part)
-        if not match or len(found) + int(match[2] or 1) > 100_000:
+        if not match or len(counts) + int(match[2] or 1) > 100_000:
             raise ConfigError(f"SLURM_TASKS_PER_NODE: found {show(text)}, set --nproc")
-        found += [int(match[1])] * int(match[2] or 1)
-    return tuple(found)
+        counts += [int(match[1])] * int(match[2] or 1)
+    return tuple(counts)
 
 
 def refuse_step(environ: Mapping[str, str]) -> None:

@@ -67,9 +67,9 @@ def _read_stored(name: str, value: object) -> object:
 
 
 def _env(value: object, where: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, text in value.items() if isinstance(value, Mapping) else [("", None)]:
         if not isinstance(text, str) or "\0" in text:
             raise ConfigError(f"{where}: found {show(value)}, set an object of names and texts")
-        found[check_name(str(name), where, ConfigError)] = text
-    return found
+        variables[check_name(str(name), where, ConfigError)] = text
+    return variables

@@ -74,7 +74,7 @@ def resolve(
     """One RunSpec out of all layers; UsageError or ConfigError names the source and what to set."""
     config = _config_keys(config, config_source)
     user_config = _config_keys(user_config or {}, user_source)
-    given = _collect(
+    values_by_field = _collect(
         (
             *_options(options),
             *_environment(environ),
@@ -83,7 +83,7 @@ def resolve(
         )
     )
     notes: list[str] = []
-    chosen = _targets(given, notes)
+    chosen = _targets(values_by_field, notes)
     values: dict[str, object] = {}
     for field, candidates in chosen.items():
         values[field] = _merge(field, candidates, notes)
@@ -104,14 +104,14 @@ def resolve(
 def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]:
     """The file's keys as field names; unknown and repeated ones are refused."""
     fields: dict[str, object] = {}
-    known = [*(row.name for row in SETTINGS.values() if row.in_file), *TABLES]
+    setting_names = [*(row.name for row in SETTINGS.values() if row.in_file), *TABLES]
     for key, value in config.items():
         spelt = key.replace("_", "-")
         field = _ALIASES.get(spelt, spelt.replace("-", "_"))
         if spelt in OPTION_ONLY:
             raise ConfigError(f"{source}: {key} is an option only. Give --{spelt} on the command line")
-        if field not in known:
-            raise ConfigError(f"{source}: {show(key)} is not a setting{_close(field, known)}")
+        if field not in setting_names:
+            raise ConfigError(f"{source}: {show(key)} is not a setting{_close(field, setting_names)}")
         if field in fields:
             raise ConfigError(f"{source}: {key} is set twice, with '-' and with '_'. Keep one")
         fields[field] = value
@@ -125,10 +125,10 @@ def _close(word: str, known: list[str]) -> str:
 
 def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
     """For each field that is set at all, its values from the strongest source to the weakest."""
-    given: dict[str, list[_Given]] = {}
+    by_field: dict[str, list[_Given]] = {}
     for field, item in items:
-        given.setdefault(field, []).append(item)
-    return given
+        by_field.setdefault(field, []).append(item)
+    return by_field
 
 
 def _options(options: Mapping[str, object]) -> Iterator[tuple[str, _Given]]:

@@ -55,7 +55,7 @@ def whole(low: int, high: int, auto: Sequence[str] = ()) -> Parser:
     if auto:
         expected += f' or "{auto[0]}"'
 
-    def read(value: object) -> object:
+    def read(value: object) -> int | None:
         if auto and (value is None or value in auto):
             return None
         number = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
@@ -70,7 +70,7 @@ def duration(low: float, above: bool = False) -> Parser:
     """A duration of at least `low` seconds, or above it."""
     bound = "more than" if above else "at least"
 
-    def read(value: object) -> object:
+    def read(value: object) -> float:
         seconds = parse_duration(value)
         if seconds < low or (above and seconds == low):
             raise ValueError(f"{EXPECTED_DURATION}, {bound} {low:g}s")
@@ -82,11 +82,11 @@ def duration(low: float, above: bool = False) -> Parser:
 def size(low: int) -> Parser:
     """A size of at least `low` bytes."""
 
-    def read(value: object) -> object:
-        found = parse_size(value)
-        if found < low:
+    def read(value: object) -> int:
+        count = parse_size(value)
+        if count < low:
             raise ValueError(f"{EXPECTED_SIZE}, at least {low}")
-        return found
+        return count
 
     return Parser(read, "SIZE", write=lambda value: format_size_option(cast(int, value)))
 
@@ -94,7 +94,7 @@ def size(low: int) -> Parser:
 def text(expected: str, metavar: str = "TEXT", lines: bool = False) -> Parser:
     """A text that is not empty; without control characters unless `lines`, and never with a NUL."""
 
-    def read(value: object) -> object:
+    def read(value: object) -> str:
         if not isinstance(value, str) or not value.strip():
             raise ValueError(expected)
         if "\0" in value or (not lines and _CONTROL.search(value)):
@@ -106,12 +106,12 @@ def text(expected: str, metavar: str = "TEXT", lines: bool = False) -> Parser:
 
 def path(expected: str, metavar: str = "PATH") -> Parser:
     """A text that no program can take as an option."""
-    read_text = text(expected).read
+    any_text = text(expected)
 
-    def read(value: object) -> object:
+    def read(value: object) -> str:
         if isinstance(value, str) and value.startswith("-"):
             raise ValueError(f"{expected}, not starting with '-'")
-        return read_text(value)
+        return str(any_text.read(value))
 
     return Parser(read, metavar, is_path=True)
 
@@ -120,7 +120,7 @@ def matching(pattern: str, expected: str, metavar: str) -> Parser:
     """A text that the pattern matches as a whole."""
     compiled = re.compile(pattern)
 
-    def read(value: object) -> object:
+    def read(value: object) -> str:
         if not isinstance(value, str) or not compiled.fullmatch(value):
             raise ValueError(expected)
         return value
@@ -157,7 +157,7 @@ def several(each: Parser, expected: str, commas: bool = False) -> Parser:
     return Parser(read, each.metavar, each.choices, each.is_path, repeats=True)
 
 
-def read_flag(value: object) -> object:
+def read_flag(value: object) -> bool:
     """A bool, or 1/true/yes/on and 0/false/no/off as text."""
     if isinstance(value, bool):
         return value
@@ -166,7 +166,7 @@ def read_flag(value: object) -> object:
     raise ValueError("true or false")
 
 
-def _read_word(value: object) -> object:
+def _read_word(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
         raise ValueError("a text without NUL")
     return value

@@ -93,8 +93,8 @@ class Tool:
 
     def value(self, *names: str) -> str | None:
         """The last value of an option, under any of its names; "" for a flag."""
-        found = [o for o in self.options if o.name in names]
-        return (found[-1].value or "") if found else None
+        matching = [o for o in self.options if o.name in names]
+        return (matching[-1].value or "") if matching else None
 
     def has(self, *names: str) -> bool:
         """Whether one of the options is there."""

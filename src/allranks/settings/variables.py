@@ -35,19 +35,19 @@ class Variables:
 
 def read_variables(items: object, config: Mapping[str, object], environ: Mapping[str, str], source: str) -> Variables:
     """Options over TOML; of two options with the same name the last one holds."""
-    given, copied = _from_options(items, environ)
+    assigned, copied = _from_options(items, environ)
     table = _table(config.get("env"), source)
     listed, missing = _listed(config.get("forward"), environ, source)
     notes = [
         f"--env {name} overrides [env] {name} in {source}"
         for name in table
-        if name in copied or given.get(name, table[name]) != table[name]
+        if name in copied or assigned.get(name, table[name]) != table[name]
     ]
     notes += [f"forward: {name} is not set in the environment, so it is not forwarded" for name in missing]
-    env = {**{k: v for k, v in table.items() if k not in copied}, **given}
+    env = {**{k: v for k, v in table.items() if k not in copied}, **assigned}
     both = [name for name in listed if name in env]
     notes += [
-        f"{name} is set by {'--env' if name in given else '[env]'}, so forward in {source} does not copy it"
+        f"{name} is set by {'--env' if name in assigned else '[env]'}, so forward in {source} does not copy it"
         for name in both
     ]
     forward = tuple(dict.fromkeys(copied + [name for name in listed if name not in env]))
@@ -65,20 +65,20 @@ def check_name(name: str, where: str, error: type[UsageError]) -> str:
 
 def _from_options(items: object, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """`K=V` as a mapping and `NAME` as a list."""
-    given: dict[str, str] = {}
+    assigned: dict[str, str] = {}
     copied: list[str] = []
     for item in _strings(items or (), "--env", UsageError):
         name, equals, value = item.partition("=")
         check_name(name, "--env", UsageError)
         if not equals and name not in environ:
             raise UsageError(f"--env {name}: {name} is not set in the environment. Set it, or write --env {name}=VALUE")
-        given.pop(name, None)
+        assigned.pop(name, None)
         copied = [other for other in copied if other != name]
         if equals:
-            given[name] = _value(value, f"--env {name}", UsageError)
+            assigned[name] = _value(value, f"--env {name}", UsageError)
         else:
             copied.append(name)
-    return given, copied
+    return assigned, copied
 
 
 def _table(table: object, source: str) -> dict[str, str]:

@@ -42,21 +42,21 @@ SCHEDULERS = (
 
 def whereabouts(environ: Mapping[str, str]) -> dict[str, object]:
     """Settings by field name (node_rank, nodes, master_addr, nproc) as far as the environment tells them."""
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for scheduler in SCHEDULERS:
         if environ.get(scheduler.rank, "").strip():
             _one_a_node(scheduler, environ)
-            found["node_rank"] = environ[scheduler.rank].strip()
+            settings["node_rank"] = environ[scheduler.rank].strip()
             if environ.get(scheduler.size, "").strip():
-                found["nodes"] = environ[scheduler.size].strip()
+                settings["nodes"] = environ[scheduler.size].strip()
             break
     master = _master(environ)
     if master:
-        found["master_addr"] = master
+        settings["master_addr"] = master
     gpus = environ.get("SKYPILOT_NUM_GPUS_PER_NODE", "").strip()
     if gpus.isdecimal() and int(gpus) > 0:
-        found["nproc"] = gpus
-    return found
+        settings["nproc"] = gpus
+    return settings
 
 
 def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
