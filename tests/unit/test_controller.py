@@ -12,6 +12,8 @@ from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
 from allranks.gang.controller import Controller
+from allranks.protocol.jsontext import DecodeError, JsonObject
+from allranks.protocol.messages import Message, read_message
 from allranks.report.live import JsonView
 from allranks.settings import RunSpec
 
@@ -99,3 +101,22 @@ def test_a_launcher_that_is_not_installed(tmp_path: Path, check: bool) -> None:
     assert (verdict["cause"], result["exit"]) == ("missing-module", 3 if check else 1), verdict
     assert f"no module {launcher} in {sys.executable}" in verdict["message"]
     assert f"-m pip install {launcher}" in verdict["remedy"]
+
+
+@pytest.mark.parametrize(("kind", "field"), [("hello", "$.hostname"), ("facts", "$.facts.interfaces")])
+def test_a_node_whose_first_words_cannot_be_read_ends_the_start_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, field: str
+) -> None:
+    """Neither --init-timeout nor the wait for the agent's first word passes."""
+
+    def read(frame: JsonObject) -> Message:
+        if frame["type"] == kind:
+            raise DecodeError(f"{field}: expected a text, got 5")
+        return read_message(frame)
+
+    monkeypatch.setattr("allranks.gang.controller.read_message", read)
+    session = start(tmp_path, "sh", "-c", "exit 0")
+    result = session.run()
+    assert result["exit"] == 4
+    assert "local0" in result["verdict"]["message"] and field in result["verdict"]["message"]
+    assert not [e for e in session.run_dir.read_events()[0] if e["event"] == "init-timeout"]

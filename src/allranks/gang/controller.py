@@ -45,7 +45,7 @@ from .machine import Gang
 from .places import Setting, collectors, judge_request, mark, node_label
 from .policy import Decision
 from .progress import Progress
-from .remarks import run_disk_full
+from .remarks import run_disk_full, unreadable_message
 from .states import (
     Action,
     AttemptOver,
@@ -428,10 +428,21 @@ class Controller:
             if isinstance(frame, Output):
                 self._output(member, frame)
                 continue
+            is_first = not member.known
             try:
                 self._message(member, read_message(frame))
             except DecodeError as error:
-                self.undecodable.note(f"messages of {member.node.name}", str(error))
+                self._unread(member, str(frame["type"]), error, is_first)
+
+    def _unread(self, member: Member, kind: str, error: DecodeError, is_first: bool) -> None:
+        """A message that does not fit is counted. Without a node's first hello, or its facts, no rank can start."""
+        name = member.node.name
+        self.undecodable.note(f"messages of {name}", str(error))
+        is_needed = kind == "facts" or (kind == "hello" and is_first)
+        if is_needed and self.roster.state is State.GATHERING:
+            if member.opening is not None:
+                member.opening.cancel()
+            self.feed(Unreachable(name, time.time(), unreadable_message(name, kind, str(error))))
 
     def _message(self, member: Member, message: Message) -> None:
         """Raise DecodeError where the gang could not read what it needs."""

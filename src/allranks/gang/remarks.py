@@ -16,6 +16,17 @@ def prelude_failed(node: str, error: str) -> Finding:
     return failed_look([node], error)
 
 
+def unreadable_message(node: str, kind: str, error: str) -> Finding:
+    """Return the finding about a message without which a node cannot take part; `error` names the field."""
+    return Finding(
+        "unknown",
+        "fail",
+        f"{node}: its agent's {kind} message cannot be read ({error}). Another program may have changed it on its way",
+        f"look at {node} with `allranks check`, or take it out of the list",
+        Where(node=node),
+    )
+
+
 def not_shared(node: str, master: str, directory: str) -> Finding:
     """Return the finding about an output directory that the nodes do not share."""
     return Finding(
