@@ -22,7 +22,7 @@ PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagno
 GANG = ("machine", "roster", "states", "members", "places", "remarks", "hangwatch", "gathering", "spares",
         "connections", "ending", "rendezvous", "running", "lingering", "policy", "history", "groups",
         "signals")  # fmt: skip
-REPORT = ("record", "redact", "redacted", "secretforms", "timeline", "timeplot", "drawing", "machines")
+REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "findings.py", "errors.py", "exitcodes.py", "text.py", "xid.py", "fabric/records.py")  # fmt: skip
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.campaign import examples
 
 from allranks.errors import UsageError
-from allranks.report import redact, secretforms
+from allranks.report import redact
 from allranks.report.redact import REDACTED, WINDOW, Redactor
+from allranks.settings import secretforms
 
 ALNUM = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 HEX = "0123456789abcdef"

@@ -26,12 +26,12 @@ from allranks.report.gather import MOST_LOGS, gather
 from allranks.report.record import Document, Record
 from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import run_page
-from allranks.report.secretforms import Span
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logdiagnosis import Part
 from allranks.settings.parsers import FLAG, several, text
 from allranks.settings.parsers import path as path_of
+from allranks.settings.secretforms import Span
 from allranks.settings.secrets import is_secret_name
 from allranks.settings.table import SettingRow
 from allranks.text import count_of, plural

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
-from allranks.diagnose.incident import CHANNEL
+from allranks.diagnose.incident import CHANNEL, beat_of
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, RANK_LOG, Frame, Output, Stream
@@ -156,7 +156,7 @@ class Controller:
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._over = asyncio.Event()
-        self._beat = max(0.5, min(5.0, spec.limits.lease / 6))
+        self._beat = beat_of(spec.limits.lease)
         self._next_status = self._next_beat = self._next_ack = 0.0
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self._dirty = True

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allranks.errors import UsageError
+from allranks.settings import secretforms as forms
 from allranks.settings.secrets import REDACTED, is_secret_name
 
-from . import secretforms as forms
 from .record import Excerpt, Piece, Record, Tested
 
 WINDOW = 64 << 10  # bytes of a line that are looked at

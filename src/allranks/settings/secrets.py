@@ -50,7 +50,7 @@ def redact_text(text: str) -> str:
 
 def _hide_forms(text: str) -> str:
     """Hide what is a secret by its form or by the command beside it: `wandb login …`, `--api-key …`, `sshpass -p …`."""
-    from allranks.report.secretforms import FLAGGED, FORMS, VALUES  # late: few settings hold such a text
+    from .secretforms import FLAGGED, FORMS, VALUES
 
     lines = []
     for line in text.split("\n"):

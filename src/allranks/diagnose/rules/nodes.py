@@ -11,7 +11,7 @@ from allranks.text import plural, with_reason
 
 from ..candidate import Candidate, Strength
 from ..causes import CAUSES
-from ..incident import CHANNEL, Fault, Incident, LostNode
+from ..incident import CHANNEL, Fault, Incident, LostNode, beat_of
 from ..signatures import cause_of
 from ..words import SIGNALS, name_nodes, numbers, one_line, utc
 
@@ -76,16 +76,22 @@ def _last_heard(lost: LostNode) -> str:
 
 # -- a pause of the launching machine --------------------------------------------------------------------
 
-MARGIN = 6.0  # seconds between the last word that a node had heard and the pause: one beat, and its own ticks
+TICKS = 1.0  # seconds within which an agent sees that its lease is over, and what it had sent is read after a pause
 AWAKE = "keep it awake meanwhile with `systemd-inhibit --what=sleep allranks run …`"
 RUN_ON = "do not stop allranks run (Ctrl-Z, kill -STOP), as allranks attach and --detach leave the terminal instead"
 DETACH = "start it with --detach on a machine that stays awake, or with a --lease longer than such a pause, or"
 
 
 def launcher_paused(incident: Incident) -> Candidate | None:
-    """A pause as long as the lease, and after it nodes that were lost or had ended their ranks by themselves."""
-    long = [p for p in incident.pauses if incident.lease and p.seconds + MARGIN >= incident.lease]
-    ended = {*(f.node for f in incident.faults if f.id in LEASE_OVER), *(n.node for n in incident.lost)}
+    """A pause as long as the lease, and after it nodes that were lost or had ended their ranks by themselves.
+
+    When it began, the last word that a node had heard was up to one beat old. A node that is heard after the pause
+    has outlived it.
+    """
+    margin = beat_of(incident.lease) + TICKS
+    long = [p for p in incident.pauses if incident.lease and p.seconds + margin >= incident.lease]
+    ended = {fault.node for fault in incident.faults if fault.id in LEASE_OVER}
+    ended.update(lost.node for lost in incident.lost if any(lost.last_heard <= p.t + TICKS for p in long))
     nodes = [node for node in incident.ranks_by_node if node in ended]
     nodes += sorted(ended.difference(nodes))
     if not long or not nodes:
