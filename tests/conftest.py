@@ -20,13 +20,14 @@ if str(HERE.parent) not in sys.path:
 
 from tests import wording  # noqa: E402
 from tests.campaign import ONE, SECONDS, SEED, Campaign, examples  # noqa: E402
+from tests.shell import shell  # noqa: E402, F401
 
 # -- order ---------------------------------------------------------------------------------------------
 
 # Directories whose files take minutes come first: what comes last should be short, as the other workers then idle.
 LONG = ("slurm", "fabric", "hosts", "agent", "sky", "examples", "data")
 # These fork ranks from one process that has imported torch: it is started once, in the worker that has them all.
-FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/unit/test_train_lm.py")
+FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/examples/test_train_lm.py")
 
 
 # The marks of all tests in a directory, beside those that stand in the files.

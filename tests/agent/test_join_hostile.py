@@ -48,7 +48,7 @@ def service() -> Iterator[Service]:
 
 
 # Each lets the node come this far, sends this, and the node ends with these words. The bounds of every field are in
-# tests/unit/test_pinned.py; here is one order of each kind, against the real thing.
+# tests/plan/test_pinned.py; here is one order of each kind, against the real thing.
 REFUSED: list[tuple[str, Step, dict[str, Any], str]] = [
     ("header-sweep", lambda h: h.open(mode="sweep"), {}, "the relay's mode 'sweep'"),
     ("header-attach", lambda h: h.open(mode="attach"), {}, "which was not begun here"),

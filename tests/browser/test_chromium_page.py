@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import run_directories
 from tests.browser import chromium
-from tests.unit import run_directories
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="no Chromium: `make browser` installs it (300 MB)")
 

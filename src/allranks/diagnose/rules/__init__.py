@@ -1,7 +1,7 @@
 """The rules: each answers with what it makes of the observations; `verdict.py` chooses (pure).
 
 Each module has `RULES`: name → where its facts come from, and the rule. A rule on a run is a function
-`(incident) -> Candidate | None` with fixtures in tests/rules/<rule>/; a rule on logs is a function
+`(incident) -> Candidate | None` with fixtures in tests/diagnose/rules/<rule>/; a rule on logs is a function
 `(evidence) -> list[Candidate]` in a file `log_….py`, with a case in tests/diagnose/cases.
 Inside the rank rules failures.py has already set aside what is a consequence, and joined ranks that failed alike:
 what every rank raised blames none.

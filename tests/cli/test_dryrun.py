@@ -1,0 +1,167 @@
+"""--dry-run is the truth: its documents against what the ranks of the same command line really got.
+
+Words in <> are known only once a node has answered; everything else must be equal. What a rank's environment has
+beyond that of the shell that started it must stand in the document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import forked
+from tests.shell import Shell
+
+pytestmark = pytest.mark.processes
+
+# Writes what it was given beside itself, once a process.
+TELL = """
+import json, os, sys
+name = "said-%s-%s.json" % (os.environ.get("RANK", "none"), os.environ.get("NODE_RANK", "none"))
+with open(os.path.join(os.environ["TELL"], name), "w") as file:
+    argv = open("/proc/self/cmdline").read().split("\\0")[:-1]
+    json.dump({"argv": argv, "env": dict(os.environ), "cwd": os.getcwd()}, file)
+"""
+# What a session, a shell or Python itself sets.
+OF_THE_SESSION = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE", "TELL"}
+UNKNOWN = re.compile(r"<[a-z][a-z _-]*>")
+
+SCRIPT = ("tell.py", "--lr", "3", "two words")
+# options, command, what is set in the shell
+LINES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]] = {
+    "a script": (
+        ("--local", "2", "--nproc", "2", "--env", "A=1 2", "--env", "B=", "--env", "FROM_HERE", "--pg-timeout", "70s"),
+        SCRIPT,
+        {"FROM_HERE": "a b", "OMP_NUM_THREADS": "3", "NCCL_DEBUG": "TRACE"},
+    ),
+    "a module": (("--local", "1", "--nproc", "1", "--debug", "--audit-data", "3"), ("-m", "tell", "x"), {}),
+    "python": (("--local", "1", "--nproc", "1", "--workdir", "{place}/sub"), (sys.executable, "-u", "tell.py"), {}),
+    "a program": (("--local", "1", "--nproc", "1", "--wrap", "env WRAPPED=1"), ("./tell", "x", "--y=1"), {}),
+    "a command": (("--local", "2", "--nproc", "2", "--launcher", "command"), ("./tell", "x"), {}),
+}
+
+
+class Told:
+    """Both sides of one command line: the dry run's document, and what each process said."""
+
+    def __init__(self, name: str, place: Path) -> None:
+        options, command, environ = LINES[name]
+        for where in (place, place / "sub"):
+            where.mkdir(exist_ok=True)
+            (where / "tell.py").write_text(TELL)
+            (where / "tell").write_text(f"#!{sys.executable}\n{TELL}")
+            (where / "tell").chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ALLRANKS_", "SLURM_"))}
+        self.shell = {**kept, "TELL": str(place), **environ}
+        given = [word.format(place=place) for word in options]
+        dry = self._call(place, *given, "--dry-run", "--json", "--", *command)
+        assert not (place / "runs").exists(), "a dry run leaves nothing"
+        self.document: dict[str, Any] = json.loads(dry.stdout)
+        done = self._call(place, *given, "--json", "--", *command)
+        assert done.returncode == 0, done.stderr + done.stdout
+        said = [(path.stem.split("-"), json.loads(path.read_text())) for path in sorted(place.glob("said-*.json"))]
+        shown = {str(rank["rank"]): rank for node in self.document["nodes"] for rank in node["ranks"]}
+        by_node = {str(at): node["ranks"][0] for at, node in enumerate(self.document["nodes"])}
+        self.pairs = [(shown.get(words[1]) or by_node[words[2]], real) for words, real in said]
+        assert len(self.pairs) == len(shown), "every process that is shown ran, and no other"
+
+    def _call(self, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        return forked.call(["run", *words], cwd=place, env=self.shell)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Told]:
+    """Each command line is run once for all tests here."""
+    kept: dict[str, Told] = {}
+
+    def tell(name: str) -> Told:
+        if name not in kept:
+            kept[name] = Told(name, tmp_path_factory.mktemp("told"))
+        return kept[name]
+
+    return tell
+
+
+def fits(shown: str, real: str) -> bool:
+    """Equal, but for what only a node knows."""
+    parts = re.split(f"({UNKNOWN.pattern})", shown)
+    pattern = "".join(".+" if UNKNOWN.fullmatch(part) else re.escape(part) for part in parts)
+    return re.fullmatch(pattern, real, re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_variables_are_shown_as_they_are(told: Callable[[str], Told], name: str) -> None:
+    """All but the port: see below."""
+    for shown, real in told(name).pairs:
+        wrong = {k: (v, real["env"].get(k)) for k, v in shown["env"].items() if not fits(v, real["env"].get(k, ""))}
+        assert {k: v for k, v in wrong.items() if k not in ("MASTER_PORT", *shown["weak"])} == {}
+
+
+@pytest.mark.parametrize("name", ["a script", "a command"])
+def test_a_port_that_is_chosen_later_is_no_zero(told: Callable[[str], Told], name: str) -> None:
+    for shown, real in told(name).pairs:
+        assert fits(shown["env"]["MASTER_PORT"], real["env"]["MASTER_PORT"])
+
+
+def test_a_variable_that_yields_to_the_shells_is_shown_as_the_shells(told: Callable[[str], Told]) -> None:
+    """Local ranks have the caller's environment: what is set there is known here."""
+    for shown, real in told("a script").pairs:
+        assert {k: shown["env"].get(k) for k in ("NCCL_DEBUG", "OMP_NUM_THREADS")} == {
+            "NCCL_DEBUG": "TRACE", "OMP_NUM_THREADS": "3"}  # fmt: skip
+        assert {k: real["env"].get(k) for k in ("NCCL_DEBUG", "OMP_NUM_THREADS")} == {
+            "NCCL_DEBUG": "TRACE", "OMP_NUM_THREADS": "3"}  # fmt: skip
+
+
+def test_a_variable_that_is_forwarded_is_shown(told: Callable[[str], Told]) -> None:
+    """It holds over what a prelude sets, for local nodes too: ranks get it by name."""
+    for shown, real in told("a script").pairs:
+        assert real["env"]["FROM_HERE"] == "a b"
+        assert shown["env"]["FROM_HERE"] == "a b"
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_no_variable_is_missing(told: Callable[[str], Told], name: str) -> None:
+    """The interface that is chosen later, for one."""
+    both = told(name)
+    for shown, real in both.pairs:
+        new = {k for k, v in real["env"].items() if both.shell.get(k) != v} - OF_THE_SESSION
+        assert new - {*shown["env"], "WRAPPED"} == set()
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_working_directory(told: Callable[[str], Told], name: str) -> None:
+    for shown, real in told(name).pairs:
+        assert shown["workdir"] == real["cwd"]
+
+
+@pytest.mark.parametrize("name", ["a program", "a command"])
+def test_the_words_of_a_program(told: Callable[[str], Told], name: str) -> None:
+    for shown, real in told(name).pairs:
+        at = shown["argv"].index("./tell")
+        assert shown["argv"][:at] == (["env", "WRAPPED=1"] if name == "a program" else [])
+        assert real["argv"][-len(shown["argv"][at:]) + 1 :] == shown["argv"][at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "name", ["a script", "a module", "python"]
+)
+def test_the_words_of_a_python_program(told: Callable[[str], Told], name: str) -> None:
+    """Of a local node the interpreter is known here: it is shown as it will be called."""
+    for shown, real in told(name).pairs:
+        assert len(shown["argv"]) == len(real["argv"])
+        assert [(a, b) for a, b in zip(shown["argv"], real["argv"], strict=True) if not fits(a, b)] == []
+
+
+def test_tests_in_front_of_the_program_do_not_hide_it(shell: Shell) -> None:
+    """`--test quick` runs both; both are shown, each with its processes."""
+    answer = shell("run", "--local", "1", "--nproc", "2", "--test", "quick", "--dry-run", "--json", "--", *SCRIPT)
+    assert answer.code == 0, answer
+    assert "fabric.zip" in answer.out and "tell.py" in answer.out
+    assert [word for word in SCRIPT if json.dumps(word) not in answer.out] == []

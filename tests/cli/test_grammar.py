@@ -1,0 +1,347 @@
+"""Where a command begins and what an option's value may be: the design's contract, through the real command line.
+
+For `run`, `join`, `check` and the commands inside `render`, the first word that is no option, or `-m MODULE`, begins
+the command, as with torchrun, and nothing behind it is ours. `--` is accepted, and needed only where the command's own
+first word begins with `-`. A value that begins with `-`, or that is an existing .py file where no path is expected, is
+refused: a shell variable was empty. `--option=value` says what it means, and is taken as it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import forked
+from tests.shell import Answer, Shell, command_of
+
+NOW: list[Any] = [
+    pytest.param(["train.py", ""], ["train.py", ""], id="an empty word"),
+    pytest.param(["--", "train.py", "--", "y"], ["train.py", "--", "y"], id="-- twice"),
+    pytest.param(["--", "train.py", "--name", "x"], ["train.py", "--name", "x"], id="-- in front"),
+    pytest.param(["--", "-x", "--name", "y"], ["-x", "--name", "y"], id="-- before a dash"),
+    pytest.param(["--", "-m", "pkg.train", "--name", "x"], ["-m", "pkg.train", "--name", "x"], id="-- before -m"),
+]
+LATER: dict[str, list[str]] = {
+    "an option that is not ours": ["train.py", "--epochs", "3"],
+    "options like ours": ["train.py", "--name", "x", "--debug"],
+    "--json": ["train.py", "--json"],
+    "--dry-run": ["train.py", "--dry-run"],
+    "an option with a number": ["train.py", "--nodes", "3"],
+    "a target": ["train.py", "--local", "9"],
+    "another target": ["train.py", "--hosts", "nosuch"],
+    "--config": ["train.py", "--config", "x.toml"],
+    "an option with its value": ["train.py", "--retries=2"],
+    "-h": ["train.py", "-h"],
+    "--help": ["train.py", "--help"],
+    "--version": ["train.py", "--version"],
+    "an unknown option": ["train.py", "--no-such"],
+    "short options": ["train.py", "-x", "-1"],
+    "between words": ["train.py", "a", "--name", "x", "b"],
+    "an option that may be repeated": ["train.py", "--env", "A=1"],
+    "-- of the program": ["train.py", "--", "--name", "x"],
+    "-m": ["-m", "pkg.train"],
+    "-m with options": ["-m", "pkg.train", "--lr", "3"],
+    "-m, options like ours": ["-m", "pkg.train", "--name", "x"],
+    "-m twice": ["-m", "pkg.train", "-m", "x", "--json"],
+    "a program": ["./prog", "--name", "x"],
+    "a shell": ["bash", "-c", "echo --name"],
+    "options of ours behind a program": ["prog", "--retries", "3", "--sync"],
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [*NOW, *(pytest.param(words, words, id=name) for name, words in LATER.items())],
+)
+def test_nothing_behind_the_command_is_ours(shell: Shell, words: list[str], command: list[str]) -> None:
+    answer = shell("run", "--local", "1", "--name", "ours", "--dry-run", "--json", *words)
+    assert answer.code == 0, answer
+    document = answer.document
+    assert command_of(document) == command
+    assert document["nodes"][0]["ranks"][0]["env"]["ALLRANKS_RUN"].startswith("ours-")
+    assert len(document["nodes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "argv"),
+    [
+        pytest.param(
+            ["python3", "-u", "train.py", "--name", "x"], ["-u", "<runner>", "train.py", "--name", "x"]
+        ),
+        pytest.param(
+            ["python3", "-m", "pkg", "--debug", "--json"], ["<runner>", "-m", "pkg", "--debug", "--json"]
+        ),
+        pytest.param(
+            ["torchrun", "--tee", "3", "train.py", "--name", "x"], ["--tee", "3", "train.py", "--name", "x"],
+        ),
+        pytest.param(
+            ["accelerate", "launch", "--mixed_precision", "bf16", "train.py", "--debug"],
+            ["--mixed_precision", "bf16", "train.py", "--debug"],
+        ),
+        pytest.param(
+            ["deepspeed", "train.py", "--deepspeed_config", "ds.json", "--name", "x"],
+            ["train.py", "--deepspeed_config", "ds.json", "--name", "x"],
+        ),
+    ],
+    ids=lambda words: " ".join(words),
+)  # fmt: skip
+def test_interpreters_and_launchers_begin_the_command_too(shell: Shell, words: list[str], argv: list[str]) -> None:
+    """Their own options are read by whoever they belong to, never by us."""
+    answer = shell("run", "--local", "1", "--nproc", "1", "--dry-run", "--json", *words)
+    assert answer.code == 0, answer
+    given = answer.document["nodes"][0]["ranks"][0]["argv"]
+    runner = ("runner.py", "runner_launched.py")
+    shown = ["<runner>" if word.rpartition("/")[2] in runner else word for word in given]
+    words_of_the_user = [word for word in shown if word in argv]
+    assert [word for word in words_of_the_user if word != "<runner>" or "<runner>" in argv] == argv
+
+
+def test_an_error_in_front_of_the_command_is_no_json_where_json_is_the_programs(shell: Shell) -> None:
+    answer = shell("run", "--local", "nonsense", "train.py", "--json")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--local" in answer.err
+
+
+def test_json_in_front_of_the_command_is_ours(shell: Shell) -> None:
+    answer = shell("run", "--json", "--local", "nonsense", "train.py")
+    assert answer.code == 2
+    assert answer.document["exit"] == 2 and "--local" in answer.document["error"]
+
+
+# -- other verbs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rest", [["--only", "shm"], ["--level", "quick"], ["--no-such"]])
+def test_check_reads_nothing_behind_the_command(shell: Shell, rest: list[str]) -> None:
+    plain = shell("check", "--local", "1", "--dry-run", "--json", "train.py")
+    more = shell("check", "--local", "1", "--dry-run", "--json", "train.py", *rest)
+    assert more.code == 0, more
+    assert len(plain.document["checks"]) > 40
+    assert more.document["checks"] == plain.document["checks"]
+
+
+def rendered(answer: Answer) -> str:
+    """The first file's text."""
+    assert answer.code == 0, answer
+    return str(next(iter(answer.document["files"].values())))
+
+
+RENDERED: list[Any] = [
+    *((what, ["--", "train.py", "--name", "x"]) for what in ("torchrun", "slurm")),
+    *(
+        pytest.param(what, command)
+        for what in ("torchrun", "slurm")
+        for command in (
+            ["train.py", "--name", "x"],
+            ["train.py", "--output", "here"],
+            ["train.py", "--json", "--force"],
+            ["-m", "pkg.train", "--name", "x"],
+        )
+    ),
+    ("kubernetes", ["train.py", "--gpus", "8"]),
+]
+
+
+@pytest.mark.parametrize(("what", "command"), RENDERED, ids=str)
+def test_render_reads_nothing_behind_the_command(shell: Shell, what: str, command: list[str]) -> None:
+    target = {"torchrun": ["--hosts", "g1"], "slurm": ["--nodes", "1"], "kubernetes": ["--nodes", "1", "--image", "i"]}
+    answer = shell("render", what, *target[what], "--nproc", "1", "--json", *command)
+    words = " ".join(rendered(answer).replace("\\\n", " ").replace("\n        - ", " ").replace("'", "").split())
+    assert " ".join(command[command[0] == "--" :]) in words
+    assert not Path("here").exists()
+
+
+JOINED = "import json, sys; open('said.json', 'w').write(json.dumps(sys.argv[1:]))"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("words", [["--", "say.py", "--port", "1"], ["say.py", "--port", "1", "--json"]])  # fmt: skip
+def test_join_reads_nothing_behind_the_command(shell: Shell, words: list[str]) -> None:
+    """One node is enough to see; it has no dry run."""
+    Path("say.py").write_text(JOINED)
+    target = ["--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1", "--python", sys.executable]
+    environment = {**os.environ, "ALLRANKS_JOIN_SECRET": "s" * 32}
+    done = forked.call(["join", *target, *words], cwd=Path.cwd(), env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(Path("said.json").read_text()) == words[words.index("say.py") + 1 :]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "nosuch", "--json"], ["status", "--json", "nosuch"],
+        ["logs", "nosuch", "-n", "3", "--json"], ["logs", "-n", "3", "--json", "nosuch"],
+        ["stop", "nosuch", "--json"], ["report", "nosuch", "--json"], ["diagnose", "nosuch", "--json"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_verbs_without_a_command_take_options_anywhere(shell: Shell, words: list[str]) -> None:
+    answer = shell(*words)
+    assert answer.code == 2
+    assert "nosuch" in answer.document["error"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["render"], ["data"], ["data", "--help"], ["render", "-h"]],
+    ids=" ".join,
+)
+def test_render_and_data_are_groups(shell: Shell, words: list[str]) -> None:
+    """Their subcommands are listed where none is named."""
+    answer = shell(*words)
+    assert answer.code == (0 if len(words) > 1 else 2)
+    names = ["torchrun", "slurm", "kubernetes"] if words[0] == "render" else ["plan", "audit"]
+    assert [name for name in names if name not in answer.out + answer.err] == []
+
+
+@pytest.mark.parametrize(
+    "words", [["render", "torchrun", "--help"], ["data", "plan", "--help"], ["data", "audit", "-h"]], ids=" ".join
+)
+def test_a_subcommand_has_its_own_options_only(shell: Shell, words: list[str]) -> None:
+    answer = shell(*words)
+    assert answer.code == 0
+    foreign = {"torchrun": "--namespace", "plan": "--loader", "audit": "--samples"}[words[1]]
+    own = {"torchrun": "--hosts", "plan": "--samples", "audit": "--loader"}[words[1]]
+    assert own in answer.out and foreign not in answer.out
+
+
+# -- our own options ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["--name", "x"], ["--name=x"], ["--name", "y", "--name", "x"]], ids=" ".join)
+def test_options_in_front_of_the_command(shell: Shell, words: list[str]) -> None:
+    answer = shell("run", "--local", "1", "--dry-run", "--json", *words, "--", "train.py")
+    assert answer.document["nodes"][0]["ranks"][0]["env"]["ALLRANKS_RUN"].startswith("x-")
+
+
+ALIASES: list[Any] = [
+    (["--hosts", "h1,h2", "--nodes", "1"], ["h1"], 1),
+    (["--hosts", "h1,h2", "--nnodes", "1"], ["h1"], 1),
+    (["--hosts", "h1,h2", "-N", "1"], ["h1"], 1),
+    (["-H", "h1,h2"], ["h1", "h2"], 1),
+    (["--hostfile", "list"], ["h7"], 1),
+    (["--hosts", "h1", "--nproc-per-node", "3"], ["h1"], 3),
+    (["--hosts", "h1", "--nproc_per_node", "3"], ["h1"], 3),
+]
+
+
+@pytest.mark.parametrize(("words", "nodes", "nproc"), ALIASES, ids=lambda value: str(value))
+def test_names_that_people_type(shell: Shell, words: list[str], nodes: list[str], nproc: int) -> None:
+    Path("list").write_text("h7\n")
+    answer = shell("run", "--dry-run", "--json", *words, "--", "train.py")
+    assert answer.code == 0, answer
+    assert [node["name"] for node in answer.document["nodes"]] == nodes
+    assert answer.document["nodes"][0]["nproc"] == nproc
+
+
+@pytest.mark.parametrize("verb", ["run", "check", "test", "join", "status", "logs", "stop", "clean", "diagnose"])
+def test_h_is_help(shell: Shell, verb: str) -> None:
+    answer = shell(verb, "-h")
+    assert answer.code == 0
+    assert "--json" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("--naem", "--name"), ("--hots", "--hosts"), ("--nprocs", "--nproc"), ("--retry", "--retries")],
+)
+def test_an_unknown_option_in_front_of_the_command(shell: Shell, typed: str, meant: str) -> None:
+    answer = shell("run", "--local", "1", "--dry-run", typed, "x", "--", "train.py")
+    assert (answer.code, answer.out) == (2, "")
+    assert typed in answer.err and meant in answer.err
+
+
+def test_a_command_is_needed(shell: Shell) -> None:
+    """The sentence shows the grammar, which needs no --."""
+    answer = shell("run", "--local", "1", "--dry-run")
+    assert answer.code == 2
+    assert "train.py" in answer.err and " -- " not in answer.err
+
+
+# -- values that a shell variable left empty -----------------------------------------------------------
+
+# Options of `run` that take a value, by what they take; in `--name $NAME train.py` with NAME unset, the next word is
+# the value. --sbatch takes options of another program, which begin with a dash.
+WORDS = ["--name", "--python", "--agent-python", "--launcher", "--network", "--master-addr", "--partition", "--image",
+         "--on-hang", "--test", "--step-pattern", "--hang-pattern", "--prelude", "--wrap", "--allow", "--namespace",
+         "--env", "--gpus", "--context"]  # fmt: skip
+NUMBERS = ["--local", "--nodes", "--nproc", "--master-port", "--retries", "--spares", "--expect-gpus", "--audit-data"]
+TIMES = ["--lease", "--grace", "--stop-grace", "--connect-timeout", "--init-timeout", "--hang-timeout", "--pg-timeout"]
+PLACES = ["--workdir", "--runs-dir", "--node-dir", "--output-dir", "--config", "--data-path", "--pod"]
+
+
+def refused(answer: Answer, option: str, value: str) -> None:
+    """One sentence with the option and its value, and that a shell variable was empty."""
+    assert answer.code == 2, answer
+    assert option in answer.err and value in answer.err
+    assert "empty" in answer.err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("option", [*WORDS, *NUMBERS, *TIMES, *PLACES, "--hosts"])
+def test_a_value_that_looks_like_an_option(shell: Shell, option: str) -> None:
+    refused(shell("run", "--dry-run", option, "--debug", "train.py"), option, "--debug")
+
+
+@pytest.mark.parametrize("option", ["--name", "--wrap", "--launcher", "--env", "--nodes", "--nproc", "--lease"])
+def test_a_value_that_is_the_script(shell: Shell, option: str) -> None:
+    refused(shell("run", "--dry-run", option, "train.py", "other.py"), option, "train.py")
+
+
+@pytest.mark.parametrize("option", ["--name", "--nproc", "--lease", "--workdir", "--hosts", "--master-addr"])
+def test_a_value_that_is_empty(shell: Shell, option: str) -> None:
+    refused(shell("run", "--dry-run", f"{option}=", "train.py"), option, "empty")
+
+
+def test_m_without_a_module(shell: Shell) -> None:
+    refused(shell("run", "--dry-run", "--local", "1", "-m"), "-m", "-m")
+
+
+def test_a_value_that_is_the_script_and_no_command_left(shell: Shell) -> None:
+    """The likelier cause is said, not that a command is missing."""
+    refused(shell("run", "--dry-run", "--local", "1", "--name", "train.py"), "--name", "train.py")
+
+
+@pytest.mark.parametrize("option", PLACES[:3])
+def test_a_place_may_be_called_like_a_script(shell: Shell, option: str) -> None:
+    (Path("odd.py")).mkdir()
+    assert shell("run", "--local", "1", "--dry-run", option, "odd.py", "--", "train.py").code == 0
+
+
+@pytest.mark.parametrize(("option", "value"), [("--name", "new.py"), ("--wrap", "sub/none.py")])
+def test_a_script_that_does_not_exist_is_a_value(shell: Shell, option: str, value: str) -> None:
+    answer = shell("run", "--local", "1", "--dry-run", "--json", option, value, "--", "train.py")
+    assert answer.code == 0, answer
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--prelude", "-x"), ("--wrap", "-x"), ("--name", "train.py"), ("--master-addr", "train.py")]
+)
+def test_an_equals_sign_says_that_it_is_meant(shell: Shell, option: str, value: str) -> None:
+    assert shell("run", "--local", "1", "--dry-run", f"{option}={value}", "--", "train.py").code == 0
+
+
+@pytest.mark.parametrize("value", ["--time=1:00:00 --qos=long", "-w h1"])
+def test_options_of_sbatch_begin_with_a_dash(shell: Shell, value: str) -> None:
+    words = ["render", "slurm", "--nodes", "1", "--nproc", "1", "--json", "--sbatch", value, "--", "train.py"]
+    assert value in rendered(shell(*words))
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "option", "value"),
+    [
+        ("check", ["--local", "1", "--dry-run", "--only", "--json"], "--only", "--json"),
+        ("test", ["--local", "1", "--dry-run", "--suite", "--json"], "--suite", "--json"),
+        ("logs", ["--node", "--json"], "--node", "--json"),
+        ("clean", ["--keep", "--yes", "--dry-run"], "--keep", "--yes"),
+        ("render", ["torchrun", "--hosts", "g1", "--nproc", "--name", "train.py"], "--nproc", "--name"),
+        ("render", ["torchrun", "--hosts", "g1", "--name", "train.py", "other.py"], "--name", "train.py"),
+        ("data", ["plan", "--samples", "--json"], "--samples", "--json"),
+    ],
+)
+def test_other_verbs_refuse_such_values_too(shell: Shell, verb: str, words: list[str], option: str, value: str) -> None:
+    refused(shell(verb, *words), option, value)

@@ -1,0 +1,336 @@
+"""Options that would be ignored, and words that would be misread, are refused (exit 2) before anything starts.
+
+Each answer names what was given and what to give instead.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.shell import Answer, Shell
+
+from allranks import exitcodes
+from allranks.agent.processes import read_process
+from allranks.runs.directory import RunDirectory
+
+
+def refused(answer: Answer, *says: str) -> None:
+    """Exit 2, one sentence, and nothing was started or written."""
+    assert answer.code == exitcodes.USAGE, answer
+    assert answer.out == ""
+    for part in says:
+        assert part in answer.err
+    assert not Path("runs").exists()
+
+
+# -- an option without its engine ------------------------------------------------------------------------
+
+# option, value, the engines that it needs (any of them)
+OF_ENGINES = [
+    ("--gpus", "8", ("--k8s", "--sky")),
+    ("--image", "registry/name:tag", ("--k8s", "--sky")),
+    ("--kind", "jobset", ("--k8s",)),
+    ("--namespace", "team", ("--k8s",)),
+    ("--context", "prod", ("--k8s",)),
+    ("--shm", "8GB", ("--k8s",)),
+    ("--pod", "pod.yaml", ("--k8s",)),
+    ("--deadline", "2h", ("--k8s",)),
+    ("--infra", "aws/us-east-1", ("--sky",)),
+    ("--autostop", "10m", ("--sky",)),
+    ("--partition", "gpu", ("--slurm",)),
+    ("--sbatch", "--qos=long", ("--slurm",)),
+]
+
+
+@pytest.mark.parametrize("target", [["--local", "1"], ["--hosts", "h1"]], ids=" ".join)
+@pytest.mark.parametrize(("option", "value", "engines"), OF_ENGINES, ids=lambda value: str(value))
+def test_an_option_without_its_engine(
+    shell: Shell, target: list[str], option: str, value: str, engines: tuple[str, ...]
+) -> None:
+    Path("pod.yaml").write_text("metadata: {}\n")
+    refused(shell("run", *target, "--dry-run", option, value, "--", "train.py"), option, *engines)
+
+
+@pytest.mark.parametrize(
+    ("engine", "option", "value", "needs"),
+    [
+        ("--sky", "--namespace", "team", "--k8s"),
+        ("--k8s", "--infra", "aws", "--sky"),
+        ("--k8s", "--partition", "gpu", "--slurm"),
+        ("--slurm", "--image", "registry/name:tag", "--k8s"),
+    ],
+)
+def test_an_option_of_another_engine(shell: Shell, engine: str, option: str, value: str, needs: str) -> None:
+    needed = ["--image", "registry/name:tag"] if engine == "--k8s" else []
+    words = ["--nodes", "2", "--nproc", "1", "--dry-run", *needed, option, value, "--", "train.py"]
+    refused(shell("run", engine, *words), option, needs)
+
+
+@pytest.mark.parametrize(
+    ("what", "option", "value", "needs"),
+    [
+        ("torchrun", "--gpus", "8", "kubernetes"),
+        ("torchrun", "--namespace", "team", "kubernetes"),
+        ("accelerate", "--sbatch", "--qos=long", "slurm"),
+        ("slurm", "--image", "registry/name:tag", "kubernetes"),
+        ("kubernetes", "--partition", "gpu", "slurm"),
+        ("kubernetes", "--infra", "aws", "skypilot"),
+    ],
+)
+def test_render_refuses_options_of_another_renderer(
+    shell: Shell, what: str, option: str, value: str, needs: str
+) -> None:
+    target = ["--hosts", "h1"] if what in ("torchrun", "accelerate") else ["--nodes", "1"]
+    target += ["--image", "registry/name:tag"] if what == "kubernetes" else []
+    refused(shell("render", what, *target, "--nproc", "2", option, value, "--", "train.py"), option, needs)
+
+
+def test_settings_of_an_engine_may_stand_in_the_file_for_all_targets(shell: Shell) -> None:
+    """allranks.toml serves several targets."""
+    Path("allranks.toml").write_text('partition = "gpu"\nimage = "registry/name:tag"\n')
+    assert shell("run", "--local", "1", "--dry-run", "--", "train.py").code == 0
+
+
+# -- values that nothing knows -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["full", "sync", "fast"])
+def test_a_test_before_the_program_is_quick(shell: Shell, value: str) -> None:
+    """`run --test full` ran the tests and left the program out."""
+    refused(shell("run", "--local", "1", "--dry-run", "--test", value, "--", "train.py"), "--test", value, "quick")
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "value"),
+    [
+        (["run", "--local", "1", "--dry-run", "--allow", "nosuch", "--", "train.py"], "--allow", "nosuch"),
+        (["run", "--local", "1", "--dry-run", "--allow", "clock,nosuch", "--", "train.py"], "--allow", "nosuch"),
+        (["check", "--local", "1", "--dry-run", "--allow", "nosuch"], "--allow", "nosuch"),
+        (["test", "--local", "1", "--dry-run", "--allow", "nosuch"], "--allow", "nosuch"),
+        (["test", "--local", "1", "--dry-run", "--only", "nosuch"], "--only", "nosuch"),
+        (["test", "--local", "1", "--only", "nosuch"], "--only", "nosuch"),
+        (["test", "--local", "1", "--dry-run", "--suite", "pairs", "--only", "barrier"], "--only", "barrier"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_names_of_checks_and_tests(shell: Shell, words: list[str], option: str, value: str) -> None:
+    refused(shell(*words), option, value)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["run", "--local", "1", "--dry-run", "--allow", "clokc", "--", "train.py"], "clock"),
+        (["check", "--local", "1", "--dry-run", "--allow", "interpeter"], "interpreter"),
+        (["test", "--local", "1", "--dry-run", "--only", "all_redcue"], "all_reduce"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_the_name_that_was_meant(shell: Shell, words: list[str], meant: str) -> None:
+    refused(shell(*words), meant)
+
+
+def test_check_only_knows_its_names(shell: Shell) -> None:
+    refused(shell("check", "--local", "1", "--dry-run", "--only", "nosuch"), "--only", "nosuch")
+
+
+@pytest.mark.parametrize("label", ["clock", "clock-skew", "world-size-mismatch", "too-many-open-files"])
+def test_checks_and_causes_may_be_allowed(shell: Shell, label: str) -> None:
+    assert shell("run", "--local", "1", "--dry-run", "--allow", label, "--", "train.py").code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--hosts", "h1"), ("--local", "1"), ("--nodes", "2"), ("--node-dir", "/scratch"), ("--agent-python", "python3"),
+     ("--ssh-option", "Port=22"), ("--master-port", "29500")],
+)  # fmt: skip
+def test_clean_of_nodes_says_so(shell: Shell, option: str, value: str) -> None:
+    """It offered to delete the run directories here."""
+    refused(shell("clean", "--dry-run", option, value), option, "--orphans")
+
+
+@pytest.mark.parametrize("option", ["--keep", "--runs-dir"])
+def test_clean_of_runs_says_so(shell: Shell, option: str) -> None:
+    refused(shell("clean", "--orphans", "--local", "1", "--dry-run", option, "3"), option, "--orphans")
+
+
+def test_former_names_are_read_and_not_shown(shell: Shell) -> None:
+    new = shell("run", "--local", "1", "--dry-run", "--end-orphans", "--", "train.py")
+    old = shell("run", "--local", "1", "--dry-run", "--end-leftovers", "--", "train.py")
+    assert (new.code, old.code, old.out) == (0, 0, new.out)
+    assert "leftovers" not in shell("run", "--help").out + shell("clean", "--help").out
+    refused(shell("clean", "--leftovers", "--local", "1", "--keep", "3"), "--keep", "--orphans")
+
+
+# -- a pasted command with a hole --------------------------------------------------------------------------
+
+# In `torchrun --node-rank $NODE_RANK train.py other.py` with the variable unset, train.py became the rank and
+# other.py was trained.
+HOLES = [
+    ["torchrun", "--node-rank", "train.py", "other.py"],
+    ["torchrun", "--nnodes", "train.py", "other.py"],
+    ["torchrun", "--nproc-per-node", "train.py", "other.py"],
+    ["torchrun", "--master-addr", "train.py", "other.py"],
+    ["torchrun", "--rdzv-endpoint", "--nnodes", "2", "train.py"],
+    ["torchrun", "--node_rank", "--nproc_per_node", "2", "train.py"],
+    ["python", "-m", "torch.distributed.run", "--node-rank", "train.py", "other.py"],
+    ["accelerate", "launch", "--machine_rank", "train.py", "other.py"],
+    ["accelerate", "launch", "--main_process_ip", "--num_machines", "2", "train.py"],
+    ["deepspeed", "--node_rank", "train.py", "other.py"],
+    ["deepspeed", "--master_addr", "train.py", "other.py"],
+    ["colossalai", "run", "--master_addr", "train.py", "other.py"],
+]
+
+
+@pytest.mark.parametrize("command", HOLES, ids=" ".join)
+def test_an_option_of_a_launcher_whose_value_was_empty(shell: Shell, command: list[str]) -> None:
+    at = next(i for i, word in enumerate(command) if word.startswith("--"))
+    refused(shell("run", "--local", "1", "--nproc", "2", "--dry-run", "--", *command), *command[at : at + 2], "empty")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["torchrun", "--node-rank", "0", "train.py"],
+        ["torchrun", "--node-rank=0", "--tee", "3", "train.py", "--resume", "other.py"],
+        ["torchrun", "--standalone", "train.py", "other.py"],
+        ["accelerate", "launch", "--machine_rank", "0", "train.py", "other.py"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_without_a_hole(shell: Shell, command: list[str]) -> None:
+    answer = shell("run", "--local", "1", "--nproc", "1", "--dry-run", "--json", "--", *command)
+    assert answer.code == 0, answer
+    assert "train.py" in answer.document["nodes"][0]["ranks"][0]["argv"]
+
+
+# -- a script that holds a launcher ------------------------------------------------------------------------
+
+LAUNCHING = {
+    "torchrun": "torchrun --nproc-per-node 8 train.py",
+    "with continued lines": "exec torchrun \\\n  --nproc-per-node 8 \\\n  train.py",
+    "python -m": "python3 -m torch.distributed.run --nproc-per-node=8 train.py",
+    "accelerate": 'cd "$HERE" && accelerate launch --num_processes 8 train.py',
+    "deepspeed": "deepspeed --num_gpus 8 train.py",
+    "colossalai": "/opt/env/bin/colossalai run --nproc_per_node 8 train.py",
+    "srun": "srun --ntasks-per-node=8 python train.py",
+    "mpirun": "mpirun -np 8 python train.py",
+}
+
+
+def script(text: str) -> None:
+    Path("run.sh").write_text(f"#!/bin/bash\nset -e\nexport A=1\n{text}\n")
+    Path("run.sh").chmod(0o755)
+
+
+@pytest.mark.parametrize("how", [["./run.sh"], ["bash", "run.sh"], ["sh", "-e", "./run.sh", "--lr", "3"]], ids=" ".join)
+@pytest.mark.parametrize("name", LAUNCHING)
+def test_a_script_that_starts_ranks_itself(shell: Shell, name: str, how: list[str]) -> None:
+    """It was started once a rank: 8 times 8 processes."""
+    script(LAUNCHING[name])
+    words = ["run", "--local", "1", "--nproc", "8", "--dry-run", "--", *how]
+    refused(shell(*words), "run.sh", name if name in LAUNCHING[name] else "torchrun", "--launcher command")
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (LAUNCHING["torchrun"], ["--launcher", "command"]),
+        ("python train.py", []),
+        ("# torchrun --nproc-per-node 8 train.py\npython train.py  # as torchrun would", []),
+        ('echo "this is no torchrun script"; exec python train.py', []),
+        ("TORCHRUN_LOG=1 python train_with_torchrun_style.py", []),
+    ],
+)
+def test_a_script_that_starts_one_rank(shell: Shell, text: str, options: list[str]) -> None:
+    script(text)
+    answer = shell("run", "--local", "1", "--nproc", "8", "--dry-run", "--json", *options, "--", "./run.sh")
+    assert answer.code == 0, answer
+
+
+@pytest.mark.parametrize("how", [["./tool"], ["python3", "tool"], ["tool.py"]], ids=" ".join)
+def test_a_program_that_is_no_shell_script_may_speak_of_launchers(shell: Shell, how: list[str]) -> None:
+    text = '#!/usr/bin/env python3\n"""Start it so:\n\ntorchrun --nproc-per-node 8 tool.py\n"""\n'
+    for name in ("tool", "tool.py"):
+        Path(name).write_text(text)
+        Path(name).chmod(0o755)
+    assert shell("run", "--local", "1", "--nproc", "8", "--dry-run", "--", *how).code == 0
+
+
+# -- figures that contradict -------------------------------------------------------------------------------
+
+CONTRADICTIONS = [
+    (["torchrun", "--nnodes", "8", "train.py"], "--nnodes 8", "2"),
+    (["torchrun", "--nproc-per-node", "3", "train.py"], "--nproc_per_node 3", "4"),
+    (["torchrun", "--nproc_per_node=3", "train.py"], "--nproc_per_node 3", "4"),
+    (["torchrun", "--master-port", "29400", "train.py"], "--master_port 29400", "29500"),
+    (["accelerate", "launch", "--num_machines", "8", "train.py"], "--num_machines 8", "2"),
+    (["accelerate", "launch", "--num_processes", "4", "train.py"], "--num_processes 4", "8"),
+    (["deepspeed", "--num_gpus", "3", "train.py"], "--num_gpus 3", "4"),
+    (["deepspeed", "--num_nodes", "8", "train.py"], "--num_nodes 8", "2"),
+]
+
+
+@pytest.mark.parametrize(("command", "figure", "must"), CONTRADICTIONS, ids=lambda value: str(value))
+def test_a_dry_run_refuses_what_run_refuses(shell: Shell, command: list[str], figure: str, must: str) -> None:
+    words = ["--hosts", "g1,g2", "--nproc", "4", "--master-port", "29500", "--dry-run", "--", *command]
+    answer = shell("run", *words)
+    assert answer.code in (exitcodes.USAGE, exitcodes.CHECK_FAILED), answer
+    assert figure in answer.out + answer.err and must in answer.out + answer.err
+
+
+@pytest.mark.parametrize(("command", "figure", "must"), CONTRADICTIONS, ids=lambda value: str(value))
+def test_render_refuses_what_run_refuses(shell: Shell, command: list[str], figure: str, must: str) -> None:
+    target = ["--hosts", "g1,g2", "--nproc", "4", "--master-port", "29500"]
+    refused(shell("render", command[0], *target, "--", *command), figure, must)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["torchrun", "--nnodes", "2", "--nproc-per-node", "4", "train.py"], ["torchrun", "train.py"],
+     ["accelerate", "launch", "--num_machines", "2", "--num_processes", "8", "train.py"]],
+)  # fmt: skip
+def test_figures_that_agree(shell: Shell, command: list[str]) -> None:
+    words = ["--hosts", "g1,g2", "--nproc", "4", "--dry-run", "--", *command]
+    assert shell("run", *words).code == 0
+
+
+# -- stop without a name -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def controllers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two processes that stand for the controllers of active runs."""
+    found = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(2)]
+    yield found
+    for process in found:
+        process.kill()
+        process.wait()
+
+
+def active(name: str, pid: int) -> RunDirectory:
+    run = RunDirectory.create(Path("runs"), name, time.time())
+    process = read_process(pid)
+    assert process is not None
+    controller: dict[str, Any] = {"host": os.uname().nodename, "pid": pid, "start_time": process.start}
+    run.write_document("run.json", {"run": run.name, "uid": f"{run.name}-1", "spec": {}, "nodes": [], "workdir": "/",
+                                    "started": time.time(), "controller": controller})  # fmt: skip
+    run.append_event({"event": "run-start"})
+    return run
+
+
+def test_stop_without_a_name_where_two_runs_are_active(
+    shell: Shell, controllers: list[subprocess.Popen[bytes]]
+) -> None:
+    runs = [active(name, process.pid) for name, process in zip(("one", "two"), controllers, strict=True)]
+    answer = shell("stop")
+    assert answer.code == exitcodes.USAGE, answer
+    assert all(run.name in answer.err for run in runs) and "--all" in answer.err
+    assert [process.poll() for process in controllers] == [None, None]

@@ -1,0 +1,165 @@
+"""When a running program's loaders can be judged, and what the gang then does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.gang.test_machine import Drive
+
+from allranks.data.arrivals import QUIET, Arrivals, Key
+from allranks.diagnose.causes import CAUSES, exit_code
+from allranks.diagnose.incident import Incident
+from allranks.diagnose.verdict import judge
+from allranks.exitcodes import CHECK_FAILED
+from allranks.findings import Finding
+from allranks.gang.auditor import Auditor
+from allranks.gang.policy import ROWS
+from allranks.gang.states import Audited, State
+from allranks.protocol.frames import AUDIT, RANK_LOG, Stream
+from allranks.report.text import closing_lines
+from allranks.runs.directory import RunDirectory
+
+BAD = Finding("data-same-samples", "fail", "ranks 0-1 and 2-3 read the same samples", "shard", check="data-audit")
+LAYOUT = {0: ("h1", 0), 1: ("h1", 1), 2: ("h2", 0), 3: ("h2", 1)}
+
+
+def line(**row: Any) -> bytes:
+    return json.dumps(row).encode() + b"\n"
+
+
+def loader(number: int = 0, dataset: str = "Images") -> bytes:
+    return line(kind="data-loader", loader=number, dataset=dataset, style="map", workers=0)
+
+
+def batch(at: int, number: int = 0, index: list[int] | None = None) -> bytes:
+    index = index if index is not None else [at]
+    row = {"loader": number, "epoch": 0, "batch": at, "n": len(index), "index": index, "grad": True}
+    return line(kind="data-batch", **row, hash=[f"{i:016x}" for i in index], part="hash")
+
+
+def test_a_loader_is_due_once_when_all_ranks_have_told_enough() -> None:
+    arrivals = Arrivals(2)
+    for rank in (0, 1):
+        arrivals.take(rank, line(kind="data-rank") + loader() + batch(0), 1.0)
+    assert arrivals.due(2, 1.0) == []
+    arrivals.take(0, batch(1), 2.0)
+    half = batch(1)
+    arrivals.take(1, half[:20], 2.0)
+    assert arrivals.due(2, 2.0) == [], "half a line is none"
+    arrivals.take(1, half[20:], 2.0)
+    assert arrivals.due(2, 2.0) == [Key("Images", 1)]
+    assert arrivals.due(2, 99.0) == []
+    for rank in (0, 1):
+        arrivals.take(rank, line(kind="data-epoch", loader=0, epoch=1, order="x"), 3.0)
+    assert arrivals.due(2, 3.0) == [Key("Images", 1)], "the second epoch shows more"
+    assert arrivals.due(2, 3.0) == []
+
+
+def test_an_epoch_that_ends_early_is_enough() -> None:
+    arrivals = Arrivals(100)
+    arrivals.take(0, loader() + batch(0) + line(kind="data-end", loader=0, epoch=0, batches=1), 1.0)
+    arrivals.take(1, loader() + line(kind="data-end", loader=0, epoch=0, batches=0), 1.0)
+    assert arrivals.due(2, 1.0) == [Key("Images", 1)]
+
+
+def test_ranks_without_the_loader_are_waited_for_a_while() -> None:
+    arrivals = Arrivals(1)
+    arrivals.take(0, loader() + batch(0), 5.0)
+    arrivals.take(1, loader(0, "Other"), 5.0)
+    assert arrivals.due(2, 5.0 + QUIET - 1) == []
+    assert arrivals.due(2, 5.0 + QUIET) == [Key("Images", 1)]
+
+
+def test_rows_that_are_none() -> None:
+    arrivals = Arrivals(1)
+    arrivals.take(0, b'nonsense\n[1]\n{"kind": "data-batch", "loader": "x"}\n\xff\n' + b"[" * 5000 + b"\n", 1.0)
+    arrivals.take(0, loader() + batch(0), 1.0)
+    assert arrivals.due(1, 1.0) == [Key("Images", 1)]
+
+
+def auditor_of(tmp_path: Path, samples: dict[int, list[int]], attempt: int = 0) -> Auditor:
+    """One whose ranks have told of two batches each."""
+    run = RunDirectory(tmp_path)
+    auditor = Auditor(2, run)
+    for rank, index in samples.items():
+        data = line(kind="data-rank", world=4) + loader() + batch(0, index=index[:2]) + batch(1, index=index[2:])
+        path = run.log_path(0, "", AUDIT, rank, attempt)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        auditor.take(Stream(RANK_LOG, rank, attempt), b"not for it", 1.0)
+        auditor.take(Stream(AUDIT, rank, attempt), data, 1.0)
+    return auditor
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_rows_become_findings_and_a_document(tmp_path: Path, attempt: int) -> None:
+    twins = {0: [0, 1, 2, 3], 1: [4, 5, 6, 7], 2: [0, 1, 2, 3], 3: [4, 5, 6, 7]}
+    whole = auditor_of(tmp_path, twins, attempt).conclude(LAYOUT, attempt)
+    assert [(f.id, f.status) for f in whole.findings] == [("data-same-samples", "fail")]
+    assert "ranks 0-1 and 2-3 read the same samples" in whole.findings[0].message
+    assert whole.fresh == whole.findings
+    folder = tmp_path / "evidence" / "audit" / ("attempt_2" if attempt else "")
+    document = json.loads((folder / "audit.json").read_text())
+    assert document["findings"][0]["id"] == "data-same-samples" and len(document["coverage"]) == 5
+
+
+def test_what_was_told_on_the_way_is_not_told_again(tmp_path: Path) -> None:
+    import asyncio
+
+    fed: list[Audited] = []
+    auditor = auditor_of(tmp_path, {rank: [0, 1, 2, 3] for rank in LAYOUT})
+
+    async def look() -> None:
+        auditor.look(LAYOUT, fed.append)
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})  # type: ignore[arg-type]
+        auditor.look(LAYOUT, fed.append)
+
+    asyncio.run(look())
+    assert [[f.id for f in event.findings] for event in fed] == [["data-not-sharded"]]
+    whole = auditor.conclude(LAYOUT, 0)
+    assert [f.id for f in whole.findings] == ["data-not-sharded"] and whole.fresh == ()
+
+
+def test_a_mistake_of_ours_is_a_finding(tmp_path: Path) -> None:
+    path = RunDirectory(tmp_path).log_path(0, "", AUDIT, 0, 0)
+    path.parent.mkdir(parents=True)
+    path.mkdir()  # can't be read
+    (found,) = Auditor(2, RunDirectory(tmp_path)).conclude(LAYOUT, 0).findings
+    assert found.status == "unknown" and "failed itself" in found.message
+
+
+class Trains(Drive):
+    """A running gang of three hosts."""
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__(audit_data=10, **spec)
+        self.running()
+
+    def audited(self, *findings: Finding, attempt: int = 0) -> list[str]:
+        return self.feed(Audited("", self.now, attempt, findings))
+
+
+def test_what_is_wrong_is_a_warning_and_the_run_goes_on() -> None:
+    drive = Trains()
+    assert drive.audited(BAD) == ["finding"]
+    assert drive.roster.state is State.RUNNING
+    assert [(f.id, f.status) for f in drive.roster.findings if f.check] == [("data-same-samples", "warn")]
+    assert drive.audited(BAD, attempt=1) == [], "of another attempt"
+
+
+def test_on_audit_stop_ends_the_run_with_a_verdict_of_its_own() -> None:
+    drive = Trains(on_audit="stop")
+    actions = drive.audited(BAD)
+    assert actions[0] == "finding" and "end>h0" in actions
+    found = judge(Incident(0, 3, {"h0": (0,)}, findings=tuple(drive.roster.findings), detected_t=drive.now))
+    assert found is not None and found.cause == "data-not-split" and found.finding.message == BAD.message
+    assert exit_code(found, None, program_failed=False) == CHECK_FAILED
+    assert ROWS[CAUSES[found.cause].charge].again == "never"
+
+
+def test_the_warning_stands_again_at_the_end() -> None:
+    result = {"exit": 0, "directory": "runs/x", "findings": [{**BAD.to_json(), "status": "warn"}]}
+    assert closing_lines(result, None)[:2] == [f"DATA      {BAD.message}", "  fix     shard"]

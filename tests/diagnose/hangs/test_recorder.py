@@ -1,0 +1,217 @@
+"""The earliest unfinished collective and who is not in it: from dumps as torch 2.13 writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.diagnose.hangs.test_attribute import NAMES, at, in_collective, seen
+
+from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, Hang, attribute
+from allranks.diagnose.hangs.doing import Doing
+from allranks.diagnose.hangs.recorder import Account, Case, Recording, account, read_recording
+
+WAITS = seen(in_collective())
+SPINS = seen(at(61, "item"), cpu=4.9)  # a rank of NCCL: the GPU is waited for anywhere
+ALL = (0, 1, 2, 3)
+
+
+def entry(seq: int, done: bool, what: str = "all_reduce", backend: str = "gloo", shape: tuple[int, ...] = (1000,),
+          group: str = "0", dtype: str = "Float", **more: Any) -> dict[str, Any]:  # fmt: skip
+    """One entry of `_dump_fr_trace_json`; Gloo retires what is done, NCCL completes it."""
+    nccl = backend == "nccl"
+    return {"collective_seq_id": seq, "profiling_name": f"{backend}:{what}", "process_group": [group, "undefined"],
+            "input_sizes": [list(shape)], "input_dtypes": [dtype], "is_p2p": False, "retired": done,
+            "state": "completed" if done and nccl else "started" if nccl else "scheduled", **more}  # fmt: skip
+
+
+def answer(*entries: dict[str, Any], groups: dict[str, tuple[int, ...]] | None = None) -> dict[str, Any]:
+    """What the helper of a rank answers."""
+    named = [{"name": name, "desc": "default_pg" if name == "0" else "undefined", "ranks": list(ranks)}
+             for name, ranks in (groups or {"0": ALL}).items()]  # fmt: skip
+    recorders: dict[str, Any] = {}
+    for item in entries:
+        recorders.setdefault(item["profiling_name"].partition(":")[0], {"entries": []})["entries"].append(item)
+    return {"groups": named, "recorders": recorders or {"gloo": {"entries": []}}}
+
+
+def recorder(ranks: tuple[int, ...], *entries: tuple[int, bool]) -> dict[str, Any]:
+    """All reduces of the default group, by number and whether they are done."""
+    return answer(*(entry(seq, done) for seq, done in entries), groups={"0": ranks})
+
+
+def read(*found: dict[str, Any]) -> list[Recording]:
+    return [read_recording(rank, item) for rank, item in enumerate(found)]
+
+
+def judged(*found: dict[str, Any]) -> Account:
+    result = account(read(*found))
+    assert result is not None
+    return result
+
+
+def hang(doing: list[Doing], *found: dict[str, Any], ended: tuple[int, ...] = ()) -> Hang:
+    by_rank = {rank: item for rank, item in enumerate(doing) if rank not in ended}
+    result = attribute(by_rank, ended, NAMES, read(*found))
+    assert result is not None
+    return result
+
+
+STUCK = answer(entry(16, True), entry(17, False))
+BEHIND = answer(entry(16, True))
+
+
+def test_a_rank_that_has_not_called_it() -> None:
+    found = judged(STUCK, STUCK, STUCK, BEHIND)
+    assert (found.case, found.culprits) == (Case.MISSING, (3,))
+    assert found.message == "ranks 0-2 are in all_reduce #17 of 3.91 KB, rank 3 has not called it"
+
+
+def test_another_operation_at_the_same_number() -> None:
+    gather = answer(entry(17, False, "all_gather", shape=(256, 1024)))
+    reduce = answer(entry(17, False, shape=(1024, 1024)))
+    found = judged(gather, gather, gather, reduce)
+    assert (found.case, found.culprits) == (Case.DIFFERENT, (3,))
+    assert found.message == "ranks 0-2 are in all_gather #17 of 1 MB and rank 3 is in all_reduce #17 of 4 MB"
+
+
+@pytest.mark.parametrize("other", [{"shape": (999,)}, {"dtype": "Half"}])
+def test_another_shape_or_type_at_the_same_number(other: dict[str, Any]) -> None:
+    found = judged(STUCK, answer(entry(17, False, **other)), STUCK, STUCK)
+    assert (found.case, found.culprits) == (Case.DIFFERENT, (1,))
+
+
+@pytest.mark.parametrize("what", ["all_to_all", "gather", "scatter", "nccl:all_gather"])
+def test_operations_that_may_be_uneven(what: str) -> None:
+    backend, _, name = what.rpartition(":")
+    items = [answer(entry(17, False, name, backend or "gloo", (size,))) for size in (1, 2, 3, 4)]
+    assert judged(*items).case is Case.TOGETHER
+
+
+def test_two_halves_blame_nobody() -> None:
+    barrier = answer(entry(17, False, "barrier"))
+    found = judged(STUCK, STUCK, barrier, barrier)
+    assert (found.case, found.culprits) == (Case.DIFFERENT, ())
+
+
+def test_all_are_in_it_alike() -> None:
+    assert judged(STUCK, STUCK, STUCK, STUCK).case is Case.TOGETHER
+
+
+def test_who_has_done_it_is_in_it() -> None:
+    """A broadcast's source is through before the others are."""
+    source = answer(entry(17, True, "broadcast"))
+    waits = answer(entry(17, False, "broadcast"))
+    assert judged(source, waits, waits, waits).case is Case.TOGETHER
+
+
+def test_the_earliest_counts() -> None:
+    """Queued ahead, as with NCCL: three are unfinished, the first is what holds."""
+    ahead = answer(*(entry(seq, False, backend="nccl") for seq in (5, 6, 7)))
+    behind = answer(entry(4, True, backend="nccl"))
+    assert "all_reduce #5 of" in judged(ahead, ahead, behind, ahead).message
+
+
+def test_nccl_retires_what_has_timed_out() -> None:
+    timed_out = answer(entry(5, False, backend="nccl", retired=True))
+    assert judged(timed_out, timed_out, timed_out, answer(entry(4, True, backend="nccl"))).culprits == (3,)
+
+
+def test_nothing_is_unfinished() -> None:
+    assert account(read(BEHIND, BEHIND)) is None and account([]) is None
+
+
+def test_a_rank_that_gives_no_dump_is_the_one_that_is_missing() -> None:
+    found = judged(STUCK, STUCK, {"error": "its flight recorder could not answer: no answer within 3 s"}, STUCK)
+    assert (found.case, found.culprits) == (Case.MISSING, (2,))
+    assert found.lines[1] == "rank 2: its flight recorder could not answer: no answer within 3 s"
+
+
+def test_of_a_rank_that_was_not_asked_nothing_follows() -> None:
+    """A launcher of other makers: the agent knows the first rank of each node."""
+    found = account([read_recording(0, STUCK), read_recording(2, STUCK)])
+    assert found is not None and (found.case, found.culprits) == (Case.TOGETHER, ())
+
+
+PAIRS = {"0": ALL, "1": (0, 1), "2": (2, 3), "3": (1, 2)}
+
+
+def member(rank: int, *entries: dict[str, Any]) -> dict[str, Any]:
+    return answer(*entries, groups={name: ranks for name, ranks in PAIRS.items() if rank in ranks})
+
+
+def test_in_groups_the_culprit_is_missing_and_waits_nowhere() -> None:
+    """0 waits for 1, 1 waits for 2 in another group, 2 for 3 in a third: 3 does nothing."""
+    found = judged(member(0, entry(4, False, group="1")), member(1, entry(2, False, group="3")),
+                   member(2, entry(9, False, group="2")), member(3, entry(8, True, group="2")))  # fmt: skip
+    assert (found.case, found.culprits) == (Case.MISSING, (3,))
+    assert found.message == "rank 2 is in all_reduce #9 of 3.91 KB of group (ranks 2 and 3), rank 3 has not called it"
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
+    crossed = {"1": (0, 1), "4": (0, 1)}
+    one, other = entry(4, False, group="1"), entry(6, False, group="4")
+    found = judged(answer(one, groups=crossed), answer(other, groups=crossed))
+    assert (found.case, found.culprits) == (Case.ORDER, ())
+    assert "rank 0 is in all_reduce #4" in found.message and "rank 1 is in all_reduce #6" in found.message
+
+
+def test_sends_and_unknown_groups_are_passed_over() -> None:
+    assert account(read(answer(entry(1, False, is_p2p=True), entry(2, False, group="gone")))) is None
+
+
+# -- together with stacks ------------------------------------------------------------------------------
+
+
+def test_a_rank_elsewhere_is_named_and_the_collective_is_the_evidence() -> None:
+    found = hang([WAITS, WAITS, seen(at(41)), WAITS], STUCK, STUCK, BEHIND, STUCK)
+    assert (found.cause, found.culprits) == (STRAGGLER, (2,))
+    assert found.evidence[0].startswith("flight recorder: ranks 0, 1 and 3 are in all_reduce #17")
+
+
+def test_of_several_elsewhere_the_one_that_is_missing() -> None:
+    """Rank 3 belongs to no group that anybody waits in."""
+    groups = {"0": ALL, "1": (0, 1, 2)}
+    waits = answer(entry(5, False, group="1"), groups=groups)
+    idle = answer(groups=groups)
+    found = hang([WAITS, WAITS, seen(at(41)), seen(at(7))], waits, waits, idle, answer(groups={"0": ALL}))
+    assert found.culprits == (2,)
+
+
+def test_stacks_alike_and_recorders_that_differ() -> None:
+    reduce = answer(entry(17, False, shape=(1024, 1024)))
+    found = hang([WAITS] * 4, STUCK, STUCK, STUCK, reduce)
+    assert (found.cause, found.culprits, found.victims) == (MISMATCH, (3,), (0, 1, 2))
+    assert "rank 3 is in all_reduce #17 of 4 MB" in found.message and "rank 3 on h2 unlike most" in found.message
+
+
+def test_an_order_that_crosses_is_no_fault_of_one_rank() -> None:
+    crossed = {"1": (0, 1), "4": (0, 1)}
+    found = hang([WAITS, WAITS], answer(entry(4, False, group="1"), groups=crossed),
+                 answer(entry(6, False, group="4"), groups=crossed))  # fmt: skip
+    assert (found.cause, found.culprits) == (MISMATCH, ()) and "in different groups" in found.message
+
+
+def test_all_alike_stays_unexplained_and_says_where() -> None:
+    found = hang([WAITS] * 4, STUCK, STUCK, STUCK, STUCK)
+    assert found.cause == "unknown" and "all_reduce #17" in found.evidence[0]
+
+
+def test_nccl_ranks_that_wait_for_the_gpu() -> None:
+    """No stack shows a collective and all spin; the recorders tell who waits and who does not."""
+    waits = answer(entry(17, False, backend="nccl"))
+    found = hang([SPINS, SPINS, seen(at(41)), SPINS], waits, waits, answer(entry(16, True, backend="nccl")), waits)
+    assert (found.cause, found.culprits, found.victims) == (STRAGGLER, (2,), (0, 1, 3))
+    assert "wait in all_reduce" in found.message
+
+
+def test_a_stopped_rank_is_stopped_whatever_the_recorders_say() -> None:
+    silent = {"error": "its flight recorder could not answer: no answer within 3 s (the process is in state T)"}
+    found = hang([WAITS, seen(in_collective(), state="T"), WAITS, WAITS], STUCK, silent, STUCK, STUCK)
+    assert found.culprits == (1,) and "is stopped" in found.message
+    assert found.evidence[-1].startswith("rank 1: its flight recorder could not answer")
+
+
+def test_an_ended_rank() -> None:
+    found = hang([WAITS] * 4, STUCK, STUCK, STUCK, ended=(3,))
+    assert found.culprits == (3,) and "ended with code 0" in found.message

@@ -1,0 +1,302 @@
+"""Slurm's variables, options and words: what we read of them and what we give it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.shell import given_of
+
+from allranks.cluster.slurm import (
+    Allocation,
+    allocation_cluster,
+    read_allocation,
+    refuse_step,
+    require_nodes,
+    tasks_per_node,
+)
+from allranks.diagnose.slurm import (
+    Job,
+    cancelled,
+    ended,
+    is_hopeless,
+    never_starts,
+    nodes_at_fault,
+    out_of_memory,
+    read_sacct,
+    read_scontrol,
+    waiting,
+    warned,
+)
+from allranks.engines.dialled import Hello, Refuse, Seat
+from allranks.engines.slurm.step import _admit
+from allranks.errors import ConfigError, UsageError
+from allranks.plan.slurm import check_sbatch, read_version, step_command, step_environment
+from allranks.settings import RunSpec, resolve
+from allranks.settings.words import as_options, secret_values
+
+# -- the allocation ------------------------------------------------------------------------------------
+
+SALLOC = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h[1-4]", "SLURM_TASKS_PER_NODE": "1(x4)"}
+
+
+def test_the_variables_of_an_allocation() -> None:
+    assert read_allocation({}) is None
+    assert read_allocation({"SLURM_JOB_ID": "7"}) is None
+    found = read_allocation(SALLOC)
+    assert found == Allocation("7", ("h1", "h2", "h3", "h4"))
+    batch = {**SALLOC, "ENVIRONMENT": "BATCH", "SLURM_RESTART_COUNT": "2"}
+    found = read_allocation(batch)
+    assert found is not None and (found.batch, found.restarts) == (True, 2)
+
+
+def test_slots_only_where_more_than_one_task_was_asked_for() -> None:
+    asked = {**SALLOC, "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x3),1"}
+    found = read_allocation(asked)
+    assert found is not None and found.tasks == (2, 2, 2, 1)
+    assert [n.slots for n in allocation_cluster(found).nodes] == [2, 2, 2, 1]
+    last = allocation_cluster(found, ["h4", "h3"]).nodes
+    assert [(n.index, n.name, n.slots) for n in last] == [(0, "h3", 2), (1, "h4", 1)]
+    one = read_allocation({**SALLOC, "SLURM_NTASKS": "4"})
+    assert one is not None and [n.slots for n in allocation_cluster(one, ["h1", "h2"]).nodes] == [None, None]
+    assert allocation_cluster(one).source == "Slurm job 7"
+    with pytest.raises(UsageError, match="--nodes 5: job 7 has 4"):
+        require_nodes(one, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SLURM_JOB_ID", "7; rm"), ("SLURM_JOB_NODELIST", "h[1-"), ("SLURM_JOB_NODELIST", "-oProxyCommand=x"),
+     ("SLURM_TASKS_PER_NODE", "two"), ("SLURM_TASKS_PER_NODE", "2(x3)"), ("SLURM_TASKS_PER_NODE", "1(x999999)")],
+)  # fmt: skip
+def test_variables_that_make_no_sense_are_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        read_allocation({**SALLOC, "SLURM_NTASKS": "4", name: value})
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 9)), min_size=1, max_size=6))
+def test_tasks_per_node_as_slurm_writes_it(runs: list[tuple[int, int]]) -> None:
+    text = ",".join(f"{n}(x{times})" if times > 1 else str(n) for n, times in runs)
+    assert list(tasks_per_node(text)) == [n for n, times in runs for _ in range(times)]
+
+
+def test_one_of_many_tasks_is_refused() -> None:
+    refuse_step({})
+    refuse_step({"SLURM_STEP_NUM_TASKS": "1"})
+    with pytest.raises(UsageError, match="task 3 of 8"):
+        refuse_step({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3"})
+
+
+# -- commands ------------------------------------------------------------------------------------------
+
+
+def test_the_step() -> None:
+    words = step_command("7", ["h1", "h2", "h4"], (22, 5), "exit 0")
+    assert words[:6] == ["srun", "--jobid=7", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--nodelist=h[1-2,4]"]
+    assert {"--kill-on-bad-exit=1", "--input=all", "--export=ALL", "--mpi=none", "--overlap"} <= set(words)
+    assert "--overlap" not in step_command("7", ["h1"], (20, 2), "exit 0")
+    assert words[-3:] == ["/bin/sh", "-c", "exit 0"]
+
+
+def test_what_was_asked_for_the_job_does_not_bind_the_step() -> None:
+    given = {"SLURM_NTASKS_PER_NODE": "8", "SLURM_CPUS_PER_TASK": "4", "SLURM_JOB_ID": "7", "SLURM_GPUS_PER_TASK": "1",
+             "SLURM_EXPORT_ENV": "NONE", "PATH": "/bin"}  # fmt: skip
+    assert step_environment(given) == {"SLURM_JOB_ID": "7", "PATH": "/bin"}
+
+
+def test_versions() -> None:
+    assert read_version("slurm-wlm 22.05.8\n") == (22, 5)
+    assert read_version("slurm 20.11.9") == (20, 11)
+    assert read_version("") == (0, 0)
+
+
+def test_options_of_sbatch() -> None:
+    assert check_sbatch(["--time=1:00:00 --qos=long", "--comment='a b'"]) == [
+        "--time=1:00:00",
+        "--qos=long",
+        "--comment=a b",
+    ]
+    assert check_sbatch(["-t 10", "-p gpu"]) == ["-t", "10", "-p", "gpu"]
+    for text in (
+        "--array=1-4",
+        "-a 1-4",
+        "-a1-4",
+        "--wrap=x",
+        "-N2",
+        "--nodes 3",
+        "--signal=USR2",
+        "-o x",
+        "--chdir=/",
+    ):
+        with pytest.raises(UsageError, match="not possible here"):
+            check_sbatch([text])
+    with pytest.raises(UsageError, match="options of sbatch only"):
+        check_sbatch(["train.py"])
+    with pytest.raises(UsageError, match="quotation"):
+        check_sbatch(["--comment='a"])
+
+
+# -- a spec as words -----------------------------------------------------------------------------------
+
+
+def parsed(words: list[str]) -> RunSpec:
+    """What `allranks run` makes of words."""
+    from allranks.cli import run
+
+    given = given_of(run.COMMAND, words)
+    return resolve(given, {"TOKEN": "x", "WANDB_API_KEY": "y"}, {}, config_source="").spec
+
+
+def test_a_spec_becomes_the_options_that_give_it_again() -> None:
+    spec = RunSpec.of(
+        command=("train.py", "--lr", "0.1", "--name=a b"), name="demo", slurm=True, partition="gpu",
+        sbatch=("--time=5", "--gres=gpu:8"), nodes=4, nproc=8, python="/opt/py", workdir="/shared/x y", sync=True,
+        prelude="module load cuda\nulimit -n 4096", wrap="apptainer exec --nv x.sif", env={"A": "b c", "TOKEN": "x"},
+        network="10.0.0.0/8", check=False, allow=("shm", "own_name"), lease=90.0, stop_grace=12.5, retries=2,
+        step_pattern=r"-step (\d+)", fold=False, debug=True, runs_dir="/shared/runs", output_dir="/shared/out",
+    )  # fmt: skip
+    words = as_options(spec, "run")
+    assert "x" not in words and words[-5:] == ["--", "train.py", "--lr", "0.1", "--name=a b"]
+    again = parsed(words)
+    assert secret_values(spec) == {"TOKEN": "x"}
+    assert again.launch.forward == ("TOKEN",)
+    assert RunSpec.of(**{**dict(again.values()), "forward": (), "env": spec.launch.env}) == spec
+
+
+# -- words of Slurm's ----------------------------------------------------------------------------------
+
+SCONTROL = (
+    "JobId=12 JobName=job sh UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=429 Nice=0 Account=(null) QOS=(null)"
+    " JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts=1 BatchFlag=1 Reboot=0 ExitCode=0:15"
+    " RunTime=00:00:06 TimeLimit=00:01:00 StartTime=2026-11-21T14:10:19 EndTime=2026-11-21T14:11:19"
+    " PreemptTime={preempt} NodeList=h[1-2] BatchHost=h1 NumNodes=2 Command=/x y/job.sh WorkDir=/x Power="
+)
+
+
+def test_scontrol() -> None:
+    job = read_scontrol(SCONTROL.format(state="RUNNING", reason="None", preempt="None"))
+    assert job is not None and (job.id, job.state, job.reason, job.nodes) == ("12", "RUNNING", "", "h[1-2]")
+    assert (job.exit_code, job.exit_signal, job.restarts, job.limit, job.preempted) == (0, 15, 1, "00:01:00", False)
+    assert job.active and not job.waits and not job.over
+    assert read_scontrol("slurm_load_jobs error: Invalid job id specified") is None
+
+
+def test_sacct() -> None:
+    text = "12|CANCELLED by 1000|0:15|h[1-2]|2026-11-21T14:10:19|2026-11-21T14:11:19|00:01:00|None\n"
+    job = read_sacct(text, "12")
+    assert job is not None and (job.state, job.by, job.over) == ("CANCELLED", "1000", True)
+    assert read_sacct(text, "13") is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("Resources", "until enough nodes are free"), ("Priority", "higher priority"), ("", "not considered it yet"),
+        ("ReqNodeNotAvail, UnavailableNodes:h3", "down, drained or reserved"), ("PartitionNodeLimit", "--nodes"),
+        ("PartitionTimeLimit", "--time"), ("JobHeldUser", "scontrol release 12"), ("AssocGrpGRES", "AssocGrpGRES"),
+        ("AssocGrpCpuLimit", "a limit of the account or user"), ("QOSMaxJobsPerUserLimit", "a limit of the QOS"),
+        ("QOSMaxNodePerJobLimit", "more than one job may have"), ("SomethingNew", "SomethingNew"),
+    ],
+)  # fmt: skip
+def test_reasons_in_plain_words(reason: str, says: str) -> None:
+    assert says in waiting(Job("12", "PENDING", reason))
+
+
+@pytest.mark.parametrize(
+    ("reason", "partition", "hopeless"),
+    [
+        ("PartitionNodeLimit", "gpu", True), ("PartitionTimeLimit", "gpu", True), ("BadConstraints", "gpu", True),
+        ("DependencyNeverSatisfied", "gpu", True), ("QOSMaxWallDurationPerJobLimit", "gpu", True),
+        ("AssocMaxNodePerJobLimit", "gpu", True), ("QOSMinGRES", "gpu", True), ("InvalidAccount", "gpu", True),
+        ("PartitionTimeLimit", "gpu,long", False), ("Resources", "gpu", False), ("Priority", "gpu", False),
+        ("QOSMaxJobsPerUserLimit", "gpu", False), ("AssocGrpGRES", "gpu", False), ("JobHeldUser", "gpu", False),
+        ("BeginTime", "gpu", False), ("Dependency", "gpu", False), ("PartitionDown", "gpu", False), ("", "gpu", False),
+        ("ReqNodeNotAvail, UnavailableNodes:h3", "gpu", False),
+    ],
+)  # fmt: skip
+def test_reasons_that_waiting_does_not_end(reason: str, partition: str, hopeless: bool) -> None:
+    job = Job("12", "PENDING", reason, partition=partition)
+    assert is_hopeless(job) is hopeless
+    assert not is_hopeless(Job("12", "RUNNING", reason, partition=partition))
+    if hopeless:
+        finding = never_starts(job, "demo-1")
+        assert reason in finding.message and "allranks stop demo-1" in finding.remedy
+        assert finding.id == "slurm-config"
+
+
+@pytest.mark.parametrize(
+    ("job", "cause", "says"),
+    [
+        (Job("12", "TIMEOUT", limit="00:10:00"), "slurm-preempted-or-timeout", "time limit (00:10:00) was up"),
+        (Job("12", "DEADLINE"), "slurm-preempted-or-timeout", "deadline"),
+        (Job("12", "PREEMPTED"), "slurm-preempted-or-timeout", "preempted"),
+        (Job("12", "REQUEUED", preempted=True), "slurm-preempted-or-timeout", "preempted"),
+        (Job("12", "NODE_FAIL", nodes="h[1-2]"), "node-network-down", "a node of h[1-2]"),
+        (Job("12", "NODE_FAIL", failed_node="h2"), "node-network-down", "h2 failed"),
+        (Job("12", "OUT_OF_MEMORY"), "host-out-of-memory", "memory"),
+        (Job("12", "CANCELLED", by="1000"), "slurm-cancelled", "by user 1000"),
+        (Job("12", "BOOT_FAIL"), "slurm-config", "could not start"),
+    ],
+)
+def test_ends(job: Job, cause: str, says: str) -> None:
+    finding = ended(job)
+    assert finding is not None and (finding.id, finding.check) == (cause, "slurm")
+    assert says in finding.message and "{" not in finding.remedy
+
+
+def test_a_job_that_ended_by_itself_has_no_reason() -> None:
+    assert [ended(Job("12", state)) for state in ("COMPLETED", "FAILED", "RUNNING", "PENDING")] == [None] * 4
+
+
+def test_an_announced_end_is_the_limit_where_that_is_near() -> None:
+    job = Job("12", "RUNNING", end="2026-11-21T14:11:19", limit="00:01:00")
+    from datetime import datetime
+
+    end = datetime.fromisoformat(job.end).timestamp()
+    assert "time limit (00:01:00)" in warned(job, end - 45, end - 45).message
+    assert "preempted" in warned(job, end - 4000, end - 4000).message
+    assert "preempted" in warned(Job("12", "RUNNING", end="Unknown"), end, end).message
+
+
+def test_slurmstepd_says_why() -> None:
+    limit = "0: slurmstepd-h1: error: *** STEP 3.0 ON h1 CANCELLED AT 2026-11-21T14:11:45 DUE TO TIME LIMIT ***\n"
+    plain = "slurmstepd-h1: error: *** JOB 3 ON h1 CANCELLED AT 2026-11-21T14:10:45 ***\n"
+    node = (
+        "x: *** STEP 1.0 ON h1 CANCELLED AT 2026-11-21T14:38:32 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+    )
+    assert cancelled("") is None
+    assert (cancelled(plain) or ("",))[0] == "CANCELLED"
+    assert (cancelled(plain + limit + plain) or ("",))[0] == "TIMEOUT"
+    assert (cancelled(node) or ("",))[0] == "NODE_FAIL"
+    assert (cancelled(limit.replace("TIME LIMIT", "PREEMPTION")) or ("",))[0] == "PREEMPTED"
+
+
+def test_slurmstepd_on_memory() -> None:
+    line = (
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4.0. Some of your processes may have been killed by "
+        "the cgroup out-of-memory handler."
+    )
+    assert out_of_memory(f"x\n{line}\ny") == line
+    assert out_of_memory("oom") == ""
+
+
+def test_srun_names_nodes() -> None:
+    dead = (
+        "srun: error: Task launch for StepId=1.0 failed on node h3: Communication connection failure\n"
+        "srun: error: Application launch failed: Communication connection failure\n"
+        "srun: error: h4: task 3: Killed\nsrun: error: h1: task 0: Terminated\n"
+    )
+    assert nodes_at_fault(dead) == {"h3": "Communication connection failure"}
+    assert list(nodes_at_fault("srun: error: Node failure on h3\nsrun: error: h1: task 0: Terminated")) == ["h3"]
+    assert nodes_at_fault("srun: error: h2: task 1: Exited with exit code 5\n") == {"h2": "Exited with exit code 5"}
+    assert nodes_at_fault("srun: error: h1: task 0: Killed\n") == {}
+    assert nodes_at_fault(dead, {"h9": 0}) == {}
+
+
+def test_seats_of_a_step() -> None:
+    seats = {0: Seat(0), 1: Seat(1, hello=Hello(1, instance="a"), taken=True)}
+    assert _admit(seats, Hello(0), "10.0.0.1") == 0
+    assert _admit(seats, Hello(1, instance="a"), "10.0.0.1") == 1, "the same task again"
+    for hello in (Hello(2), Hello(-1), Hello(1, instance="b")):
+        with pytest.raises(Refuse):
+            _admit(seats, hello, "10.0.0.1")

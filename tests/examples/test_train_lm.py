@@ -1,0 +1,180 @@
+"""The example: what the demo promises of it, with real ranks."""
+
+import functools
+import importlib.util
+import json
+import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.fabric import gang
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
+SMALL = ["--batch", "2", "--context", "32", "--layers", "1", "--width", "32"]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+
+
+class Ranks:
+    """Ranks of the example on loopback, forked from a process that has imported torch; each has a log."""
+
+    def __init__(self, out: Path, *options: str, world: int = 2) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.logs = [out / f"{rank}.log" for rank in range(world)]
+        self.processes, port = [], gang.free_port()
+        for rank, log in enumerate(self.logs):
+            log.unlink(missing_ok=True)
+            words = [*SMALL, "--out", str(out), *options]
+            arguments = (gang.environment(rank, world, world, port), str(SCRIPT), words, str(log))
+            self.processes.append(gang.CONTEXT.Process(target=gang.be_script, args=arguments))
+            self.processes[-1].start()
+
+    def finish(self) -> str:
+        """The output of rank 0; every rank must have ended well."""
+        for process in self.processes:
+            process.join(gang.GENEROUS)
+        codes = [process.exitcode for process in self.processes]
+        for process in self.processes:
+            process.kill()
+        assert codes == [0] * len(codes), [log.read_text() for log in self.logs]
+        return self.logs[0].read_text()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    gang.warm_up()
+
+
+def metrics(out: Path, rank: int = 0) -> list[dict]:
+    lines = (out / f"rank_{rank:02d}_metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def losses(out: Path, rank: int = 0) -> list[tuple[int, float, float]]:
+    return [(line["step"], line["loss"], line["rank_loss"]) for line in metrics(out, rank)]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Twenty steps of two ranks without a break."""
+    out = tmp_path_factory.mktemp("straight")
+    return out, Ranks(out, "--steps", "20").finish()
+
+
+def test_losses_fall_and_are_told(straight):
+    out, said = straight
+    first, last = metrics(out)[0], metrics(out)[-1]
+    assert 5.3 < first["loss"] < 6.0, "near log 256: it knows nothing yet"
+    assert last["loss"] < 4.2
+    assert f"step 1/20 loss {first['loss']:.4f}" in said and f"step 20/20 loss {last['loss']:.4f}" in said
+    assert set(first) == {"step", "loss", "rank_loss", "tokens_per_s", "t"}
+
+
+def test_ranks_train_on_different_data_and_agree_on_the_mean(straight):
+    one, other = (losses(straight[0], rank) for rank in (0, 1))
+    assert [line[:2] for line in one] == [line[:2] for line in other]
+    assert all(mine[2] != theirs[2] for mine, theirs in zip(one, other, strict=True))
+    assert all(
+        mine[1] == pytest.approx((mine[2] + theirs[2]) / 2) for mine, theirs in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.slow
+def test_same_seed_gives_the_same_losses_and_another_does_not(straight, tmp_path):
+    for workers in ("0", "2"):
+        Ranks(tmp_path / workers, "--steps", "20", "--workers", workers).finish()
+        assert losses(tmp_path / workers) == losses(straight[0])
+    Ranks(tmp_path / "other", "--steps", "2", "--seed", "1").finish()
+    assert losses(tmp_path / "other") != losses(straight[0])[:2]
+
+
+@pytest.mark.slow
+def test_resumed_run_equals_the_straight_one(straight, tmp_path):
+    first = Ranks(tmp_path / "a", "--steps", "10").finish()
+    assert f"saved {tmp_path / 'a/checkpoints/latest.pt'} at step 10" in first
+    # Only rank 0 needs the checkpoint: rank 1's folder lies elsewhere, as on a node of its own.
+    folder = ["--checkpoint-dir", str(tmp_path / "a/checkpoints")]
+    said = Ranks(tmp_path / "b", "--steps", "20", *folder).finish()
+    assert "at step 10" in said.splitlines()[0]
+    assert losses(tmp_path / "a") + losses(tmp_path / "b") == losses(straight[0])
+    again = Ranks(tmp_path / "b", "--steps", "20", *folder).finish()
+    assert "all 20 steps are done" in again
+
+
+@pytest.mark.slow
+def test_resume_never_starts_anew(straight, tmp_path):
+    for _ in range(2):
+        Ranks(tmp_path, "--steps", "3", "--resume", "never").finish()
+        assert losses(tmp_path) == losses(straight[0])[:3]
+
+
+def test_sigterm_to_one_rank_saves_and_ends_all_in_order(tmp_path):
+    ranks = Ranks(tmp_path, "--steps", "100000", "--step-delay", "0.02")
+    deadline = time.monotonic() + 90
+    files = [tmp_path / f"rank_{rank:02d}_metrics.jsonl" for rank in (0, 1)]
+    while not (all(file.exists() for file in files) and len(metrics(tmp_path)) > 2):
+        assert time.monotonic() < deadline and ranks.processes[0].is_alive()
+        time.sleep(0.05)
+    os.kill(ranks.processes[1].pid, signal.SIGTERM)
+    said = ranks.finish()
+    steps = [metrics(tmp_path, rank)[-1]["step"] for rank in (0, 1)]
+    assert steps[0] == steps[1] < 100000
+    assert f"at step {steps[0]}" in said.splitlines()[-1]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest.pt"]
+
+
+@pytest.mark.slow
+def test_alone_without_any_environment(tmp_path):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "ALLRANKS_OUTPUT_DIR")
+    clean = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, str(SCRIPT), *SMALL, "--steps", "2"]
+    done = subprocess.run(command, env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line["step"] for line in metrics(tmp_path / "outputs")] == [1, 2]
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_lm", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_shards_are_disjoint_change_with_the_epoch_and_can_begin_anywhere(module):
+    class Numbers(module.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return index
+
+    def take(rank, begin, count):
+        stream = module.batches(Numbers(), Namespace(seed=0, batch=5, workers=0), rank, 2, begin)
+        return [next(stream).tolist() for _ in range(count)]
+
+    epochs = [[functools.reduce(operator.iadd, take(rank, 4 * epoch, 4), []) for rank in (0, 1)] for epoch in (0, 1)]
+    for one, other in epochs:
+        assert sorted(one + other) == list(range(40))
+    assert epochs[0] != epochs[1]
+    assert take(1, 0, 11)[6:] == take(1, 6, 5)
+
+
+def test_sources_are_sorted_and_leave_out_what_differs_between_machines(module, tmp_path):
+    for name in ("b.py", "a.py", "a/z.py", "test/t.py", "site-packages/s.py", "_sysconfigdata_x.py", "n.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    found = [str(path.relative_to(tmp_path)) for path in module.sources(tmp_path)]
+    assert found == ["a/z.py", "a.py", "b.py"]
+    corpus = module.Corpus(64)
+    assert len(corpus.text) == module.CORPUS_BYTES and corpus[len(corpus) - 1].shape == (65,)

@@ -1,0 +1,268 @@
+"""Hangs as the gang sees them: when it looks, twice, what it then says, and when it keeps quiet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.diagnose.hangs.test_attribute import at, in_collective
+from tests.diagnose.hangs.test_recorder import recorder
+from tests.gang.test_machine import Drive
+
+from allranks.gang.hangwatch import ENDED_GRACE, GAP, PATIENCE
+from allranks.gang.states import Counters, Quiet, Stacks, State
+
+WAITS = {"text": in_collective(), "state": "S", "cpu": 1.0}
+LOADS = {"text": at(41), "state": "S", "cpu": 1.0, "wchan": "hrtimer_nanosleep"}
+
+
+class Hang(Drive):
+    """A running gang of three hosts with a rank each, in which time passes without a sign."""
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__(hang_timeout=60.0, **spec)
+        self.running()
+        for rank in ("0", "1", "2"):
+            self.initialised(rank)
+        self.since, self.asked = self.now, 0
+
+    def quiet(self, seconds: float) -> list[str]:
+        """Without the questions for counters, which `asked` counts."""
+        self.now += seconds
+        actions = self.feed(Quiet("", self.now, self.since))
+        self.asked += any(a.startswith("counters>") for a in actions)
+        return [a for a in actions if not a.startswith("counters>")]
+
+    def counters(self, **ranks: dict[str, Any]) -> None:
+        for name, counted in ranks.items():
+            self.feed(Counters(name, self.now, {next(iter(self.roster.nodes[name].ranks)): counted}))
+
+    def answer(self, **ranks: dict[str, Any]) -> None:
+        for name, found in ranks.items():
+            rank = next(iter(self.roster.nodes[name].ranks))
+            self.feed(Stacks(name, self.now, {rank: found}))
+
+    def looked(self, **ranks: dict[str, Any]) -> list[str]:
+        """Suspicion, two looks with the same answers, the conclusion."""
+        self.quiet(60)
+        self.answer(**ranks)
+        self.quiet(GAP)
+        self.answer(**ranks)
+        return self.quiet(0.2)
+
+
+def names(drive: Drive) -> list[str]:
+    return list(drive.roster.nodes)
+
+
+def test_the_first_look_comes_with_the_limit() -> None:
+    drive = Hang()
+    assert drive.quiet(59) == []
+    asked = drive.quiet(1)
+    assert asked[0] == "hang-suspected" and sorted(asked[1:]) == [f"stacks>h{i}" for i in range(3)]
+    assert drive.last("stacks")["ranks"] == [2]
+
+
+def test_a_rank_that_keeps_the_others_waiting_ends_the_gang() -> None:
+    drive = Hang()
+    actions = drive.looked(h0=WAITS, h1=LOADS, h2=WAITS)
+    assert actions[0] == "hang" and "end>h0" in actions
+    assert drive.hang is not None and drive.hang.culprits == (1,)
+    (event,) = drive.said("hang")
+    assert (event["quiet"], event["culprits"], event["cause"]) == (64.2, (1,), drive.hang.cause)
+    assert drive.roster.state is State.ENDING
+
+
+def test_a_sign_of_life_between_the_looks_ends_the_suspicion() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
+    drive.since = drive.now + 1
+    assert drive.quiet(GAP) == ["note"]
+    assert drive.quiet(50) == [], "and the time begins anew"
+    assert drive.quiet(20)[0] == "hang-suspected"
+
+
+def test_a_busy_rank_is_told_of_and_left_alone() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    drive.answer(h0=WAITS, h1={**LOADS, "cpu": 10.0}, h2=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0=WAITS, h1={**LOADS, "cpu": 10.0 + GAP}, h2=WAITS)
+    assert drive.quiet(0.2) == ["finding"]
+    assert drive.hang is None and drive.roster.state is State.RUNNING
+    assert drive.quiet(59) == [] and drive.quiet(1)[0] == "hang-suspected"
+
+
+def test_report_goes_on() -> None:
+    drive = Hang(on_hang="report")
+    assert drive.looked(h0=WAITS, h1=LOADS, h2=WAITS) == ["finding"]
+    (finding,) = drive.said("finding")
+    pid = next(iter(drive.roster.nodes["h1"].ranks.values())).pid
+    assert finding["where"] == {"node": "h1", "rank": 1, "pid": pid}
+    assert "nothing has moved for 64 s" in finding["message"]
+    assert drive.roster.state is State.RUNNING
+
+
+def test_a_program_that_moves_because_it_was_looked_at_is_no_hang() -> None:
+    """The signal for its stack ended a call of native code; its answer may come after its first output."""
+    drive = Hang()
+    drive.quiet(60)
+    drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0=WAITS, h1={**LOADS, "moved": "clock_nanosleep"}, h2=WAITS)
+    assert drive.quiet(0.2) == ["note"] and drive.hang is None
+    (finding,) = drive.said("finding")
+    assert finding["message"] == (
+        "rank 1 on h1 went on because allranks looked at it: the signal for its stack ended its clock_nanosleep early"
+    )
+    assert drive.quiet(59) == [] and drive.roster.state is State.RUNNING
+    drive.quiet(60)
+    drive.since = drive.now
+    assert drive.quiet(0.1) == ["note"]
+    drive.answer(h1={**LOADS, "moved": "poll"})
+    assert "its poll early" in drive.said("finding")[-1]["message"]
+
+
+def test_nobody_waits_for_others() -> None:
+    drive = Hang()
+    assert drive.looked(h0=LOADS, h1=LOADS, h2=LOADS) == ["note"]
+    assert drive.roster.state is State.RUNNING
+
+
+def test_a_node_that_does_not_answer_does_not_stop_the_looks() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    drive.answer(h0=WAITS, h2=WAITS)
+    assert drive.quiet(1) == []
+    assert drive.quiet(PATIENCE) == []
+    asked = drive.quiet(GAP)
+    assert "stacks>h1" in asked
+    drive.answer(h0=WAITS, h2=WAITS)
+    actions = drive.quiet(PATIENCE) + drive.quiet(0.2)
+    assert "hang" in actions and drive.hang is not None
+    assert drive.hang.culprits == (1,) and "could not be sampled" in drive.hang.message
+
+
+def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:
+    drive = Hang()
+    drive.exit("2", "code=0")
+    drive.since = drive.now
+    assert drive.quiet(ENDED_GRACE - 1) == []
+    assert drive.quiet(1)[0] == "hang-suspected"
+    drive.answer(h0=WAITS, h1=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0=WAITS, h1=WAITS)
+    assert "hang" in drive.quiet(0.2)
+    assert drive.hang is not None and drive.hang.culprits == (2,)
+
+
+def test_never() -> None:
+    drive = Drive(hang_timeout=0.0).running()
+    drive.now += 10**6
+    assert drive.feed(Quiet("", drive.now, drive.now - 10**6)) == []
+
+
+def test_the_next_attempt_begins_without_it() -> None:
+    drive = Hang(retries=1)
+    drive.looked(h0=WAITS, h1=LOADS, h2=WAITS)
+    drive.through_the_end()
+    drive.retry()
+    assert drive.hang is None and drive.gang.hang_watch._suspicion is None
+
+
+# -- counters of collectives ---------------------------------------------------------------------------
+
+
+def test_counters_are_asked_for_a_few_times_in_silence_and_never_while_ranks_print() -> None:
+    drive = Hang()
+    for _ in range(59):
+        drive.quiet(1)
+    assert drive.asked == 3
+    printing = Hang()
+    for _ in range(100):
+        printing.since = printing.now
+        printing.quiet(10)
+    assert printing.asked == 0
+
+
+def test_what_moves_is_alive() -> None:
+    drive = Hang()
+    for number in range(40):
+        assert drive.quiet(15) == [], number
+        drive.counters(h0={"0": number}, h1={"0": 0}, h2={})
+    assert drive.asked == 40
+    assert drive.quiet(59) == [], "the time begins at the last that moved"
+    assert drive.quiet(1)[0] == "hang-suspected"
+
+
+def test_numbers_of_an_earlier_silence_do_not_count() -> None:
+    drive = Hang()
+    drive.quiet(15)
+    drive.counters(h0={"0": 5})
+    drive.now += 1000
+    drive.since = drive.now
+    drive.quiet(15)
+    drive.counters(h0={"0": 500})
+    assert drive.quiet(45)[0] == "hang-suspected", "500 and not 5: but that was before it printed"
+
+
+def test_collectives_that_go_on_between_the_looks() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
+    assert drive.quiet(0.2) == ["note"] and "collectives go on" in drive.said("note")[-1]["message"]
+    assert drive.gang.hang_watch._suspicion is None and drive.quiet(59) == []
+
+
+def test_a_rank_that_cannot_say_its_numbers_has_not_moved() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0={**WAITS, "counted": {}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
+    assert drive.quiet(0.2)[0] == "hang"
+
+
+def test_with_a_pattern_counters_are_no_sign_of_life_and_are_told_of() -> None:
+    drive = Hang(hang_pattern="step")
+    drive.quiet(60)
+    assert drive.asked == 0
+    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1=LOADS, h2=WAITS)
+    assert drive.quiet(0.2) == ["finding"]
+    assert drive.said("finding")[0]["message"].startswith("no log line has matched --hang-pattern step for 64 s")
+    assert drive.roster.state is State.RUNNING
+
+
+# -- what the second look brings -----------------------------------------------------------------------
+
+
+def test_the_second_look_asks_for_the_recorders() -> None:
+    drive = Hang()
+    drive.quiet(60)
+    assert drive.last("stacks")["ask"] == "look"
+    drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    assert drive.last("stacks")["ask"] == "dump"
+
+
+def test_recorders_and_ras_are_evidence() -> None:
+    drive = Hang()
+    pid = next(iter(drive.roster.nodes["h1"].ranks.values())).pid
+    text = f"Warnings\n========\n\n#0-0 (ab) MISMATCH\n  Rank 1 -- GPU 0 managed by process {pid} on node h1\n"
+    drive.quiet(60)
+    drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
+    drive.quiet(GAP)
+    for name in ("h0", "h1", "h2"):
+        rank = next(iter(drive.roster.nodes[name].ranks))
+        entries = [(1, True), (2, False)] if name != "h1" else [(1, True)]
+        found = {**(LOADS if name == "h1" else WAITS), "recorder": recorder((0, 1, 2), *entries)}
+        drive.feed(Stacks(name, drive.now, {rank: found}, text))
+    assert drive.quiet(0.2)[0] == "hang"
+    assert drive.hang is not None
+    sources = [line.partition(":")[0] for line in drive.hang.evidence]
+    assert sources == ["flight recorder", "rank 1", "NCCL RAS MISMATCH"]
+    assert "rank 1 has not called it" in drive.hang.evidence[0]

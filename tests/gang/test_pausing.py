@@ -1,0 +1,47 @@
+"""When the controller did not run: told from the clocks, and what the gang makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.gang.test_machine import Drive
+
+from allranks.diagnose.incident import Pause
+from allranks.gang.clocks import LEAST, Instant, pause_between
+from allranks.gang.states import Paused
+
+TICK = 0.2
+
+
+@pytest.mark.parametrize(
+    ("monotonic", "boot", "pause"),
+    [
+        (TICK, TICK, None),
+        (3.0, 3.0, None),  # a busy machine
+        (TICK, TICK + 70.6, Pause(9.0, 70.6, slept=True)),
+        (TICK + 70.6, TICK + 70.6, Pause(9.0, 70.6, slept=False)),
+        (TICK + 10.0, TICK + 70.0, Pause(9.0, 70.0, slept=True)),  # stopped, then asleep
+        (TICK, TICK + LEAST - 0.1, None),
+        (TICK, TICK - 60.0, None),  # a kernel that counts it otherwise
+        (-1.0, -1.0, None),
+    ],
+)
+def test_clocks_tell_sleep_from_a_stop(monotonic: float, boot: float, pause: Pause | None) -> None:
+    before, after = Instant(1000.0, 5000.0), Instant(1000.0 + monotonic, 5000.0 + boot)
+    found = pause_between(before, after, 9.0, TICK, lease=60.0)
+    assert found == (None if pause is None else Pause(pause.t, pytest.approx(pause.seconds, abs=0.1), pause.slept))
+
+
+def test_of_a_short_lease_a_short_pause_counts() -> None:
+    before, after = Instant(0.0, 0.0), Instant(1.5, 1.5)
+    assert pause_between(before, after, 9.0, TICK, lease=2.0) is not None
+    assert pause_between(before, after, 9.0, TICK, lease=60.0) is None
+
+
+def test_a_pause_is_kept_for_the_verdict_of_its_attempt() -> None:
+    drive = Drive(retries=1).running()
+    assert drive.feed(Paused("", drive.now, 70.6, True)) == ["launcher-paused"]
+    assert drive.roster.pauses == [Pause(drive.now, 70.6, True)]
+    drive.exit("1", "code=1")
+    drive.through_the_end()
+    drive.retry()
+    assert drive.roster.pauses == []

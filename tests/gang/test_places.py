@@ -1,0 +1,212 @@
+"""The gang with --sync: the tree is on a node before the node is looked at. Scripts as in test_gang_machine.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from tests.gang.test_machine import Drive, play
+
+from allranks.gang.clocks import Clock
+from allranks.gang.gathering import GATHER_PATIENCE
+from allranks.gang.places import ship_order, workdir_on
+from allranks.gang.states import Shipped, State
+from allranks.gang.translate import translate
+from allranks.plan.tree import Tree
+from allranks.protocol.messages import read_message
+from allranks.protocol.orders import ORDERS
+from allranks.text import name_with
+
+TREE = Tree("/home/me/project", "jobs", 12, 3456, 789, "ab" * 32, ("big.pt",))
+PATH = "/tmp/allranks-0/{}/tree"
+
+
+class ShipDrive(Drive):
+    """A gang that ships TREE."""
+
+    def __init__(self, count: int = 2, tree: Tree | None = TREE, **spec: Any) -> None:
+        super().__init__(count, **spec)
+        self.roster.setting = dataclasses.replace(self.roster.setting, tree=tree)
+        self.notes.clear()
+        self._perform(self.gang.begin())
+
+    def shipped(
+        self, node: str, error: str = "", errno: str = "", sha256: str = TREE.sha256, files: str = "12"
+    ) -> list[str]:
+        text, number = error.replace("_", " "), int(errno) if errno else None
+        found = Shipped(node, self.now, sha256, int(files), PATH.format(node), text, number)
+        return self.feed(found)
+
+    def synced(self) -> ShipDrive:
+        for name in self.names:
+            self.hello(name)
+            self.shipped(name)
+        return self
+
+
+def test_first_the_tree_then_the_look() -> None:
+    drive = play(
+        """
+        hello h1        | node-ready ship>h1
+        hello h0        | node-ready ship>h0
+        shipped h1      | tree-arrived setup>h1
+        facts h1        | facts
+        shipped h0      | tree-arrived setup>h0
+        facts h0        | facts listen>h0
+        listening       | gate-listening probe>*
+        probed h0       |
+        probed h1       | gate-proved start>*
+        """,
+        ShipDrive(),
+    )
+    assert drive.said("tree") == [{"root": TREE.root, "files": 12, "bytes": 3456, "sha256": TREE.sha256,
+                                   "left_out": ["big.pt"]}]  # fmt: skip
+    assert drive.last("ship") == {"type": "ship", "sha256": TREE.sha256, "packed": 789, "bytes": 3456, "files": 12}
+    looked = {node: m["workdir"] for node, m in drive.sent if m["type"] == "setup"}
+    assert looked == {name: f"/tmp/allranks-0/{name}/tree/jobs" for name in ("h0", "h1")}
+    started = {node: {r["workdir"] for r in m["ranks"]} for node, m in drive.sent if m["type"] == "start"}
+    assert started == {name: {workdir} for name, workdir in looked.items()}
+    assert [f["path"] for f in drive.said("tree-arrived")] == [PATH.format("h1"), PATH.format("h0")]
+
+
+def test_without_a_tree_nothing_is_shipped() -> None:
+    drive = play("hello h0 | node-ready setup>h0", ShipDrive(tree=None, workdir="/shared"))
+    assert drive.said("tree") == [] and drive.last("setup")["workdir"] == "/shared"
+
+
+def test_workdir_is_the_position_in_the_tree() -> None:
+    """--workdir inside the tree is in `below` already."""
+    drive = ShipDrive(workdir="jobs")
+    assert workdir_on(drive.spec, drive.roster.setting, "/n") == "/n/tree/jobs"
+
+
+@pytest.mark.parametrize(("errno", "kind"), [("28", "disk-full"), ("122", "disk-full"), ("13", "tree-not-shipped"),
+                                             ("17", "tree-not-shipped"), ("", "tree-not-shipped")])  # fmt: skip
+def test_a_node_that_could_not_take_it(errno: str, kind: str) -> None:
+    drive = play(
+        f"""
+        hello h0                     | node-ready ship>h0
+        hello h1                     | node-ready ship>h1
+        shipped h0                   | tree-arrived setup>h0
+        shipped h1 it_is_bad {errno} | finding ending end>*
+        facts h0                     |
+        """,
+        ShipDrive(),
+    )
+    (finding,) = drive.roster.findings
+    assert (finding.id, finding.status, finding.where.node) == (kind, "fail", "h1")
+    assert "h1" in finding.message and finding.message.endswith(": it is bad")
+    assert PATH.format("h1") in finding.message
+    assert finding.remedy
+    drive.through_the_end()
+    assert drive.roster.exits == [] and drive.overs == [0]
+
+
+@pytest.mark.parametrize(("sha256", "files"), [("cd" * 32, "12"), (TREE.sha256, "11"), ("", "0")])
+def test_another_tree_than_was_sent(sha256: str, files: str) -> None:
+    drive = ShipDrive()
+    drive.hello("h0")
+    given = drive.shipped("h0", sha256=sha256, files=files)
+    assert given == ["finding", "ending", "end>h0"]
+    (finding,) = drive.roster.findings
+    assert finding.id == "tree-not-shipped"
+    arrived = name_with(f"{files} files", sha256[:12])
+    assert f"{arrived} arrived, 12 ({TREE.sha256[:12]}) were sent" in finding.message
+
+
+def test_a_broken_connection_asks_again_for_what_is_open() -> None:
+    drive = play(
+        """
+        hello h0        | node-ready ship>h0
+        silent h0       | node-silent
+        hello h0        | node-back ship>h0
+        hello h0        | ship>h0
+        shipped h0      | tree-arrived setup>h0
+        shipped h0      |
+        hello h0        | setup>h0
+        shipped h0      |
+        facts h0        | facts
+        hello h0        |
+        hello h1        | node-ready ship>h1
+        shipped h1      | tree-arrived setup>h1
+        facts h1        | facts listen>h0
+        """,
+        ShipDrive(),
+    )
+    assert drive.roster.nodes["h0"].synced
+
+
+def test_with_a_node_that_cannot_be_reached_nothing_more_is_asked() -> None:
+    play(
+        """
+        hello h0        | node-ready ship>h0
+        unreachable h1  | finding
+        shipped h0      | tree-arrived
+        hello h2        | node-ready ending end>h0 end>h2
+        shipped h2      |
+        """,
+        ShipDrive(count=3),
+    )
+
+
+def test_an_answer_that_is_late() -> None:
+    """The start was given up meanwhile."""
+    drive = play(
+        f"""
+        hello h0        | node-ready ship>h0
+        unreachable h1  | finding
+        tick {GATHER_PATIENCE + 0.1} | ending end>h0
+        shipped h0      |
+        """,
+        ShipDrive(count=3),
+    )
+    assert drive.roster.state is State.ENDING and len(drive.roster.findings) == 1
+
+
+def test_stopped_while_it_travels() -> None:
+    drive = play(
+        """
+        hello h0        | node-ready ship>h0
+        stop            | ending end>h0
+        hello h0        | end>h0
+        shipped h0      |
+        """,
+        ShipDrive(),
+    )
+    assert drive.roster.findings == []
+
+
+def test_the_next_attempt_runs_in_the_same_tree() -> None:
+    drive = ShipDrive().synced()
+    for name in drive.names:
+        drive.facts(name)
+    drive.running()
+    drive.exit("1", "code=1")
+    drive.through_the_end()
+    drive.sent.clear()
+    drive.retry()
+    drive.proved()
+    kinds = [m["type"] for _, m in drive.sent]
+    assert "ship" not in kinds and "setup" not in kinds
+    assert drive.last("start")["ranks"][0]["workdir"] == "/tmp/allranks-0/h1/tree/jobs"
+
+
+# -- messages ------------------------------------------------------------------------------------------
+
+
+def test_ship_order_is_what_the_agent_reads() -> None:
+    assert ORDERS.read(ORDERS.write(ship_order(TREE))) == ship_order(TREE)
+
+
+@pytest.mark.parametrize(
+    ("message", "event"),
+    [
+        ({"path": "/n/tree", "sha256": "ab", "files": 2}, Shipped("h0", 0.0, "ab", 2, "/n/tree")),
+        ({"path": "/n/tree", "error": "no", "errno": 28}, Shipped("h0", 0.0, "", 0, "/n/tree", "no", 28)),
+        ({"path": "/n/tree", "error": "no", "errno": None}, Shipped("h0", 0.0, "", 0, "/n/tree", "no")),
+    ],
+)
+def test_the_agents_answer(message: dict[str, Any], event: Shipped) -> None:
+    read = read_message({"type": "shipped", **message})
+    assert translate("h0", read, Clock()) == event

@@ -1,0 +1,142 @@
+"""The collective tests as a gang's attempt: arguments, processes, what follows a quick test."""
+
+from __future__ import annotations
+
+import pytest
+from tests.gang.test_machine import Drive
+
+from allranks.cli.pairs import dead_pairs, without
+from allranks.cluster import Cluster, Node
+from allranks.gang.tested import findings_of
+from allranks.plan.launchers.collectives import arguments
+from allranks.plan.ranks import SuiteNodes
+from allranks.settings import RunSpec
+
+NODES = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(4))
+
+
+def argv_of(drive: Drive) -> list[str]:
+    return list(drive.last("start")["ranks"][0]["argv"])
+
+
+def test_a_quick_test_goes_before_the_program_and_costs_no_attempt() -> None:
+    drive = Drive(test="quick").running()
+    assert argv_of(drive)[1:3] == ["/tmp/allranks-0/h2/runner.py", "/tmp/allranks-0/h2/fabric.zip"]
+    assert "--quick" in argv_of(drive) and "--out none" in " ".join(argv_of(drive))
+    for rank in ("0", "1", "2"):
+        drive.exit(rank, "code=0")
+    drive.through_the_end()
+    drive.retry("train")
+    drive.running()
+    start = drive.last("start")
+    assert start["ranks"][0]["argv"][-1] == "train.py"
+    assert start["ranks"][0]["env"]["TORCHELASTIC_RESTART_COUNT"] == "0"
+    drive.exit("0", "code=1")
+    drive.through_the_end()
+    drive.retry()
+    drive.running()
+    assert argv_of(drive)[-1] == "train.py", "the test is not repeated"
+    assert drive.last("start")["ranks"][0]["env"]["TORCHELASTIC_RESTART_COUNT"] == "1"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "command"])
+def test_a_test_has_its_own_processes_whatever_the_launcher(launcher: str) -> None:
+    drive = Drive(nproc=2, launcher=launcher, test="quick").running()
+    assert len(drive.last("start")["ranks"]) == 2
+    for rank in range(6):
+        drive.exit(str(rank), "code=0")
+    drive.through_the_end()
+    drive.retry("train")
+    drive.running()
+    assert len(drive.last("start")["ranks"]) == 1
+
+
+def test_without_gpus_a_test_has_two_ranks_a_node_and_pairs_one() -> None:
+    for suite, expected in (("sync", 2), ("bandwidth", 2), ("pairs", 1)):
+        drive = Drive(nproc=None, test="full", suite=suite).running()
+        assert len(drive.last("start")["ranks"]) == expected
+
+
+def test_the_interpreter_is_looked_for_without_a_command() -> None:
+    spec = RunSpec.of(test="full", suite="pairs", backend="gloo", size=1 << 20, timeout=5.0, only=("barrier",))
+    assert arguments(spec, SuiteNodes(("h1", "h2"), (("h1", "h2"),))) == (
+        "--suite", "pairs", "--backend", "gloo", "--size", "1048576", "--timeout", "5s", "--nodes", "h1,h2",
+        "--dead", "h1/h2", "--only", "barrier",
+    )  # fmt: skip
+
+
+# -- dead links ----------------------------------------------------------------------------------------
+
+
+def facts(*dead: tuple[str, str]) -> dict[str, dict[str, object]]:
+    names = [n.name for n in NODES]
+    return {a: {"pairs": {b: {"ok": (a, b) not in dead} for b in names if b != a}} for a in names}
+
+
+def test_a_pair_is_dead_where_one_way_is() -> None:
+    assert dead_pairs(facts()) == set()
+    assert dead_pairs(facts(("h2", "h1"), ("h0", "h3"))) == {("h1", "h2"), ("h0", "h3")}
+
+
+def chosen(*dead: tuple[str, str], reached: str = "h0 h1 h2 h3") -> list[tuple[int, str]]:
+    part = without(Cluster(NODES, "test"), set(reached.split()), set(dead))
+    return [(n.index, n.name) for n in part.nodes]
+
+
+def test_the_master_is_a_node_that_all_reach() -> None:
+    assert chosen() == [(0, "h0"), (1, "h1"), (2, "h2"), (3, "h3")]
+    assert chosen(("h1", "h2")) == [(0, "h0"), (1, "h1"), (2, "h2"), (3, "h3")]
+    assert chosen(("h0", "h2")) == [(0, "h1"), (1, "h0"), (2, "h2"), (3, "h3")]
+
+
+def test_a_node_without_links_is_left_out() -> None:
+    assert chosen(("h0", "h1"), ("h0", "h2"), ("h0", "h3")) == [(0, "h1"), (1, "h2"), (2, "h3")]
+    assert chosen(reached="h1 h3") == [(0, "h1"), (1, "h3")]
+    assert chosen(reached="") == []
+
+
+# -- findings from rows --------------------------------------------------------------------------------
+
+PLACES = {0: "h0", 1: "h0", 2: "h1", 3: "h1"}
+
+
+def collective(**more: object) -> dict[str, object]:
+    return {"kind": "collective", "test": "all_gather", "status": "fail", "reason": "on rank 0: wrong", **more}
+
+
+def test_a_wrong_block_blames_the_rank_whose_data_it_is() -> None:
+    failures = [
+        {"rank": r, "round": 0, "kind": "float32", "index": 3, "expected": "7", "found": "0", "source": 2}
+        for r in (0, 1, 3)
+    ]
+    (found,) = findings_of({"collective": [collective(failures=failures)]}, PLACES)
+    assert (found.id, found.where.node, found.where.rank) == ("collective-wrong", "h1", 2)
+    assert found.evidence[0] == "rank 0 (h0): expected 7, found 0"
+
+
+def test_an_error_names_the_nodes_that_had_it() -> None:
+    failures = [{"rank": r, "status": "error", "reason": "Connection closed by peer"} for r in (0, 2)]
+    (found,) = findings_of({"collective": [collective(failures=failures)]}, PLACES)
+    assert (found.id, found.where.node, found.where.nodes) == ("collective-error", None, ("h0", "h1"))
+
+
+def test_a_hang_blames_ranks_without_a_sign_of_life_before_those_that_were_late() -> None:
+    hang = {
+        "test": "all_gather", "text": "no end", "arrived": [1], "missing": [0, 2, 3], "silent": [2, 3], "places": {},
+        "stacks": {"0": ["a.py:1 main", "b.py:2 all_gather"]},
+    }  # fmt: skip
+    row = collective(status="hang", reason="no end within 10 s", hang=hang)
+    (found,) = findings_of({"collective": [collective(status="pass"), row]}, PLACES)
+    assert (found.id, found.where.node, found.where.rank) == ("collective-hang", "h1", None)
+    assert "h1" in found.message and found.evidence == ("rank 0 (h0) was in b.py:2 all_gather",)
+    (found,) = findings_of({"collective": [{**row, "hang": {**hang, "silent": []}}]}, PLACES)
+    assert found.where.nodes == ("h0", "h1")
+
+
+def test_links_come_first_and_doubts_last() -> None:
+    links = [{"id": "link-slow", "status": "fail", "message": "m", "where": {"node": "h0", "peer": "h1"}},
+             {"id": "node-slow", "status": "unknown", "message": "perhaps", "where": {"node": "h1"}}]  # fmt: skip
+    end = {"suite": "full", "ok": False, "exit": 3, "findings": links}
+    found = findings_of({"collective": [collective()], "end": [end]}, PLACES)
+    assert [f.id for f in found] == ["link-slow", "collective-error", "node-slow"]
+    assert (found[0].where.node, found[0].where.peer) == ("h0", "h1")

@@ -1,0 +1,250 @@
+"""Commands that begin with another launcher: what is read out of them, and what is started."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.shell import Shell, command_of
+
+from allranks.cluster import Node
+from allranks.errors import ConfigError, UsageError
+from allranks.plan.environment import NodeLaunch, Place
+from allranks.plan.facts import read_facts
+from allranks.plan.launchers import LAUNCHERS, deepspeed
+from allranks.plan.launchers.deepspeed import hostfile
+from allranks.plan.launchers.settings import launcher_settings, needed_modules
+from allranks.plan.launchers.words import out_of_reach, read_training
+from allranks.plan.ranks import Attempt, NodePlan
+from allranks.settings import RunSpec, resolve
+from allranks.settings.table import LAUNCHERS as NAMES
+from allranks.settings.tools import read_tool
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "modules"),
+    [
+        ("direct", "t.py", []),
+        ("direct", "python -c 1", []),
+        ("direct", "-m pkg.train", ["pkg"]),
+        ("torchrun", "t.py", ["torch"]),
+        ("accelerate", "t.py", ["accelerate"]),
+        ("accelerate", "accelerate launch -m pkg.sub.train", ["accelerate", "pkg"]),
+        ("deepspeed", "deepspeed t.py", ["deepspeed"]),
+        ("colossalai", "colossalai run t.py", ["colossalai"]),
+        ("command", "accelerate launch t.py", []),
+        ("command", "python -m accelerate.commands.launch t.py", ["accelerate"]),
+    ],
+)
+def test_what_must_be_installed(launcher: str, command: str, modules: list[str]) -> None:
+    assert needed_modules(RunSpec.of(command=tuple(shlex.split(command)), launcher=launcher)) == modules
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ("torchrun --nnodes 1:4 --nproc-per-node 8 t.py", "--nnodes 1:4"),
+        ("/opt/venv/bin/torchrun --nnodes=2:8 --max-restarts=3 --rdzv-backend c10d t.py", "--nnodes 2:8"),
+        ("python -m torch.distributed.run --nnodes 1:4 t.py", "--nnodes 1:4"),
+        ("deepspeed --min_elastic_nodes 1 --elastic_training t.py", "--elastic_training"),
+    ],
+)
+@pytest.mark.parametrize("launcher", [None, "direct", ""])
+def test_a_changing_number_of_nodes_is_refused(command: str, written: str, launcher: str | None) -> None:
+    words = command.split()
+    head = words[0] if words[1] != "-m" else " ".join(words[:3])
+    if launcher == "":
+        launcher = "deepspeed" if "deepspeed" in head else "torchrun"
+    options = {"command": tuple(words), **({"launcher": launcher} if launcher else {})}
+    with pytest.raises(UsageError) as error:
+        resolve(options, {}, {}, config_source="allranks.toml")
+    assert str(error.value) == (
+        f"{head} {written} trains on a changing number of nodes, and a run of allranks has one number. "
+        f"Leave {written} out. --nodes N is the number, and --retries N starts again after a failure"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [("torchrun --nnodes 4:4 t.py", "torchrun"), ("torchrun --nnodes 4 t.py", "torchrun"),
+     ("torchrun --nnodes 1:4 --rdzv-endpoint h:1 t.py", "command")],
+)  # fmt: skip
+def test_one_number_of_nodes_and_a_verbatim_command_are_taken(command: str, launcher: str) -> None:
+    options = {"command": tuple(command.split()), "launcher": launcher}
+    assert resolve(options, {}, {}, config_source="allranks.toml").spec.launch.launcher == launcher
+
+
+def test_tests_need_torch() -> None:
+    assert needed_modules(RunSpec.of(test="sync")) == ["torch"]
+
+
+def test_every_launcher_can_be_asked_for() -> None:
+    assert sorted(LAUNCHERS) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "program"),
+    [
+        ("torchrun --nnodes=2 --nproc-per-node 8 t.py --lr 3", {"nnodes": "2", "nproc_per_node": "8"}, "t.py --lr 3"),
+        ("torchrun --standalone -m pkg.train -m x", {"standalone": None, "m": None}, "-m pkg.train -m x"),
+        ("python3 -m torch.distributed.run --tee 3 t.py", {"tee": "3"}, "t.py"),
+        ("python -m torch.distributed.launch --use_env t.py", {"use_env": None}, "t.py"),
+        (
+            "accelerate launch --multi_gpu --config_file a t.py --cpu",
+            {"multi_gpu": None, "config_file": "a"},
+            "t.py --cpu",
+        ),
+        ("accelerate-launch t.py", {}, "t.py"),
+        ("/opt/env/bin/accelerate launch --module pkg.t a", {"module": None}, "-m pkg.t a"),
+        ("accelerate launch --num_processes=4 -- t.py --x", {"num_processes": "4"}, "t.py --x"),
+        ("deepspeed --num_gpus 4 --no_local_rank t.py --d x", {"num_gpus": "4", "no_local_rank": None}, "t.py --d x"),
+        ("deepspeed -H hosts --module pkg", {"H": "hosts", "module": None}, "-m pkg"),
+        ("colossalai run --nproc_per_node 2 t.py --lr 1", {"nproc_per_node": "2"}, "t.py --lr 1"),
+        ("colossalai run --nproc_per_node 2 -m pkg.t --lr 1", {"nproc_per_node": "2"}, "-m pkg.t --lr 1"),
+    ],
+)
+def test_a_tool_is_read(line: str, options: dict[str, str | None], program: str) -> None:
+    tool = read_tool(shlex.split(line))
+    assert tool is not None
+    assert tool.name in line.replace("torch.distributed", "torchrun")
+    assert {o.name: o.value for o in tool.options} == options
+    assert list(tool.program) == program.split()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py",
+        "python train.py",
+        "accelerate config",
+        "torchrunner x.py",
+        "python -m accelerate",
+        "colossalai check",
+    ],
+)
+def test_what_is_no_tool(line: str) -> None:
+    assert read_tool(line.split()) is None
+
+
+def test_the_interpreter_beside_a_tool() -> None:
+    words = read_training(RunSpec.of(command=("/opt/env/bin/torchrun", "t.py"), launcher="torchrun"))
+    assert (words.python, words.kind, words.program) == ("/opt/env/bin/python", "python-script", ("t.py",))
+
+
+def resolved(command: str, **options: object) -> tuple[str, tuple[str, ...]]:
+    found = resolve({"command": command.split(), "local": 2, **options}, {}, {}, config_source="allranks.toml")
+    return found.spec.launch.launcher, found.notes
+
+
+def test_the_command_names_the_launcher() -> None:
+    launcher, notes = resolved("accelerate launch t.py")
+    assert launcher == "accelerate"
+    assert notes == ("accelerate launch starts once a node and gets the nodes as its options (--launcher accelerate)",)
+    assert resolved("train.py") == ("direct", ())
+    assert resolved("accelerate launch t.py", launcher="command") == ("command", ())
+    assert resolved("accelerate launch t.py", launcher="accelerate") == ("accelerate", ())
+
+
+def test_two_launchers_are_refused() -> None:
+    with pytest.raises(UsageError, match="--launcher deepspeed, but the command starts with accelerate launch"):
+        resolved("accelerate launch t.py", launcher="deepspeed")
+    with pytest.raises(UsageError, match="torchrun has no program"):
+        resolved("torchrun --nnodes 2")
+    with pytest.raises(ConfigError, match="one of direct, torchrun, accelerate"):
+        resolve({"command": ["t.py"]}, {}, {"launcher": "mpirun"}, config_source="allranks.toml")
+
+
+@pytest.mark.parametrize(
+    ("counts", "lines"),
+    [([4, 4], ["4", "4"]), ([8, 8, 8], ["8", "8", "8"]), ([2, 4, 6, 1], None)],
+)
+def test_a_hostfile_gives_every_node_its_ranks(counts: list[int], lines: list[str] | None) -> None:
+    """deepspeed numbers ranks by the slots of the lines before: a node needs no more than sums to be right."""
+    world, first = sum(counts), 0
+    for index, count in enumerate(counts):
+        node = NodePlan(Node(index, "n", "n"), count, first, len(counts), "", index)
+        slots = [int(line.split("slots=")[1]) for line in hostfile(world, node).splitlines()]
+        assert len(slots) == len(counts) and min(slots) > 0
+        assert (sum(slots[:index]), slots[index], sum(slots)) == (first, count, world)
+        assert lines is None or [str(s) for s in slots] == lines
+        first += count
+    assert callable(deepspeed)
+
+
+def test_the_configurations_that_a_command_names() -> None:
+    command = "accelerate launch --config_file a.yaml t.py --deepspeed ds.json --ds_config=z.json --data x.json"
+    found = launcher_settings(RunSpec.of(command=tuple(command.split()), launcher="accelerate"))
+    assert (found["name"], found["accelerate"], found["deepspeed"]) == ("accelerate", "a.yaml", ["ds.json", "z.json"])
+    assert not found["holds"]
+    assert launcher_settings(RunSpec.of(command=("t.py",), launcher="accelerate"))["accelerate"] == ""
+    assert launcher_settings(RunSpec.of(command=("t.py",)))["accelerate"] is None
+    assert launcher_settings(RunSpec.of(command=tuple(command.split()), launcher="command"))["holds"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "reached"),
+    [
+        ("direct", "t.py", True),
+        ("direct", "python -m pkg.train", True),
+        ("direct", "python -c 1", False),
+        ("direct", "./train.sh", False),
+        ("torchrun", "t.py", True),
+        ("accelerate", "accelerate launch t.py", True),
+        ("accelerate", "accelerate launch --no_python ./train.sh", False),
+        ("command", "torchrun t.py", True),
+        ("command", "t.py", False),
+        ("command", "bash train.sh", False),
+    ],
+)
+def test_settings_that_do_not_reach_the_ranks(launcher: str, command: str, reached: bool) -> None:
+    """What takes effect in the runner is said not to, where the ranks have none."""
+    spec = RunSpec.of(command=tuple(shlex.split(command)), launcher=launcher)
+    assert out_of_reach(spec) == []
+    notes = out_of_reach(spec.changed(pg_timeout=90.0, audit_data=4))
+    assert [note.partition(" ")[0] for note in notes] == ([] if reached else ["--pg-timeout", "--audit-data"])
+    assert reached or "ALLRANKS_PG_TIMEOUT" in notes[0]
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_guide_lists_every_launcher(name: str) -> None:
+    guide = (DOCS / "guide.md").read_text().partition("| `--launcher` | starts |")[2].partition("\n\n")[0]
+    assert re.search(rf"^\| {name}\b", guide, re.MULTILINE)
+    heads = (DOCS / "launchers.md").read_text().partition("## What is set where\n")[2].partition("\n")[0]
+    assert f"| {name} |" in heads
+
+
+def test_a_setting_out_of_reach_is_noted_beside_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--local", "1", "--nproc", "1", "--launcher", "command", "--pg-timeout", "90", "--dry-run", "--json")
+    answer = Shell(capsys, monkeypatch)("run", *options, "--", "./own", "x")
+    assert answer.code == 0
+    assert command_of(answer.document)[-2:] == ["./own", "x"]
+    assert "note: --pg-timeout 1m30s does not reach the ranks below own" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("config", "has_mode", "on_cpu"),
+    [
+        (None, True, False),
+        ({"distributed_type": "MULTI_GPU"}, False, False),
+        ({"distributed_type": "NO", "use_cpu": "true"}, True, True),
+        ({"distributed_type": "MULTI_CPU", "use_cpu": True}, True, True),
+        ({"distributed_type": "DEEPSPEED"}, False, False),
+        ({"error": "cannot be read"}, True, False),
+    ],
+)
+def test_accelerate_starts_a_nodes_ranks_whatever_its_configuration_says(
+    config: dict[str, object] | None, has_mode: bool, on_cpu: bool
+) -> None:
+    spec = RunSpec.of(command=("t.py",), launcher="accelerate", nproc=2)
+    place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
+    node = NodePlan(Node(0, "h1", "h1"), 2, 0, 1, "--nproc")
+    facts = read_facts({"gpus": {"count": 2}, "accelerate_config": config})
+    (process,) = LAUNCHERS["accelerate"](NodeLaunch(spec, 2, node, place, Attempt(0, "h1", 29500), facts))
+    assert ("--multi_gpu" in process.argv) is has_mode
+    assert ("ACCELERATE_USE_CPU" in process.env) is on_cpu

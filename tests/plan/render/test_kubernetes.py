@@ -1,0 +1,541 @@
+"""What `render kubernetes` writes: compared whole with golden files, and checked against the published schemas.
+
+ALLRANKS_GOLDEN=write writes the golden files anew; look at the difference before you commit it.
+"""
+
+import base64
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.hosts.kubelet import expanded
+
+from allranks.errors import UsageError
+from allranks.plan.ranks import Plan
+from allranks.plan.render import RENDERERS, Request
+from allranks.plan.render.kubernetes import manifests, master_name, pod_names, secret_manifest
+from allranks.plan.render.manifest import laid_over
+from allranks.plan.render.pods import (
+    Job,
+    grace_seconds,
+    object_name,
+    pod_template,
+    rendered_name,
+    secret_names,
+)
+from allranks.plan.render.podsettings import CONTAINER_FIELDS, POD_FIELDS, PodSettings
+from allranks.plan.render.yamltext import read_yaml, yaml_text
+from allranks.settings import RunSpec
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "kubernetes"
+KINDS = ("job", "jobset", "trainjob", "pods")
+PLAIN = RunSpec.of(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, image="registry.local/train:1")
+POD_FILE = """
+metadata:
+  labels: {kueue.x-k8s.io/queue-name: team-queue, cost-centre: "17"}
+  annotations: {team: vision, kueue.x-k8s.io/podset-preferred-topology: example.com/rack}
+spec:
+  nodeSelector: {nvidia.com/gpu.product: NVIDIA-H200}
+  hostNetwork: true
+  containers:
+  - name: node
+    resources: {requests: {memory: 200Gi}}
+    volumeMounts: [{name: data, mountPath: /data, readOnly: true}]
+  volumes:
+  - name: data
+    persistentVolumeClaim: {claimName: imagenet}
+"""
+FULL = PLAIN.changed(
+    nodes=4, gpus="8", namespace="training", shm=64 << 30, workdir="/workspace", deadline=43200.0, retries=2,
+    stop_grace=120.0, env={"NCCL_DEBUG": "INFO", "ODD": "a $(X) $$b $c", "HF_TOKEN": "hunter2"},
+    forward=("WANDB_API_KEY",), python="/opt/conda/bin/python", allow=("shm",),
+    prelude="source /opt/conda/bin/activate\nulimit -c 0",
+    pod="pod.yaml", data_paths=("/data/train",), init_timeout=90.0, debug=True, check=False,
+)  # fmt: skip
+
+
+def rendered(spec: RunSpec, archive: bytes = b"zip", pod: str = POD_FILE) -> dict[str, str]:
+    request = Request(spec, Plan(()), "/work", {"pod.yaml": pod}, archive=archive)
+    files = RENDERERS["kubernetes"].render(request)
+    return {name: text.decode() if isinstance(text, bytes) else text for name, text in files.items()}
+
+
+def documents(spec: RunSpec, pod: str = POD_FILE) -> list[dict[str, Any]]:
+    return [d for text in rendered(spec, pod=pod).values() for d in yaml.safe_load_all(text)]
+
+
+def one(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return next(d for d in found if d["kind"] == kind)
+
+
+def pod_specs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The spec of every pod or pod template."""
+    if isinstance(found, dict):
+        here = [found] if "containers" in found else []
+        return here + [s for value in found.values() for s in pod_specs(value)]
+    return [s for item in found for s in pod_specs(item)] if isinstance(found, list) else []
+
+
+def variables(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The variables of a pod's container by name."""
+    return {e["name"]: e for e in spec["containers"][0]["env"]}
+
+
+# -- golden files --------------------------------------------------------------------------------------
+
+CASES = {**{kind: PLAIN.changed(kind=kind) for kind in KINDS}, "full": FULL,
+         "full-jobset": FULL.changed(kind="jobset")}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_files_are_those_of_the_golden_directory(case: str) -> None:
+    for name, text in rendered(CASES[case]).items():
+        path = GOLDEN / case / name
+        if os.environ.get("ALLRANKS_GOLDEN") == "write":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert text == path.read_text(), f"{path} differs; see this file's docstring"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twice_the_same_and_no_secret_in_it(case: str) -> None:
+    text = "".join(rendered(CASES[case]).values())
+    assert text == "".join(rendered(CASES[case]).values())
+    assert "hunter2" not in text
+    assert "kind: Secret" not in text
+
+
+# -- published schemas ---------------------------------------------------------------------------------
+
+
+def schema_faults(document: dict[str, Any]) -> list[str]:
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install 'allranks[dev]' has the schemas")
+    try:
+        validate.validate(document, validate.latest_version(), strict=True)
+    except (validate.ValidationError, validate.SchemaNotFoundError) as error:
+        return [str(error)]
+    return []
+
+
+@pytest.mark.parametrize("case", ["job", "pods", "full"])
+def test_the_schemas_of_kubernetes_are_kept(case: str) -> None:
+    for document in documents(CASES[case]):
+        assert schema_faults(document) == [], document["kind"]
+
+
+def test_the_secret_keeps_its_schema_and_faults_are_seen() -> None:
+    job = Job(PLAIN, "demo", b"zip")
+    assert schema_faults(secret_manifest(job, job.secret, {"secret": "x"})) == []
+    broken = one(documents(PLAIN), "Job")
+    broken["spec"]["template"]["spec"]["subdomian"] = "demo"
+    assert schema_faults(broken) != []
+
+
+@pytest.mark.parametrize("case", ["jobset", "trainjob", "full-jobset"])
+def test_the_models_of_jobset_and_trainer_are_kept(case: str) -> None:
+    """The models drop unknown fields silently, so what comes back is compared."""
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install 'allranks[dev]' has the models")
+    classes = {"JobSet": models.JobsetV1alpha2JobSet, "TrainJob": models.TrainerV1alpha1TrainJob,
+               "TrainingRuntime": models.TrainerV1alpha1TrainingRuntime}  # fmt: skip
+    checked = 0
+    for document in documents(CASES[case]):
+        if document["kind"] in classes:
+            assert classes[document["kind"]].from_dict(document).to_dict() == document
+            checked += 1
+        else:
+            assert schema_faults(document) == []
+    assert checked == (2 if case == "trainjob" else 1)
+
+
+# -- what the usual recipes get wrong ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_master_is_pod_0_alone(kind: str) -> None:
+    """Its name is the host name of one pod in the subdomain of a headless service that does not wait for readiness."""
+    found = documents(PLAIN.changed(kind=kind))
+    job = Job(PLAIN.changed(kind=kind), "demo", b"")
+    pod, _, subdomain = master_name(job).partition(".")
+    assert pod == pod_names(job)[0]
+    assert pod_names(job)[1].endswith("-1")
+    for spec in pod_specs(found):
+        words = spec["containers"][0]["command"]
+        assert words[words.index("--master-addr") + 1] == f"{pod}.{subdomain}"
+        assert spec["subdomain"] == subdomain == "demo"
+    if kind in ("job", "pods"):
+        service = one(found, "Service")
+        assert service["metadata"]["name"] == subdomain
+        assert service["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True,
+                                   "selector": {"allranks/run": "demo"}}  # fmt: skip
+    if kind == "pods":
+        ranks = [variables(s)["NODE_RANK"]["value"] for s in pod_specs(found)]
+        assert ranks == ["0", "1"]
+        assert [s["hostname"] for s in pod_specs(found)] == ["demo-0", "demo-1"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_pod_has_what_it_needs_and_no_secret_in_its_words(case: str) -> None:
+    for spec in pod_specs(documents(CASES[case])):
+        volumes = {v["name"]: v for v in spec["volumes"]}
+        assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
+        assert volumes["join"]["secret"]["secretName"] == "demo-join"
+        assert "/dev/shm" in [m["mountPath"] for m in spec["containers"][0]["volumeMounts"]]
+        assert spec["restartPolicy"] == "Never"
+        assert spec["enableServiceLinks"] is False  # a service called "master" would set MASTER_PORT=tcp://…
+        assert "--secret-file" in spec["containers"][0]["command"]
+
+
+@pytest.mark.parametrize("grace", [0.0, 1.0, 29.5, 600.0])
+def test_the_pods_grace_is_longer_than_the_ranks(grace: float) -> None:
+    assert grace_seconds(PLAIN.changed(stop_grace=grace)) >= grace + 5
+
+
+def test_secrets_and_dollars_in_variables() -> None:
+    env = variables(pod_specs(documents(FULL))[0])
+    spec = PLAIN.changed(command=("sh", "-c", "echo $(date)"))
+    assert pod_specs(documents(spec))[0]["containers"][0]["command"][-1] == "echo $$(date)"
+    assert env["NCCL_DEBUG"]["value"] == "INFO"
+    assert env["ODD"]["value"] == "a $$(X) $$$$b $$c"  # Kubernetes would put X there, and halve $$
+    for name in ("HF_TOKEN", "WANDB_API_KEY"):
+        assert env[name]["valueFrom"] == {"secretKeyRef": {"name": "demo-env", "key": name}}
+
+
+@given(st.text(alphabet="$()aX b", max_size=24))
+def test_every_word_and_value_comes_through_the_kubelet_as_it_was_written(text: str) -> None:
+    """`$$` was halved, so that a shell's own pid became a dollar."""
+    assert expanded("$(X) $$ $(Y)", {"X": "1"}) == "1 $ $(Y)", "as in Kubernetes' own tests"
+    spec = PLAIN.changed(command=("sh", "-c", text), env={"V": text}, prelude=text or None)
+    container = pod_specs(documents(spec))[0]["containers"][0]
+    assert expanded(container["command"][-1], {"X": "1", "a": "2"}) == text
+    assert expanded(variables({"containers": [container]})["V"]["value"], {"X": "1", "a": "2"}) == text
+    words = [expanded(word, {"X": "1", "a": "2"}) for word in container["command"]]
+    assert not text or f"--prelude={text}" in words
+
+
+def test_retries_are_those_of_the_whole_gang() -> None:
+    job = one(documents(FULL), "Job")["spec"]
+    assert job["backoffLimit"] == 2 * 4  # each attempt costs every pod
+    assert one(documents(PLAIN), "Job")["spec"]["backoffLimit"] == 0
+    jobset = one(documents(CASES["full-jobset"]), "JobSet")["spec"]
+    assert jobset["failurePolicy"]["maxRestarts"] == 2
+    assert jobset["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] == 0
+
+
+def test_what_is_final_is_not_tried_again() -> None:
+    """1, 2, 3, 5, 70: the program, usage, a check, a hang, ourselves; 4 is a lost node, 143 a pod told to go."""
+    lost, final = one(documents(FULL), "Job")["spec"]["podFailurePolicy"]["rules"]
+    assert (lost["action"], final["action"]) == ("Ignore", "FailJob")
+    assert final["onExitCodes"]["values"] == [1, 2, 3, 5, 70]
+    assert "--retries=2" in pod_specs(documents(FULL))[0]["containers"][0]["command"]
+
+
+def test_a_timeout_that_is_not_forced_stays_weak() -> None:
+    found = pod_specs(documents(PLAIN.changed(pg_timeout=600.0)))[0]
+    assert variables(found)["COLOSSALAI_DIST_TIMEOUT"]["value"] == "600"
+    forced = pod_specs(documents(PLAIN.changed(pg_timeout=600.0, pg_timeout_forced=True)))[0]
+    assert "--pg-timeout=600" in forced["containers"][0]["command"]
+
+
+@pytest.mark.parametrize("more", [{"test": "quick"}, {"spares": 1}, {"hang_pattern": "x"}, {"sync": True}])
+def test_what_pods_do_not_have_is_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="^--"):
+        rendered(PLAIN.changed(**more))
+
+
+def test_the_archive_comes_through_as_it_was() -> None:
+    data = bytes(range(256)) * 40
+    job = Job(PLAIN, "demo", data)
+    assert base64.b64decode(one(manifests(job), "ConfigMap")["binaryData"]["allranks.pyz"]) == data
+    with pytest.raises(UsageError, match="a ConfigMap holds 1048576"):
+        manifests(Job(PLAIN, "demo", bytes((1 << 20) + 1)))
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+
+def test_an_image_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="--image is not set"):
+        rendered(PLAIN.changed(image=None))
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [("8", {"nvidia.com/gpu": 8}), ("amd.com/gpu:4", {"amd.com/gpu": 4})])
+def test_gpus_are_limits_and_ranks(gpus: str, expected: dict[str, int]) -> None:
+    spec = pod_specs(documents(PLAIN.changed(gpus=gpus)))[0]
+    assert spec["containers"][0]["resources"]["limits"] == expected
+    words = spec["containers"][0]["command"]
+    assert f"--nproc={sum(expected.values())}" in words
+
+
+def test_a_model_of_gpu_is_no_resource() -> None:
+    with pytest.raises(UsageError, match="Set --gpus 8 or amd.com/gpu:8"):
+        rendered(PLAIN.changed(gpus="H100:8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("demo", "demo"), ("My_Run.1", "my-run-1"), ("7b", "run-7b"), ("a" * 60, "a" * 40), ("x" * 39 + "--y", "x" * 39)],
+)
+def test_names_are_those_that_kubernetes_takes(name: str, expected: str) -> None:
+    assert object_name(name) == expected
+
+
+def test_what_the_pod_file_says_is_laid_over() -> None:
+    found = laid_over({"a": [{"name": "x", "k": 1}], "b": {"c": 1}, "l": [1]},
+                      {"a": [{"name": "x", "j": 2}, {"name": "y"}], "b": {"d": 2}, "l": [2], "n": 0}, "")  # fmt: skip
+    assert found == {"a": [{"name": "x", "k": 1, "j": 2}, {"name": "y"}], "b": {"c": 1, "d": 2}, "l": [1, 2], "n": 0}
+    with pytest.raises(UsageError, match="^--pod: b has the value 1, expected a map"):
+        laid_over({"b": {}}, {"b": 1}, "--pod")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- 1", "is a list"),
+        ("a: [", "is not YAML in line 1"),
+        ("kind: Pod\nstatus: {}", "invalid field status"),
+        ("a: 1\n---\nb: 1", "is not YAML"),
+    ],
+)
+def test_a_pod_file_that_is_none_is_refused(text: str, message: str) -> None:
+    request = Request(PLAIN.changed(pod="pod.yaml"), Plan(()), "/", {"pod.yaml": text})
+    with pytest.raises(UsageError, match=f"^--pod pod.yaml.*{message}"):
+        RENDERERS["kubernetes"].render(request)
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), _VALUES, max_size=4))
+def test_any_document_comes_back_from_its_text(document: dict[str, Any]) -> None:
+    assert list(yaml.safe_load_all(yaml_text([document, document]))) == [document, document]
+    assert read_yaml(yaml_text([document], ["a comment"]), "x") == document
+
+
+@given(st.text(min_size=1, max_size=60))
+def test_any_name_becomes_one_that_kubernetes_takes(name: str) -> None:
+    found = object_name(name)
+    assert 0 < len(found) <= 40
+    assert found[0].isalpha() and found[-1].isalnum()
+    assert all(c.isascii() and (c.islower() or c.isdigit() or c == "-") for c in found)
+
+
+def test_a_template_without_settings_is_as_it_was() -> None:
+    job = Job(PLAIN, "demo", b"")
+    assert pod_template(job, "m") == pod_template(dataclasses.replace(job, settings=PodSettings()), "m")
+
+
+def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
+    """A new option of `run` either goes to `join`, or stands in OUTSIDE."""
+    from allranks.plan.joining import OUTSIDE
+    from allranks.settings.table import settings_of
+
+    passed = {row.name for row in settings_of("run")} - set(OUTSIDE) - {"env"}
+    taken = {row.name for row in settings_of("join")}
+    assert passed <= taken, f"join has no {sorted(passed - taken)}: add them to plan/joining.py OUTSIDE"
+    assert {"lease", "stop_grace", "hang_timeout", "python", "retries", "allow"} <= passed
+
+
+# -- as an expert reads it -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
+def test_a_deadline_is_final(kind: str) -> None:
+    """Its Job fails with DeadlineExceeded, and a set with restarts left would begin anew with the same deadline."""
+    found = documents(FULL.changed(kind=kind))
+    owner = one(found, "JobSet" if kind == "jobset" else "TrainingRuntime")["spec"]
+    spec = owner if kind == "jobset" else owner["template"]["spec"]
+    (rule,) = spec["failurePolicy"]["rules"]
+    assert (rule["action"], spec["failurePolicy"]["maxRestarts"]) == ("FailJobSet", 2)
+    assert set(rule["onJobFailureReasons"]) == {"PodFailurePolicy", "DeadlineExceeded"}
+    assert spec["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] == 43200
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_what_is_over_does_not_stay_for_ever(kind: str) -> None:
+    found = documents(PLAIN.changed(kind=kind))
+    owner = one(found, "Job" if kind == "job" else "JobSet")
+    assert owner["spec"]["ttlSecondsAfterFinished"] == 7 * 86400, "a week for the logs of its pods"
+
+
+@pytest.mark.parametrize(("said", "expected"), [("", "ClusterFirstWithHostNet"), ("dnsPolicy: Default", "Default")])
+def test_on_the_hosts_network_pods_still_find_each_other(said: str, expected: str) -> None:
+    (first, *_) = pod_specs(documents(FULL, pod=f"spec:\n  hostNetwork: true\n  {said}"))
+    assert first["dnsPolicy"] == expected
+    (first, *_) = pod_specs(documents(FULL, pod="spec: {hostNetwork: false}"))
+    assert "dnsPolicy" not in first
+
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+IN_A_QUEUE = f"""
+metadata:
+  labels: {{{QUEUE}: team, kueue.x-k8s.io/priority-class: high, app: x}}
+  annotations: {{kueue.x-k8s.io/podset-required-topology: rack, provreq.kueue.x-k8s.io/maxRunDurationSeconds: "600"}}
+"""
+
+
+@pytest.mark.parametrize(("kind", "owner"), [("job", "Job"), ("jobset", "JobSet"), ("trainjob", "TrainJob")])
+def test_a_queue_is_asked_at_the_owner(kind: str, owner: str) -> None:
+    """Kueue reads its labels at the object that it suspends; a topology request stands at the pods' template."""
+    found = documents(FULL.changed(kind=kind), pod=IN_A_QUEUE)
+    metadata = one(found, owner)["metadata"]
+    assert metadata["labels"][QUEUE] == "team"
+    assert metadata["labels"]["kueue.x-k8s.io/priority-class"] == "high"
+    assert metadata["annotations"] == {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": "600"}
+    assert "app" not in metadata["labels"]
+    (template,) = [t["metadata"] for t in templates(found)]
+    assert template["annotations"] == {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    assert not any(name.startswith("kueue") for name in template["labels"]) and template["labels"]["app"] == "x"
+
+
+def test_bare_pods_are_a_group_for_the_queue() -> None:
+    """Admitted one by one, the first would hold their GPUs and wait for the others."""
+    every = documents(FULL.changed(kind="pods"), pod=IN_A_QUEUE)
+    found = [d["metadata"] for d in every if d["kind"] == "Pod"]
+    assert {m["labels"]["kueue.x-k8s.io/pod-group-name"] for m in found} == {"demo"}
+    assert {m["annotations"]["kueue.x-k8s.io/pod-group-total-count"] for m in found} == {"4"}
+    assert {m["annotations"]["kueue.x-k8s.io/retriable-in-group"] for m in found} == {"false"}
+    assert {m["labels"][QUEUE] for m in found} == {"team"}
+    plain = [d["metadata"] for d in documents(PLAIN.changed(kind="pods")) if d["kind"] == "Pod"]
+    assert not any("kueue" in name for m in plain for name in m["labels"])
+
+
+def templates(found: Any) -> list[dict[str, Any]]:
+    """Every pod template."""
+    if isinstance(found, dict):
+        here = [found] if set(found) == {"metadata", "spec"} and "containers" in (found["spec"] or {}) else []
+        return here + [t for value in found.values() for t in templates(value)]
+    return [t for item in found for t in templates(item)] if isinstance(found, list) else []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("spec: {restartPolicy: OnFailure}", "restartPolicy is OnFailure, expected Never"),
+        ("spec: {suspend: true}", "suspend is a field of a Job, not of a Pod"),
+        ("spec: {backoffLimit: 3}", "backoffLimit is a field of a Job, not of a Pod. Leave it out and use --retries"),
+        ("spec: {terminationGracePeriodSeconds: 30}", "terminationGracePeriodSeconds is 30, expected 135 or more"),
+        ("spec: {terminationGracePeriodSeconds: '200'}", "terminationGracePeriodSeconds is 200"),
+        ("spec: {nodeSelectors: {a: b}}", "no field nodeSelectors. Is nodeSelector meant"),
+        ("spec: {hostname: x}", "allranks sets hostname"),
+        ("spec: {subdomain: x}", "allranks sets subdomain"),
+        ("spec: {containers: [{name: node, command: [x]}]}", "allranks sets command"),
+        ("spec: {containers: [{name: node, resource: {}}]}", "no field resource. Is resources meant"),
+        ("spec: {containers: [{name: train, image: x}]}", "container's name is train, expected node"),
+        ("metadata: {name: x}", "allranks sets name. Leave it out and use --name"),
+        ("metadata: {namespace: x}", "allranks sets namespace. Leave it out and use --namespace"),
+        ("metadata: {labels: {a: 1}}", "a is 1, expected a text in quotes"),
+        ("metadata: {labels: {allranks/run: x}}", "allranks sets allranks/run"),
+        ("kind: Job\nspec: {template: {}}", "kind is Job, expected"),
+        ("spec: 3", "spec is 3, expected a map"),
+        ("spec: {containers: [train]}", "containers is invalid, expected a list of maps"),
+        ("spec: {containers: {node: {}}}", "containers is invalid, expected a list of maps"),
+    ],
+)  # fmt: skip
+def test_a_pod_file_is_checked_as_a_pod(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^--pod pod.yaml.*{says}"):
+        rendered(FULL, pod=text)
+
+
+def test_what_a_pod_may_have_is_taken() -> None:
+    (first, *_) = pod_specs(documents(FULL, pod="spec: {restartPolicy: Never, terminationGracePeriodSeconds: 600}"))
+    assert first["terminationGracePeriodSeconds"] == 600
+
+
+def test_the_fields_are_those_of_the_published_schemas() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install 'allranks[dev]' has the schemas")
+    version = f"v{validate.latest_version()}-local-strict"
+    schemas = Path(validate.__file__).parent / "kubernetes-json-schema" / version
+    for name, ours in (("podspec-v1.json", POD_FIELDS), ("container-v1.json", CONTAINER_FIELDS)):
+        assert set(json.loads((schemas / name).read_text())["properties"]) == ours
+
+
+# -- names ---------------------------------------------------------------------------------------------
+
+UNNAMED = PLAIN.changed(name=RunSpec().places.name)
+
+
+def test_two_runs_of_one_namespace_do_not_meet() -> None:
+    """Both were called `run`: the second one's Service, ConfigMap and Secret were the first one's."""
+    first = rendered_name(UNNAMED)
+    second = rendered_name(UNNAMED.changed(command=("train.py", "--lr", "1")))
+    assert first != second and first.startswith("train-") and second.startswith("train-")
+    assert rendered_name(UNNAMED) == first, "the same file again, for a repository"
+    assert rendered_name(PLAIN) == "demo"
+    names = {d["metadata"]["name"] for d in documents(UNNAMED)} - {"allranks-job"}
+    assert names == {first}
+
+
+@pytest.mark.parametrize(
+    ("command", "stem"),
+    [
+        (("python", "-m", "pkg.tool"), "pkg-tool-"), (("a" * 80 + ".py",), "a" * 33 + "-"),
+        (("./7b/Train_Me.sh",), "train-me-"), (("sh", "-c", "x"), "sh-"), (("torchrun", "train.py"), "t"),
+    ],
+)  # fmt: skip
+def test_names_from_scripts_are_those_that_kubernetes_takes(command: tuple[str, ...], stem: str) -> None:
+    name = rendered_name(UNNAMED.changed(command=command))
+    assert name == object_name(name) and len(name) <= 40
+    assert name.startswith(stem)
+
+
+# -- who may do it -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_role_allows_what_is_done_and_lists_no_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from allranks.engines.kubernetes import kubectl
+
+    spec = PLAIN.changed(kind=kind)
+    role = one(documents(spec), "Role")
+    assert schema_faults(role) == []
+    calls: list[list[str]] = []
+
+    def run(argv: list[str], **options: Any) -> Any:
+        calls.append(argv[1:])
+        return kubectl.subprocess.CompletedProcess(argv, 0, '{"items": []}', "")
+
+    monkeypatch.setattr(kubectl.subprocess, "run", run)
+    one_cluster = kubectl.Kubectl(None, None)
+    one_cluster.pods("demo")
+    one_cluster.events("demo")
+    one_cluster.queue_holding("demo", kind)
+    one_cluster.last_words("demo-0")
+    one_cluster.remove("demo", kind)
+    one_cluster.remove("demo", kind, 0)
+    one_cluster.remove_parts("demo")
+    needed = {pair for words in calls for pair in rights(words)}
+    needed |= {("create", plural(d["kind"])) for d in documents(spec) if d["kind"] != "Role"} | {("create", "secrets")}
+    allowed = {(verb, resource) for rule in role["rules"] for verb in rule["verbs"] for resource in rule["resources"]}
+    assert needed <= allowed, needed - allowed
+    assert ("list", "secrets") not in allowed and ("get", "secrets") not in allowed
+    assert not any("*" in rule[key] for rule in role["rules"] for key in ("verbs", "resources", "apiGroups"))
+
+
+def plural(kind: str) -> str:
+    return f"{kind.lower()}s"
+
+
+def rights(words: list[str]) -> set[tuple[str, str]]:
+    """What a call of kubectl needs: deleting by label lists first, a log needs its pod."""
+    kinds = [kind.partition(".")[0] for kind in words[1].split(",")]
+    if words[0] == "logs":
+        return {("get", "pods"), ("get", "pods/log")}
+    if "/" in words[1]:
+        return {(words[0], plural(word.partition("/")[0])) for word in words[1:] if "/" in word}
+    verbs = {"get": ["list"], "delete": ["list", "delete"]}[words[0]]
+    return {(verb, kind) for verb in verbs for kind in kinds}
+
+
+def test_secrets_are_removed_by_the_names_they_were_made_with() -> None:
+    job = Job(PLAIN, "demo", b"")
+    assert secret_names("demo") == (job.secret, job.secret_env)

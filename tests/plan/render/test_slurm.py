@@ -1,0 +1,72 @@
+"""The batch script, whole; and that Slurm's own sbatch takes it where one is here (tests/slurm)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from allranks.cluster import Cluster, Node
+from allranks.errors import UsageError
+from allranks.plan.plan import make_plan
+from allranks.plan.render import RENDERERS, Request
+from allranks.plan.render.slurm import batch_script
+from allranks.settings import RunSpec
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
+SPECS = {
+    "plain": RunSpec.of(command=("train.py",), nodes=4),
+    "full": RunSpec.of(
+        command=("train.py", "--epochs", "3", "--note", "it's"), name="demo", nodes=16, nproc=8, partition="gpu,long",
+        sbatch=("--gres=gpu:8 --time=1-00:00:00", "--comment='two words'"), python="/opt/env/bin/python",
+        workdir="/shared/my project", runs_dir="/shared/runs", env={"OMP_NUM_THREADS": "8", "MY_TOKEN": "sesame"},
+        forward=("WANDB_API_KEY",), prelude="module load cuda\nsource env.sh", stop_grace=120.0, retries=3,
+        pg_timeout=1800.0, network="10.0.0.0/16",
+    ),
+}  # fmt: skip
+
+
+def request(name: str) -> Request:
+    spec = SPECS[name]
+    nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(spec.target.nodes or 1))
+    plan = make_plan(spec, Cluster(nodes, "--nodes"), {})
+    return Request(spec, plan, "/home/me/work", allranks=("/opt/allranks/bin/python", "-m", "allranks"))
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("ALLRANKS_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), f"ALLRANKS_GOLDEN=1 writes {path} anew"
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_golden(name: str) -> None:
+    files = RENDERERS["slurm"].render(request(name))
+    assert files == RENDERERS["slurm"].render(request(name))
+    golden(f"{name}.sh", files["job.sh"])
+    assert "sesame" not in files["job.sh"]
+
+
+def test_golden_of_a_submitted_run() -> None:
+    golden("submitted.sh", batch_script(request("plain"), "/home/me/work/runs/run-20261121-120000"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x1b]0;x\x07", "\u2028"])
+def test_a_name_of_several_lines_adds_no_line_to_the_script(end: str, tmp_path: Path) -> None:
+    """sbatch reads #SBATCH lines as they stand, and bash runs what follows a line's end."""
+    spec = RunSpec.of(command=(f"a{end}touch {tmp_path}/x{end}.py",), workdir=f"/w{end}touch {tmp_path}/x", nodes=2)
+    text = batch_script(dataclasses.replace(request("plain"), spec=spec))
+    head = text.split("# Made by allranks")[0].splitlines()
+    assert head[0] == "#!/bin/bash" and all(line.startswith("#SBATCH ") and line.isprintable() for line in head[1:])
+    subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, timeout=60.0)
+    assert not (tmp_path / "x").exists()
+    for more in (
+        spec.changed(partition=f"gpu{end}x"),
+        spec.changed(sbatch=(f"--qos='a{end}b'",)),
+    ):
+        with pytest.raises(UsageError, match="#SBATCH"):
+            batch_script(dataclasses.replace(request("plain"), spec=more))

@@ -1,0 +1,216 @@
+"""The page of a run: what it says, that it has an end, that damaged files do not stop it; its excerpts of logs."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.run_directories import T, make
+
+from allranks.cli.report import judged
+from allranks.report.excerpts import CONTEXT, Log, Sizes, excerpt
+from allranks.report.gather import gather
+from allranks.report.record import Excerpt, Piece, Record
+from allranks.report.redact import Redactor, redacted
+from allranks.report.runpage import BUDGET, run_page
+from allranks.runs.directory import RunDirectory
+from allranks.runs.logdiagnosis import scan
+
+NODES = {"h1": [0, 1], "h2": [2, 3]}
+TOKEN = "hf_" + "a1B2" * 9
+
+
+class Page(HTMLParser):
+    """Texts by element, and the lines of logs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text, self.tags = "", list[str]()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not [name for name, _ in attrs if name.startswith("on") or name in ("src", "href", "xlink:href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + "\n"
+
+
+def page(run: Path, redactor: Redactor | None = None) -> Page:
+    redactor = redactor or Redactor()
+    record = redacted(gather(RunDirectory(run), judged), redactor)
+    return Page(run_page(record, redactor.hidden))
+
+
+def test_a_failed_run(tmp_path: Path) -> None:
+    found = page(make(tmp_path / "r", NODES, {1: b"up\nTraceback (most recent call last):\nValueError: bad batch\n"}))
+    words = " ".join(found.text.split())
+    for said in ("failed r", "4 ranks on 2 nodes", "took 10.1 s", "exit 1", "program-exception",
+                 "confidence 85%", "node h1 , rank 1", "rank 0 ended because of it", "fix <it>", "small /dev/shm",
+                 "rank 1 on h1", "ValueError: bad batch", "train.py", "none (--hosts x)"):  # fmt: skip
+        assert " ".join(said.split()).replace(" ,", ",") in words.replace(" ,", ","), said
+    assert found.tags.count("script") == 1 and found.tags.count("svg") > 1
+
+
+def test_a_run_that_ended_well(tmp_path: Path) -> None:
+    words = page(make(tmp_path / "r", NODES, failing=None)).text
+    assert "r ended well: it has no verdict" in words and "done" in words
+
+
+DAMAGED = [
+    "", "{", "[1]", "null", '{"nodes": 3, "events": {}, "attempts": [1], "spec": []}',
+    '{"nodes": [1, {"name": 3}], "verdict": [], "timing": 4, "where": 1}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_documents(tmp_path: Path, content: str) -> None:
+    run = make(tmp_path / "r", NODES)
+    for name in ("result", "status", "verdict", "events"):
+        (run / (f"{name}.jsonl" if name == "events" else f"{name}.json")).write_text(content)
+    assert run.name in page(run).text
+    (run / "evidence").mkdir()
+    (run / "evidence" / "preflight.json").write_text(content)
+    (run / "run.json").write_text('{"nodes": [], "spec": 3, "command": 4, "versions": [], "controller": 1}')
+    assert run.name in page(run).text
+
+
+def test_secrets_are_not_in_the_page(tmp_path: Path) -> None:
+    run = make(tmp_path / "r", NODES, {0: f"HF_TOKEN={TOKEN}\n".encode(), 1: f"x {TOKEN} y\n".encode()},
+               message=f"rank 1 raised ValueError: {TOKEN}", command=["train.py", "--api-key", "hunter2hunter2"],
+               source="host acme-gpu-1")  # fmt: skip
+    redactor = Redactor(["acme-[a-z]+"])
+    record = redacted(gather(RunDirectory(run), judged), redactor)
+    text = run_page(record, redactor.hidden)
+    assert TOKEN not in text and "hunter2" not in text and "acme" not in text
+    assert "What was redacted" in text and "logs/node_00_h1/rank_000.log" in text
+
+
+def test_evidence_stands_in_it(tmp_path: Path) -> None:
+    run = make(tmp_path / "r", NODES)
+    (run / "evidence" / "stacks").mkdir(parents=True)
+    (run / "evidence" / "flight").mkdir()
+    (run / "evidence" / "stacks" / "rank_001.txt").write_text("File train.py, line 3 in step\n")
+    (run / "evidence" / "flight" / "rank_001.json").write_text('{"entries": [{"profiling_name": "nccl:all_reduce"}]}')
+    (run / "evidence" / "link.txt").symlink_to("/etc/passwd")
+    words = page(run).text
+    assert "line 3 in step" in words and "nccl:all_reduce" in words and "root:" not in words
+
+
+def test_the_links_of_the_newest_test_beside_it(tmp_path: Path) -> None:
+    run = make(tmp_path / "r", NODES)
+    link = {"kind": "link", "a": "h1", "b": "h2", "there": {"bandwidth": 1e9, "latency": 1e-4},
+            "back": {"bandwidth": 2e8, "latency": 1e-4}}  # fmt: skip
+    tests = (("test-new", T - 60, [link]), ("test-less", T - 90, []), ("test-old", T - 10**8, [link]))
+    for name, started, rows in tests:
+        (tmp_path / name).mkdir()
+        document = {"suite": "pairs", "ok": False, "exit": 3, "nodes": ["h1", "h2"], "started": started, "links": rows,
+                    "findings": [{"status": "fail", "message": f"{name}: slow"}]}  # fmt: skip
+        (tmp_path / name / "result.json").write_text(json.dumps(document))
+    (tmp_path / "test-else").mkdir()
+    other = {"suite": "sync", "ok": True, "exit": 0, "nodes": ["elsewhere"], "started": T, "links": []}
+    (tmp_path / "test-else" / "result.json").write_text(json.dumps(other))
+    words = page(run).text
+    assert "Bandwidth of links (test-new)" in words and "test-new: slow" in words
+    assert "test-less" not in words and "test-old" not in words and "elsewhere" not in words
+
+
+def record(**more: Any) -> Record:
+    return Record("r", "/r", "failed", {}, {}, {}, {}, **more)
+
+
+@pytest.mark.parametrize("line", ["<" * 5000, '"' * 900, "x" * 90, "&" * 64_000])
+def test_the_page_has_an_end(line: str) -> None:
+    pieces = (Piece(1, (line,) * 200), Piece(10_000, (line,) * 400))
+    logs = tuple(Excerpt(f"logs/{i}.log", "h", i, 0, 10**9, 20_000, pieces) for i in range(96))
+    texts = {f"evidence/{i}.txt": line * 50 for i in range(48)}
+    text = run_page(record(excerpts=logs, texts=texts))
+    assert len(text) < BUDGET + 6 * 600_000 + 500_000
+    assert text.count('class="l"') >= 96
+
+
+def test_what_is_left_out_is_counted() -> None:
+    pieces = (Piece(1, ("a", "b")), Piece(1000, ("error",)), Piece(2001, ("y", "z")))
+    found = Page(run_page(record(excerpts=(Excerpt("f", "h", 0, 0, 10**9, 2002, pieces),)))).text
+    assert "… 997 lines are left out" in found and "… 1,000 lines are left out" in found and "2002" in found
+
+
+# -- excerpts --------------------------------------------------------------------------------------
+
+
+def log(path: Path) -> Log:
+    return Log(path, "logs/f.log", "h1", 0, 0)
+
+
+def numbered(count: int, telling: tuple[int, ...] = ()) -> bytes:
+    lines = [b"line %d" % i + (b" RuntimeError: NCCL error" if i in telling else b"") for i in range(1, count + 1)]
+    return b"\n".join(lines) + b"\n"
+
+
+def test_a_small_log_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "f.log"
+    path.write_bytes(b"a\r\nb 1%\rb 100%\nno end")
+    found = excerpt(log(path), None, Sizes())
+    assert found is not None and found.pieces == (Piece(1, ("a", "b 100%", "no end")),) and found.lines == 3
+    path.write_bytes(b"")
+    empty = excerpt(log(path), None, Sizes())
+    assert empty is not None and empty.pieces == ()
+    assert excerpt(log(tmp_path / "none"), None, Sizes()) is None
+
+
+@pytest.mark.parametrize("scanned", [True, False])
+@pytest.mark.parametrize("end", [b"", b"the last line has no end"])
+def test_a_large_log_has_its_ends_with_the_right_numbers(tmp_path: Path, scanned: bool, end: bytes) -> None:
+    path = tmp_path / "f.log"
+    path.write_bytes(numbered(50_000, (20_000, 20_001, 30_000)) + end)
+    parts = dict(scan([path]))[path] if scanned else None
+    found = excerpt(log(path), parts, Sizes(head=1000, tail=2000))
+    assert found is not None and found.lines == 50_000 + bool(end)
+    for piece in found.pieces:
+        for i, line in enumerate(piece.lines):
+            assert line.split()[1] == str(piece.first + i) or line == end.decode()
+    shown = [n for p in found.pieces for n in range(p.first + p.context, p.first + len(p.lines))]
+    assert shown[0] == 1 and shown[-1] == found.lines and len(shown) == len(set(shown)) and shown == sorted(shown)
+    assert {20_000, 20_001, 30_000} <= set(shown) if scanned else len(found.pieces) == 2
+    last = found.pieces[-1]
+    assert 0 < sum(len(x) + 1 for x in last.lines[last.context :]) <= 2100
+    assert sum(len(x) + 1 for x in last.lines) <= CONTEXT + 2000
+
+
+def test_a_private_key_across_the_beginning_of_the_end(tmp_path: Path) -> None:
+    body = [f"{i:04d}" + "KEYkey/+" * 7 for i in range(60)]
+    key = "\n".join(["-----BEGIN PRIVATE KEY-----", *body, "-----END PRIVATE KEY-----"])
+    path = tmp_path / "f.log"
+    path.write_text("\n".join(["filler"] * 30_000 + [key] + ["after"] * 200) + "\n")
+    found = excerpt(log(path), None, Sizes(head=100, tail=3000))
+    assert found is not None
+    assert any("KEYkey" in line for line in found.pieces[-1].lines[found.pieces[-1].context :])
+    redactor = Redactor()
+    shown = redacted(record(excerpts=(found,)), redactor).excerpts[0]
+    assert not [line for p in shown.pieces for line in p.lines if "KEYkey" in line]
+    assert [h.kind for h in redactor.hidden] == ["private key"]
+
+
+def test_a_page_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    from allranks.cli.main import load
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.out").write_text(
+        f"[rank0]: up <b> {TOKEN}\n[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "t.py", line 3, in <module>\n'
+        "[rank1]: ValueError: bad <i>batch</i>\n"
+    )
+    app = load("diagnose")
+    done = CliRunner().invoke(app, ["a.out", "--html", "p.html", "--json"])
+    assert json.loads(done.stdout)["cause"] == "program-exception"
+    text = (tmp_path / "p.html").read_text()
+    found = Page(text)
+    assert "ValueError: bad <i>batch</i>" in found.text and "a.out" in found.text and TOKEN not in text
+    assert text.count("<i>batch") == 0 and "up <b>" not in text
+    done = CliRunner().invoke(app, ["-", "--html", "q.html"], input="ValueError: x\n")
+    assert done.exit_code == 0 and "standard input" in (tmp_path / "q.html").read_text()

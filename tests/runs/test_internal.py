@@ -1,0 +1,103 @@
+"""A crash of allranks itself ends the ranks and is a verdict: real runs in which a part of allranks is broken."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from tests.gang.test_foreign_data import call, result_of, run_of
+from tests.hosts.waiting import wait_until
+
+pytestmark = pytest.mark.processes
+
+# An event of the gang raises where a rank runs: as often as `times` says.
+EVENT = """
+import allranks.gang.machine as m
+handle, times = m.Gang.handle, %s
+
+def boom(self, *given):
+    if times and any(r.pid for n in self.roster.nodes.values() for r in n.ranks.values()):
+        times.pop()
+        raise KeyError("lost")
+    return handle(self, *given)
+
+m.Gang.handle = boom
+"""
+# Parts of allranks that are broken on purpose, and whether the ranks had begun by then.
+BROKEN = {
+    "the state machine, once": EVENT % "[1]",
+    "the state machine, always": EVENT % "[1] * 100_000",
+    "the judgement": "import allranks.gang.session as s\n"
+    "def boom(self, gang): raise TypeError('no judge')\ns.Session._judge = boom",
+    "the result": "import allranks.gang.session as s\n"
+    "def boom(self, code): raise AttributeError('nothing')\ns.Session._result = boom",
+    "the status": "import allranks.gang.controller as c\n"
+    "def boom(self): raise ValueError('no status')\nc.Controller.status = boom",
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_crash_of_allranks_ends_the_ranks_and_says_where_to_report_it(what: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys, time\nopen('pid', 'a').write(f'{os.getpid()}\\n')\n"
+        "time.sleep(600 if 'judge' not in sys.argv[1] and 'result' not in sys.argv[1] else 0)\n"
+    )
+    done = call(tmp_path, "run", "--local", "1", "--retries", "3", "--lease", "60s", "--json", "--", "train.py", what,
+                start=BROKEN[what])  # fmt: skip
+    assert done.returncode == 70, done.stdout + done.stderr
+    result, document = result_of(tmp_path), json.loads(done.stdout)
+    assert result["exit"] == document["exit"] == 70
+    verdict = result["verdict"]
+    assert (verdict["cause"], verdict["where"], verdict["status"]) == ("internal-error", {}, "fail")
+    assert (
+        verdict["message"].startswith("allranks itself failed: ")
+        and "report it to the maintainers" in verdict["remedy"]
+    )
+    assert "Traceback" in (run_of(tmp_path) / "evidence" / "internal-error.txt").read_text()
+    assert "Traceback" not in done.stderr
+    events = [json.loads(line) for line in (run_of(tmp_path) / "events.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in events].count("attempt-start") == 1 and events[-1]["event"] == "run-end"
+    for pid in (tmp_path / "pid").read_text().split() if (tmp_path / "pid").exists() else ():
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 60.0, "the ranks are gone")
+    left = call(tmp_path, "status", "--json")
+    assert json.loads(left.stdout)["state"] == "failed"
+
+
+def test_a_crash_of_the_agent_is_no_fault_of_its_node(tmp_path: Path) -> None:
+    """The agent's code travels: its own copy is broken on the way."""
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
+    start = (
+        "import allranks.gang.bundle as b\nmodules = b.node_zip.__wrapped__\n"
+        "from pathlib import Path\nread = Path.read_bytes\n"
+        "def changed(self):\n"
+        "    data = read(self)\n"
+        "    if self.name == 'agent.py' and self.parent.name == 'agent':\n"
+        "        data = data.replace(b'        self._supervisor_beat()', b'        1 / (self._attempt is None)', 1)\n"
+        "    return data\n"
+        "Path.read_bytes = changed\nb._byte_code = lambda name, path: b''\n"
+    )
+    done = call(tmp_path, "run", "--local", "1", "--retries", "3", "--", "train.py", start=start)
+    result = result_of(tmp_path)
+    assert (done.returncode, result["exit"], len(result["attempts"])) == (70, 70, 1), done.stdout + done.stderr
+    assert result["verdict"]["cause"] == "internal-error" and "node" not in result["verdict"]["where"]
+    assert "ZeroDivisionError" in result["verdict"]["message"]
+
+
+@pytest.mark.parametrize("json_", [[], ["--json"]])
+def test_any_command_that_crashes_says_so_in_one_sentence(json_: list[str], tmp_path: Path) -> None:
+    start = "import allranks.cli.status as s\ndef boom(*a): raise IndexError('out')\ns.find_run = boom"
+    began = time.time()
+    done = call(tmp_path, "status", *json_, start=start)
+    assert done.returncode == 70
+    assert (
+        done.stderr.startswith("allranks: allranks itself failed: IndexError: out (") and "Traceback" not in done.stderr
+    )
+    assert done.stderr.count("\n") == 1
+    kept = Path(done.stderr.split(", with ", 1)[1].strip())
+    assert "Traceback" in kept.read_text() and kept.stat().st_mtime >= began - 1
+    kept.unlink()
+    if json_:
+        assert {k: v for k, v in json.loads(done.stdout).items() if k != "error"} == {
+            "schema": 1, "exit": 70, "cause": "internal-error"}  # fmt: skip

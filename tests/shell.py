@@ -1,0 +1,67 @@
+"""Command lines of `allranks`, given in this process as a shell gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from allranks.cli import main
+from allranks.cli.declare import Declared, DeclaredCommand
+
+
+class Answer(NamedTuple):
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON on standard output."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+class Shell:
+    """Gives words to `allranks`; the words' first is the verb."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *words: str) -> Answer:
+        self._monkeypatch.setattr(sys, "argv", ["allranks", *words])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        out, err = self._capsys.readouterr()
+        return Answer(int(ended.value.code or 0), out, err)
+
+
+def given_of(declared: Declared, words: list[str]) -> dict[str, object]:
+    """The settings that a command gets for these words."""
+    command = DeclaredCommand(declared)
+    return command.given(command.make_context(declared.name, list(words)))
+
+
+def command_of(document: dict[str, Any]) -> list[str]:
+    """The words behind the interpreter and our runner, of the first rank of a dry run."""
+    argv: list[str] = document["nodes"][0]["ranks"][0]["argv"]
+    at = next((i for i, word in enumerate(argv) if word.endswith("/runner.py")), None)
+    return argv if at is None else argv[at + 1 :]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """In a directory with two scripts, and an environment that says nothing of nodes and ranks."""
+    for name in list(os.environ):
+        if name.startswith(("ALLRANKS_", "SLURM_")) or name in ("WORLD_SIZE", "NODE_RANK", "NNODES", "NPROC_PER_NODE"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "other.py"):
+        (tmp_path / name).write_text("")
+    return Shell(capsys, monkeypatch)
