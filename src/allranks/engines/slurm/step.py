@@ -29,6 +29,8 @@ from allranks.gang.bundle import NO_PYTHON as NO_PYTHON_LINE
 from allranks.gang.bundle import boot_script, payload
 from allranks.gang.transport import Client
 from allranks.plan.slurm import step_command, step_environment
+from allranks.protocol.codec import encode
+from allranks.protocol.header import DialHeader
 from allranks.settings import RunSpec
 
 from . import jobs
@@ -84,20 +86,19 @@ class Step:
     def start(self, header: Mapping[str, Any]) -> None:
         """Calls srun; what its tasks get lies in memory, as it has the secret in it."""
         port = self.listener.start([None], 0)
-        order = {
-            "mode": "dial",
-            "engine": "slurm",
-            "rank_from": "SLURM_NODEID",
-            "secret": self._secret.hex(),
-            "places": [[address, port] for address in (LAUNCHER, *own_addresses())],
-            "lease": self._spec.limits.lease,
-            "patience": max(60.0, 4 * self._spec.limits.connect_timeout),
-            "checks": header.get("checks"),
-            "tests": header.get("tests"),
-        }
+        order = DialHeader(
+            mode="dial",
+            places=tuple((address, port) for address in (LAUNCHER, *own_addresses())),
+            rank_from="SLURM_NODEID",
+            secret=self._secret.hex(),
+            patience=max(60.0, 4 * self._spec.limits.connect_timeout),
+            lease=self._spec.limits.lease,
+            engine=True,
+        )
+        shipped = {name: header.get(name) for name in ("checks", "tests")}  # the archive's choice: see payload
         order_fd = os.memfd_create("allranks-step")
         with os.fdopen(order_fd, "wb", closefd=False) as file:
-            file.write(payload(order))
+            file.write(payload({**encode(order), **shipped}))
         os.lseek(order_fd, 0, os.SEEK_SET)
         try:
             self._process = subprocess.Popen(
@@ -178,7 +179,7 @@ class StepTransport(DialledTransport):
         deadline = time.monotonic() + seconds
         while True:
             left = min(LOOK, deadline - time.monotonic())
-            client = await super().connect(node, {**header, "engine": "slurm"}, max(0.05, left))
+            client = await super().connect(node, {**header, "engine": True}, max(0.05, left))
             if client is not None or self._step.ended or time.monotonic() >= deadline:
                 return client
             if node.name in self._step.at_fault():
