@@ -40,8 +40,8 @@ def collected(order: dict[str, Any]) -> dict[str, Any]:
 
 def asked(*arguments: Any, **more: Any) -> dict[str, Any]:
     """What an interpreter says of itself, without what it does not say."""
-    answer = encode(facts.ask(*arguments, **more))
-    return {k: v for k, v in answer.items() if v is not None or (k == "torch" and answer["version"])}
+    answer: dict[str, Any] = encode(facts.ask(*arguments, **more))
+    return {**answer, "torch": answer.get("torch")} if "version" in answer else answer
 
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from allranks.plan.facts import NodeFacts, read_facts
+from allranks.plan.facts import interface_of, on_link
 from allranks.plan.interfaces import (
     Proof,
     choose_interfaces,
@@ -14,6 +14,7 @@ from allranks.plan.interfaces import (
     nccl_settings,
     who_speaks,
 )
+from allranks.protocol.facts import NodeFacts, read_facts
 
 
 def interface(name: str, *addresses: str, running: bool = True) -> dict[str, Any]:
@@ -148,14 +149,14 @@ def test_gloo_takes_the_own_names_interface(addresses: list[str], expected: str 
 
 def test_addresses_and_interfaces() -> None:
     facts = node(LO, ETH0, V6, interface("eth9", "10.5.0.1/24/eth9:0"))
-    assert facts.interface_of("10.0.0.1") == "eth0"
-    assert facts.interface_of("::ffff:10.0.0.1") == "eth0"
-    assert facts.interface_of("FE80::1%eth0") == "eth0"
-    assert facts.interface_of("10.5.0.1") == "eth9:0"
-    assert facts.interface_of("example") is None
-    assert facts.on_link("10.0.0.77") == "eth0"
-    assert facts.on_link("fd00::77") == "eth6"
-    assert facts.on_link("127.0.0.5") is None
+    assert interface_of(facts, "10.0.0.1") == "eth0"
+    assert interface_of(facts, "::ffff:10.0.0.1") == "eth0"
+    assert interface_of(facts, "FE80::1%eth0") == "eth0"
+    assert interface_of(facts, "10.5.0.1") == "eth9:0"
+    assert interface_of(facts, "example") is None
+    assert on_link(facts, "10.0.0.77") == "eth0"
+    assert on_link(facts, "fd00::77") == "eth6"
+    assert on_link(facts, "127.0.0.5") is None
 
 
 # -- what is set -----------------------------------------------------------------------------------

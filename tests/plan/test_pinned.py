@@ -10,10 +10,10 @@ from tests.campaign import examples
 from allranks.cluster import Cluster, Node
 from allranks.gang.places import Setting, setup_order
 from allranks.plan.environment import NodeLaunch, Place
-from allranks.plan.facts import read_facts
 from allranks.plan.pinned import MOST_REACHES, NodeArguments, NotPinned, Pin
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
+from allranks.protocol.facts import read_facts
 from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 

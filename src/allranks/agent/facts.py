@@ -18,7 +18,7 @@ import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.codec import encode, omit_none
-from allranks.protocol.facts import Identity, NcclFacts
+from allranks.protocol.facts import Identity, Interpreter, Memory, NcclFacts
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import SetupOrder
 
@@ -394,13 +394,13 @@ def _inode(path: str) -> Optional[int]:
         return None
 
 
-def _memory() -> Dict[str, int]:
+def _memory() -> Memory:
     sizes: Dict[str, int] = {}
     for line in _read("/proc/meminfo").splitlines():
         key, _, rest = line.partition(":")
         if key in ("MemTotal", "MemAvailable"):
-            sizes[key[3:].lower()] = int(rest.split()[0]) * 1024
-    return sizes
+            sizes[key] = int(rest.split()[0]) * 1024
+    return Memory(sizes.get("MemTotal"), sizes.get("MemAvailable"))
 
 
 # -- the training program and its interpreter ------------------------------------------------------
@@ -492,33 +492,20 @@ def choose_interpreter(
     return lookup("python3", workdir, environ), "python3 on PATH"
 
 
-class InterpreterFacts(NamedTuple):
-    """An interpreter as it describes itself: version, path, torch (None: absent) with its CUDA or HIP, and which of
-    the modules asked for it lacks; or why it said nothing."""
-
-    version: Optional[str] = None
-    executable: Optional[str] = None
-    torch: Optional[str] = None
-    cuda: Optional[str] = None
-    hip: Optional[str] = None
-    lacks: Optional[Tuple[str, ...]] = None
-    error: Optional[str] = None
-
-
 def interpreter(order: SetupOrder, program: Program, workdir: str, environ: Mapping[str, str]) -> JsonObject:
     """Find the training interpreter: path, how it was chosen, and what it says of itself. Not for programs."""
     if program.kind == "program" and not order.python and not order.modules:
-        return {"kind": program.kind, "skipped": "the command is no Python program"}
+        return dict(encode(Interpreter(program.kind, skipped="the command is no Python program")))
     path, how = choose_interpreter(order, program, workdir, environ)
     if path is None:
         searched = environ.get("PATH", os.defpath)
         error = "not found or not executable"
-        return {"kind": program.kind, "how": how, "error": error, "missing": True, "searched": searched}
+        return dict(encode(Interpreter(program.kind, how, error=error, missing=True, searched=searched)))
     answer = ask(path, workdir, environ, order.modules)
-    described = {name: value for name, value in encode(answer).items() if value is not None}
-    if answer.error is None:
-        described["torch"] = answer.torch
-    return {"kind": program.kind, "how": how, "path": path, **described}
+    described: JsonObject = encode(answer._replace(kind=program.kind, how=how, path=path))
+    if not answer.error:
+        described["torch"] = answer.torch  # null where it is absent
+    return described
 
 
 def ask(
@@ -527,7 +514,7 @@ def ask(
     environ: Mapping[str, str],
     modules: Sequence[str] = (),
     seconds: float = INTERPRETER_SECONDS,
-) -> InterpreterFacts:
+) -> Interpreter:
     """Start an interpreter once and read what it says of itself."""
     try:
         process = subprocess.Popen(
@@ -540,12 +527,12 @@ def ask(
             stderr=subprocess.PIPE,
         )
     except (OSError, ValueError) as error:
-        return InterpreterFacts(error="could not be started: %s" % error)
+        return Interpreter(error="could not be started: %s" % error)
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         end_group(process)
-        return InterpreterFacts(error="did not answer within %g s" % seconds)
+        return Interpreter(error="did not answer within %g s" % seconds)
     return _answer(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), process.returncode)
 
 
@@ -558,13 +545,19 @@ def end_group(child: "subprocess.Popen[bytes]") -> None:
         pass
 
 
-def _answer(out: str, err: str, code: int) -> InterpreterFacts:
+def _answer(out: str, err: str, code: int) -> Interpreter:
     for line in out.splitlines():
         words = line.split("\t")
         if words[0] == ANSWER:
             values = dict(w.split("=", 1) for w in words[1:] if "=" in w)
-            lacks = tuple(values["lacks"].split(",")) if "lacks" in values else None
-            known_values = {name: values.get(name) for name in InterpreterFacts._fields[:5]}
-            return InterpreterFacts(lacks=lacks, **known_values)
+            lacks = tuple(values["lacks"].split(",")) if "lacks" in values else ()
+            return Interpreter(
+                version=values.get("version", ""),
+                executable=values.get("executable", ""),
+                torch=values.get("torch"),
+                cuda=values.get("cuda", ""),
+                hip=values.get("hip", ""),
+                lacks=lacks,
+            )
     last = (err.strip().splitlines() or ["no output"])[-1]
-    return InterpreterFacts(error="ended with code %d: %s" % (code, last[:300]))
+    return Interpreter(error="ended with code %d: %s" % (code, last[:300]))

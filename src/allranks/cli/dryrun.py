@@ -17,11 +17,11 @@ from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for, setup_order
 from allranks.gang.session import RunNames, make_setting
 from allranks.plan.environment import NodeLaunch
-from allranks.plan.facts import read_facts
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, Plan, SuiteNodes
 from allranks.plan.tree import Tree
 from allranks.preflight.check import Check
+from allranks.protocol.facts import read_facts
 from allranks.protocol.orders import ORDERS, RankOrder
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv, redact_env

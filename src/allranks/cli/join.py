@@ -25,10 +25,9 @@ from allranks.gang.places import Setting, setup_order
 from allranks.gang.plugins import all_checks
 from allranks.gang.session import own_environment
 from allranks.gang.transport import Reach
-from allranks.plan.facts import read_facts, read_probes
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
-from allranks.protocol.codec import encode
+from allranks.protocol.facts import NodeFacts
 from allranks.protocol.orders import ORDERS
 from allranks.report.lines import LinesView
 from allranks.report.live import View
@@ -256,8 +255,8 @@ def take_part(spec: RunSpec, secret: bytes, json_: bool) -> int:
     outcome = follow(spec, own_of(spec), secret, hello, places, say)
     finding = None
     if outcome.tried:
-        facts = read_facts({"interfaces": encode(interfaces())})
-        finding = never_reached(str(hello["hostname"]), spec, facts, read_probes(encode(outcome.tried)))
+        facts = NodeFacts(interfaces=tuple(interfaces()))
+        finding = never_reached(str(hello["hostname"]), spec, facts, outcome.tried)
     verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE).to_json() if finding is not None else None
     message = finding.message if finding is not None else outcome.message
     _terminate(verdict, message)

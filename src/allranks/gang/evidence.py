@@ -6,6 +6,7 @@ from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
 from allranks.diagnose.recorded import LOST_REASON, own_addresses
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
+from allranks.plan.facts import outer_addresses
 from allranks.runs.directory import RunDirectory
 from allranks.runs.incident import read_log
 from allranks.settings import RunSpec
@@ -36,7 +37,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         started_t=roster.attempt_started,
         detected_t=roster.failed_t,
         master=roster.master.name,
-        addresses=own_addresses({n.name: n.plan_facts.outer_addresses() for n in roster.nodes.values()}),
+        addresses=own_addresses({n.name: outer_addresses(n.plan_facts) for n in roster.nodes.values()}),
         pids={r.rank: r.pid for r in ranks if r.pid is not None},
         gpus=_gpus(roster),
         command=spec.launch.command,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from allranks.plan.facts import AddressProbe, NodeFacts, read_facts
+from allranks.plan.facts import gpu_count, outer_addresses
+from allranks.protocol.facts import NodeFacts, read_facts
+from allranks.protocol.messages import AddressProbe
 
 from .lingering import Departure
 from .states import Exit, Note
@@ -88,7 +90,7 @@ class NodeState:
 
     def gpu_of(self, rank: RankState) -> int | None:
         """The GPU that a rank takes by its local number, as torch programs do; None where the node has not as many."""
-        return rank.local_rank if len(self.ranks) <= self.plan_facts.gpu_count else None
+        return rank.local_rank if len(self.ranks) <= gpu_count(self.plan_facts) else None
 
     @property
     def memory(self) -> int:
@@ -99,8 +101,8 @@ class NodeState:
         """Keep what was found out about the node; the event that keeps it for whoever judges the run again."""
         self.facts = facts
         self.plan_facts = read_facts(facts)
-        addresses = self.plan_facts.outer_addresses()
-        kept = {"addresses": addresses, "memory": self.memory, "gpus": self.plan_facts.gpu_count}
+        addresses = outer_addresses(self.plan_facts)
+        kept = {"addresses": addresses, "memory": self.memory, "gpus": gpu_count(self.plan_facts)}
         return Note("facts", {"node": self.name, **kept})
 
     def status(self, progress: Mapping[int, RankProgress]) -> NodeStatus:

@@ -170,5 +170,5 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         run=setting.run,
         forwarded=setting.forwarded,
         interfaces=interfaces,
-        torch=node.plan_facts.torch,
+        torch=node.plan_facts.interpreter.torch or "",
     )

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from allranks.cluster import Cluster
 from allranks.diagnose.incident import Pause
 from allranks.findings import Finding, typed_here
-from allranks.plan.facts import NodeFacts
 from allranks.plan.ranks import Plan
+from allranks.protocol.facts import NodeFacts
 from allranks.settings import RunSpec
 
 from .members import NodeState, RankState

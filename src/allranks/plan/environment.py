@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from allranks.protocol.facts import NodeFacts
 from allranks.settings import RunSpec
 
-from .facts import NodeFacts
 from .ranks import Attempt, NodePlan
 
 FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_")

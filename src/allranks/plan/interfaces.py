@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from allranks.findings import Finding, Where
+from allranks.protocol.facts import NodeFacts
 
-from .facts import NodeFacts, plain
+from .facts import interface_of, local_addresses, plain
 
 MAX_IFS = 16
 # Interfaces that, as a rule, lead to containers or virtual machines of their own host only.
@@ -79,8 +80,8 @@ def nccl_interfaces(facts: NodeFacts, environ: Mapping[str, str] | None = None, 
 def _matching(facts: NodeFacts, pattern: str, family: int | None) -> tuple[str, ...]:
     """findInterfaces(prefixList, …)."""
     names: list[str] = []
-    for name, address, interface in facts.local_addresses():
-        if not interface.running or address.family != (family or address.family) or address.plain == "::1":
+    for name, address, interface in local_addresses(facts):
+        if not interface.running or address.family != (family or address.family) or plain(address.address) == "::1":
             continue
         if name not in names and matches(name, pattern):
             names.append(name)
@@ -105,8 +106,8 @@ def _in_subnet_of(facts: NodeFacts, comm_id: str) -> tuple[str, ...]:
         wanted = ipaddress.ip_address(plain(text))
     except ValueError:
         return ()
-    for name, address, _ in facts.local_addresses():
-        if wanted in address.network:
+    for name, address, _ in local_addresses(facts):
+        if wanted in address.network():
             return (name,)
     return ()
 
@@ -114,8 +115,8 @@ def _in_subnet_of(facts: NodeFacts, comm_id: str) -> tuple[str, ...]:
 def nccl_settings(facts: NodeFacts) -> dict[str, str]:
     """What NCCL reads: the environment, then its files in order, the first to set a name wins
     (src/misc/param.cc, initEnvFunc and setEnvFile: setenv without overwrite)."""
-    settings = dict(facts.variables)
-    for text in (facts.nccl.conf or {}).values():
+    settings = dict(facts.nccl.environ_)
+    for text in facts.nccl.conf.values():
         for line in text.splitlines():
             key, sign, value = line.strip().partition("=")
             if sign and not key.startswith("#"):
@@ -125,11 +126,11 @@ def nccl_settings(facts: NodeFacts) -> dict[str, str]:
 
 def who_speaks(facts: NodeFacts) -> str | None:
     """Who other than us decides NCCL's interfaces on this node, or None."""
-    environ = facts.variables
+    environ = facts.nccl.environ_
     for key in ("NCCL_SOCKET_IFNAME", "NCCL_COMM_ID", "NCCL_SOCKET_FAMILY", "NCCL_NET_PLUGIN", "NCCL_NET"):
         if environ.get(key):
             return f"{key}={environ[key]}"
-        for path, text in (facts.nccl.conf or {}).items():
+        for path, text in facts.nccl.conf.items():
             if any(line.strip().startswith(key + "=") for line in text.splitlines()):
                 return f"{key} in {path}"
     return f"the plug-in {facts.nccl.plugins[0]}" if facts.nccl.plugins else None
@@ -140,8 +141,8 @@ def who_speaks(facts: NodeFacts) -> str | None:
 
 def gloo_default(facts: NodeFacts) -> str | None:
     """The interface Gloo takes by itself: that of the own host name's address."""
-    for address in facts.own_name.addresses or ():
-        name = facts.interface_of(address)
+    for address in facts.own_name.addresses:
+        name = interface_of(facts, address)
         if name is not None:
             return name
         if address.startswith("127."):
@@ -151,14 +152,14 @@ def gloo_default(facts: NodeFacts) -> str | None:
 
 def _gloo_names(facts: NodeFacts) -> list[str]:
     """What the user set; one character is ignored (strlen > 1)."""
-    value = facts.variables.get("GLOO_SOCKET_IFNAME", "")
+    value = facts.nccl.environ_.get("GLOO_SOCKET_IFNAME", "")
     return [w for w in value.split(",") if w] if len(value) > 1 else []
 
 
 def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof) -> list[Finding]:
     """Whether the user's GLOO_SOCKET_IFNAME can work on this node."""
-    present = {local.name for local in facts.local_addresses()}
-    running = {local.name for local in facts.local_addresses() if local.interface.running}
+    present = {local.name for local in local_addresses(facts)}
+    running = {local.name for local in local_addresses(facts) if local.interface.running}
     setting = f"GLOO_SOCKET_IFNAME is {','.join(names)}, but"
     remedy = "unset GLOO_SOCKET_IFNAME: allranks sets it on every node"
     if proof.chosen:
@@ -170,7 +171,7 @@ def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof)
             message = f"{node}: {setting} Gloo takes exact names, and the sign {name[0]!r} is for NCCL"
             findings.append(Finding("no-interface", "fail", message, remedy, where))
         elif name not in present:
-            others = ", ".join(dict.fromkeys(local.name for local in facts.local_addresses())) or "none"
+            others = ", ".join(dict.fromkeys(local.name for local in local_addresses(facts))) or "none"
             message = f"{setting} {node} has no interface {name} with an address. It has {others}"
             findings.append(Finding("no-interface", "fail", message, remedy, where))
         elif name not in running:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.findings import Finding, Where
+from allranks.protocol.facts import InterfaceFacts, NodeFacts
+from allranks.protocol.messages import AddressProbe
 from allranks.settings import RunSpec
 
-from .facts import AddressProbe, Interface, NodeFacts
+from .facts import global_addresses, interface_of, local_addresses, on_link
 from .interfaces import InterfaceChoice, Proof, choose_interfaces, is_host_local, nccl_interfaces
 
 MAX_OFFERS = 16
@@ -58,7 +60,7 @@ def offered(facts: Mapping[str, NodeFacts], master: str, network: str | None) ->
     shared = share_network(facts)
     networks = [ipaddress.ip_network(n, strict=False) for n in (network or "").split(",") if n]
     ranked = []
-    for name, item, interface in facts.get(master, _NOTHING).local_addresses():
+    for name, item, interface in local_addresses(facts.get(master, _NOTHING)):
         flags = item.flags or ()
         if not _may_be_offered(interface, item.address, item.scope, shared) or _UNUSABLE & set(flags):
             continue
@@ -80,7 +82,7 @@ def offered(facts: Mapping[str, NodeFacts], master: str, network: str | None) ->
     return tuple(offer for _, offer in ranked[:MAX_OFFERS])
 
 
-def _may_be_offered(interface: Interface, address: str, scope: str | None, shared: bool) -> bool:
+def _may_be_offered(interface: InterfaceFacts, address: str, scope: str | None, shared: bool) -> bool:
     if interface.loopback:
         return interface.up and shared and address in ("127.0.0.1", "::1")
     return interface.up and interface.running and scope == "global"
@@ -88,7 +90,8 @@ def _may_be_offered(interface: Interface, address: str, scope: str | None, share
 
 def share_network(facts: Mapping[str, NodeFacts]) -> bool:
     """Whether all nodes are in one network namespace of one machine (virtual nodes, or a single one)."""
-    places = {f.identity if f.identity.boot_id and f.identity.netns else None for f in facts.values()}
+    identities = [node.identity for node in facts.values()]
+    places = {(one.boot_id, one.netns) if one.boot_id and one.netns else None for one in identities}
     return len(facts) == 1 or (len(places) == 1 and None not in places)
 
 
@@ -201,7 +204,7 @@ def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, 
     """Gloo takes the first address of its interface: some IPv4 and some IPv6 cannot meet."""
     families: dict[int, list[str]] = {}
     for name, choice in choices.items():
-        for local in facts.get(name, _NOTHING).local_addresses():
+        for local in local_addresses(facts.get(name, _NOTHING)):
             if local.name == choice.gloo:
                 families.setdefault(local.address.family, []).append(name)
                 break
@@ -250,7 +253,7 @@ def proof_of(
     if name == master:
         carries = _interface_behind(node, result, probes, master)
     else:
-        carries = node.interface_of(result.local_address or "")
+        carries = interface_of(node, result.local_address or "")
         ways = _ways_of_other(node, masters, ways, probes[name], common)
     passed = tuple(dict.fromkeys(ways.passed))
     return Proof(carries, passed, tuple(n for n in ways.failed if n not in passed))
@@ -263,11 +266,11 @@ def _result_of(results: Sequence[AddressProbe], address: str) -> AddressProbe:
 def _interface_behind(node: NodeFacts, result: AddressProbe, probes: Probes, master: str) -> str | None:
     """The master's interface behind an address or name of its own. A name may be loopback for itself
     (127.0.1.1) and something else for the others: then the interface in the subnet they came from."""
-    name = node.interface_of(result.address) or node.interface_of(result.local_address or "")
+    name = interface_of(node, result.address) or interface_of(node, result.local_address or "")
     if name == "lo":
         for other, results in probes.items():
             source = _result_of(results, result.address).local_address
-            way = node.on_link(source) if source and other != master else None
+            way = on_link(node, source) if source and other != master else None
             if way is not None:
                 return way
     return name
@@ -290,9 +293,9 @@ def _ways_of_other(
     for result in results:
         name = None
         if result.ok:
-            name = node.interface_of(result.local_address or "")
-        elif masters.interface_of(result.address):
-            name = node.on_link(result.address)
+            name = interface_of(node, result.local_address or "")
+        elif interface_of(masters, result.address):
+            name = on_link(node, result.address)
         ways.add(name, result.address in common)
     tried = {*ways.passed, *ways.failed}
     for interface in nccl_interfaces(node, virbr=False):
@@ -320,7 +323,7 @@ def explain(
         label, message, remedy = wrong
     else:
         reached = [n for n in probes if n not in (node, master) and _reaches(probes[n], address)]
-        is_on_link = _is_ip(address) and here.on_link(address) is not None
+        is_on_link = _is_ip(address) and on_link(here, address) is not None
         label, why = _cause(result, is_on_link, bool(reached))
         contrast = f", but {_names(reached)} can reach it" if reached else ""
         message = f"{node} cannot reach {address} port {port} on {master}: {why}{contrast}"
@@ -357,7 +360,7 @@ def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressPr
     if result.error == "refused":
         remedy = "see whether node 0 runs with the same --port, and whether --master-addr is its address"
         return "master-unreachable", "refused: nothing listens there, or a firewall rejects it", remedy
-    label, why = _cause(result, _is_ip(ip) and facts.on_link(ip) is not None, False)
+    label, why = _cause(result, _is_ip(ip) and on_link(facts, ip) is not None, False)
     return label, why, _remedy(label, ip, address, port, spec, facts, _NOTHING)
 
 
@@ -391,15 +394,15 @@ def _wrong_address(
         return "name-resolution", f"{node} cannot resolve {wanted}: {result.text or ''}", remedy
     is_ip = _is_ip(address)
     if node == master:
-        if not is_ip or masters.interface_of(address) is not None or address.startswith("127."):
+        if not is_ip or interface_of(masters, address) is not None or address.startswith("127."):
             return None
-        others = ", ".join(masters.global_addresses()) or "none"
+        others = ", ".join(global_addresses(masters)) or "none"
         message = f"{wanted} is not an address of {master}, the first host of the list (it has {others})"
         return "wrong-interface", message, _LEAVE_OUT
     if address == "localhost" or (is_ip and ipaddress.ip_address(address).is_loopback):
         message = f"{wanted} is every node's own loopback: {node} can't reach {master} by it"
         return "wrong-interface", message, _LEAVE_OUT
-    interface = here.interface_of(address) if is_ip else None
+    interface = interface_of(here, address) if is_ip else None
     if interface is not None:
         message = f"{address} is not only {master}'s: {node} has the same address on {interface}"
         return "wrong-interface", message, _CHOOSE
@@ -431,7 +434,7 @@ def _remedy(
     label: str, address: str, master: str, port: int, spec: RunSpec, here: NodeFacts, masters: NodeFacts
 ) -> str:
     if label != "port-blocked":
-        others = ", ".join(masters.global_addresses())
+        others = ", ".join(global_addresses(masters))
         of_master = f" ({master} has {others})" if others else ""
         return f"check the route with `ip route get {address}`, or choose with --network CIDR{of_master}"
     source = _source(here, address)
@@ -453,8 +456,8 @@ def _source(here: NodeFacts, address: str) -> str:
     if not _is_ip(address):
         return "NODE_ADDRESS"
     wanted = ipaddress.ip_address(address.partition("%")[0])
-    addresses = [a for _, a, i in here.local_addresses() if not i.loopback and a.scope == "global"]
+    addresses = [a for _, a, i in local_addresses(here) if not i.loopback and a.scope == "global"]
     for item in addresses:
-        if wanted in item.network:
-            return str(item.network)
+        if wanted in item.network():
+            return str(item.network())
     return next((a.address for a in addresses if a.family == wanted.version), "NODE_ADDRESS")

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from allranks.cluster import Node
+from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, Place
-from .facts import NodeFacts, read_facts, read_probes
+from .facts import read_probes
 from .launchers.collectives import of_a_stage
 from .network import MAX_OFFERS
 from .plan import orders, ranks_of
@@ -302,7 +303,7 @@ class Pin:
             mark=self._mark(terms),
             run=_matching(terms, "run", NAME),
             interfaces=_interfaces(terms.get("interfaces") or {}),
-            torch=self._facts.torch,
+            torch=self._facts.interpreter.torch or "",
         )
         return ORDERS.write(orders(NodeLaunch(spec, world_size, node, place, attempt, self._facts)))
 

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.cluster import Cluster, Node
+from allranks.protocol.facts import NodeFacts
 from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder
 from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, Process, rank_environment, weak_names
-from .facts import NodeFacts
+from .facts import gpu_count
 from .launchers import LAUNCHERS, collectives
 from .ranks import NodePlan, Plan
 
@@ -38,7 +39,7 @@ def ranks_of(spec: RunSpec, node: Node, facts: NodeFacts, shared_by: int = 1) ->
         return spec.launch.nproc, "--nproc"
     if node.slots is not None:
         return node.slots, "slots in the host list"
-    count = facts.gpu_count // shared_by
+    count = gpu_count(facts) // shared_by
     if count and facts.gpus is not None:
         return count, facts.gpus.source or "GPUs found"
     return (2 if spec.tests.test == "full" and spec.tests.suite != "pairs" else 1), "no GPU found"
@@ -48,7 +49,7 @@ def room_on(node: Node, facts: NodeFacts, shared_by: int = 1) -> int | None:
     """How many ranks a node can take, by its slots, else its GPUs; None where nothing says so."""
     if node.slots is not None:
         return node.slots
-    return facts.gpu_count // shared_by or None
+    return gpu_count(facts) // shared_by or None
 
 
 def orders(launch: NodeLaunch) -> StartOrder:

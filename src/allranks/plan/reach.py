@@ -5,9 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
+from allranks.protocol.facts import NodeFacts
+from allranks.protocol.messages import AddressProbe
 from allranks.settings import RunSpec
 
-from .facts import AddressProbe, NodeFacts
+from .facts import local_addresses, on_link
 from .interfaces import is_host_local
 from .network import choose_address, offered
 
@@ -30,7 +32,7 @@ def main_addresses(
     for name, node in facts.items():
         gloo = interfaces[name].gloo if name in interfaces else None
         offers = [offer.address for offer in offered(facts, name, spec.rendezvous.network)]
-        for local, address, _ in node.local_addresses():
+        for local, address, _ in local_addresses(node):
             if local == gloo and address.scope != "link" and address.family == family:
                 offers.insert(0, address.address)
                 break
@@ -51,8 +53,8 @@ def _family(addresses: Sequence[str]) -> int:
 def other_ways(node: NodeFacts, peer: NodeFacts, main: str) -> list[str]:
     """A peer's further addresses on subnets that this node is on as well: rails, a storage network."""
     ways = []
-    for name, item, interface in peer.local_addresses():
+    for name, item, interface in local_addresses(peer):
         usable = interface.running and item.scope == "global" and not interface.loopback
-        if usable and item.address != main and not is_host_local(name) and node.on_link(item.address):
+        if usable and item.address != main and not is_host_local(name) and on_link(node, item.address):
             ways.append(item.address)
     return ways[:MAX_WAYS]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from allranks.plan.facts import read_facts, read_probes
+from allranks.plan.facts import interface_of, on_link, read_probes
 from allranks.plan.interfaces import InterfaceChoice, nccl_settings
 from allranks.plan.network import choose_address, share_network
 from allranks.protocol.codec import decode
+from allranks.protocol.facts import read_facts
 from allranks.settings import RunSpec
 
 from .facts import Facts
@@ -121,9 +122,9 @@ def _reached(node: str, facts: Facts) -> str:
     plan_facts = read_facts(facts)
     for result in tried({node: facts}).values():
         for way in (Way(result.ok, result.address, result.local_address), *result.ways):
-            name = plan_facts.interface_of(way.local_address) if way.local_address else None
+            name = interface_of(plan_facts, way.local_address) if way.local_address else None
             if name is None and way.address:
-                name = plan_facts.on_link(way.address)
+                name = on_link(plan_facts, way.address)
             if name is not None:
                 counts.setdefault(name, []).append(way.ok)
     return ", ".join(f"{name} {sum(reached)} of {len(reached)}" for name, reached in counts.items())

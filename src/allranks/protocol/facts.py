@@ -1,19 +1,22 @@
-"""The facts of a node, as far as the gang and the plan read them (pure, Python 3.8).
+"""The facts of a node, as its agent writes them and the gang, the plan and the checks read them (pure, Python 3.8).
 
-Facts are an object by name: what `agent.facts` collects, and what each check
-collects under its own name.
+Facts are an object by name: what `agent.facts` collects, and what each check collects under its own name. A part that
+could not be collected is {"error": …}. `NodeFacts` has the parts that others than the checks read: each is as its
+default where it is absent or failed.
 """
 
 import ipaddress
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Dict, NamedTuple, Optional, Tuple, Union
 
-from .codec import DecodeError, decode, omit_none
+from .codec import DecodeError, decode, decode_parts, omit_empty, omit_none
 from .jsontext import JsonObject
+
+Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
 
 @omit_none
 class Address(NamedTuple):
-    """An address of an interface; `label` where it is another name than the interface's."""
+    """An address of an interface; `label` is its name where that differs from the interface's (eth0:1)."""
 
     address: str
     prefix: int
@@ -22,16 +25,20 @@ class Address(NamedTuple):
     flags: Optional[Tuple[str, ...]] = None
     label: Optional[str] = None
 
+    def network(self) -> Network:
+        """Give the network that it lies in; raise ValueError where it is not an address."""
+        return ipaddress.ip_network("%s/%d" % (self.address, self.prefix), strict=False)
+
 
 class InterfaceFacts(NamedTuple):
-    """An interface of a node."""
+    """A network interface of a node."""
 
     name: str
     index_: int = 0
-    up: Optional[bool] = None
-    running: Optional[bool] = None
-    loopback: Optional[bool] = None
-    addresses: Optional[Tuple[Address, ...]] = None
+    up: bool = False
+    running: bool = False
+    loopback: bool = False
+    addresses: Tuple[Address, ...] = ()
 
 
 class Identity(NamedTuple):
@@ -46,50 +53,102 @@ class Identity(NamedTuple):
 
 
 class NcclFacts(NamedTuple):
-    """What speaks about NCCL's or Gloo's interfaces on the node; `conf` are files by path."""
+    """What may speak about NCCL's or Gloo's interfaces: variables, files by path in NCCL's order, plug-ins, devices."""
 
-    environ: Optional[Dict[str, str]] = None
-    conf: Optional[JsonObject] = None
-    plugins: Optional[Tuple[Any, ...]] = None
-    rdma: Optional[Tuple[Any, ...]] = None
+    environ_: Dict[str, str] = {}
+    conf: Dict[str, str] = {}
+    plugins: Tuple[str, ...] = ()
+    rdma: Tuple[str, ...] = ()
 
 
-@omit_none
+@omit_empty()
 class OwnName(NamedTuple):
     """What a node's own name resolves to, or why to nothing."""
 
-    addresses: Optional[Tuple[str, ...]] = None
-    error: Optional[str] = None
+    addresses: Tuple[str, ...] = ()
+    error: str = ""
 
 
+@omit_empty("error")
 class Gpus(NamedTuple):
-    """The GPUs of a node: how many, where the count comes from, device numbers or UUIDs."""
+    """The GPUs that ranks may use: how many, where the count comes from, nvidia or amd, device numbers or UUIDs."""
 
     count_: Optional[int] = None
     source: Optional[str] = None
     vendor: Optional[str] = None
-    list_: Optional[Tuple[Any, ...]] = None
-    mig: Optional[bool] = None
+    list_: Tuple[str, ...] = ()
+    mig: bool = False
+    error: str = ""
+
+
+@omit_none
+class Memory(NamedTuple):
+    """Bytes of a node's memory."""
+
+    total: Optional[int] = None
+    available: Optional[int] = None
+
+
+@omit_empty()
+class Interpreter(NamedTuple):
+    """The training interpreter: where it is and which rule chose it, then what it says of itself, or why nothing.
+
+    `torch` None: absent. `lacks`: needed modules that it does not have. `searched`: the PATH where it is missing.
+    """
+
+    kind: str = ""
+    how: str = ""
+    path: str = ""
+    version: str = ""
+    executable: str = ""
+    torch: Optional[str] = None
+    cuda: str = ""
+    hip: str = ""
+    lacks: Tuple[str, ...] = ()
+    error: str = ""
+    missing: Optional[bool] = None
+    searched: str = ""
+    skipped: str = ""
+
+
+class AccelerateConfig(NamedTuple):
+    """What the configuration that accelerate will read says of its processes, as the check of that name has it."""
+
+    distributed_type: Optional[str] = None
+    use_cpu: Union[str, bool, None] = None
+    error: Optional[str] = None
 
 
 class NodeFacts(NamedTuple):
-    """What the plan reads of the facts; a part that failed is an object with its error."""
+    """One node; `gpus` and `accelerate_config` are None where it was not looked at."""
 
-    interfaces: Union[JsonObject, Tuple[InterfaceFacts, ...], None] = None
+    interfaces: Tuple[InterfaceFacts, ...] = ()
     gpus: Optional[Gpus] = None
-    mem: Optional[JsonObject] = None
-    identity: Optional[Identity] = None
-    nccl: Optional[NcclFacts] = None
-    own_name: Optional[OwnName] = None
-    interpreter: Optional[JsonObject] = None
+    mem: Memory = Memory()
+    identity: Identity = Identity()
+    nccl: NcclFacts = NcclFacts()
+    own_name: OwnName = OwnName()
+    interpreter: Interpreter = Interpreter()
+    accelerate_config: Optional[AccelerateConfig] = None
+
+
+def read_facts(facts: object) -> NodeFacts:
+    """Read the facts of a node as its agent, or a saved check of it, has them."""
+    return decode_parts(NodeFacts, facts)
+
+
+def has_failed(part: object) -> bool:
+    """Tell whether a part of the facts could not be collected."""
+    return isinstance(part, dict) and "error" in part
 
 
 def check_facts(facts: JsonObject) -> None:
-    """Raise DecodeError where the plan could not read the facts; each check judges its own part."""
-    read = decode(NodeFacts, facts, "$.facts")
-    for interface in read.interfaces if isinstance(read.interfaces, tuple) else ():
-        for address in interface.addresses or ():
+    """Raise DecodeError where a part that was collected cannot be read; each check judges its own part."""
+    collected = {name: part for name, part in facts.items() if part is not None and not has_failed(part)}
+    read = decode(NodeFacts, collected, "$.facts")
+    for interface in read.interfaces:
+        for address in interface.addresses:
             try:
-                ipaddress.ip_network("%s/%d" % (address.address, address.prefix), strict=False)
+                address.network()
             except ValueError:
                 raise DecodeError("$.facts.interfaces: expected the address of a network") from None

@@ -16,12 +16,12 @@ from allranks.cluster.build import make_cluster
 from allranks.cluster.hostfile import parse_host_argument
 from allranks.errors import UsageError
 from allranks.plan.environment import NodeLaunch, Place
-from allranks.plan.facts import read_facts
 from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Attempt
 from allranks.plan.render import RENDERERS, Request
 from allranks.preflight.figures import flat_yaml
+from allranks.protocol.facts import read_facts
 from allranks.settings import RunSpec
 
 HERE = Path(__file__).parents[2] / "golden"

@@ -12,12 +12,12 @@ from tests.shell import Shell, command_of
 from allranks.cluster import Node
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.environment import NodeLaunch, Place
-from allranks.plan.facts import read_facts
 from allranks.plan.launchers import LAUNCHERS, deepspeed
 from allranks.plan.launchers.deepspeed import hostfile
 from allranks.plan.launchers.settings import launcher_settings, needed_modules
 from allranks.plan.launchers.words import out_of_reach, read_training
 from allranks.plan.ranks import Attempt, NodePlan
+from allranks.protocol.facts import read_facts
 from allranks.settings import RunSpec, resolve
 from allranks.settings.table import LAUNCHERS as NAMES
 from allranks.settings.tools import read_tool

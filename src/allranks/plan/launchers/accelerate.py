@@ -8,10 +8,10 @@ of machines there: nodes with different numbers of ranks each say their own, tim
 
 from __future__ import annotations
 
+from allranks.protocol.facts import AccelerateConfig, NodeFacts
 from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, Process
-from ..facts import AccelerateConfig, NodeFacts
 from ..ranks import Attempt, NodePlan
 from .agent import agent, has_gpu, interpreter, through
 from .words import kept_options, launched_by, read_training

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from allranks.protocol.facts import NodeFacts
+
 from ..environment import NodeLaunch, Place, Process
-from ..facts import NodeFacts
 from .words import Words
 
 ANY = "{rank}"  # agent/runner_launched.py puts the number there
@@ -68,4 +69,4 @@ def interpreter(words: Words, facts: NodeFacts) -> str:
 
 def has_gpu(facts: NodeFacts) -> bool:
     """False only where the node was looked at and has none."""
-    return facts.gpus is None or facts.gpus.error is not None or bool(facts.gpus.count)
+    return facts.gpus is None or facts.gpus.error != "" or bool(facts.gpus.count_)

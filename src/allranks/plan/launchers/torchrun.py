@@ -32,7 +32,7 @@ OURS = (
 def torchrun(launch: NodeLaunch) -> list[Process]:
     """One agent a node; it starts the node's ranks."""
     words = read_training(launch.spec)
-    old = older_than(launch.facts.torch, (1, 9))
+    old = older_than(launch.facts.interpreter.torch or "", (1, 9))
     head = [f"--{k.replace('-', '_') if old else k}={v}" for k, v in arguments(launch.node, launch.attempt).items()]
     module = "torch.distributed.launch" if old else "torch.distributed.run"
     no_python = ("--no-python",) if words.kind == "program" else ()

@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from allranks.protocol.facts import NodeFacts
 from allranks.settings import RunSpec
 from allranks.settings.tools import Tool, read_tool
 from allranks.text import format_duration
-
-from ..facts import NodeFacts
 
 _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
 # Flags of python that take a value of their own (`python --help`).

@@ -5,6 +5,8 @@ The same proof as before a run (see `allranks.plan.network`), with its findings 
 
 from __future__ import annotations
 
+from allranks.protocol.facts import read_facts
+
 from ..compare import Findings, Nodes
 from ..facts import Request
 
@@ -19,7 +21,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     proof = request.asked.gate
     if proof is None:
         return
-    from allranks.plan.facts import read_facts, read_probes  # here: they do not ship to Python 3.8
+    from allranks.plan.facts import read_probes  # here: it does not ship to Python 3.8
     from allranks.plan.network import choose_address, port_taken
     from allranks.settings.document import from_document
 
