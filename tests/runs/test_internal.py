@@ -65,24 +65,82 @@ def test_a_crash_of_allranks_ends_the_ranks_and_says_where_to_report_it(what: st
     assert json.loads(left.stdout)["state"] == "failed"
 
 
-def test_a_crash_of_the_agent_is_no_fault_of_its_node(tmp_path: Path) -> None:
-    """The agent's code travels: its own copy is broken on the way."""
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
-    start = (
-        "import allranks.gang.bundle as b\nmodules = b.node_zip.__wrapped__\n"
-        "from pathlib import Path\nread = Path.read_bytes\n"
-        "def changed(self):\n"
-        "    data = read(self)\n"
-        "    if self.name == 'agent.py' and self.parent.name == 'agent':\n"
-        "        data = data.replace(b'        self._supervisor_beat()', b'        1 / (self._attempt is None)', 1)\n"
-        "    return data\n"
-        "Path.read_bytes = changed\nb._byte_code = lambda name, path: b''\n"
-    )
-    done = call(tmp_path, "run", "--local", "1", "--retries", "3", "--", "train.py", start=start)
+# The code of a node travels: a module of it is broken on the way.
+BROKEN_COPY = """
+from pathlib import Path
+import allranks.gang.bundle as b
+read, name, line, more = Path.read_bytes, %r, %r, %r
+
+def changed(self):
+    data = read(self)
+    if self.name == name and self.parent.name == 'agent':
+        assert data.count(line) == 1
+        data = data.replace(line, line + more)
+    return data
+
+Path.read_bytes = changed
+b._byte_code = lambda name, path: b''
+"""
+AGENT = ("agent.py", b"        self._supervisor_beat()\n", b"        1 / (self._attempt is None)\n")
+SUPERVISOR = ("supervisor.py", b"        statuses = reap_children()\n")
+# Parts of a node that are broken on purpose where a rank runs.
+BROKEN_ON_NODES = {
+    "agent": BROKEN_COPY % AGENT,
+    "supervisor, once": BROKEN_COPY
+    % (
+        *SUPERVISOR,
+        b"        if self._pipes and not hasattr(self, 'broken'):\n"
+        b"            self.broken = True\n"
+        b"            1 / 0\n",
+    ),
+    "supervisor, always": BROKEN_COPY % (*SUPERVISOR, b"        1 / (not self._pipes)\n"),
+}
+# Writes down the pids of the rank, its agent and its supervisor.
+PROGRAM = """
+import os, signal, sys, time
+agent = os.getppid()
+supervisor = open(f"/proc/{agent}/stat").read().rpartition(")")[2].split()[1]
+with open("pids", "w") as file:
+    file.write(f"{os.getpid()} {agent} {supervisor}")
+if "kill" in sys.argv:
+    os.kill(agent, signal.SIGKILL)
+time.sleep(600)
+"""
+
+
+def check_that_nothing_is_left(work: Path) -> None:
+    pids = (work / "pids").read_text().split()
+    assert len(pids) == 3
+    for pid in pids:
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 60.0, "rank, agent and supervisor are gone")
+
+
+def node_log_of(work: Path) -> str:
+    (path,) = (run_of(work) / "logs").glob("*/node.log")
+    return path.read_text()
+
+
+@pytest.mark.parametrize("what", BROKEN_ON_NODES)
+def test_a_crash_on_a_node_is_no_fault_of_the_node(what: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    done = call(tmp_path, "run", "--local", "1", "--retries", "3", "--", "train.py", start=BROKEN_ON_NODES[what])
     result = result_of(tmp_path)
     assert (done.returncode, result["exit"], len(result["attempts"])) == (70, 70, 1), done.stdout + done.stderr
     assert result["verdict"]["cause"] == "internal-error" and "node" not in result["verdict"]["where"]
     assert "ZeroDivisionError" in result["verdict"]["message"]
+    log = node_log_of(tmp_path)
+    assert "Traceback" in log and what.partition(",")[0] + ".py" in log
+    check_that_nothing_is_left(tmp_path)
+
+
+def test_a_supervisor_that_crashes_after_its_agent_was_killed_ends_the_ranks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    broken = ("supervisor.py", b"        deadline = time.monotonic() + DRAIN_SECONDS\n", b"        1 / 0\n")
+    done = call(tmp_path, "run", "--local", "1", "--", "train.py", "kill", start=BROKEN_COPY % broken)
+    verdict = result_of(tmp_path)["verdict"]
+    assert "SIGKILL" in verdict["message"], done.stdout + done.stderr
+    assert "ZeroDivisionError" in node_log_of(tmp_path)
+    check_that_nothing_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("json_", [[], ["--json"]])

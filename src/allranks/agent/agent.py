@@ -63,7 +63,7 @@ from .cgroups import join_own
 from .exitwatcher import ExitWatcher
 from .facts import NodeCheck, check_node
 from .journal import AgentBegun, Journal, LeaseOver, OutputDropped, Released
-from .link import HIGH_WATER, Link, PipeNote, hello, write_note
+from .link import HIGH_WATER, Link, PipeNote, describe_error, hello, write_note
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
 from .processes import USER_SIGNALS, Process, machine, read_process, reap_children, send_signal
@@ -158,6 +158,7 @@ class Agent:
         self._selector.register(wake_read, selectors.EVENT_READ, lambda: self._on_children(wake_read))
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
         self._selector.register(self._reports, selectors.EVENT_READ, self._on_report)
+        self._selector.register(self._supervisor, selectors.EVENT_READ, self._on_supervisor)
         processes = map(read_process, (os.getpid(), self._supervisor_pid))
         keepers = tuple((p.pid, p.start) for p in processes if p is not None)
         self._journal.note(AgentBegun(os.getpid(), keepers, machine(), time.time()))
@@ -177,10 +178,11 @@ class Agent:
         if self._failures > FAILURES:
             raise error
         traceback.print_exc()  # into the node's log
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = "%s:%s" % (os.path.basename(place.filename), place.lineno)
-        text = "%s: %s (%s)" % (type(error).__name__, str(error)[:300], where)
-        self._tell(FaultMessage("internal-error", text, t=time.time()))
+        self._end_by_defect(describe_error(error))
+
+    def _end_by_defect(self, description: str) -> None:
+        """Report a defect of allranks, and end the ranks in order."""
+        self._tell(FaultMessage("internal-error", description, t=time.time()))
         if self._attempt is not None and not self._attempt.ended:
             self._attempt.begin_end(self._header.grace, "internal-error")
 
@@ -258,6 +260,19 @@ class Agent:
             self._supervisor.send(write_note(PipeNote(self._group)))
         except OSError:
             pass
+
+    def _on_supervisor(self) -> None:
+        """A supervisor sends one kind of message: an error of its own. At the end of the stream it is gone."""
+        try:
+            description = self._supervisor.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            description = b""
+        if description:
+            self._end_by_defect(description.decode("utf-8", "replace"))
+        else:
+            self._selector.unregister(self._supervisor)  # `_check_supervisor` sees the death
 
     def _check_supervisor(self) -> None:
         """A dead supervisor, or one found stopped twice, ends the run: it is the guarantee against orphans."""

@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+import traceback
 from typing import List, NamedTuple, Optional
 
 from allranks.protocol.codec import decode, encode
@@ -91,3 +92,10 @@ def write_note(note: PipeNote) -> bytes:
 def read_note(data: bytes) -> PipeNote:
     """Read the datagram of a note; raise DecodeError."""
     return decode(PipeNote, read_json(data))
+
+
+def describe_error(error: Exception) -> str:
+    """TypeError: … (agent.py:41)"""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = "%s:%s" % (os.path.basename(place.filename), place.lineno)
+    return "%s: %s (%s)" % (type(error).__name__, str(error)[:300], where)

@@ -10,7 +10,9 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
+import traceback
 from typing import Dict, List, Optional, Sequence
 
 from allranks.protocol.codec import DecodeError
@@ -23,7 +25,7 @@ from .attempt import remaining
 from .cgroups import members
 from .cgroups import remove as remove_group
 from .journal import AgentDeath, Journal, Past, read_journal
-from .link import HIGH_WATER, Link, hello, read_note
+from .link import HIGH_WATER, Link, describe_error, hello, read_note
 from .nodedir import kept_outputs, remove
 from .outlet import Outlet
 from .processes import (
@@ -39,6 +41,7 @@ from .processes import (
 TICK = 1.0
 END_SECONDS = 5.0
 DRAIN_SECONDS = 5.0
+FAILURES = 5  # errors of its own after which it gives up
 RELEASED = 0
 LEASE_OVER = 3
 
@@ -57,6 +60,8 @@ class Supervisor:
         self._group: Optional[str] = None
         self._pipes: Dict[Stream, int] = {}
         self._stops = 0
+        self._next_sample = time.monotonic() + TICK
+        self._agent_status: Optional[int] = None  # as waitpid gave it
 
     def run(self) -> None:
         """Returns when nothing of the run is left to be done here."""
@@ -79,22 +84,53 @@ class Supervisor:
             self._after_death(how, left)
 
     def _wait(self, selector: selectors.BaseSelector, wake: int) -> str:
-        """Until the agent has ended or is stopped; says how."""
-        next_sample = time.monotonic() + TICK
-        while True:
-            selector.select(max(0.0, next_sample - time.monotonic()))
-            self._take_pipes()
+        """Until the agent has ended or is stopped; says how.
+
+        Raises an error of its own that comes again and again: the agent knows of it and ends the ranks.
+        """
+        failures = 0
+        how: Optional[str] = None
+        while how is None:
             try:
-                os.read(wake, 4096)
-            except BlockingIOError:
-                pass
-            statuses = reap_children()
-            if self._agent in statuses:
-                return _how(statuses[self._agent])
-            if time.monotonic() >= next_sample:
-                next_sample = time.monotonic() + TICK
-                if self._agent_is_stopped():
-                    return "was stopped (SIGSTOP)"
+                how = self._poll_agent(selector, wake)
+            except Exception as error:
+                failures += 1
+                self._report_defect(error)
+                if self._agent_status is not None:
+                    how = _how(self._agent_status)
+                elif failures > FAILURES:
+                    agent = read_process(self._agent)
+                    if agent is not None and agent.state not in "ZX":
+                        raise
+                    how = "is gone"  # nobody but this process can end its ranks
+        return how
+
+    def _poll_agent(self, selector: selectors.BaseSelector, wake: int) -> Optional[str]:
+        """Wait for a tick or an event; say how the agent has ended, None while it lives."""
+        selector.select(max(0.0, self._next_sample - time.monotonic()))
+        try:
+            os.read(wake, 4096)
+        except BlockingIOError:
+            pass
+        statuses = reap_children()
+        self._agent_status = statuses.get(self._agent, self._agent_status)
+        self._take_pipes()
+        if self._agent_status is not None:
+            return _how(self._agent_status)
+        if time.monotonic() >= self._next_sample:
+            self._next_sample = time.monotonic() + TICK
+            if self._agent_is_stopped():
+                return "was stopped (SIGSTOP)"
+        return None
+
+    def _report_defect(self, error: Exception) -> None:
+        """A defect of the supervisor: its traceback goes to the node's log, and the agent ends the ranks."""
+        traceback.print_exc()
+        sys.stderr.flush()
+        try:
+            self._link.send(describe_error(error).encode("utf-8", "backslashreplace"))
+        except OSError:
+            pass  # the agent is gone, or knows of the last ones
 
     def _agent_is_stopped(self) -> bool:
         """Two samples a second apart: a shell's momentary stop is none."""
@@ -134,9 +170,13 @@ class Supervisor:
         """The agent is gone: drain, note it, and serve whoever comes until the lease is over."""
         outlet = Outlet(os.path.join(self._dir, "spool"))
         outlet.add_existing_spools()
-        self._drain(outlet)
-        outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(self._dir, "node.log"))
         Journal(self._dir).note(AgentDeath(how, tuple(remaining(left)), time.time()))
+        try:
+            self._drain(outlet)
+        except Exception:
+            traceback.print_exc()  # into the node's log; what was drained is served
+            sys.stderr.flush()
+        outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(self._dir, "node.log"))
         keeper = Keeper(self._dir, outlet, read_journal(self._dir))
         if keeper.serve(self._listener, self._header.lease):
             remove(self._dir)
