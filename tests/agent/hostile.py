@@ -199,7 +199,7 @@ class Hostile:
 
     # -- how a run begins ----------------------------------------------------------------------------
 
-    HEADER: Message = {"mode": "agent", "uid": "run-1", "node": "node_01", "mark": "run-1/node_01", "lease": 30.0,
+    HEADER: Message = {"mode": "agent", "uid": "run-1", "node": "node_01", "run_tag": "run-1/node_01", "lease": 30.0,
                        "grace": 0.5, "node_dir": None, "checks": [], "tests": False, "audit": False}  # fmt: skip
 
     def open(self, **changed: Any) -> Hostile:
@@ -238,7 +238,7 @@ class Hostile:
         """A start of one rank, as an honest coordinator would send it, but for `terms`."""
         found = {"world_size": 2, "index": 1, "of": 2, "first_rank": 1, "nproc": 1, "attempt": 0, "repeats": 0,
                  "tests": None, "master_addr": "127.0.0.1", "master_port": self.master.port, "run": "run-1",
-                 "mark": "run-1/node_01", "interfaces": {}, **terms}  # fmt: skip
+                 "run_tag": "run-1/node_01", "interfaces": {}, **terms}  # fmt: skip
         return {"type": "start", "attempt": 0, "ranks": [], "make": [], "follow": [], "terms": found}
 
     def running(self) -> Hostile:

@@ -54,7 +54,7 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     stand_in = tmp_path / "systemd-run"
     stand_in.write_text(STAND_IN.format(python=sys.executable, words=str(words)))
     stand_in.chmod(0o755)
-    header = {"mode": "agent", "uid": "scoped-1", "node": "node_00", "mark": "scoped-1/node_00", "lease": 5.0,
+    header = {"mode": "agent", "uid": "scoped-1", "node": "node_00", "run_tag": "scoped-1/node_00", "lease": 5.0,
               "grace": 0.1, "node_dir": str(short)}  # fmt: skip
     boot = BOOT.replace("enter()", f"from allranks.agent import facts\nfacts.logind = lambda: facts.{FACTS!r}\nenter()")
     process = subprocess.Popen(

@@ -53,7 +53,7 @@ REFUSED: list[tuple[str, Step, dict[str, Any], str]] = [
     ("header-sweep", lambda h: h.open(mode="sweep"), {}, "the relay's mode 'sweep'"),
     ("header-attach", lambda h: h.open(mode="attach"), {}, "which was not begun here"),
     ("header-lease", lambda h: h.open(lease=1e9), {}, "lease '1000000000.0'"),
-    ("header-mark", lambda h: h.open(mark="run-0/node_00"), {}, "run tag 'run-0/node_00'"),
+    ("header-run-tag", lambda h: h.open(run_tag="run-0/node_00"), {}, "run tag 'run-0/node_00'"),
     ("hello", Hostile.open, {"type": "hello", "protocol": 1, "lease": 1e9, "have": {}}, "lease '1000000000.0'"),
     ("hello-have", Hostile.open, {"type": "hello", "protocol": 1, "lease": 9, "have": {"1/0/0": -1}}, "1/0/0 '-1'"),
     ("ship", Hostile.greeted, {"type": "ship", "packed": 1, "bytes": 1, "files": 1, "sha256": ""}, "type 'ship'"),

@@ -71,11 +71,11 @@ def test_mark_is_read_from_the_environment():
     child = subprocess.Popen(["sleep", "1000"], env={"ALLRANKS_MARK": "run-1/node_00", "PATH": os.environ["PATH"]})
     try:
         deadline = time.monotonic() + 60
-        while processes.mark_of(child.pid) is None and time.monotonic() < deadline:
+        while processes.run_tag_of(child.pid) is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        found = processes.marked("run-1/node_00", processes.snapshot())
+        found = processes.tagged("run-1/node_00", processes.snapshot())
         assert [p.pid for p in found] == [child.pid]
-        assert processes.marked("run-1/node_0", processes.snapshot()) == []
+        assert processes.tagged("run-1/node_0", processes.snapshot()) == []
     finally:
         child.kill()
         child.wait()

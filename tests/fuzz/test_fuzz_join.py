@@ -185,7 +185,7 @@ def test_whatever_strangers_and_nodes_send_the_others_go_on(campaign: Campaign) 
 def orders(port: int) -> list[Message]:
     """One honest order of each kind, for a node that trains or is checked."""
     terms = {"world_size": 2, "index": 1, "of": 2, "first_rank": 1, "nproc": 1, "attempt": 0, "repeats": 0,
-             "tests": None, "master_addr": "127.0.0.1", "master_port": port, "run": "r-1", "mark": "r-1/node_01",
+             "tests": None, "master_addr": "127.0.0.1", "master_port": port, "run": "r-1", "run_tag": "r-1/node_01",
              "interfaces": {}}  # fmt: skip
     peer = {"address": "127.0.0.1", "ways": [], "port": port, "udp": port}
     return [
@@ -208,7 +208,7 @@ def orders(port: int) -> list[Message]:
 class Agent:
     """A real agent of this machine behind a node's own rules."""
 
-    HEADER: Message = {"mode": "agent", "uid": "r-1", "node": "node_01", "mark": "r-1/node_01", "lease": 60.0,
+    HEADER: Message = {"mode": "agent", "uid": "r-1", "node": "node_01", "run_tag": "r-1/node_01", "lease": 60.0,
                        "grace": 0.2, "checks": []}  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:

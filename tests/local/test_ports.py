@@ -52,7 +52,7 @@ def test_a_port_held_by_the_users_own_run(tmp_path: Path) -> None:
 
 
 def test_a_port_held_by_what_is_left_of_a_run(tmp_path: Path) -> None:
-    """Its agent is gone; a process of it is known by its run mark."""
+    """Its agent is gone; a process of it is known by its run tag."""
     with socket.socket() as listener:
         listener.bind(("", 0))
         listener.listen()

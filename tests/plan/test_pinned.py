@@ -19,7 +19,7 @@ from allranks.settings import RunSpec
 
 FACTS = {"interpreter": {"path": "/opt/py/bin/python"}}
 MARK = "run-1-a/node_01"
-HEADER = {"mode": "agent", "uid": "run-1-a", "node": "node_01", "mark": MARK, "lease": 60.0,
+HEADER = {"mode": "agent", "uid": "run-1-a", "node": "node_01", "run_tag": MARK, "lease": 60.0,
           "grace": 1.0, "node_dir": "/etc", "checks": ["memory", "evil"], "tests": True}  # fmt: skip
 SPEC = RunSpec.of(command=("train.py", "--lr", "1"), nodes=2, node_rank=1, nproc=2, env={"MINE": "1"}, master_addr="a")
 TESTS = RunSpec.of(
@@ -54,7 +54,7 @@ def start_of(spec: RunSpec, tested: SuiteNodes | None = None, **place: object) -
     plan = make_plan(spec, cluster, {})
     where = Place(
         node_dir="/tmp/allranks-0/run-1/node_01", workdir="/theirs", output_dir="/theirs/out", outputs_here=False,
-        mark=MARK, run="run-1",
+        run_tag=MARK, run="run-1",
     )  # fmt: skip
     where = dataclasses.replace(where, **place)
     attempt = Attempt(0, "10.0.0.1", 29500, tests=tested)
@@ -100,8 +100,8 @@ def test_the_start_is_made_from_this_nodes_own_arguments():
         ({"nproc": 10**6}, "nproc"),
         ({"nproc": 4, "world_size": 9}, "4 ranks on a node that runs 2"),
         ({"run": "../x"}, "run"),
-        ({"mark": "a"}, "mark"),
-        ({"mark": "another-run/node_01"}, "of another run"),
+        ({"run_tag": "a"}, "run_tag"),
+        ({"run_tag": "another-run/node_01"}, "of another run"),
         ({"attempt": True}, "attempt"),
         ({"index": None}, "index"),
         ({"index": 0}, "the place of node 0"),
@@ -163,11 +163,11 @@ def test_the_header_keeps_this_nodes_directory_and_is_of_a_run_of_its_own():
     spec = SPEC.changed(node_dir="/scratch")
     made = Pin(own(spec), "f00d")
     assert made.header(HEADER) == {
-        "mode": "agent", "uid": "run-1-a-f00d", "node": "node_01", "mark": "run-1-a-f00d/node_01", "ends": [],
+        "mode": "agent", "uid": "run-1-a-f00d", "node": "node_01", "run_tag": "run-1-a-f00d/node_01", "ends": [],
         "lease": 60.0, "grace": 1.0, "node_dir": "/scratch", "checks": ["memory"], "tests": False, "audit": False,
     }  # fmt: skip
-    assert made.header({**HEADER, "mode": "attach"})["mark"] == "run-1-a-f00d/node_01"
-    again = made.header({**HEADER, "node": "node_01_1", "mark": "run-1-a/node_01_1", "ends": ["other/node_00"]})
+    assert made.header({**HEADER, "mode": "attach"})["run_tag"] == "run-1-a-f00d/node_01"
+    again = made.header({**HEADER, "node": "node_01_1", "run_tag": "run-1-a/node_01_1", "ends": ["other/node_00"]})
     assert again["ends"] == ["run-1-a-f00d/node_01"]
 
 
@@ -175,7 +175,8 @@ def test_the_header_keeps_this_nodes_directory_and_is_of_a_run_of_its_own():
     ("name", "value"),
     [
         ("mode", "sweep"), ("mode", "dial"), ("mode", "attach"), ("uid", "../../etc"), ("node", "a/b"), ("lease", 0),
-        ("lease", "60"), ("lease", 1e9), ("mark", "x"), ("mark", "other-run/node_01"), ("grace", -1), ("grace", 1e9),
+        ("lease", "60"), ("lease", 1e9), ("run_tag", "x"), ("run_tag", "other-run/node_01"),
+        ("grace", -1), ("grace", 1e9),
     ],
 )  # fmt: skip
 def test_a_header_out_of_bounds_is_refused(name, value):
@@ -360,7 +361,7 @@ def test_whatever_the_terms_say_only_the_own_command_runs(changed):
 
 @settings(max_examples=examples(70))
 @example({"checks": 1.0})
-@given(st.dictionaries(st.sampled_from(["checks", "tests", "lease", "mode", "node", "mark"]), JSON))
+@given(st.dictionaries(st.sampled_from(["checks", "tests", "lease", "mode", "node", "run_tag"]), JSON))
 def test_whatever_a_header_or_a_setup_says_only_checks_that_this_node_has_run(changed):
     for make in (Pin(own(), "f00d").header, lambda found: pin().order({**found, "type": "setup", "seconds": 9})):
         try:

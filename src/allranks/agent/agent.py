@@ -100,7 +100,7 @@ class Agent:
         self._listener = listener
         self._link: Optional[Link] = None
         # an engine finds its processes by a group of its own: nothing is taken out of it
-        self._group = None if header.engine else join_own("allranks-" + header.mark.replace("/", "-"))
+        self._group = None if header.engine else join_own("allranks-" + header.run_tag.replace("/", "-"))
         self._journal = Journal(node_dir)
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
@@ -537,7 +537,7 @@ class Agent:
         if self._master_port is not None:
             self._master_port.hold()
         self._nonce.remove()
-        self._attempt = Attempt(order.attempt, self._header.mark, self._group, self._outlet, self._tell)
+        self._attempt = Attempt(order.attempt, self._header.run_tag, self._group, self._outlet, self._tell)
         for stream, path in files.items():
             self._outlet.add_file(stream, path)
         if self._make_directories(order):
@@ -564,7 +564,7 @@ class Agent:
         self._nonce.remove()
         self._forget_master_port()
         if self._attempt is None:
-            self._attempt = Attempt(0, self._header.mark, self._group, self._outlet, self._tell)
+            self._attempt = Attempt(0, self._header.run_tag, self._group, self._outlet, self._tell)
         if self._attempt.ended:
             self._attempt.tell_ended("already")
             self._drain_reported = False

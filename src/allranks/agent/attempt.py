@@ -40,12 +40,12 @@ class Attempt:
     """Ranks of one attempt. `tell` takes messages for the controller and the journal."""
 
     def __init__(
-        self, number: int, mark: str, group: Optional[str], outlet: Outlet, tell: Callable[[Message], None]
+        self, number: int, run_tag: str, group: Optional[str], outlet: Outlet, tell: Callable[[Message], None]
     ) -> None:
         self.number = number
         self._group = group
         self.ranks: Dict[int, Rank] = {}
-        self._mark = mark
+        self._run_tag = run_tag
         self._outlet = outlet
         self._tell = tell
         self._end_at: Optional[float] = None
@@ -187,7 +187,7 @@ class Attempt:
         self.reaped(reap_children())
 
     def _everything(self) -> List[Process]:
-        return everything(self._mark, members(self._group))
+        return everything(self._run_tag, members(self._group))
 
     def running(self) -> List[Rank]:
         """Ranks whose main process has not ended."""

@@ -33,13 +33,13 @@ from .processes import (
     USER_SIGNALS,
     Process,
     end_all,
-    marked,
     prctl,
     raise_limits,
     read_process,
     reap_children,
     snapshot,
     survive_user_signals,
+    tagged,
 )
 from .supervisor import END_SECONDS, Keeper, Supervisor
 from .sweep import sweep
@@ -117,8 +117,8 @@ def _start(header: AgentHeader, files: Files) -> None:
         holder = read_process(os.getppid())  # the engine's own task: without it nobody can come back to us
         header = header._replace(holder=(holder.pid, holder.start) if holder is not None else None)
     _require_files()
-    for mark in header.ends:  # ranks of an agent before this one, which is lost or dead, must not live beside it
-        end_all(partial(_marked_now, mark), reap_children, END_SECONDS)
+    for run_tag in header.ends:  # ranks of an agent before this one, which is lost or dead, must not live beside it
+        end_all(partial(_tagged_now, run_tag), reap_children, END_SECONDS)
     directory = nodedir.make(header.node_dir, header.uid, header.node)
     for name, content in files.items():
         if content:
@@ -137,8 +137,8 @@ def _start(header: AgentHeader, files: Files) -> None:
     _relay(path)
 
 
-def _marked_now(mark: str) -> List[Process]:
-    return marked(mark, snapshot())
+def _tagged_now(run_tag: str) -> List[Process]:
+    return tagged(run_tag, snapshot())
 
 
 def _dial(header: DialHeader, files: Files) -> None:

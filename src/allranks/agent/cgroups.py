@@ -1,7 +1,7 @@
 """The third means of finding a run's processes: a control group of its own, where one can be made.
 
 Version 2 where the session's group is delegated (or the user is root), else version 1's freezer or pids
-hierarchy as root. A group only finds what lineage and mark have lost; it limits nothing.
+hierarchy as root. A group only finds what lineage and run tag have lost; it limits nothing.
 """
 
 import os

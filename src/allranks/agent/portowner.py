@@ -14,7 +14,7 @@ from typing import List, NamedTuple, Optional, Set, Tuple
 
 from allranks.protocol.messages import PortOwner
 
-from .processes import Process, command_of, mark_of, read_process
+from .processes import Process, command_of, read_process, run_tag_of
 
 NODE_LOG = re.compile(r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$")
 LISTEN = 10
@@ -66,9 +66,9 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
         if run is not None:
             return run, True
         above = read_process(above.parent)
-    mark = mark_of(process.pid)
-    if mark:
-        return mark.partition("/")[0], False
+    run_tag = run_tag_of(process.pid)
+    if run_tag:
+        return run_tag.partition("/")[0], False
     return None, None
 
 

@@ -1,7 +1,7 @@
 """Processes by identity (pid and start time) and by lineage; nothing here goes by name or pattern.
 
 Lineage is the means that counts: supervisor and agent are child subreapers, so whatever a rank leaves
-behind stays below them. The run mark (ALLRANKS_MARK in /proc/PID/environ) is the second means: it misses
+behind stays below them. The run tag (ALLRANKS_MARK in /proc/PID/environ) is the second means: it misses
 processes that cleared their environment or are not dumpable, and finds those whose lineage was lost.
 """
 
@@ -12,7 +12,7 @@ import signal
 import time
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
-MARK = "ALLRANKS_MARK"
+RUN_TAG = "ALLRANKS_MARK"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER = 0x59616D61
@@ -59,11 +59,11 @@ def prctl(option: int, value: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def everything(mark: str, group: List[int]) -> List[Process]:
-    """All of a run below this process: by lineage, by run mark, by control group; never this process."""
+def everything(run_tag: str, group: List[int]) -> List[Process]:
+    """All of a run below this process: by lineage, by run tag, by control group; never this process."""
     processes = snapshot()
     members = {p.pid: p for p in descendants([os.getpid()], processes)}
-    for process in marked(mark, processes) + [processes[pid] for pid in group if pid in processes]:
+    for process in tagged(run_tag, processes) + [processes[pid] for pid in group if pid in processes]:
         members.setdefault(process.pid, process)
     members.pop(os.getpid(), None)
     return list(members.values())
@@ -122,9 +122,9 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> List[Pro
     return below
 
 
-def mark_of(pid: int) -> Optional[str]:
-    """The run mark in a process's environment, or None (none there, or it may not be read)."""
-    prefix = MARK.encode() + b"="
+def run_tag_of(pid: int) -> Optional[str]:
+    """The run tag in a process's environment, or None (none there, or it may not be read)."""
+    prefix = RUN_TAG.encode() + b"="
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             for entry in file.read(1 << 20).split(b"\0"):
@@ -135,9 +135,9 @@ def mark_of(pid: int) -> Optional[str]:
     return None
 
 
-def marked(mark: str, processes: Dict[int, Process]) -> List[Process]:
-    """Processes that carry exactly this run mark and belong to this user."""
-    return [p for p in processes.values() if mark_of(p.pid) == mark]
+def tagged(run_tag: str, processes: Dict[int, Process]) -> List[Process]:
+    """Processes that carry exactly this run tag and belong to this user."""
+    return [p for p in processes.values() if run_tag_of(p.pid) == run_tag]
 
 
 def command_of(pid: int) -> str:

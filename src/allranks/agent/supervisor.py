@@ -164,7 +164,7 @@ class Supervisor:
         self._pipes[stream] = fd
 
     def _everything(self) -> List[Process]:
-        return everything(self._header.mark, [p for p in members(self._group) if p != self._agent])
+        return everything(self._header.run_tag, [p for p in members(self._group) if p != self._agent])
 
     def _after_death(self, how: str, left: List[Process]) -> None:
         """The agent is gone: drain, note it, and serve whoever comes until the lease is over."""

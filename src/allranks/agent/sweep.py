@@ -1,4 +1,4 @@
-"""What earlier runs left on this node: processes by run mark, node directories without an agent."""
+"""What earlier runs left on this node: processes by run tag, node directories without an agent."""
 
 import os
 import time
@@ -17,10 +17,10 @@ from .processes import (
     descendants,
     end_all,
     machine,
-    mark_of,
     open_names,
     read_process,
     reap_children,
+    run_tag_of,
     snapshot,
 )
 
@@ -40,11 +40,11 @@ def sweep(header: SweepHeader) -> SweptMessage:
     live = _agents(header.node_dir)
     orphans = []
     for process in snapshot().values():
-        mark = mark_of(process.pid)
-        if mark is None or process.state in "ZX":
+        run_tag = run_tag_of(process.pid)
+        if run_tag is None or process.state in "ZX":
             continue
-        uid, _, node = mark.partition("/")
-        orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, mark in live)
+        uid, _, node = run_tag.partition("/")
+        orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, run_tag in live)
         orphans.append(orphan)
     return SweptMessage(orphans, _directories(header.node_dir, live))
 
@@ -63,7 +63,7 @@ def _foreign(port: int) -> List[SweptProcess]:
     listed = []
     for pid, why in sorted(reasons.items()):
         process = read_process(pid)
-        if process is not None and mark_of(pid) is None and _owner(pid) == user:
+        if process is not None and run_tag_of(pid) is None and _owner(pid) == user:
             listed.append(SweptProcess(pid, process.start, command_of(pid), why=why))
     return listed
 

@@ -42,7 +42,7 @@ from allranks.settings import RunSpec
 from .channel import Channel, ChannelFailed, Member, Shipper
 from .clocks import Instant, pause_between
 from .machine import Gang
-from .places import Setting, collectors, judge_request, mark, node_label
+from .places import Setting, collectors, judge_request, node_label, run_tag
 from .policy import Decision
 from .progress import Progress
 from .remarks import run_disk_full, unreadable_message
@@ -306,7 +306,7 @@ class Controller:
             ranks = {name: rank for rank, name in enumerate(self.roster.nodes)}
             for entry in document["nodes"]:
                 entry["node_rank"] = ranks.get(entry["name"])
-                entry["life"] = self.roster.everyone[entry["name"]].life
+                entry["life"] = self.roster.everyone[entry["name"]].incarnation
             self.run_dir.write_document("run.json", document)
 
     def _note(self, note: Note) -> None:
@@ -386,13 +386,13 @@ class Controller:
         return again if member.known else self.spec.limits.connect_timeout
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
-        life = self.roster.everyone[member.node.name].life
+        incarnation = self.roster.everyone[member.node.name].incarnation
         return {
             "mode": "attach" if renewing else "agent",
             "uid": self.setting.uid,
-            "node": node_label(member.node.index, life),
-            "mark": mark(self.setting, member.node.index, life),
-            "ends": [mark(self.setting, member.node.index, before) for before in range(life)],
+            "node": node_label(member.node.index, incarnation),
+            "run_tag": run_tag(self.setting, member.node.index, incarnation),
+            "ends": [run_tag(self.setting, member.node.index, before) for before in range(incarnation)],
             "lease": self.spec.limits.lease,
             "grace": self.spec.limits.grace,
             "node_dir": self.spec.places.node_dir,

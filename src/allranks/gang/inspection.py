@@ -41,7 +41,7 @@ from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
 from .clocks import Clock
-from .places import Setting, collectors, listen_order, mark, node_label, probe_order, setup_order
+from .places import Setting, collectors, listen_order, node_label, probe_order, run_tag, setup_order
 from .tasks import run_with_callbacks, start_task
 from .transport import Transport
 
@@ -190,7 +190,7 @@ class Inspection:
             "mode": "agent",
             "uid": self._setting.uid,
             "node": node_label(node.index),
-            "mark": mark(self._setting, node.index),
+            "run_tag": run_tag(self._setting, node.index),
             "lease": LEASE,
             "grace": self._spec.limits.grace,
             "node_dir": self._spec.places.node_dir,

@@ -64,7 +64,7 @@ class RankState:
 
 @dataclass
 class NodeState:
-    """One node: how far it is, what it said. `life` counts the agents it has had before this one."""
+    """One node: how far it is, what it said. `incarnation` counts the agents it has had before this one."""
 
     name: str
     index: int
@@ -81,7 +81,7 @@ class NodeState:
     drained: bool = False
     outputs: str | None = None  # where the program's files stay on the node
     left: tuple[Mapping[str, Any], ...] = ()
-    life: int = 0
+    incarnation: int = 0
 
     @property
     def gone(self) -> bool:

@@ -49,15 +49,15 @@ class Setting:
     dead: tuple[tuple[str, str], ...] = ()
 
 
-def mark(setting: Setting, index: int, life: int = 0) -> str:
-    """The run mark of a node's processes: uid/node."""
-    return f"{setting.uid}/{node_label(index, life)}"
+def run_tag(setting: Setting, index: int, incarnation: int = 0) -> str:
+    """The run tag of a node's processes: uid/node."""
+    return f"{setting.uid}/{node_label(index, incarnation)}"
 
 
-def node_label(index: int, life: int = 0) -> str:
+def node_label(index: int, incarnation: int = 0) -> str:
     """The node's directory name; virtual nodes share a machine, so it carries the index. A further agent on the same
     node has a directory of its own."""
-    return f"node_{index:02d}" + (f"_{life}" if life else "")
+    return f"node_{index:02d}" + (f"_{incarnation}" if incarnation else "")
 
 
 def collectors(checks: tuple[Check, ...]) -> list[str]:
@@ -166,7 +166,7 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         workdir=workdir_on(spec, setting, node.node_dir),
         output_dir=outputs,
         outputs_here=here,
-        mark=mark(setting, node.index, node.life),
+        run_tag=run_tag(setting, node.index, node.incarnation),
         run=setting.run,
         forwarded=setting.forwarded,
         interfaces=interfaces,

@@ -561,7 +561,8 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], Reach]) 
     )
     for entry in entries:
         state = session.controller.roster.nodes[entry["name"]]
-        state.address, state.life = entry.get("address"), int(entry.get("life") or 0)
+        state.address = entry.get("address")
+        state.incarnation = int(entry.get("life") or 0)
     _remember(session, run, float(document.get("started") or session.started))
     take_control(run)
     run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})

@@ -188,7 +188,7 @@ class HotSpares:
         roster = self.roster
         if old.ranks and not old.drained:
             roster.findings.append(logs_cut(old.name, old.node_dir, roster.attempt - 1))
-        roster.exchange(old.name, NodeState(old.name, old.index, address=old.address, life=old.life + 1))
+        roster.exchange(old.name, NodeState(old.name, old.index, address=old.address, incarnation=old.incarnation + 1))
         return [Note("node-anew", {"node": old.name}), Reach(old.name, pause)]
 
 

@@ -45,7 +45,7 @@ class Place:
     workdir: str
     output_dir: str
     outputs_here: bool
-    mark: str
+    run_tag: str
     run: str
     forwarded: Mapping[str, str] = field(default_factory=dict)
     interfaces: Mapping[str, str] = field(default_factory=dict)
@@ -182,7 +182,7 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
     number = launch.attempt.number
     names = {
         "ALLRANKS_RUN": place.run,
-        "ALLRANKS_MARK": place.mark,
+        "ALLRANKS_MARK": place.run_tag,
         "ALLRANKS_OUTPUT_DIR": place.output_dir,
         "ALLRANKS_REPORT_SOCKET": f"{place.node_dir}/report.sock",
         "ALLRANKS_ATTEMPT": str(number),

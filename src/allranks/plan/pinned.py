@@ -29,7 +29,7 @@ from .reach import MAX_WAYS
 Order = Mapping[str, object]  # what came over the wire: nothing in it is known yet
 Message = dict[str, object]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/node_[0-9]{2,6}(_[0-9]{1,4})?")
+RUN_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/node_[0-9]{2,6}(_[0-9]{1,4})?")
 HOST = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
 TOKEN = re.compile(r"[A-Za-z0-9_/-]{8,128}")
 REASON = re.compile(r"[A-Za-z0-9 _-]{0,64}")
@@ -125,20 +125,20 @@ class Pin:
         mode = header.get("mode")
         run = _matching(header, "uid", NAME)
         node = _matching(header, "node", NAME)
-        mark = _matching(header, "mark", MARK)
-        if mark != f"{run}/{node}":
-            raise NotPinned(f"the run tag {mark[:60]!r} for {run}/{node}")
+        run_tag = _matching(header, "run_tag", RUN_TAG)
+        if run_tag != f"{run}/{node}":
+            raise NotPinned(f"the run tag {run_tag[:60]!r} for {run}/{node}")
         if mode not in ("agent", "attach"):
             raise NotPinned(f"the relay's mode {str(mode)[:40]!r}")
-        if mode == "attach" and mark not in self._begun:
-            raise NotPinned(f"to attach to {mark[:60]!r}, which was not begun here")
-        earlier = [tag for theirs, tag in self._begun.items() if theirs != mark and theirs.startswith(f"{run}/")]
-        self._begun[mark] = f"{self._run(run)}/{node}"
+        if mode == "attach" and run_tag not in self._begun:
+            raise NotPinned(f"to attach to {run_tag[:60]!r}, which was not begun here")
+        earlier = [tag for theirs, tag in self._begun.items() if theirs != run_tag and theirs.startswith(f"{run}/")]
+        self._begun[run_tag] = f"{self._run(run)}/{node}"
         return {
             "mode": mode,
             "uid": self._run(run),
             "node": node,
-            "mark": self._begun[mark],
+            "run_tag": self._begun[run_tag],
             "ends": earlier,
             "lease": _number(header, "lease", 1, DAY),
             "grace": _number(header, "grace", 0, DAY),
@@ -300,7 +300,7 @@ class Pin:
             workdir=str(self._arguments.setup["workdir"]),
             output_dir=spec.places.output_dir or f"{self._node_dir}/outputs",
             outputs_here=False,
-            mark=self._mark(terms),
+            run_tag=self._run_tag(terms),
             run=_matching(terms, "run", NAME),
             interfaces=_interfaces(terms.get("interfaces") or {}),
             torch=self._facts.interpreter.torch or "",
@@ -350,11 +350,11 @@ class Pin:
             )
         return NodePlan(this, nproc, first, of, "the coordinator", index)
 
-    def _mark(self, terms: Order) -> str:
-        mark = _matching(terms, "mark", MARK)
-        if mark not in self._begun:
-            raise NotPinned(f"the run tag {mark[:60]!r} of another run")
-        return self._begun[mark]
+    def _run_tag(self, terms: Order) -> str:
+        run_tag = _matching(terms, "run_tag", RUN_TAG)
+        if run_tag not in self._begun:
+            raise NotPinned(f"the run tag {run_tag[:60]!r} of another run")
+        return self._begun[run_tag]
 
 
 # -- messages that carry numbers alone ---------------------------------------------------------------------

@@ -116,7 +116,7 @@ def terms(launch: NodeLaunch) -> dict[str, Any]:
         "master_addr": attempt.master_addr,
         "master_port": attempt.master_port,
         "run": launch.place.run,
-        "mark": launch.place.mark,
+        "run_tag": launch.place.run_tag,
         "node_dir": launch.place.node_dir,
         "interfaces": dict(launch.place.interfaces),
     }

@@ -9,14 +9,14 @@ from .jsontext import JsonObject
 class AgentHeader(NamedTuple):
     """Start an agent (mode `agent`), or connect to the one that is there (`attach`).
 
-    `mark` is the run tag of its processes; agents with the tags in `ends` are ended first. `engine`: the node is a
+    `run_tag` is the run tag of its processes; agents with the tags in `ends` are ended first. `engine`: the node is a
     task of an engine's step, whose process (`holder`: pid and start) ends the agent with it. `checks`, `tests` and
     `audit` say what is sent along, `files` name it."""
 
     mode: str
     uid: str
     node: str
-    mark: str
+    run_tag: str
     lease: float
     grace: float
     node_dir: Optional[str] = None
