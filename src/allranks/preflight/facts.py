@@ -1,7 +1,8 @@
 """Typed views of what is known of a node and of what was asked of the nodes: both are JSON objects.
 
-Each view is decoded once. A part that is absent, that could not be collected ({"error": …}) or that has another form
-reads as its defaults, so a check that looks at it has nothing to say.
+The records of a node's parts are those of `allranks.protocol.facts`, which its agent writes. Each view is decoded once.
+A part that is absent, that could not be collected ({"error": …}) or that has another form reads as its defaults, so a
+check that looks at it has nothing to say.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from types import MappingProxyType
 from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Type, TypeVar, Union
 
 from allranks.protocol.codec import decode_each, decode_parts
+from allranks.protocol.facts import Gpus, Identity, InterfaceFacts, Interpreter, Memory, NcclFacts, OwnName, has_failed
 
 Kind = TypeVar("Kind")
 
@@ -30,48 +32,6 @@ class Script(NamedTuple):
     name: str = ""
     exists: Optional[bool] = None
     readable: Optional[bool] = None
-
-
-class Interpreter(NamedTuple):
-    """The training interpreter and its torch; `lacks`: needed modules that it does not have."""
-
-    kind: str = ""
-    path: str = ""
-    how: str = ""
-    version: str = ""
-    torch: str = ""
-    cuda: str = ""
-    hip: str = ""
-    lacks: List[str] = []
-    error: str = ""
-    missing: bool = False
-    skipped: str = ""
-
-
-class Gpus(NamedTuple):
-    """GPUs that the ranks may use, by the node's device files; `vendor` is nvidia or amd."""
-
-    count_: int = 0
-    vendor: str = ""
-    mig: bool = False
-
-
-class Identity(NamedTuple):
-    """Two nodes with the same boot_id, netns and pidns are the same machine."""
-
-    boot_id: str = ""
-    netns: int = 0
-    pidns: int = 0
-    uid: Optional[int] = None
-    user: str = ""
-
-
-class Nccl(NamedTuple):
-    """NCCL's and Gloo's variables, NCCL's files by path in the order that it reads them, RDMA devices."""
-
-    environ_: Dict[str, str] = {}
-    conf: Dict[str, str] = {}
-    rdma: List[str] = []
 
 
 class Room(NamedTuple):
@@ -95,12 +55,6 @@ class Shm(NamedTuple):
     bytes: int = -1
 
 
-class Memory(NamedTuple):
-    """The machine's memory in bytes."""
-
-    total: int = 0
-
-
 class Clock(NamedTuple):
     """Seconds that the node's clock is ahead of the controller's, and the round trip of the measurement."""
 
@@ -115,34 +69,10 @@ class Logind(NamedTuple):
     in_session: bool = True
 
 
-class OwnName(NamedTuple):
-    """What the node's own host name resolves to there."""
-
-    addresses: List[str] = []
-    error: str = ""
-
-
 class Prelude(NamedTuple):
     """Commands of the prelude that failed without ending it."""
 
     remarks: List[str] = []
-
-
-class Address(NamedTuple):
-    """An address of an interface; `scope` is global, link or host."""
-
-    address: str
-    prefix: int = 0
-    family: int = 0
-    scope: str = ""
-
-
-class Interface(NamedTuple):
-    """A network interface with its addresses."""
-
-    name: str
-    loopback: bool = False
-    addresses: List[Address] = []
 
 
 class DataPath(NamedTuple):
@@ -172,8 +102,7 @@ class View(Generic[Kind]):
 
     def __get__(self, document: Dict[str, object], owner: Type[Dict[str, object]]) -> Kind:
         value = document.get(self.name)
-        failed = isinstance(value, dict) and "error" in value
-        part = decode_parts(self.kind, None if failed and not self.with_errors else value)
+        part = decode_parts(self.kind, None if has_failed(value) and not self.with_errors else value)
         document.__dict__[self.name] = part  # looked up before this: it is decoded once
         return part
 
@@ -186,7 +115,7 @@ class Facts(Dict[str, object]):
     interpreter = View(Interpreter, with_errors=True)
     gpus = View(Gpus)
     identity = View(Identity)
-    nccl = View(Nccl)
+    nccl = View(NcclFacts)
     disk = View(Disk)
     shm = View(Shm)
     mem = View(Memory)
@@ -203,12 +132,12 @@ class Facts(Dict[str, object]):
     @property
     def gpu_count(self) -> int:
         """GPUs that the ranks may use."""
-        return self.gpus.count_
+        return self.gpus.count_ or 0
 
     @property
-    def interfaces(self) -> List[Interface]:
+    def interfaces(self) -> List[InterfaceFacts]:
         """The interfaces that have addresses."""
-        return decode_each(Interface, self.get("interfaces"))
+        return decode_each(InterfaceFacts, self.get("interfaces"))
 
     @property
     def data(self) -> List[DataPath]:

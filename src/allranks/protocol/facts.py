@@ -19,8 +19,8 @@ class Address(NamedTuple):
     """An address of an interface; `label` is its name where that differs from the interface's (eth0:1)."""
 
     address: str
-    prefix: int
-    family: int
+    prefix: int = 32
+    family: int = 4
     scope: Optional[str] = None
     flags: Optional[Tuple[str, ...]] = None
     label: Optional[str] = None

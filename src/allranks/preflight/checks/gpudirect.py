@@ -44,7 +44,7 @@ class Direct(NamedTuple):
 
 def collect(host: Host) -> Optional[Direct]:
     """None without GPUs or active RDMA ports."""
-    vendor = host.facts.gpus.vendor
+    vendor = host.facts.gpus.vendor or ""
     modules = MODULES.get(vendor)
     if not host.facts.gpu_count or modules is None or not any(rdma.is_active(host, port) for port in rdma.ports(host)):
         return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, List, Mapping
 
+from allranks.protocol.facts import Interpreter
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, differing, fail, lack, others, remote, warn, who
-from ..facts import Interpreter, Request
+from ..facts import Request
 from ..host import version_of
 
 ID = "interpreter"
@@ -95,7 +96,7 @@ def _torch(works: Interpreters) -> Findings:
     if without and fine:
         path = works[without[0]].path
         message = f"{path} on {join_names(without)} has no torch{others(fine, 'have it', 'has it')}"
-        version = works[fine[0]].torch.partition("+")[0]
+        version = (works[fine[0]].torch or "").partition("+")[0]
         install = remote(without[0], path, "-m", "pip", "install", f"torch=={version}")
         yield fail(_LABEL, without, message, f"{install}, {_OR_CHOOSE}")
 

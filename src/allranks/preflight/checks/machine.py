@@ -60,7 +60,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     yield from warn_each(ID, odd_models, lambda d: f"{advice}. Look: {remote(d.nodes[0], 'lscpu')}")
     yield from _memory(facts_by_node)
     for node, machine in machines.items():
-        total = facts_by_node[node].mem.total
+        total = facts_by_node[node].mem.total or 0
         if machine.swap >= MUCH_SWAP and machine.swap >= MUCH_OF_MEMORY * total:
             message = f"{node} has {size(machine.swap)} swapped out: memory ran short"
             remedy = f"end what takes the memory ({remote(node, 'top -b -n1 -o %MEM')}), "
@@ -74,7 +74,8 @@ def _cpus(facts_by_node: Nodes) -> "dict[str, int]":
 
 def _memory(facts_by_node: Nodes) -> Findings:
     """Within a tolerance of the median, which most must be near."""
-    totals = {node: facts.mem.total for node, facts in facts_by_node.items() if facts.mem.total > 0}
+    sizes = {node: facts.mem.total or 0 for node, facts in facts_by_node.items()}
+    totals = {node: size for node, size in sizes.items() if size > 0}
     if len(totals) < 2:
         return
     norm = sorted(totals.values())[len(totals) // 2]

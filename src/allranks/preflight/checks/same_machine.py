@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
 
 from allranks.findings import Finding, Where
 from allranks.text import count_of
@@ -18,9 +18,10 @@ BETWEEN_MACHINES = True
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """duplicate-gpu where the machine has GPUs; a warning where ranks only share its cores."""
-    first: Dict[Tuple[str, int, int], str] = {}
+    first: Dict[Tuple[Optional[str], Optional[int], Optional[int]], str] = {}
     for node, facts in facts_by_node.items():
-        machine = facts.identity[:3]
+        identity = facts.identity
+        machine = (identity.boot_id, identity.netns, identity.pidns)
         if not all(machine):
             continue
         earlier = first.setdefault(machine, node)

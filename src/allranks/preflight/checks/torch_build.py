@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import List, Mapping, NamedTuple, Optional
 
+from allranks.protocol.facts import Interpreter
 from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, collected, differences, fail, fail_if, remote, warn
-from ..facts import Interpreter, Request
+from ..facts import Request
 from ..host import Host, versions
 
 ID = "torch_build"
@@ -72,12 +73,13 @@ def _blind(facts_by_node: Nodes, platforms: Mapping[str, str]) -> Findings:
 
 
 def _versions(facts_by_node: Nodes, nodes: List[str]) -> List[str]:
-    return [f"{node}: torch {facts_by_node[node].interpreter.torch}" for node in nodes[:8]]
+    return [f"{node}: torch {facts_by_node[node].interpreter.torch or ''}" for node in nodes[:8]]
 
 
 def _install(node: str, interpreter: Interpreter, platform: str = "") -> str:
     """Only the index of PyTorch has builds by platform; a plain torch brings the NCCL it was built with."""
-    words = ["-m", "pip", "install", "--force-reinstall", f"torch=={interpreter.torch.partition('+')[0]}"]
+    version = (interpreter.torch or "").partition("+")[0]
+    words = ["-m", "pip", "install", "--force-reinstall", f"torch=={version}"]
     if platform.startswith("CUDA"):
         tag = "".join(platform[len("CUDA ") :].split(".")[:2])
         words += ["--index-url", f"https://download.pytorch.org/whl/cu{tag}"]
