@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from allranks.agent.boot import needs_scope
-from allranks.agent.facts import LoginFacts
 from allranks.gang.bundle import BOOT, payload
+from allranks.protocol.facts import LoginFacts
 from allranks.protocol.frames import Decoder, pack_json
 
 pytestmark = pytest.mark.processes

@@ -17,6 +17,7 @@ from allranks.agent import facts, gpufacts, netfacts
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
 from allranks.protocol.codec import decode, encode
+from allranks.protocol.facts import LoginFacts
 from allranks.protocol.orders import SetupOrder
 
 SOURCE = Path(facts.__file__).parents[2]
@@ -305,7 +306,7 @@ def test_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "etc/systemd/logind.conf.d/60.conf", "[Login]\nRemoveIPC=no\n")
     put(tmp_path, "var/lib/systemd/linger/ann", "")
     put(tmp_path, "proc/self/cgroup", "0::/user.slice/user-1000.slice/session-4.scope\n")
-    assert facts.logind(root) == facts.LoginFacts(False, False, Linger=True, in_session=True)
+    assert facts.logind(root) == LoginFacts(False, False, Linger=True, in_session=True)
     put(tmp_path, "etc/systemd/logind.conf.d/50.conf", "KillUserProcesses=yes\nKillExcludeUsers=root ann\n")
     assert not encode(facts.logind(root))["KillUserProcesses"]
 

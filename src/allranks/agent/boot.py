@@ -19,6 +19,7 @@ from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, encode
+from allranks.protocol.facts import LoginFacts
 from allranks.protocol.frames import NODE_LOG, FrameError, Stream
 from allranks.protocol.header import AgentHeader, DialHeader, SweepHeader, read_header
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
@@ -188,7 +189,7 @@ def _start_relay(archive: int, files: Files, header: JsonObject) -> "subprocess.
     return child
 
 
-def needs_scope(login: Optional[facts.LoginFacts]) -> bool:
+def needs_scope(login: Optional[LoginFacts]) -> bool:
     """Tell whether logind would end the agent with the ssh session, and a lingering user can keep it elsewhere."""
     if login is None or not (login.KillUserProcesses and login.in_session and login.Linger):
         return False

@@ -17,8 +17,20 @@ import threading
 import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from allranks.protocol.codec import encode, omit_none
-from allranks.protocol.facts import Identity, Interpreter, Memory, NcclFacts
+from allranks.protocol.codec import encode
+from allranks.protocol.facts import (
+    DirectoryFacts,
+    DiskFacts,
+    FreeSpace,
+    Identity,
+    Interpreter,
+    LoginFacts,
+    Memory,
+    NcclFacts,
+    PathFacts,
+    SharedMemory,
+    TargetFacts,
+)
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import SetupOrder
 
@@ -195,58 +207,6 @@ def _read_or_none(path: str) -> Optional[str]:
         return _read(path).strip()
     except OSError:
         return None
-
-
-class DirectoryFacts(NamedTuple):
-    """A directory, and whether this user may read and enter it."""
-
-    path: str
-    exists: bool
-    readable: bool
-    cwd_ok: bool
-
-
-class PathFacts(NamedTuple):
-    """A path of the user's data."""
-
-    path: str
-    exists: bool
-    readable: bool
-
-
-@omit_none
-class FreeSpace(NamedTuple):
-    """Free space for this user; some file systems do not count inodes."""
-
-    path: str
-    writable: bool
-    bytes: Optional[int] = None
-    inodes: Optional[int] = None
-    error: Optional[str] = None
-
-
-class DiskFacts(NamedTuple):
-    """Free space; `node_dir` is the first base that can be written."""
-
-    node_dir: Optional[FreeSpace]
-    node_dirs: Tuple[FreeSpace, ...]
-    workdir: FreeSpace
-
-
-class SharedMemory(NamedTuple):
-    """Bytes of /dev/shm."""
-
-    bytes: int
-    free: int
-
-
-class LoginFacts(NamedTuple):
-    """What systemd-logind does to this user's processes when a session ends (names of logind.conf(5))."""
-
-    KillUserProcesses: bool
-    RemoveIPC: bool
-    Linger: bool
-    in_session: bool
 
 
 def _workdir(path: str) -> DirectoryFacts:
@@ -438,18 +398,6 @@ def _without_flags(words: Sequence[str]) -> Sequence[str]:
     while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-c", "-", "--"):
         index += 2 if words[index] in _WITH_VALUE else 1
     return words[index:]
-
-
-@omit_none
-class TargetFacts(NamedTuple):
-    """The script or the program, and whether it is there."""
-
-    kind: str
-    module: Optional[str] = None
-    name: Optional[str] = None
-    path: Optional[str] = None
-    exists: Optional[bool] = None
-    readable: Optional[bool] = None
 
 
 def find_target(program: Program, workdir: str, environ: Mapping[str, str]) -> TargetFacts:

@@ -11,48 +11,24 @@ from types import MappingProxyType
 from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Type, TypeVar, Union
 
 from allranks.protocol.codec import decode_each, decode_parts
-from allranks.protocol.facts import Gpus, Identity, InterfaceFacts, Interpreter, Memory, NcclFacts, OwnName, has_failed
+from allranks.protocol.facts import (
+    DirectoryFacts,
+    DiskFacts,
+    Gpus,
+    Identity,
+    InterfaceFacts,
+    Interpreter,
+    LoginFacts,
+    Memory,
+    NcclFacts,
+    OwnName,
+    PathFacts,
+    SharedMemory,
+    TargetFacts,
+    has_failed,
+)
 
 Kind = TypeVar("Kind")
-
-
-class Workdir(NamedTuple):
-    """The ranks' working directory; `cwd_ok`: it may be entered."""
-
-    path: str = ""
-    exists: bool = False
-    cwd_ok: bool = False
-
-
-class Script(NamedTuple):
-    """What the command runs; `kind` is python-script, python-module, python-other or program."""
-
-    kind: str = ""
-    path: str = ""
-    name: str = ""
-    exists: Optional[bool] = None
-    readable: Optional[bool] = None
-
-
-class Room(NamedTuple):
-    """Free bytes and inodes (None: not counted) of the file system at a path."""
-
-    path: str = ""
-    bytes: int = 0
-    inodes: Optional[int] = None
-
-
-class Disk(NamedTuple):
-    """The node directory that was chosen, and the places that were tried for it."""
-
-    node_dir: Optional[Room] = None
-    node_dirs: List[Room] = []
-
-
-class Shm(NamedTuple):
-    """The size of /dev/shm."""
-
-    bytes: int = -1
 
 
 class Clock(NamedTuple):
@@ -62,25 +38,10 @@ class Clock(NamedTuple):
     delay: float = 0.0
 
 
-class Logind(NamedTuple):
-    """What systemd-logind does to this user's processes when a session ends."""
-
-    KillUserProcesses: bool = False
-    in_session: bool = True
-
-
 class Prelude(NamedTuple):
     """Commands of the prelude that failed without ending it."""
 
     remarks: List[str] = []
-
-
-class DataPath(NamedTuple):
-    """A --data-path on a node."""
-
-    path: str
-    exists: bool = False
-    readable: bool = False
 
 
 class Failure(NamedTuple):
@@ -110,17 +71,17 @@ class View(Generic[Kind]):
 class Facts(Dict[str, object]):
     """What a node knows of itself (see `allranks.agent.facts`), and what the checks collected there, by their IDs."""
 
-    workdir = View(Workdir)
-    script = View(Script)
+    workdir = View(DirectoryFacts)
+    script = View(TargetFacts)
     interpreter = View(Interpreter, with_errors=True)
     gpus = View(Gpus)
     identity = View(Identity)
     nccl = View(NcclFacts)
-    disk = View(Disk)
-    shm = View(Shm)
+    disk = View(DiskFacts)
+    shm = View(SharedMemory)
     mem = View(Memory)
     clock = View(Clock)
-    logind = View(Logind)
+    logind = View(LoginFacts)
     own_name = View(OwnName, with_errors=True)
     prelude = View(Prelude)
 
@@ -140,9 +101,9 @@ class Facts(Dict[str, object]):
         return decode_each(InterfaceFacts, self.get("interfaces"))
 
     @property
-    def data(self) -> List[DataPath]:
+    def data(self) -> List[PathFacts]:
         """Every --data-path."""
-        return decode_each(DataPath, self.get("data"))
+        return decode_each(PathFacts, self.get("data"))
 
     def has_read(self, part: str) -> bool:
         """Tell whether a part was collected."""

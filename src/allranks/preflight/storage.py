@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Tuple
 
-from .facts import Room
+from allranks.protocol.facts import FreeSpace
 
 NODE_DIR_BYTES = 64 << 20
 NODE_DIR_INODES = 100
@@ -30,6 +30,6 @@ def read_mounts(text: str) -> List[Mount]:
     return mounts
 
 
-def has_room(room: Room) -> bool:
+def has_room(space: FreeSpace) -> bool:
     """The node directory has some; else the check nodedir speaks, and not disk_space."""
-    return room.bytes >= NODE_DIR_BYTES and (room.inodes is None or room.inodes >= NODE_DIR_INODES)
+    return (space.bytes or 0) >= NODE_DIR_BYTES and (space.inodes is None or space.inodes >= NODE_DIR_INODES)

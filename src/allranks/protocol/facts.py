@@ -1,8 +1,8 @@
 """The facts of a node, as its agent writes them and the gang, the plan and the checks read them (pure, Python 3.8).
 
 Facts are an object by name: what `agent.facts` collects, and what each check collects under its own name. A part that
-could not be collected is {"error": …}. `NodeFacts` has the parts that others than the checks read: each is as its
-default where it is absent or failed.
+could not be collected is {"error": …}. `NodeFacts` has the parts that a plan reads: each is as its default where it is
+absent or failed. The checks read these and the other records one by one.
 """
 
 import ipaddress
@@ -119,8 +119,75 @@ class AccelerateConfig(NamedTuple):
     error: Optional[str] = None
 
 
+class DirectoryFacts(NamedTuple):
+    """The ranks' working directory; `cwd_ok`: it may be entered."""
+
+    path: str = ""
+    exists: bool = False
+    readable: bool = False
+    cwd_ok: bool = False
+
+
+@omit_empty()
+class TargetFacts(NamedTuple):
+    """What the command runs, and whether it is there.
+
+    `kind` is python-script, python-module, python-other or program.
+    """
+
+    kind: str = ""
+    module: str = ""
+    name: str = ""
+    path: str = ""
+    exists: Optional[bool] = None
+    readable: Optional[bool] = None
+
+
+class PathFacts(NamedTuple):
+    """A --data-path on a node."""
+
+    path: str
+    exists: bool = False
+    readable: bool = False
+
+
+@omit_none
+class FreeSpace(NamedTuple):
+    """Free bytes and inodes (None: not counted) for this user of the file system at a path, or why they are unknown."""
+
+    path: str = ""
+    writable: bool = False
+    bytes: Optional[int] = None
+    inodes: Optional[int] = None
+    error: Optional[str] = None
+
+
+class DiskFacts(NamedTuple):
+    """The node directory that was chosen, the places that were tried for it, and the working directory."""
+
+    node_dir: Optional[FreeSpace] = None
+    node_dirs: Tuple[FreeSpace, ...] = ()
+    workdir: Optional[FreeSpace] = None
+
+
+class SharedMemory(NamedTuple):
+    """Bytes of /dev/shm; -1: not known."""
+
+    bytes: int = -1
+    free: int = -1
+
+
+class LoginFacts(NamedTuple):
+    """What systemd-logind does to this user's processes when a session ends (names of logind.conf(5))."""
+
+    KillUserProcesses: bool = False
+    RemoveIPC: bool = False
+    Linger: bool = False
+    in_session: bool = True
+
+
 class NodeFacts(NamedTuple):
-    """One node; `gpus` and `accelerate_config` are None where it was not looked at."""
+    """What the plan reads of one node; `gpus` and `accelerate_config` are None where it was not looked at."""
 
     interfaces: Tuple[InterfaceFacts, ...] = ()
     gpus: Optional[Gpus] = None

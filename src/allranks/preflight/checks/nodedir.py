@@ -20,10 +20,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             message = f"{node} has no writable place for the node directory (tried {tried})"
             yield fail("permission-denied", node, message, "name one with --node-dir")
         elif room is not None and not has_room(room):
-            left = size(room.bytes)
+            left = size(room.bytes or 0)
             if room.inodes is not None and room.inodes < NODE_DIR_INODES:
                 left = f"{room.inodes} inodes"
-            status = "full" if room.bytes == 0 or room.inodes == 0 else "nearly full"
+            status = "full" if not room.bytes or room.inodes == 0 else "nearly full"
             message = f"{room.path} on {node} is {status} ({left} left): output could be dropped"
             show = remote(node, "du -xh -d1", room.path)
             remedy = f"free some ({show} shows where it went), or another place with --node-dir"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import List
 
+from allranks.protocol.facts import TargetFacts
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, advise, and_so_for, fail, fail_if, lack, remote
-from ..facts import Request, Script
+from ..facts import Request
 
 ID = "script"
 GROUP = "code"
@@ -38,7 +39,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield fail("permission-denied", closed, message, remote(closed[0], "ls -l", path))
 
 
-def _remedy(script: Script, absent: List[str], is_elsewhere: bool) -> str:
+def _remedy(script: TargetFacts, absent: List[str], is_elsewhere: bool) -> str:
     if script.kind == "program":
         return advise("install it there, or set PATH with --prelude", absent[0], "which", script.name)
     if not is_elsewhere:

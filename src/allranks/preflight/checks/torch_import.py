@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from typing import List, Mapping, NamedTuple, Optional
 
+from allranks.protocol.facts import TargetFacts
 from allranks.text import count_of, join_names, plural, with_reason
 
 from ..compare import Findings, Nodes, advise, by_value, collected, fail, fail_if, others, remote, warn
-from ..facts import Request, Script
+from ..facts import Request
 from ..host import CouldNotLook, Host, answer_of
 
 ID = "torch_import"
@@ -82,7 +83,7 @@ def collect(host: Host) -> object:
     return Torch(failed=failed, lines=[line[:200] for line in lines])
 
 
-def _first(script: Script) -> List[str]:
+def _first(script: TargetFacts) -> List[str]:
     """What the program has first on sys.path: the script's directory; python -m has the working directory."""
     if script.kind == "python-module":
         return [""]
