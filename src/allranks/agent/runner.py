@@ -258,13 +258,13 @@ def report_threads(code: int) -> None:
 
 def strip(error: BaseException) -> BaseException:
     """Takes the runner's frames out of the tracebacks of an exception and of all that it came from."""
-    seen = set()
+    visited = set()
     groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
     waiting: List[Optional[BaseException]] = [error]
     while waiting:
         one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
+        if one is not None and id(one) not in visited:
+            visited.add(id(one))
             one.__traceback__ = without_runner(one.__traceback__)
             waiting += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, groups) else ())]
     return error
@@ -394,8 +394,8 @@ def causes_of(error: BaseException) -> Iterator[Tuple[BaseException, str]]:
     """What the traceback calls the cause of the exception, and the cause of that, and so on; of a group without one
     its first member. With each goes what it is of the one before: cause, context or member."""
     groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
-    seen = {id(error)}
-    while len(seen) <= CHAIN_LIMIT:
+    visited = {id(error)}
+    while len(visited) <= CHAIN_LIMIT:
         following = error.__cause__
         how = "cause"
         if following is None and not error.__suppress_context__:
@@ -404,9 +404,9 @@ def causes_of(error: BaseException) -> Iterator[Tuple[BaseException, str]]:
         if following is None and isinstance(error, groups):
             following = error.exceptions[0]
             how = "member"
-        if following is None or id(following) in seen:
+        if following is None or id(following) in visited:
             return
-        seen.add(id(following))
+        visited.add(id(following))
         yield following, how
         error = following
 
@@ -422,8 +422,8 @@ def place_of(error: BaseException) -> Tuple[Optional[str], Optional[int], Option
         places.append((error.filename, error.lineno, None))
     elif isinstance(error, OSError) and not places:  # the script itself
         places.append((error.filename, None, None))
-    own = [place for place in places if is_own(place[0] or "<")]
-    return (own or places or [(None, None, None)])[-1]
+    own_places = [place for place in places if is_own(place[0] or "<")]
+    return (own_places or places or [(None, None, None)])[-1]
 
 
 def is_own(file: str) -> bool:

@@ -29,8 +29,8 @@ def main() -> None:
     size = number(SIZES)
     planned = number(("ALLRANKS_PLANNED",)) or 1
     if planned > 1 and (rank is None or (size or 1) < planned):
-        mine = rank if rank is not None else number(("ALLRANKS_FIRST_RANK",)) or 0
-        report("alone", mine, size if rank is not None else 1)
+        lowest_rank = rank if rank is not None else number(("ALLRANKS_FIRST_RANK",)) or 0
+        report("alone", lowest_rank, size if rank is not None else 1)
     if rank is not None:
         take_files(rank)
         report("launched", rank, size)
@@ -70,8 +70,8 @@ def become_runner() -> None:
 
     deepspeed and old launchers put --local_rank before the program's name; it belongs behind it."""
     with open("/proc/self/cmdline", "rb") as file:
-        whole = [os.fsdecode(part) for part in file.read().split(b"\0")[:-1]]
-    flags = whole[1 : len(whole) - len(sys.argv)]
+        command_line = [os.fsdecode(part) for part in file.read().split(b"\0")[:-1]]
+    flags = command_line[1 : len(command_line) - len(sys.argv)]
     runner = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "runner.py")
     os.execv(sys.executable, [sys.executable, *flags, runner, *in_order(sys.argv[1:])])
 

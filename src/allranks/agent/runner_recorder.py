@@ -36,19 +36,19 @@ THREADS = 30
 BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))  # one recorder each, torch >= 2.5, 2.8
 
 
-def start(module: Any, known: Known) -> Callable[[], None]:
+def start(module: Any, runner: Known) -> Callable[[], None]:
     """Begins to answer; the function that comes back ends it. `module` is distributed_c10d."""
     import _thread
     import signal
 
-    listener = listen(known.ask)
+    listener = listen(runner.ask)
     over = _thread.allocate_lock()
     over.acquire()
     faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # of the thread itself
     dump = {signal.SIGRTMIN + 7}  # of runner.py: sent to this thread, it interrupts nothing (agent/dumping.py)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults - dump)
     try:  # the thread inherits the mask: a signal that the program waits for must not end up here
-        _thread.start_new_thread(answer, (listener, module, known, over))
+        _thread.start_new_thread(answer, (listener, module, runner, over))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -56,7 +56,7 @@ def start(module: Any, known: Known) -> Callable[[], None]:
         """Not in a forked child: it shares the socket and has no such thread."""
         import socket
 
-        if os.getpid() == known.pid:
+        if os.getpid() == runner.pid:
             try:
                 listener.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -86,13 +86,13 @@ def listen(path: str) -> socket.socket:
     return socket.socket(fileno=high)
 
 
-def answer(listener: socket.socket, module: Any, known: Known, over: Any) -> None:
+def answer(listener: socket.socket, module: Any, runner: Known, over: Any) -> None:
     """The thread: one question after the other, until stop()."""
     try:
         while True:
             channel = listener.accept()[0]
             try:
-                serve(channel, module, known)
+                serve(channel, module, runner)
             except Exception:  # whoever asked is gone, or the program ends
                 pass
             finally:
@@ -104,25 +104,25 @@ def answer(listener: socket.socket, module: Any, known: Known, over: Any) -> Non
         over.release()
 
 
-def serve(channel: socket.socket, module: Any, known: Known) -> None:
+def serve(channel: socket.socket, module: Any, runner: Known) -> None:
     """Answer one request for torch's records."""
     import json
     import socket
 
     channel.settimeout(PATIENCE)
     word = channel.recv(64).decode("ascii")
-    found: Dict[str, Any] = {"schema": 1, "rank": known.rank, "pid": known.pid, "t": time.time()}
-    found["groups"] = groups(module)
-    found.update(recorded(word == "dump"))
+    reply: Dict[str, Any] = {"schema": 1, "rank": runner.rank, "pid": runner.pid, "t": time.time()}
+    reply["groups"] = groups(module)
+    reply.update(recorded(word == "dump"))
     if word != "counters":
-        found["stacks"] = stacks()
-    channel.sendall(json.dumps(found).encode(), socket.MSG_NOSIGNAL)
+        reply["stacks"] = stacks()
+    channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
 
 
 def groups(module: Any) -> List[Dict[str, Any]]:
     """The process groups this rank is in. torch's own table of them (pg_config) is broken in 2.13."""
     world = module._world
-    found = []
+    described = []
     for group, name in list(world.pg_names.items()):
         ranks = dict(world.pg_group_ranks.get(group) or {})
         one = {"name": str(name), "desc": str(getattr(group, "group_desc", "") or ""), "ranks": sorted(ranks)}
@@ -130,8 +130,8 @@ def groups(module: Any) -> List[Dict[str, Any]]:
             one["sequence"] = group._get_sequence_number_for_group()
         except Exception:  # a backend that does not count
             pass
-        found.append(one)
-    return found
+        described.append(one)
+    return described
 
 
 def stacks() -> str:
@@ -155,19 +155,19 @@ def stacks() -> str:
     return "\n".join(text for _, text in texts[-THREADS:])
 
 
-def recorded(whole: bool) -> Dict[str, Any]:
-    """What torch's recorders have, by backend; the counters alone unless `whole`.
+def recorded(with_records: bool) -> Dict[str, Any]:
+    """What torch's recorders have, by backend; the counters alone unless `with_records`.
 
     As JSON, which has no stacks: for these torch imports seconds' worth of modules, and others have them anyway."""
     import json
 
     library = sys.modules.get("torch._C._distributed_c10d")
-    found = {}
+    dumps = {}
     for backend, name in BINDINGS:
         dump = getattr(library, name, None)
         if dump is not None:
             try:
-                found[backend] = json.loads(dump(includeCollectives=whole, onlyActive=False))
+                dumps[backend] = json.loads(dump(includeCollectives=with_records, onlyActive=False))
             except Exception as error:
-                found[backend] = {"error": "%s: %s" % (type(error).__name__, error)}
-    return {"torch": str(getattr(sys.modules.get("torch"), "__version__", "")), "recorders": found}
+                dumps[backend] = {"error": "%s: %s" % (type(error).__name__, error)}
+    return {"torch": str(getattr(sys.modules.get("torch"), "__version__", "")), "recorders": dumps}

@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from .runner import Known
 
 
-def attend(loader: Any, known: Known) -> None:
+def attend(loader: Any, runner: Known) -> None:
     """Patches at the end of exec_module: before `from .distributed_c10d import *` copies the names."""
     try:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # the class's own is back
-            limit = set_timeout(known)
+            limit = set_timeout(runner)
             execute(module)
             try:
-                watch(module, limit if known.forced else None, known)
+                watch(module, limit if runner.forced else None, runner)
             except Exception:  # a torch that is built otherwise: the program runs, without reports
                 pass
 
-        if os.getpid() == known.pid:
+        if os.getpid() == runner.pid:
             loader.exec_module = exec_module
     except Exception:
         pass
 
 
-def set_timeout(known: Known) -> Any:
+def set_timeout(runner: Known) -> Any:
     """Before distributed_c10d runs: what it copies, also into default arguments (torch 2.1), is then ours."""
     try:
         import datetime
 
         import torch.distributed.constants as constants
 
-        limit = datetime.timedelta(seconds=float(known.limit))
+        limit = datetime.timedelta(seconds=float(runner.limit))
         for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
             if getattr(constants, name, None) is not None:  # None: this torch has no NCCL
                 setattr(constants, name, limit)
@@ -52,7 +52,7 @@ def set_timeout(known: Known) -> Any:
         return None
 
 
-def watch(module: Any, forced: Any, known: Known) -> None:
+def watch(module: Any, forced: Any, runner: Known) -> None:
     """Wraps what starts and ends process groups."""
     from functools import wraps
     from inspect import signature
@@ -62,10 +62,10 @@ def watch(module: Any, forced: Any, known: Known) -> None:
         at = list(signature(function).parameters).index("timeout")
 
         @wraps(function)
-        def call(*given: Any, **named: Any) -> Any:
-            if len(given) > at:
-                return function(*given[:at], forced, *given[at + 1 :], **named)
-            return function(*given, **{**named, "timeout": forced})
+        def call(*args: Any, **named: Any) -> Any:
+            if len(args) > at:
+                return function(*args[:at], forced, *args[at + 1 :], **named)
+            return function(*args, **{**named, "timeout": forced})
 
         return call
 
@@ -74,38 +74,38 @@ def watch(module: Any, forced: Any, known: Known) -> None:
             setattr(module, name, limited(getattr(module, name)))
     start = module.init_process_group
     stop = module.destroy_process_group
-    recorder = Recorder(module, known)
+    recorder = Recorder(module, runner)
     entered: List[int] = []
 
     def parting() -> None:
         """Said, not concluded from silence: a report can be lost. Processes that it started may be its ranks."""
         if not entered and not started:
-            report(known, "never-joined", None, None)
+            report(runner, "never-joined", None, None)
 
     started: List[int] = []
-    if known.reports:
+    if runner.reports:
         import atexit
 
         atexit.register(parting)
         watch_processes(started)
 
     @wraps(start)
-    def init_process_group(*given: Any, **named: Any) -> Any:
+    def init_process_group(*args: Any, **named: Any) -> Any:
         entered.append(1)
-        backend = named.get("backend", given[0] if given else None)
-        report(known, "init-entered", named.get("world_size"), backend)
-        result = start(*given, **named)
-        report(known, "initialised", module.get_world_size(), module.get_backend())
+        backend = named.get("backend", args[0] if args else None)
+        report(runner, "init-entered", named.get("world_size"), backend)
+        result = start(*args, **named)
+        report(runner, "initialised", module.get_world_size(), module.get_backend())
         recorder.start()
         return result
 
     @wraps(stop)
-    def destroy_process_group(*given: Any, **named: Any) -> Any:
+    def destroy_process_group(*args: Any, **named: Any) -> Any:
         facts = (module.get_world_size(), module.get_backend()) if module.is_initialized() else (None, None)
-        result = stop(*given, **named)
+        result = stop(*args, **named)
         if not module.is_initialized():
             recorder.stop()
-            report(known, "destroyed", *facts)
+            report(runner, "destroyed", *facts)
         return result
 
     module.init_process_group = init_process_group
@@ -139,16 +139,16 @@ def watch_processes(started: List[int]) -> None:
 class Recorder:
     """Answers the agent's questions (runner_recorder.py) while there are process groups."""
 
-    def __init__(self, module: Any, known: Known) -> None:
+    def __init__(self, module: Any, runner: Known) -> None:
         self.module = module
-        self.known = known
+        self.runner = runner
         self.end = None
 
     def start(self) -> None:
         """After the first group; never fails, and never in a forked child."""
-        if self.known.ask and self.end is None and os.getpid() == self.known.pid:
+        if self.runner.ask and self.end is None and os.getpid() == self.runner.pid:
             try:
-                self.end = self.known.beside("runner_recorder.py")["start"](self.module, self.known)
+                self.end = self.runner.beside("runner_recorder.py")["start"](self.module, self.runner)
             except Exception:
                 pass
 
@@ -160,10 +160,10 @@ class Recorder:
             end()
 
 
-def report(known: Known, event: str, size: Any, backend: Any) -> None:
+def report(runner: Known, event: str, size: Any, backend: Any) -> None:
     """A process group's size, as planned where it is not known, and its backend; for the agent."""
     try:
         size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-        known.report(event, world_size=size or None, backend=str(backend or ""))
+        runner.report(event, world_size=size or None, backend=str(backend or ""))
     except Exception:
         pass

@@ -114,19 +114,19 @@ class Line:
 
     async def next(self) -> list[bytes]:
         """The records that have come; raises EOFError, OSError, SecureError."""
-        found = self._records.feed(b"")
-        while not found:
+        records = self._records.feed(b"")
+        while not records:
             data = await self._reader.read(READ)
             if not data:
                 raise EOFError
-            found = self._records.feed(data)
-        return found
+            records = self._records.feed(data)
+        return records
 
     async def open(self, header: Mapping[str, Any]) -> socket.socket:
         """A new channel: the node starts a relay; the other end of the channel is returned."""
         await self.shut()
-        mine, theirs = socket.socketpair()
-        reader, self._inner = await asyncio.open_connection(sock=mine, limit=1 << 20)
+        ours, theirs = socket.socketpair()
+        reader, self._inner = await asyncio.open_connection(sock=ours, limit=1 << 20)
         self._number += 1
         self.tell({"type": "open", "number": self._number, "header": dict(header)})
         self._pump = asyncio.get_running_loop().create_task(self._carry(reader, self._number))
@@ -410,10 +410,10 @@ class Listener:
             await asyncio.sleep(0.05)
         for server in self._servers:
             server.close()
-        mine = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in mine:
+        other_tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in other_tasks:
             task.cancel()
-        await asyncio.gather(*mine, return_exceptions=True)
+        await asyncio.gather(*other_tasks, return_exceptions=True)
 
 
 class DialledTransport(SshTransport):

@@ -137,14 +137,14 @@ def _script_digest(spec: RunSpec, workdir: str) -> str:
         return ""
 
 
-def hello_of(spec: RunSpec, rank: int, mine: Agreed) -> Message:
+def hello_of(spec: RunSpec, rank: int, agreed: Agreed) -> Message:
     """A node's first word."""
     return {
         "rank": rank,
         "hostname": socket.gethostname(),
         "instance": secrets.token_hex(8),
         "nproc": spec.launch.nproc,
-        **mine.to_json(),
+        **agreed.to_json(),
     }
 
 
@@ -164,8 +164,8 @@ COMPARED = {
 class Admission:
     """Decides who gets a seat. A contradiction before the start is `failure`: nobody waits for it to go away."""
 
-    def __init__(self, mine: Agreed, hostname: str) -> None:
-        self._mine = mine
+    def __init__(self, agreed: Agreed, hostname: str) -> None:
+        self._agreed = agreed
         self._hostname = hostname
         self.started = False
         self.failure: Finding | None = None
@@ -176,7 +176,7 @@ class Admission:
         who = name_with(hello.hostname, address)
         self._compare(hello, f"node {rank}, {who},")
         if rank not in seats:
-            most = self._mine.nnodes - 1
+            most = self._agreed.nnodes - 1
             message = f"{who} came as node {rank}. Node ranks are 0 to {most}, and 0 is {self._hostname}"
             self._contradict(DUPLICATE, message)
         seat = seats[rank]
@@ -195,11 +195,11 @@ class Admission:
             self._contradict(DUPLICATE, message)
 
     def _compare(self, hello: Hello, who: str) -> None:
-        mine = self._mine.to_json()
+        ours = self._agreed.to_json()
         for key, (cause, text) in COMPARED.items():
             theirs = hello.agreed.get(key, "")
-            if mine[key] != theirs and mine[key] and theirs:
-                message = text.format(theirs=theirs[:300], mine=mine[key], host=self._hostname)
+            if ours[key] != theirs and ours[key] and theirs:
+                message = text.format(theirs=theirs[:300], mine=ours[key], host=self._hostname)
                 self._contradict(cause, f"{who} {message}")
 
     def _contradict(self, cause: str, text: str) -> None:
@@ -214,8 +214,8 @@ class Admission:
 class PinnedRules(Rules):
     """What this node lets the coordinator's messages do: see `plan.pinned`."""
 
-    def __init__(self, own: NodeArguments) -> None:
-        self._pin = Pin(own, secrets.token_hex(3))
+    def __init__(self, arguments: NodeArguments) -> None:
+        self._pin = Pin(arguments, secrets.token_hex(3))
         self._down, self._up = Decoder(), Decoder()
 
     def connected(self, coordinator: str, here: str) -> None:
@@ -274,12 +274,14 @@ def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:
 
 def follow(
     spec: RunSpec,
-    own: NodeArguments,
+    arguments: NodeArguments,
     secret: bytes,
     hello: Message,
     places: list[tuple[str, int]],
     say: Callable[[str], None],
 ) -> Outcome:
     """Joins as a node that is not the first, and stays until the run is over."""
-    dialler = Dialler(places, secret, hello, spawn, PinnedRules(own), spec.limits.init_timeout, spec.limits.lease, say)
+    dialler = Dialler(
+        places, secret, hello, spawn, PinnedRules(arguments), spec.limits.init_timeout, spec.limits.lease, say
+    )
     return dialler.run()

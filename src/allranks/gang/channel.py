@@ -283,8 +283,8 @@ class Member:
         self.heard = time.monotonic()
         self.silent = False
         self.lost = False
-        self.known = False  # its agent has said hello once
-        self.greeted = asyncio.Event()  # with `known`
+        self.has_greeted = False  # its agent has said hello once
+        self.greeted = asyncio.Event()  # with `has_greeted`
         self.opening: asyncio.Task[None] | None = None
         self.has_ended = False  # its word, after a crash of the controller's own
         self.behind = False  # its output has found no room in the run directory since its last hello
@@ -300,7 +300,7 @@ class Member:
     @property
     def is_coming(self) -> bool:
         """Its first channel is on its way."""
-        return not self.known and self.opening is not None and not self.opening.done()
+        return not self.has_greeted and self.opening is not None and not self.opening.done()
 
 
 class Shipper:

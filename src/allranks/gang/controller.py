@@ -87,10 +87,10 @@ OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no 
 def has_room(path: str) -> bool:
     """Whether more than a page or two would fit on the disk of a directory."""
     try:
-        found = os.statvfs(path)
+        filesystem = os.statvfs(path)
     except OSError:
         return False
-    return found.f_bavail * found.f_frsize >= ROOM
+    return filesystem.f_bavail * filesystem.f_frsize >= ROOM
 
 
 class View(Protocol):
@@ -339,7 +339,7 @@ class Controller:
     async def _connect(self, member: Member) -> None:
         """Opens the channel; the first failure of a node that never answered is final."""
         node = member.node
-        renewing = member.known or self._attach
+        renewing = member.has_greeted or self._attach
         if not renewing:
             self._note(Note("node-connecting", {"node": node.name}))
         pause = 0.2
@@ -383,7 +383,7 @@ class Controller:
     def _patience(self, member: Member) -> float:
         """An agent that was there is asked again before its lease is over; a first contact may take its time."""
         again = min(self.spec.limits.connect_timeout, max(2.0, self.spec.limits.lease / 3))
-        return again if member.known else self.spec.limits.connect_timeout
+        return again if member.has_greeted else self.spec.limits.connect_timeout
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
         incarnation = self.roster.everyone[member.node.name].incarnation
@@ -409,7 +409,7 @@ class Controller:
         """The channel ended: an agent that is being released does that; any other is looked for again."""
         if self._over.is_set() or member.lost or member.node.name in self.released:
             return
-        if not member.known:
+        if not member.has_greeted:
             if member.opening is not None:
                 member.opening.cancel()
             self.feed(Unreachable(member.node.name, time.time(), self._transport.failure(member.node, b"", why, None)))
@@ -428,7 +428,7 @@ class Controller:
             if isinstance(frame, Output):
                 self._output(member, frame)
                 continue
-            is_first = not member.known
+            is_first = not member.has_greeted
             try:
                 self._message(member, read_message(frame))
             except DecodeError as error:
@@ -469,15 +469,15 @@ class Controller:
         if isinstance(message, DrainedMessage):
             member.ends = message.sizes
             for source, count in message.refused.items():
-                self.undecodable.told(f"{source[:80]} of {member.node.name}", count)
+                self.undecodable.set_count(f"{source[:80]} of {member.node.name}", count)
         event = translate(member.node.name, message, member.clock)
         if event is not None:
             self.feed(event)
 
     def _greeted(self, member: Member, message: HelloMessage) -> None:
-        if not member.known:
+        if not member.has_greeted:
             self._rename(member, message.hostname)
-        member.known = True
+        member.has_greeted = True
         member.behind = False
         member.greeted.set()
         self._send(member, PingOrder(time.time()))
@@ -610,16 +610,16 @@ class Controller:
     def _watch_silence(self, now: float) -> None:
         """Three missing beats: renew the channel. The whole lease: the node is lost."""
         for member in self.members.values():
-            if not (member.known or self._attach) or member.lost or member.node.name in self.released:
+            if not (member.has_greeted or self._attach) or member.lost or member.node.name in self.released:
                 continue
             quiet = now - member.heard
             if quiet > (
                 self.spec.limits.lease
-                if member.known
+                if member.has_greeted
                 else max(self.spec.limits.lease, self.spec.limits.connect_timeout)
             ):
                 self._lose(member, quiet)
-            elif quiet > 3 * self._beat and member.known and not member.silent:
+            elif quiet > 3 * self._beat and member.has_greeted and not member.silent:
                 member.silent = True
                 self.feed(Silent(member.node.name, time.time()))
                 if member.channel is not None:
@@ -631,7 +631,7 @@ class Controller:
         for member in self.members.values():
             if self.roster.state is State.OVER:
                 return
-            if member.known and not member.lost and member.node.name not in self.released:
+            if member.has_greeted and not member.lost and member.node.name not in self.released:
                 self._lose(member, time.monotonic() - member.heard)
 
     def _lose(self, member: Member, quiet: float) -> None:

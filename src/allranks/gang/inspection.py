@@ -110,20 +110,20 @@ class Peer:
 
 
 class Inspection:
-    """One look at a cluster. `told` is called with (what, done, of) while it goes on."""
+    """One look at a cluster. `on_progress` is called with (what, done, of) while it goes on."""
 
     def __init__(
         self,
         spec: RunSpec,
         cluster: Cluster,
         setting: Setting,
-        told: Callable[[str, int, int], None],
+        on_progress: Callable[[str, int, int], None],
         pairs: bool,
         transport: Transport,
     ) -> None:
         self._spec = spec
         self._setting = setting
-        self._told = told
+        self._on_progress = on_progress
         self._pairs = pairs
         self._transport = transport
         self._peers = {n.name: Peer(n) for n in cluster.nodes}
@@ -163,11 +163,11 @@ class Inspection:
         """One step on all nodes at once."""
         done = 0
         count = len(self._peers)
-        self._told(what, done, count)
+        self._on_progress(what, done, count)
         for task in asyncio.as_completed([step(peer) for peer in self._peers.values()]):
             await task
             done += 1
-            self._told(what, done, count)
+            self._on_progress(what, done, count)
 
     async def _ask(self, peer: Peer, order: Order, kind: type[Answer], seconds: float) -> Answer:
         """Give the answer, a message of `kind`; raise NoAnswer where none comes."""

@@ -253,18 +253,18 @@ class Session:
             return
         from allranks.data.case import CHECK as OF_DATA
 
-        whole = auditor.conclude(roster.layout(), roster.attempt)
-        for one in gang.running.audit_findings(whole.fresh):
+        conclusion = auditor.conclude(roster.layout(), roster.attempt)
+        for one in gang.running.audit_findings(conclusion.fresh):
             self._say({"t": time.time(), "event": "finding", "attempt": roster.attempt, **one.to_json()})
         rest = [one for one in roster.findings if one.check != OF_DATA]
-        roster.findings = [*rest, *gang.running.audit_findings(whole.findings)]
+        roster.findings = [*rest, *gang.running.audit_findings(conclusion.findings)]
 
-    def _judge_test(self, roster: Roster, seen: Verdict | None) -> str:
+    def _judge_test(self, roster: Roster, verdict: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""
         from .tested import judge_test
 
         quick = self.spec.tests.test == "quick"
-        self.tested = judge_test(roster, self.run_dir, seen, quick)
+        self.tested = judge_test(roster, self.run_dir, verdict, quick)
         self.verdict = self.tested.verdict
         if roster.stop_reason:
             outcome = "stopped"
@@ -343,9 +343,9 @@ class Session:
         rank = self.verdict.finding.where.rank if self.verdict is not None else None
         for item in roster.exits:
             if item.rank == (rank if rank is not None else 0):
-                own = roster.program_code(item)
-                if own is not None:
-                    return {"rank": item.rank, "code": own, "signal": None}
+                program_code = roster.program_code(item)
+                if program_code is not None:
+                    return {"rank": item.rank, "code": program_code, "signal": None}
                 return {"rank": item.rank, "code": item.code, "signal": item.signal}
         return {"rank": None, "code": None, "signal": None}
 
@@ -359,12 +359,12 @@ class Session:
 
     def _unfetched(self, roster: Roster) -> dict[str, Any]:
         """Nodes whose logs end before their ranks did, with how far each log goes."""
-        found = {}
+        unfetched = {}
         for node in roster.everyone.values():
             if node.ranks and node.node_dir and self.controller.unfetched(node.name):
                 sizes = self.controller.logs.sizes(node.index, node.name)
-                found[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
-        return found
+                unfetched[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
+        return unfetched
 
     def _outputs(self, roster: Roster) -> dict[str, str]:
         """Where the program's own files lie, by node; nodes without any are left out."""

@@ -53,16 +53,16 @@ async def _one(
     async with limit:
         try:
             await channel.open({"mode": "sweep", "node_dir": spec.places.node_dir, **header}, HelloOrder(), SECONDS)
-            found = await asyncio.wait_for(answer, SECONDS)
+            reply = await asyncio.wait_for(answer, SECONDS)
         except ChannelFailed as error:
             raise TransportError(f"{error.finding.message}\n  {error.finding.remedy}") from None
         except asyncio.TimeoutError:
             raise TransportError(f"{node.name} did not answer within {SECONDS:g} s") from None
         finally:
             channel.close()
-    if found["type"] != "swept":
-        raise TransportError(f"{node.name}: {found.get('message')}")
-    return found
+    if reply["type"] != "swept":
+        raise TransportError(f"{node.name}: {reply.get('message')}")
+    return reply
 
 
 def _checked(frame: JsonObject) -> JsonObject:

@@ -19,6 +19,6 @@ class Undecodable:
         if first:
             self._tell(f"{source}: left out what cannot be read ({why}). The run goes on")
 
-    def told(self, source: str, count: int) -> None:
+    def set_count(self, source: str, count: int) -> None:
         """How many a node has counted by itself."""
         self.counts[source] = max(count, self.counts.get(source, 0))

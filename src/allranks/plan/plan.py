@@ -71,7 +71,7 @@ def orders(launch: NodeLaunch) -> StartOrder:
                 workdir=place.workdir,
                 files=dict(process.files),
                 error_files=_error_files(launch, process, environment),
-                seen=not process.per_rank and spec.launch.launcher != "command",
+                starts_ranks=not process.per_rank and spec.launch.launcher != "command",
             )
         )
     return StartOrder(

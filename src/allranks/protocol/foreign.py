@@ -105,19 +105,19 @@ def _details(value: object) -> ErrorDetails:
     if not isinstance(value, dict):
         return ErrorDetails()
     links = value.get("chain")
-    own = dict(value, chain=(), schema=1)
+    outermost = dict(value, chain=(), schema=1)
     chain = []
     for link in (links if isinstance(links, list) else [])[:LINKS]:
         if isinstance(link, dict):
             chain.append(cut(decode_parts(ErrorLink, link)))
-    details: ErrorDetails = cut(decode_parts(ErrorDetails, own))
+    details: ErrorDetails = cut(decode_parts(ErrorDetails, outermost))
     return details._replace(chain=tuple(chain))
 
 
 def error_time(error: Optional[JsonObject]) -> Optional[float]:
     """When the exception of a clean error file was raised, by the clock of its node."""
-    own = (error or {}).get("allranks")
-    t = own.get("t") if isinstance(own, dict) else None
+    extension = (error or {}).get("allranks")
+    t = extension.get("t") if isinstance(extension, dict) else None
     return t if isinstance(t, float) else None
 
 

@@ -78,7 +78,7 @@ class ProbeOrder(NamedTuple):
 
 class RankOrder(NamedTuple):
     """One process to start. `weak` names variables that yield to the node's own; `path_first` goes before PATH;
-    `files` are written first; `seen`: the ranks that it starts are watched by their exit."""
+    `files` are written first; `starts_ranks`: the ranks that it starts are watched by their exit."""
 
     rank: int
     local_rank: int
@@ -89,7 +89,7 @@ class RankOrder(NamedTuple):
     path_first: Optional[str] = None
     files: Dict[str, str] = {}
     error_files: Tuple[str, ...] = ()
-    seen: bool = False
+    starts_ranks: bool = False
 
 
 class FollowedFile(NamedTuple):

@@ -129,8 +129,8 @@ class Inside:
     def finding(self, stopped: bool) -> Finding | None:
         """Slurm's own reason for the end of the ranks; None where it has none."""
         job = self._look()
-        found = self._of_the_job(job, stopped) if job is not None else None
-        return found or self.step_end()
+        finding = self._of_the_job(job, stopped) if job is not None else None
+        return finding or self.step_end()
 
     def _of_the_job(self, job: Job, stopped: bool) -> Finding | None:
         """What srun and slurmstepd say is nearer than slurmctld's state, which is COMPLETING while we are here."""

@@ -36,19 +36,19 @@ def require() -> None:
 def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
     """Hands a script to sbatch; gives the job's number."""
     done = _call(SBATCH, script, environ, cwd)
-    found = _JOB.match(done.stdout.strip())
-    if done.returncode != 0 or found is None:
+    submitted = _JOB.match(done.stdout.strip())
+    if done.returncode != 0 or submitted is None:
         raise SlurmError(f"sbatch refused the job: {words(done.stderr) or done.stdout.strip()}")
-    return found[0]
+    return submitted[0]
 
 
 def look(job: str) -> Job | None:
     """What Slurm knows of a job: slurmctld while it remembers it (MinJobAge), else its accounting; None where neither
     does. SlurmError where slurmctld does not answer."""
     done = _call(["scontrol", "--oneliner", "show", "job", job])
-    found = read_scontrol(done.stdout) if done.returncode == 0 else None
-    if found is not None:
-        return found
+    job_state = read_scontrol(done.stdout) if done.returncode == 0 else None
+    if job_state is not None:
+        return job_state
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
         raise SlurmError(f"scontrol show job {job}: {words(done.stderr)}")
     return account(job)
@@ -75,8 +75,8 @@ def cancel(job: str) -> None:
 def set_comment(job: str, text: str) -> None:
     """Say in the job's comment what belongs to it; a comment that its owner gave stays. Never raises."""
     try:
-        found = look(job)
-        if found is not None and not found.comment:
+        state = look(job)
+        if state is not None and not state.comment:
             _call(["scontrol", "update", f"jobid={job}", f"comment={text}"])
     except (SlurmError, UsageError):
         return
@@ -92,8 +92,8 @@ def settings() -> Mapping[str, str]:
 
 def kill_wait() -> int | None:
     """Seconds from Slurm's SIGTERM to its SIGKILL; None where it is not known."""
-    found = re.match(r"(\d+) sec", settings().get("KillWait", ""))
-    return int(found[1]) if found else None
+    seconds = re.match(r"(\d+) sec", settings().get("KillWait", ""))
+    return int(seconds[1]) if seconds else None
 
 
 @cache

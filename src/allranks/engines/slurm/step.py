@@ -130,12 +130,12 @@ class Step:
     def at_fault(self) -> dict[str, str]:
         """Nodes that srun complains of, with its words; nodes without a usable Python."""
         text = self.output()
-        found = nodes_at_fault(text, self.ranks)
+        faults = nodes_at_fault(text, self.ranks)
         for line in text.splitlines():
             task, marker, tried = line.partition(": " + NO_PYTHON_LINE.decode())
             if marker and task.strip().isdecimal() and int(task) < len(self.ranks):
-                found[list(self.ranks)[int(task)]] = f"{NO_PYTHON} (tried {tried})"
-        return found
+                faults[list(self.ranks)[int(task)]] = f"{NO_PYTHON} (tried {tried})"
+        return faults
 
     def end_finding(self) -> Finding | None:
         """Why srun ended before `finish`; None where it did not."""
